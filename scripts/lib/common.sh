@@ -1,0 +1,45 @@
+# shellcheck shell=bash
+# What every script shares: where the project is, how it speaks, how it fails, and its Python environment.
+# Sourced, never run. A script sets `set -euo pipefail` itself before sourcing this file.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+export ROOT
+
+# Print the comment header of the calling script (from line 2 to the first line that is no comment).
+usage() {
+    awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$0"
+}
+
+# Answer --help and -h, wherever a script's first argument is one of them.
+help_if_asked() {
+    case "${1:-}" in
+        --help | -h)
+            usage
+            exit 0
+            ;;
+    esac
+}
+
+# One line on standard error, so that standard output stays free for results.
+log() {
+    printf '%s\n' "[$(basename "$0" .sh)] $*" >&2
+}
+
+# One line that names the cause and the remedy, then exit 2 (bad usage or bad input).
+die() {
+    printf '%s\n' "[$(basename "$0" .sh)] error: $*" >&2
+    exit 2
+}
+
+# Set up the environment if needed (silent when nothing changed) and put it first on PATH.
+# DEEPNET_SKIP_SETUP=1 trusts the environment that is on PATH already (tests, containers).
+activate_environment() {
+    if [[ ${DEEPNET_SKIP_SETUP:-0} == 1 ]]; then
+        return
+    fi
+    bash "$ROOT/scripts/setup.sh"
+    if [[ -z ${VIRTUAL_ENV:-} ]]; then
+        export VIRTUAL_ENV=${VENV:-$ROOT/.venv}
+        export PATH=$VIRTUAL_ENV/bin:$PATH
+    fi
+}
