@@ -1,0 +1,214 @@
+"""The record of a data folder: what it was made from and how, so that a second run knows.
+
+Run by scripts/preprocess.sh as a file, and therefore on the standard library alone: finding that
+there is nothing to do should not take the seconds that importing torch takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import re
+import shutil
+import struct
+import sys
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+_INDEX_HEADER = struct.Struct("<9sQBQ")  # fairseq's mmap index: magic, version, dtype, sentences
+_INDEX_MAGIC = b"MMIDIDX\x00\x00"
+# "[de] path/train.de: 29000 sents, 400000 tokens, 0.01% replaced (by <unk>)"
+_SUMMARY = re.compile(
+    r"\[(?P<language>\S+)\] .*?(?P<split>train|valid|test)\.\S+: "
+    r"(?P<lines>\d+) sents, (?P<tokens>\d+) tokens, (?P<unknown>[\d.]+)% replaced"
+)
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file's text: of the unpacked bytes where the name ends in .gz."""
+    result = hashlib.sha256()
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rb") as stream:
+            while block := stream.read(1 << 20):
+                result.update(block)
+    except (OSError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read whole: {error}; fetch it again") from error
+    return result.hexdigest()
+
+
+def digests(prefixes: dict[str, str], languages: list[str]) -> dict[str, str]:
+    """SHA-256 of every input that is there, by "SPLIT.LANGUAGE"."""
+    found = {}
+    for split, prefix in prefixes.items():
+        for language in languages:
+            for name in (f"{prefix}.{language}", f"{prefix}.{language}.gz"):
+                if Path(name).is_file():
+                    found[f"{split}.{language}"] = digest(Path(name))
+    return found
+
+
+def differences(recorded: dict[str, object], asked: dict[str, object]) -> list[str]:
+    """One phrase for each setting that is not as recorded."""
+    return [
+        f"{key} was {recorded.get(key)!r}, now {asked.get(key)!r}"
+        for key in sorted(recorded.keys() | asked.keys())
+        if recorded.get(key) != asked.get(key)
+    ]
+
+
+def state(out: Path, settings: dict[str, object], inputs: dict[str, str]) -> str:
+    """ "complete" if OUT was made with these settings from these inputs, "build" if it is not there.
+
+    Raises ValueError if OUT is something else. Inputs that are gone are not compared. Where there is
+    something to build, OUT.part is prepared: what a killed run with the same settings and inputs
+    finished stays, anything else is removed.
+    """
+    record = out / "corpus.json"
+    if record.is_file():
+        recorded = json.loads(record.read_text(encoding="utf-8"))
+        changed = differences(recorded.get("settings", {}), settings)
+        before = recorded.get("inputs", {})
+        changed += [f"input {key} changed" for key in inputs if inputs[key] != before.get(key)]
+        if changed:
+            raise ValueError(
+                f"{out} was made with other settings ({'; '.join(changed)}); "
+                "FORCE=1 makes it anew, OUT=FOLDER makes another"
+            )
+        return "complete"
+    if out.exists():
+        raise ValueError(f"{out} exists but has no corpus.json; remove it, or set OUT=FOLDER")
+    prepare(out, settings, inputs)
+    return "build"
+
+
+def prepare(out: Path, settings: dict[str, object], inputs: dict[str, str]) -> None:
+    """Make OUT.part, keeping the finished stages of a killed run that wanted the same."""
+    part = out.with_name(out.name + ".part")
+    plan = json.dumps({"settings": settings, "inputs": inputs}, indent=2) + "\n"
+    record = part / "plan.json"
+    if not record.is_file() or record.read_text(encoding="utf-8") != plan:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        record.write_text(plan, encoding="utf-8")
+
+
+def count_lines(path: Path) -> int:
+    """Number of "\\n" in a file."""
+    with path.open("rb") as stream:
+        return sum(block.count(b"\n") for block in iter(lambda: stream.read(1 << 20), b""))
+
+
+def count_binarised(path: Path) -> int:
+    """Number of sentences in a fairseq index file of the (default) mmap kind."""
+    with path.open("rb") as stream:
+        header = stream.read(_INDEX_HEADER.size)
+    if len(header) < _INDEX_HEADER.size or not header.startswith(_INDEX_MAGIC):
+        raise ValueError(f"{path} is not an index of fairseq's mmap kind; do not set --dataset-impl")
+    return int(_INDEX_HEADER.unpack(header)[3])
+
+
+def check_counts(part: Path, splits: list[str], languages: list[str]) -> dict[str, int]:
+    """Lines a split, after checking that text, subwords and binarised data agree on both sides."""
+    pair = "-".join(languages)
+    lines = {}
+    for split in splits:
+        counts = {}
+        for language in languages:
+            name = f"{split}.{language}"
+            counts[f"text/{name}"] = count_lines(part / "text" / name)
+            counts[f"encoded/{name}"] = count_lines(part / "encoded" / name)
+            index = f"{split}.{pair}.{language}.idx"
+            counts[index] = count_binarised(part / "binarised" / index)
+        if len(set(counts.values())) != 1:
+            raise ValueError(f"line counts of {split} differ between stages: {counts}; FORCE=1")
+        lines[split] = counts[f"text/{split}.{languages[0]}"]
+    return lines
+
+
+def read_summaries(log: Path) -> dict[str, dict[str, float]]:
+    """Tokens (with one end of sentence a line) and per cent unknown, by "SPLIT.LANGUAGE"."""
+    matches = _SUMMARY.finditer(log.read_text(encoding="utf-8"))
+    return {
+        f"{match['split']}.{match['language']}": {
+            "tokens": int(match["tokens"]),
+            "unknown_percent": float(match["unknown"]),
+        }
+        for match in matches
+    }
+
+
+def installed(name: str) -> str:
+    """The version of an installed distribution, or "not installed"."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def finish(part: Path) -> dict[str, object]:
+    """Check the counts of every stage, and return what corpus.json is to hold."""
+    plan = json.loads((part / "plan.json").read_text(encoding="utf-8"))
+    settings = plan["settings"]
+    languages = [settings["source"], settings["target"]]
+    cleaning = json.loads((part / "text" / "clean.json").read_text(encoding="utf-8"))
+    splits = [split for split in ("train", "valid", "test") if split in cleaning]
+    return {
+        "source": languages[0],
+        "target": languages[1],
+        "lines": check_counts(part, splits, languages),
+        "vocab_size": settings["vocab_size"],
+        "subwords": settings["subwords"],
+        "joint": settings["joint"],
+        "binarised": read_summaries(part / "binarised" / "preprocess.log"),
+        "cleaning": cleaning,
+        "settings": settings,
+        "inputs": plan["inputs"],
+        "versions": {name: installed(name) for name in ("sentencepiece", "fairseq-fixed")},
+        "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _value(text: str) -> object:
+    """A setting from the command line: JSON where it is JSON (numbers, true, lists), else a string."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """`manifest.py state OUT ...` prints complete or build; `manifest.py finish PART` writes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=("state", "finish"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--force", action="store_true", help="build even if OUT is there")
+    parser.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--input", action="append", default=[], metavar="SPLIT=PREFIX")
+    args = parser.parse_args(arguments)
+    try:
+        if args.command == "state":
+            pairs = (item.split("=", 1) for item in args.setting)
+            settings = {key: _value(value) for key, value in pairs}
+            prefixes = dict(item.split("=", 1) for item in args.input)
+            languages = [str(settings["source"]), str(settings["target"])]
+            inputs = digests(prefixes, languages)
+            if args.force:
+                prepare(args.folder, settings, inputs)
+                print("build")
+            else:
+                print(state(args.folder, settings, inputs))
+        else:
+            text = json.dumps(finish(args.folder), indent=2) + "\n"
+            (args.folder / "binarised" / "corpus.json").write_text(text, encoding="utf-8")
+    except (ValueError, OSError) as error:
+        print(f"[preprocess] error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

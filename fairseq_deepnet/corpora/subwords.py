@@ -1,0 +1,214 @@
+"""Subwords with sentencepiece: train a model, encode and decode text, write fairseq's dictionaries.
+
+The dictionary follows the model's vocabulary: piece i of sentencepiece (which counts <unk>, <s>, </s>
+as 0, 1, 2) is symbol i + 1 of fairseq (which counts <s>, <pad>, </s>, <unk> as 0 to 3).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import sentencepiece
+
+from fairseq_deepnet.corpora.text import normalise, read_lines
+
+KINDS = ("bpe", "unigram")
+FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
+# Results of unigram training depend on the number of threads, so it is no knob of the machine.
+_TRAINING_THREADS = 16
+_CHUNK = 50_000
+_MAX_LINE_BYTES = 16_384
+
+
+@dataclass(frozen=True)
+class SubwordOptions:
+    """How the model is trained. `sample` is the largest number of lines that training looks at."""
+
+    kind: str = "bpe"
+    vocab_size: int = 8000
+    character_coverage: float = 1.0
+    byte_fallback: bool = False
+    sample: int = 2_000_000
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"unknown kind of subwords {self.kind!r}; choose from {KINDS}")
+        if self.vocab_size < 4:
+            raise ValueError(f"vocabulary size {self.vocab_size}; it must be at least 4")
+        if not 0.9 <= self.character_coverage <= 1:
+            raise ValueError(
+                f"character coverage {self.character_coverage}; it must lie in [0.9, 1]"
+            )
+        if self.sample < 1:
+            raise ValueError(f"sample of {self.sample} lines; it must be at least 1")
+
+
+def _explain(message: str, options: SubwordOptions) -> str:
+    """One line with cause and remedy from what sentencepiece says of an impossible vocabulary."""
+    high = re.search(r"Vocabulary size too high \(\d+\)\..*<= (\d+)", message)
+    if high:
+        return (
+            f"a vocabulary of {options.vocab_size} is too large for this text: "
+            f"the largest possible is {high[1]}"
+        )
+    low = re.search(r"smaller than required_chars\. (\d+) vs (\d+)", message)
+    if low:
+        return (
+            f"a vocabulary of {options.vocab_size} is too small: the characters alone need "
+            f"{low[2]}; take more, or a character coverage below {options.character_coverage}"
+        )
+    return f"sentencepiece cannot train on this text: {' '.join(message.split())}"
+
+
+def train_model(files: Iterable[Path], prefix: Path, options: SubwordOptions) -> None:
+    """Train one model on all `files` together; write PREFIX.model and PREFIX.vocab.
+
+    Deterministic in the text and the options. Raises ValueError for a vocabulary size that the text
+    does not allow, naming the largest or smallest possible.
+    """
+    lines = (normalise(line) for path in files for line in read_lines(path))
+    sentencepiece.set_random_generator_seed(options.seed)
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(line for line in lines if line),
+            model_prefix=str(prefix),
+            model_type=options.kind,
+            vocab_size=options.vocab_size,
+            character_coverage=options.character_coverage,
+            byte_fallback=options.byte_fallback,
+            input_sentence_size=options.sample,
+            shuffle_input_sentence=True,
+            max_sentence_length=_MAX_LINE_BYTES,
+            num_threads=_TRAINING_THREADS,
+            minloglevel=1,
+        )
+    except RuntimeError as error:
+        raise ValueError(_explain(str(error), options)) from error
+
+
+def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:
+    """Load a trained model; ValueError or FileNotFoundError if that cannot be."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no sentencepiece model at {path}")
+    try:
+        return sentencepiece.SentencePieceProcessor(model_file=str(path))
+    except RuntimeError as error:
+        raise ValueError(f"{path} is not a sentencepiece model") from error
+
+
+def fairseq_symbols(model: sentencepiece.SentencePieceProcessor) -> list[str]:
+    """The pieces that fairseq's dictionary lists, in the order of the model's vocabulary."""
+    pieces = [
+        model.id_to_piece(index)
+        for index in range(model.get_piece_size())
+        if not (model.is_control(index) or model.is_unknown(index))
+    ]
+    for piece in pieces:
+        if piece in FAIRSEQ_SPECIALS or len(piece.split()) != 1:
+            raise ValueError(f"the model holds the piece {piece!r}, which fairseq cannot tell apart")
+    return pieces
+
+
+def write_dictionary(model: sentencepiece.SentencePieceProcessor, path: Path) -> None:
+    """Write fairseq's dict.LANGUAGE.txt; the counts say nothing, as the order is already given."""
+    text = "".join(f"{piece} 1\n" for piece in fairseq_symbols(model))
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def encode_lines(
+    model: sentencepiece.SentencePieceProcessor, lines: Iterable[str], workers: int
+) -> Iterator[str]:
+    """Yield each line as its pieces, separated by spaces, encoded by `workers` threads at once."""
+    normalised = (normalise(line) for line in lines)
+    while chunk := list(islice(normalised, _CHUNK)):
+        for pieces in model.encode(chunk, out_type=str, num_threads=workers):
+            yield " ".join(pieces)
+
+
+def decode_line(model: sentencepiece.SentencePieceProcessor, line: str) -> str:
+    """The text of one line of pieces."""
+    return str(model.decode(line.split()))
+
+
+def encode_file(model_path: Path, source: Path, target: Path, workers: int) -> int:
+    """Encode a text file (plain or .gz) into a plain one; return the number of lines."""
+    model = load_model(model_path)
+    count = 0
+    with target.open("w", encoding="utf-8", newline="\n") as stream:
+        for count, line in enumerate(encode_lines(model, read_lines(source), workers), start=1):
+            stream.write(line + "\n")
+            if count % (20 * _CHUNK) == 0:
+                print(f"{source.name}: {count:,} lines encoded", file=sys.stderr, flush=True)
+    return count
+
+
+def _train(args: argparse.Namespace) -> int:
+    options = SubwordOptions(
+        kind=args.kind,
+        vocab_size=args.vocab_size,
+        character_coverage=args.character_coverage,
+        byte_fallback=args.byte_fallback,
+        sample=args.sample,
+        seed=args.seed,
+    )
+    languages = (args.source, args.target)
+    args.out.mkdir(parents=True, exist_ok=True)
+    for language in languages:
+        name = f"spm.{language}" if args.separate else "spm"
+        sides = (language,) if args.separate else languages
+        if args.separate or language == args.source:
+            files = [Path(f"{args.text}.{side}") for side in sides]
+            print(
+                f"training {options.kind} of {options.vocab_size:,} pieces on {' + '.join(sides)}",
+                file=sys.stderr,
+                flush=True,
+            )
+            train_model(files, args.out / name, options)
+        model = load_model(args.out / f"{name}.model")
+        write_dictionary(model, args.out / f"dict.{language}.txt")
+    return 0
+
+
+def _encode(args: argparse.Namespace) -> int:
+    args.out.mkdir(parents=True, exist_ok=True)
+    for path in args.files:
+        encode_file(args.model, path, args.out / path.name.removesuffix(".gz"), args.workers)
+    return 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `deepnet subwords train` and `deepnet subwords encode`."""
+    parser.description = __doc__
+    commands = parser.add_subparsers(dest="subwords_command", required=True)
+    train = commands.add_parser("train", help="train a model and write fairseq's dictionaries")
+    train.add_argument("--text", required=True, metavar="PREFIX", help="of PREFIX.LANGUAGE")
+    train.add_argument("--source", required=True)
+    train.add_argument("--target", required=True)
+    train.add_argument("--out", required=True, type=Path, help="folder for models and dictionaries")
+    train.add_argument("--kind", default=SubwordOptions.kind, help="bpe or unigram")
+    train.add_argument("--vocab-size", type=int, default=SubwordOptions.vocab_size)
+    train.add_argument("--separate", action="store_true", help="one model a language, not joint")
+    train.add_argument(
+        "--character-coverage", type=float, default=SubwordOptions.character_coverage
+    )
+    train.add_argument("--byte-fallback", action="store_true", help="unseen characters as bytes")
+    train.add_argument("--sample", type=int, default=SubwordOptions.sample, help="lines at most")
+    train.add_argument("--seed", type=int, default=SubwordOptions.seed)
+    encode = commands.add_parser("encode", help="encode text files, keeping their names")
+    encode.add_argument("files", nargs="+", type=Path, help="plain or .gz")
+    encode.add_argument("--model", required=True, type=Path)
+    encode.add_argument("--out", required=True, type=Path, help="folder for the encoded files")
+    encode.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+
+
+def run(args: argparse.Namespace) -> int:
+    """`deepnet subwords train|encode`."""
+    return _train(args) if args.subwords_command == "train" else _encode(args)

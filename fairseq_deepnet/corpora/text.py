@@ -1,0 +1,78 @@
+"""Lines of text files, read the way `wc -l` counts them.
+
+A line ends at "\\n" and nowhere else. Python's own text mode also splits at a lone "\\r", and
+`str.splitlines` at U+2028, U+0085, "\\x0b" and others: with either of them the two sides of a corpus
+drift apart at the first such character.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import unicodedata
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+# Everything that Python or fairseq takes for a space (fairseq splits at \s and str.split), and the
+# zero-width space and the byte-order mark, which are spaces to sentencepiece's normaliser too.
+_SPACES = re.compile("[\\s\\x1c-\\x1f\\x85\\u200b\\ufeff]+")
+_CONTROLS = re.compile("[\\x00-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f\\u00ad]")
+
+
+def find_side(prefix: str | Path, language: str) -> Path:
+    """The file of one side of a corpus: PREFIX.LANGUAGE, or the same with .gz.
+
+    Raises FileNotFoundError when neither is there, and ValueError when both are.
+    """
+    plain = Path(f"{prefix}.{language}")
+    packed = Path(f"{prefix}.{language}.gz")
+    if plain.is_file() and packed.is_file():
+        raise ValueError(f"both {plain} and {packed} exist: remove or rename one of them")
+    if plain.is_file():
+        return plain
+    if packed.is_file():
+        return packed
+    raise FileNotFoundError(
+        f"no {language} side: neither {plain} nor {packed} exists; "
+        "give PREFIX so that PREFIX.LANGUAGE or PREFIX.LANGUAGE.gz is the file"
+    )
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """Open a plain or gzipped file (by its name's ending) for reading bytes."""
+    if path.suffix == ".gz":
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    return path.open("rb")
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file, plain or .gz, without their ends ("\\n" or "\\r\\n").
+
+    A byte-order mark at the start of the file is removed. Raises ValueError naming the file and the
+    line for what is not UTF-8, and the file for what is not gzip or is cut short.
+    """
+    number = 0
+    try:
+        with open_bytes(path) as stream:
+            for number, raw in enumerate(stream, start=1):
+                try:
+                    line = raw.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise ValueError(
+                        f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1} of the line); "
+                        f"convert the file first, for example with: iconv -f ISO-8859-1 -t UTF-8"
+                    ) from error
+                line = line.removesuffix("\n").removesuffix("\r")
+                yield line.removeprefix("\ufeff") if number == 1 else line
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(
+            f"{path}: not a complete gzip file (after line {number}): {error}; fetch it again"
+        ) from error
+
+
+def normalise(line: str) -> str:
+    """Unicode NFC, single plain spaces, no space at either end, no control characters."""
+    # NFC last: removing a control character can bring a letter and its accent together.
+    return unicodedata.normalize("NFC", _CONTROLS.sub("", _SPACES.sub(" ", line)).strip())

@@ -1,0 +1,208 @@
+#!/usr/bin/env bash
+# From raw parallel text to what fairseq-train reads: check, clean, sentencepiece, binarise.
+#
+#   SRC=de TGT=en TRAIN=raw/train VALID=raw/valid TEST=raw/test OUT=data/mine.de-en \
+#       bash scripts/preprocess.sh [fairseq-preprocess options]
+#
+# Input: for each of TRAIN, VALID and TEST a prefix, of which PREFIX.SRC and PREFIX.TGT (plain or .gz)
+# are the two sides: UTF-8, raw (not tokenised), line i of one a translation of line i of the other.
+# Training pairs are cleaned; valid and test are checked only, and never changed.
+#
+# Output: OUT with dict.*.txt, {train,valid,test}.SRC-TGT.* (binarised), spm.model, spm.vocab, text/
+# (the checked raw text), preprocess.log and, last of all, corpus.json (settings, counts, versions).
+# Work is done in OUT.part: OUT exists only when complete. A run that was killed goes on at the stage
+# where it stopped; a run that has nothing to do says so.
+#
+# Variables (with defaults):
+#   SRC, TGT             source and target language: the endings of the files (required)
+#   TRAIN, VALID         prefixes (required)
+#   TEST                 prefix (none)
+#   OUT                  folder to make (data/corpus.SRC-TGT)
+#   VOCAB_SIZE           number of subwords (8000)
+#   SUBWORDS             bpe or unigram (bpe)
+#   JOINT                1: one model and dictionary for both languages; 0: one each (1)
+#   CHARACTER_COVERAGE   share of characters in the vocabulary; 0.9995 for Chinese or noisy text (1.0)
+#   BYTE_FALLBACK        1: spell unseen characters as bytes, so that nothing is unknown (0)
+#   SAMPLE               lines that sentencepiece looks at, at most (2000000)
+#   SEED                 of that sample (1)
+#   MIN_WORDS, MAX_WORDS, MAX_RATIO   training pairs outside are dropped (1, 250, 3)
+#   DROP_DUPLICATES      1: drop repeated training pairs (0)
+#   WORKERS              processes (all cores)
+#   FORCE                1: make OUT anew even if it is there (0)
+#   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+help_if_asked "$@"
+
+for name in SRC TGT TRAIN VALID; do
+    [[ -n ${!name:-} ]] || die "$name is not set; see --help"
+done
+TEST=${TEST:-}
+OUT=${OUT:-$ROOT/data/corpus.$SRC-$TGT}
+OUT=${OUT%/}
+VOCAB_SIZE=${VOCAB_SIZE:-8000}
+SUBWORDS=${SUBWORDS:-bpe}
+JOINT=${JOINT:-1}
+CHARACTER_COVERAGE=${CHARACTER_COVERAGE:-1.0}
+BYTE_FALLBACK=${BYTE_FALLBACK:-0}
+SAMPLE=${SAMPLE:-2000000}
+SEED=${SEED:-1}
+MIN_WORDS=${MIN_WORDS:-1}
+MAX_WORDS=${MAX_WORDS:-250}
+MAX_RATIO=${MAX_RATIO:-3}
+DROP_DUPLICATES=${DROP_DUPLICATES:-0}
+WORKERS=${WORKERS:-$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)}
+FORCE=${FORCE:-0}
+
+for name in JOINT BYTE_FALLBACK DROP_DUPLICATES FORCE; do
+    [[ ${!name} == [01] ]] || die "$name is '${!name}'; it must be 0 or 1"
+done
+for name in VOCAB_SIZE SAMPLE SEED MIN_WORDS MAX_WORDS WORKERS; do
+    [[ ${!name} =~ ^[1-9][0-9]{0,8}$ ]] || die "$name is '${!name}'; it must be a whole number above 0"
+done
+for name in CHARACTER_COVERAGE MAX_RATIO; do
+    [[ ${!name} =~ ^[0-9]+(\.[0-9]+)?$ ]] || die "$name is '${!name}'; it must be a number"
+done
+for name in SRC TGT; do
+    [[ ${!name} =~ ^[A-Za-z][A-Za-z0-9_]*$ ]] || die "$name is '${!name}'; it must be a language code such as de"
+done
+[[ $SUBWORDS == bpe || $SUBWORDS == unigram ]] || die "SUBWORDS is '$SUBWORDS'; it must be bpe or unigram"
+for option in "$@"; do
+    case $option in
+        --dataset-impl* | --destdir* | --trainpref* | --validpref* | --testpref* | --srcdict* | --tgtdict* | --only-source*)
+            die "$option is set by this script; see --help for its variables"
+            ;;
+    esac
+done
+
+activate_environment
+PART=$OUT.part
+mkdir -p "$(dirname "$OUT")"
+
+true_or_false() { if [[ $1 == 1 ]]; then echo true; else echo false; fi; }
+
+deepnet() {
+    PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" python -m fairseq_deepnet.cli "$@"
+}
+
+manifest() {
+    python "$ROOT/fairseq_deepnet/corpora/manifest.py" "$@"
+}
+
+# What OUT.part holds after a failure is either a finished stage or nothing.
+tidy() {
+    rm -rf "$PART"/*.part
+    if [[ ! -d $PART/text ]]; then
+        rm -rf "$PART"
+    fi
+}
+
+# Run one stage: a function that fills the folder $1.part, renamed to $1 when done.
+stage() {
+    local folder=$PART/$1 what=$2
+    shift 2
+    if [[ -d $folder ]]; then
+        log "$what: done before"
+        return
+    fi
+    log "$what"
+    rm -rf "$folder.part"
+    "$@" "$folder.part"
+    mv "$folder.part" "$folder"
+}
+
+splits=(train valid)
+inputs=(--input "train=$TRAIN" --input "valid=$VALID")
+if [[ -n $TEST ]]; then
+    splits+=(test)
+    inputs+=(--input "test=$TEST")
+fi
+
+clean() {
+    local options=(--min-words "$MIN_WORDS" --max-words "$MAX_WORDS" --max-ratio "$MAX_RATIO")
+    [[ $DROP_DUPLICATES == 0 ]] || options+=(--drop-duplicates)
+    [[ -z $TEST ]] || options+=(--test "$TEST")
+    deepnet clean --source "$SRC" --target "$TGT" --train "$TRAIN" --valid "$VALID" \
+        "${options[@]}" --out "$1" >/dev/null
+}
+
+learn() {
+    local options=(--kind "$SUBWORDS" --vocab-size "$VOCAB_SIZE" --seed "$SEED" --sample "$SAMPLE")
+    options+=(--character-coverage "$CHARACTER_COVERAGE")
+    [[ $BYTE_FALLBACK == 0 ]] || options+=(--byte-fallback)
+    [[ $JOINT == 1 ]] || options+=(--separate)
+    deepnet subwords train --text "$PART/text/train" --source "$SRC" --target "$TGT" \
+        "${options[@]}" --out "$1"
+}
+
+encode() {
+    local files=() language split
+    for language in "$SRC" "$TGT"; do
+        for split in "${splits[@]}"; do
+            files+=("$PART/text/$split.$language")
+        done
+        if [[ $JOINT == 0 ]]; then
+            deepnet subwords encode --model "$PART/subwords/spm.$language.model" \
+                --workers "$WORKERS" --out "$1" "${files[@]}"
+            files=()
+        fi
+    done
+    if [[ $JOINT == 1 ]]; then
+        deepnet subwords encode --model "$PART/subwords/spm.model" \
+            --workers "$WORKERS" --out "$1" "${files[@]}"
+    fi
+}
+
+binarise() {
+    local out=$1 options=(--srcdict "$PART/subwords/dict.$SRC.txt") output=$PART/fairseq-preprocess.out
+    shift
+    if [[ $JOINT == 1 ]]; then
+        options+=(--joined-dictionary)
+    else
+        options+=(--tgtdict "$PART/subwords/dict.$TGT.txt")
+    fi
+    [[ -z $TEST ]] || options+=(--testpref "$PART/encoded/test")
+    fairseq-preprocess --source-lang "$SRC" --target-lang "$TGT" --trainpref "$PART/encoded/train" \
+        --validpref "$PART/encoded/valid" "${options[@]}" --destdir "$out" --workers "$WORKERS" \
+        "${passed_on[@]}" >"$output" 2>&1 ||
+        die "fairseq-preprocess failed: $(tail -n 1 "$output"); all it said is in $output"
+    rm "$output"
+    cp "$PART"/subwords/spm.* "$out/"
+}
+
+passed_on=("$@")
+settings=(
+    --setting "source=$SRC" --setting "target=$TGT" --setting "vocab_size=$VOCAB_SIZE"
+    --setting "subwords=$SUBWORDS" --setting "joint=$(true_or_false "$JOINT")"
+    --setting "character_coverage=$CHARACTER_COVERAGE"
+    --setting "byte_fallback=$(true_or_false "$BYTE_FALLBACK")"
+    --setting "sample=$SAMPLE" --setting "seed=$SEED" --setting "min_words=$MIN_WORDS"
+    --setting "max_words=$MAX_WORDS" --setting "max_ratio=$MAX_RATIO"
+    --setting "drop_duplicates=$(true_or_false "$DROP_DUPLICATES")"
+    --setting "fairseq_options=$*"
+)
+if [[ $FORCE == 1 ]]; then
+    rm -rf "$PART"
+    settings+=(--force)
+fi
+state=$(manifest state "$OUT" "${settings[@]}" "${inputs[@]}") || exit 2
+if [[ $state == complete ]]; then
+    log "$OUT is complete: nothing to do"
+    exit 0
+fi
+trap tidy EXIT
+stage text "checking and cleaning the text" clean
+stage subwords "training subwords" learn
+stage encoded "encoding" encode
+stage binarised "binarising" binarise
+log "checking line counts"
+manifest finish "$PART" || exit 2
+rm -rf "$PART/binarised/text" "$OUT.old"
+mv "$PART/text" "$PART/binarised/text"
+if [[ -d $OUT ]]; then # FORCE=1
+    mv "$OUT" "$OUT.old"
+fi
+mv "$PART/binarised" "$OUT"
+trap - EXIT
+rm -rf "$PART" "$OUT.old"
+log "made $OUT"
