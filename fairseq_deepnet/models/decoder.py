@@ -1,0 +1,207 @@
+"""The decoder: fairseq's embeddings, output layer and interface around our layers.
+
+Shapes: B = batch, T = target length, S = source length, C = channels, V = vocabulary, H = heads.
+"""
+
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerDecoderBase
+from fairseq.modules import LayerNorm
+
+from ..modules import ActivationCheckpointing, DecoderLayer, DecodingCache, run_layers
+from ..schemes import NormPlacement, Place, ResidualScheme, Side
+from .encoder import EncoderOut
+from .options import layer_shape
+
+CACHE_KEY = "deepnet.decoding_cache"
+
+
+class DeepNetDecoder(TransformerDecoderBase):
+    """M layers joined as `scheme` says.
+
+    Args:
+        cfg: fairseq's TransformerConfig with our options on it.
+        dictionary: of the target language.
+        embed_tokens: target embeddings.
+        scheme: how sublayers join and how weights start.
+    """
+
+    def __init__(
+        self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Embedding, scheme: ResidualScheme
+    ) -> None:
+        # Plain attributes, which the base class's constructor needs through build_decoder_layer.
+        self.scheme = scheme
+        self._next_layer = count()
+        super().__init__(cfg, dictionary, embed_tokens)
+        self.run = ActivationCheckpointing(cfg.checkpoint_activations, cfg.offload_activations)
+        self.combination = scheme.build_combination(Side.DECODER, self.embed_dim)
+        has_norm = scheme.norm is NormPlacement.PRE and not cfg.no_decoder_final_norm
+        self.layer_norm = LayerNorm(self.embed_dim) if has_norm else None
+        self.need_attn = False
+        scheme.initialise_ends(Side.DECODER, self)
+
+    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> DecoderLayer:
+        """The next layer from the bottom; its weights are drawn by the scheme unless `--init stock`."""
+        place = Place(Side.DECODER, next(self._next_layer))
+        layer = DecoderLayer(layer_shape(cfg, Side.DECODER), self.scheme, place)
+        if cfg.init == "scheme":
+            layer.initialise(self.scheme)
+        return layer
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOut | None = None,
+        incremental_state: dict[str, Any] | None = None,
+        features_only: bool = False,
+        full_context_alignment: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+        src_lengths: Tensor | None = None,
+        return_all_hiddens: bool = False,
+    ) -> tuple[Tensor, dict[str, list[Any]]]:
+        """Logits [B, T, V] (features [B, T, C] with `features_only`) of prev_output_tokens [B, T].
+
+        With `incremental_state` only the newest position is computed: [B, 1, V].
+        """
+        x, extra = self.extract_features(
+            prev_output_tokens,
+            encoder_out,
+            incremental_state,
+            full_context_alignment,
+            alignment_layer,
+            alignment_heads,
+            return_all_hiddens,
+        )
+        return x if features_only else self.output_layer(x), extra
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOut | None = None,
+        incremental_state: dict[str, Any] | None = None,
+        full_context_alignment: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+        return_all_hiddens: bool = False,
+    ) -> tuple[Tensor, dict[str, list[Any]]]:
+        """The top layer's output [B, T, C]; "attn" [B, T, S] if an alignment is asked for.
+
+        Args:
+            full_context_alignment: let every target position see all others.
+            alignment_layer: whose cross-attention "attn" shows; the top where only `need_attn` asks.
+            alignment_heads: how many heads it averages, from the first; all where None.
+            return_all_hiddens: fill "inner_states" with the states [T, B, C], the embedding first.
+        """
+        if encoder_out is None:
+            raise ValueError("deepnet_transformer's decoder needs the encoder's output")
+        if alignment_layer is None and self.need_attn:
+            alignment_layer = self.num_layers - 1
+        cache = None
+        if incremental_state is not None:
+            cache = incremental_state.setdefault(CACHE_KEY, new_cache(encoder_out))
+        x = self.embed(prev_output_tokens, incremental_state)
+        mask, causal = self.self_mask(prev_output_tokens, cache is not None, full_context_alignment)
+        source, source_mask = source_and_mask(encoder_out, cache)
+        alignment: list[Tensor] = []
+
+        def apply(layer: nn.Module, h: Tensor) -> Tensor:
+            aligned = layer.place.layer == alignment_layer
+            h, weights = self.run(layer, h, source, mask, source_mask, causal, cache, aligned)
+            if weights is not None:
+                alignment.append(weights[:, :alignment_heads].mean(dim=1).to(h))
+            return h
+
+        x, states = run_layers(self.layers, x, apply, self.combination, return_all_hiddens)
+        if cache is not None:
+            cache.advance()
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        if self.project_out_dim is not None:
+            x = self.project_out_dim(x)
+        return x, {
+            "attn": [alignment[0] if alignment else None],
+            "inner_states": [state.transpose(0, 1) for state in states],
+        }
+
+    def embed(self, tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
+        """Embeddings with positions [B, T, C] of tokens [B, T]; of the newest alone while decoding."""
+        positions = None
+        if self.embed_positions is not None:
+            positions = self.embed_positions(tokens, incremental_state=incremental_state)
+        if incremental_state is not None:
+            tokens = tokens[:, -1:]
+            positions = None if positions is None else positions[:, -1:]
+        x = self.embed_scale * self.embed_tokens(tokens)
+        if self.project_in_dim is not None:
+            x = self.project_in_dim(x)
+        if positions is not None:
+            x = x + positions
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        return self.dropout_module(x)
+
+    def self_mask(
+        self, tokens: Tensor, decoding: bool, full_context: bool
+    ) -> tuple[Tensor | None, bool]:
+        """Self-attention's mask [B, 1, T, T] (True = may attend) or None, and whether it is just causal.
+
+        Padding on the right needs no mask: the causal one hides it from every real position.
+        """
+        if decoding:
+            return None, False
+        padding = tokens.eq(self.padding_idx)
+        exposed = padding if full_context else padding[:, 0]
+        if not exposed.any():
+            return None, not full_context
+        length = tokens.size(1)
+        visible = torch.ones(length, length, dtype=torch.bool, device=tokens.device)
+        if not full_context:
+            visible = visible.tril()
+        # Padding sees itself, because a row without any key would be NaN.
+        itself = torch.eye(length, dtype=torch.bool, device=tokens.device)
+        return (visible & (~padding[:, None, None, :] | itself)), False
+
+    def reorder_incremental_state(
+        self, incremental_state: dict[str, Any], new_order: Tensor
+    ) -> None:
+        """Let row i continue what row new_order[i] wrote."""
+        if CACHE_KEY in incremental_state:
+            incremental_state[CACHE_KEY].reorder(new_order)
+
+    def reorder_incremental_state_scripting(
+        self, incremental_state: dict[str, Any], new_order: Tensor
+    ) -> None:
+        """The same: one cache holds every layer's state, so no walk over thousands of modules."""
+        self.reorder_incremental_state(incremental_state, new_order)
+
+    def make_generation_fast_(self, need_attn: bool | str | None = False, **kwargs: Any) -> None:
+        """fairseq-generate's hook: whether alignments will be printed."""
+        self.need_attn = bool(need_attn)
+
+
+def new_cache(encoder_out: EncoderOut) -> DecodingCache:
+    return DecodingCache(encoder_out.get("hypotheses_per_sentence", [1])[0])
+
+
+def source_and_mask(
+    encoder_out: EncoderOut, cache: DecodingCache | None
+) -> tuple[Tensor, Tensor | None]:
+    """The encoder's output [B, S, C], once a sentence, and its mask [B, 1, 1, S] (None: no padding)."""
+    source = encoder_out["encoder_out"][0].transpose(0, 1)
+    if cache is not None and cache.length:
+        return source, cache.source_mask
+    mask = None
+    if encoder_out["encoder_padding_mask"]:
+        padding = encoder_out["encoder_padding_mask"][0]
+        mask = ~padding[:, None, None, :] if padding.any() else None
+    if cache is not None:
+        source = source[:: cache.hypotheses_per_sentence]
+        mask = None if mask is None else mask[:: cache.hypotheses_per_sentence]
+        cache.source_mask = mask
+    return source, mask

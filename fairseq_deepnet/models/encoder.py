@@ -1,0 +1,101 @@
+"""The encoder: fairseq's embeddings and interface around our layers.
+
+Shapes: B = batch, S = source length, C = channels.
+"""
+
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerEncoderBase
+from fairseq.modules import LayerNorm
+
+from ..modules import ActivationCheckpointing, EncoderLayer, run_layers
+from ..schemes import NormPlacement, Place, ResidualScheme, Side
+from .options import layer_shape
+
+EncoderOut = dict[str, list[Any]]
+
+
+class DeepNetEncoder(TransformerEncoderBase):
+    """N layers joined as `scheme` says.
+
+    Args:
+        cfg: fairseq's TransformerConfig with our options on it.
+        dictionary: of the source language.
+        embed_tokens: source embeddings.
+        scheme: how sublayers join and how weights start.
+    """
+
+    def __init__(
+        self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Embedding, scheme: ResidualScheme
+    ) -> None:
+        # Plain attributes, which the base class's constructor needs through build_encoder_layer.
+        self.scheme = scheme
+        self._next_layer = count()
+        super().__init__(cfg, dictionary, embed_tokens)
+        self.run = ActivationCheckpointing(cfg.checkpoint_activations, cfg.offload_activations)
+        self.combination = scheme.build_combination(Side.ENCODER, embed_tokens.embedding_dim)
+        self.layer_norm = (
+            LayerNorm(embed_tokens.embedding_dim) if scheme.norm is NormPlacement.PRE else None
+        )
+        scheme.initialise_ends(Side.ENCODER, self)
+
+    def build_encoder_layer(self, cfg: Any) -> EncoderLayer:
+        """The next layer from the bottom; its weights are drawn by the scheme unless `--init stock`."""
+        place = Place(Side.ENCODER, next(self._next_layer))
+        layer = EncoderLayer(layer_shape(cfg, Side.ENCODER), self.scheme, place)
+        if cfg.init == "scheme":
+            layer.initialise(self.scheme)
+        return layer
+
+    def forward_scriptable(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor | None = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Tensor | None = None,
+    ) -> EncoderOut:
+        """Encode src_tokens [B, S]; fairseq's dictionary, with "encoder_out" [S, B, C]."""
+        padding = src_tokens.eq(self.padding_idx)
+        x, embedding = self.forward_embedding(src_tokens, token_embeddings)
+        mask = None
+        if padding.any():
+            x = x.masked_fill(padding.unsqueeze(-1), 0)
+            mask = ~padding[:, None, None, :]
+        x, states = run_layers(
+            self.layers,
+            x,
+            lambda layer, h: self.run(layer, h, mask),
+            self.combination,
+            return_all_hiddens,
+        )
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        lengths = src_tokens.ne(self.padding_idx).sum(dim=1, dtype=torch.int32)
+        return {
+            "encoder_out": [x.transpose(0, 1)],
+            "encoder_padding_mask": [padding],
+            "encoder_embedding": [embedding],
+            "encoder_states": [state.transpose(0, 1) for state in states],
+            "src_tokens": [],
+            "src_lengths": [lengths.unsqueeze(1)],
+        }
+
+    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
+        """Rows in a new order [R]; notes when that only repeats each sentence for its hypotheses."""
+        batch = encoder_out["encoder_out"][0].size(1)
+        reordered: EncoderOut = super().reorder_encoder_out(encoder_out, new_order)
+        repeats, rest = divmod(new_order.numel(), batch)
+        if repeats > 1 and rest == 0:
+            each = torch.arange(batch, device=new_order.device).repeat_interleave(repeats)
+            if torch.equal(new_order, each):
+                reordered["hypotheses_per_sentence"] = [repeats]
+        return reordered
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+        """Nothing to upgrade: our parameters have had fairseq's present names from the start."""
+        return state_dict

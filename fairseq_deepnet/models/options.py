@@ -1,0 +1,95 @@
+"""The model's options: what is refused and why, and what the layers are told."""
+
+from argparse import Namespace
+from typing import Any
+
+from ..errors import ConfigurationError
+from ..modules import LayerShape
+from ..schemes import NormPlacement, Side, scheme_class
+
+# Stock options that this plugin's layers do not implement: attribute, option as typed, its neutral values.
+UNSUPPORTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+    ("quant_noise_pq", "--quant-noise-pq", (0, None)),
+    ("quant_noise_scalar", "--quant-noise-scalar", (0, None)),
+    ("adaptive_input", "--adaptive-input", (False, None)),
+    ("cross_self_attention", "--cross-self-attention", (False, None)),
+    ("no_cross_attention", "--no-cross-attention", (False, None)),
+    ("base_layers", "--base-layers", (0, None)),
+    ("char_inputs", "--char-inputs", (False, None)),
+    ("export", "--export", (False, None)),
+    ("scale_attn", "--scale-attn", (False, None)),
+    ("scale_heads", "--scale-heads", (False, None)),
+    ("scale_fc", "--scale-fc", (False, None)),
+    ("scale_resids", "--scale-resids", (False, None)),
+    ("encoder_xformers_att_config", "--encoder-xformers-att-config", (None, "")),
+    ("decoder_xformers_att_config", "--decoder-xformers-att-config", (None, "")),
+)
+
+
+def check_options(args: Namespace) -> None:
+    """Refuse what cannot be built or honoured; ConfigurationError names the option and the remedy."""
+    scheme = scheme_class(args.residual_scheme)
+    for attribute, option, neutral in UNSUPPORTED:
+        value = getattr(args, attribute, None)
+        if value not in neutral:
+            raise ConfigurationError(
+                f"{option} {value} is not supported by deepnet_transformer; leave it out,"
+                " or train fairseq's own --arch transformer"
+            )
+    if getattr(args, "ddp_backend", None) == "fully_sharded":
+        raise ConfigurationError(
+            "--ddp-backend fully_sharded (fairscale) is not supported; use --ddp-backend pytorch_ddp"
+            " or legacy_ddp, with --checkpoint-activations to save memory"
+        )
+    for side in Side:
+        check_shape(args, side)
+        option = f"--{side.value}-normalize-before"
+        if getattr(args, f"{side.value}_normalize_before", False) and (
+            scheme.norm is not NormPlacement.PRE
+        ):
+            raise ConfigurationError(
+                f"{option} contradicts --residual-scheme {scheme.name};"
+                f" leave out {option}, or choose --residual-scheme pre-ln"
+            )
+    if getattr(args, "no_decoder_final_norm", False) and scheme.norm is not NormPlacement.PRE:
+        raise ConfigurationError(
+            f"--no-decoder-final-norm means nothing with --residual-scheme {scheme.name}, which has"
+            " no final LayerNorm; leave it out"
+        )
+    if args.init not in ("scheme", "stock"):
+        raise ConfigurationError(f"--init {args.init} is unknown; choose scheme or stock")
+    if args.init == "stock" and not scheme.stock_initialisation:
+        raise ConfigurationError(
+            f"--init stock contradicts --residual-scheme {scheme.name}, which is defined by its own"
+            " initial weights; leave out --init, or choose --residual-scheme post-ln or pre-ln"
+        )
+
+
+def check_shape(args: Namespace, side: Side) -> None:
+    """Depth, width and heads of one side."""
+    name = side.value
+    layers, heads = getattr(args, f"{name}_layers"), getattr(args, f"{name}_attention_heads")
+    width = getattr(args, f"{name}_embed_dim")
+    if layers < 1:
+        raise ConfigurationError(f"--{name}-layers {layers}: a stack needs at least one layer")
+    if heads < 1 or width % heads:
+        raise ConfigurationError(
+            f"--{name}-attention-heads {heads} does not divide --{name}-embed-dim {width};"
+            " choose a number of heads that does"
+        )
+
+
+def layer_shape(cfg: Any, side: Side) -> LayerShape:
+    """Sizes and dropouts of a side's layers, from fairseq's TransformerConfig."""
+    part = cfg.encoder if side is Side.ENCODER else cfg.decoder
+    return LayerShape(
+        embed_dim=part.embed_dim,
+        ffn_dim=part.ffn_embed_dim,
+        heads=part.attention_heads,
+        source_dim=cfg.encoder.embed_dim,
+        dropout=cfg.dropout,
+        attention_dropout=cfg.attention_dropout,
+        # relu_dropout is what old configurations call activation_dropout.
+        activation_dropout=cfg.activation_dropout or cfg.relu_dropout or 0.0,
+        activation=cfg.activation_fn,
+    )

@@ -1,0 +1,103 @@
+"""Multi-head attention on torch's scaled_dot_product_attention, with fairseq's parameter names.
+
+Shapes: B = batch, T = queries, S = keys, C = channels, H = heads, D = C / H. All tensors are batch first.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class MultiheadAttention(nn.Module):
+    """softmax(Q K^T / sqrt(D)) V over H heads, then out_proj.
+
+    Keys and values are projected by a call of their own (`project`), so that the caller may keep them: the
+    decoder projects a source sentence once, and one new target position a step.
+
+    Args:
+        embed_dim: C of queries and output.
+        num_heads: H, a divisor of `embed_dim`.
+        source_dim: channels of what is attended to; `embed_dim` where None.
+        dropout: probability of dropping an attention weight while training.
+        bias: whether the four linear maps have biases.
+        head_transform: what acts on the heads' outputs [B, H, T, D] before out_proj.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        source_dim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        head_transform: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        source_dim = embed_dim if source_dim is None else source_dim
+        self.num_heads = num_heads
+        self.head_dim = embed_dim // num_heads
+        self.dropout = dropout
+        # The order k, v, q, out is fairseq's: one seed draws the same stock weights in both.
+        self.k_proj = nn.Linear(source_dim, embed_dim, bias=bias)
+        self.v_proj = nn.Linear(source_dim, embed_dim, bias=bias)
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.head_transform = head_transform
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """fairseq's own start, kept by `--init stock`: uniform, q, k and v smaller by sqrt(2)."""
+        same_dim = self.k_proj.in_features == self.q_proj.in_features
+        gain = 1 / math.sqrt(2) if same_dim else 1.0
+        for projection in (self.k_proj, self.v_proj, self.q_proj):
+            nn.init.xavier_uniform_(projection.weight, gain=gain)
+        nn.init.xavier_uniform_(self.out_proj.weight)
+        if self.out_proj.bias is not None:
+            nn.init.zeros_(self.out_proj.bias)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """[B, T, C] -> [B, H, T, D], a view."""
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+    def project(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, H, S, D] of a source [B, S, C']."""
+        return self.split_heads(self.k_proj(source)), self.split_heads(self.v_proj(source))
+
+    def forward(
+        self,
+        x: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> Tensor:
+        """Attend from x [B, T, C] to key and value [B, H, S, D]; gives [B, T, C].
+
+        Args:
+            mask: boolean, True = may attend, broadcastable to [B, H, T, S]. Every query needs one True.
+            causal: query t sees keys 0..t; excludes `mask`.
+        """
+        heads = F.scaled_dot_product_attention(
+            self.split_heads(self.q_proj(x)),
+            key,
+            value,
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=causal,
+        )
+        if self.head_transform is not None:
+            heads = self.head_transform(heads)
+        return self.out_proj(heads.transpose(1, 2).flatten(2))
+
+    def weights(self, x: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attention weights [B, H, T, S] of x [B, T, C] over key [B, H, S, D], for alignments."""
+        query = self.split_heads(self.q_proj(x))
+        scores = torch.matmul(query, key.transpose(-1, -2)).float() / math.sqrt(self.head_dim)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -math.inf)
+        return scores.softmax(dim=-1)
+
+    def extra_repr(self) -> str:
+        return f"heads={self.num_heads}, dropout={self.dropout}"

@@ -1,0 +1,194 @@
+"""Encoder and decoder layers: attention and feed-forward branches, joined as a residual scheme says.
+
+Shapes: B = batch, T = target length, S = source length, C = channels, F = feed-forward width, H = heads.
+All tensors are batch first. Parameter names are fairseq's, so that checkpoints are interchangeable.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from fairseq import utils
+from fairseq.modules import LayerNorm
+from fairseq.modules.fairseq_dropout import FairseqDropout
+
+from ..schemes import NormPlacement, Place, ResidualScheme, Role, Sublayer
+from .attention import MultiheadAttention
+from .decoding_cache import DecodingCache
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """Sizes and dropouts of one layer.
+
+    Args:
+        embed_dim: C. ffn_dim: F. heads: H.
+        source_dim: channels of the encoder's output, for cross-attention.
+        dropout, attention_dropout, activation_dropout: probabilities while training.
+        activation: fairseq's name of the feed-forward's activation function.
+    """
+
+    embed_dim: int
+    ffn_dim: int
+    heads: int
+    source_dim: int
+    dropout: float
+    attention_dropout: float
+    activation_dropout: float
+    activation: str
+
+
+class TransformerLayer(nn.Module):
+    """What both kinds of layer share: a feed-forward branch, residuals, and their initial weights."""
+
+    sublayers: tuple[Sublayer, ...]
+    self_attn: MultiheadAttention
+
+    def __init__(self, shape: LayerShape, scheme: ResidualScheme, place: Place) -> None:
+        super().__init__()
+        self.place = place
+        name = type(self).__name__
+        self.dropout_module = FairseqDropout(shape.dropout, module_name=name)
+        self.activation_dropout_module = FairseqDropout(shape.activation_dropout, module_name=name)
+        self.activation_fn = utils.get_activation_fn(shape.activation)
+        for sublayer in self.sublayers[:-1]:
+            self.add_attention(sublayer, shape, scheme)
+        self.fc1 = nn.Linear(shape.embed_dim, shape.ffn_dim, bias=scheme.bias)
+        self.fc2 = nn.Linear(shape.ffn_dim, shape.embed_dim, bias=scheme.bias)
+        self.final_layer_norm = self.build_norm(shape, scheme)
+        before, after = scheme.build_ffn_transforms(place, shape.ffn_dim)
+        self.pre_activation_transform = before
+        self.post_activation_transform = after
+        residuals = scheme.build_residuals(place, self.sublayers, shape.embed_dim)
+        self.residuals = nn.ModuleDict(
+            {sublayer.value: residual for sublayer, residual in residuals.items()}
+        )
+
+    def add_attention(self, sublayer: Sublayer, shape: LayerShape, scheme: ResidualScheme) -> None:
+        source_dim = shape.source_dim if sublayer is Sublayer.ENCODER_ATTN else shape.embed_dim
+        attention = MultiheadAttention(
+            shape.embed_dim,
+            shape.heads,
+            source_dim=source_dim,
+            dropout=shape.attention_dropout,
+            bias=scheme.bias,
+            head_transform=scheme.build_head_transform(self.place, sublayer, shape.heads),
+        )
+        self.add_module(sublayer.value, attention)
+        self.add_module(f"{sublayer.value}_layer_norm", self.build_norm(shape, scheme))
+
+    @staticmethod
+    def build_norm(shape: LayerShape, scheme: ResidualScheme) -> nn.Module | None:
+        return None if scheme.norm is NormPlacement.NONE else LayerNorm(shape.embed_dim)
+
+    def linears(self) -> Iterator[tuple[Sublayer, Role, nn.Linear]]:
+        """Every linear map of the layer with its branch and its role there."""
+        for sublayer in self.sublayers[:-1]:
+            for role in (Role.Q_PROJ, Role.K_PROJ, Role.V_PROJ, Role.OUT_PROJ):
+                yield sublayer, role, getattr(getattr(self, sublayer.value), role.value)
+        yield Sublayer.FFN, Role.FC1, self.fc1
+        yield Sublayer.FFN, Role.FC2, self.fc2
+
+    def initialise(self, scheme: ResidualScheme) -> None:
+        """Draw every linear map's weight as the scheme says."""
+        for sublayer, role, linear in self.linears():
+            scheme.initialise(self.place, sublayer, role, linear)
+
+    def self_attention(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        causal: bool = False,
+        cache: DecodingCache | None = None,
+    ) -> Tensor:
+        """The self-attention sublayer, [B, T, C] -> [B, T, C]."""
+        residual, norm = self.residuals["self_attn"], self.self_attn_layer_norm
+        h = residual.enter(x, norm)
+        key, value = self.self_attn.project(h)
+        if cache is not None:
+            key, value = cache.append(self.place.layer, key, value)
+        branch = self.self_attn(h, key, value, mask, causal)
+        return residual.leave(x, branch, norm, self.dropout_module)
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """The feed-forward sublayer, [B, T, C] -> [B, T, C]."""
+        residual, norm = self.residuals["ffn"], self.final_layer_norm
+        h = self.fc1(residual.enter(x, norm))
+        if self.pre_activation_transform is not None:
+            h = self.pre_activation_transform(h)
+        h = self.activation_dropout_module(self.activation_fn(h))
+        if self.post_activation_transform is not None:
+            h = self.post_activation_transform(h)
+        return residual.leave(x, self.fc2(h), norm, self.dropout_module)
+
+
+class EncoderLayer(TransformerLayer):
+    """Self-attention, then feed-forward."""
+
+    sublayers = (Sublayer.SELF_ATTN, Sublayer.FFN)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """x: [B, S, C]; mask: [B, 1, 1, S], True = may be attended to; gives [B, S, C]."""
+        return self.feed_forward(self.self_attention(x, mask))
+
+
+class DecoderLayer(TransformerLayer):
+    """Self-attention, cross-attention, then feed-forward."""
+
+    sublayers = (Sublayer.SELF_ATTN, Sublayer.ENCODER_ATTN, Sublayer.FFN)
+    encoder_attn: MultiheadAttention
+
+    def forward(
+        self,
+        x: Tensor,
+        source: Tensor,
+        self_mask: Tensor | None = None,
+        source_mask: Tensor | None = None,
+        causal: bool = False,
+        cache: DecodingCache | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """One layer.
+
+        Args:
+            x: [B, T, C]; while decoding, the newest position of each hypothesis, [B K, 1, C].
+            source: the encoder's output [B, S, C'].
+            self_mask: [B, 1, T, T], True = may attend; where None, `causal` decides.
+            source_mask: [B, 1, 1, S], True = may attend.
+            cache: keys and values of earlier steps, while decoding.
+            need_weights: give the cross-attention's weights too.
+
+        Returns:
+            the layer's output, shaped like x, and weights [B, H, T, S] or None.
+        """
+        x = self.self_attention(x, self_mask, causal, cache)
+        x, weights = self.cross_attention(x, source, source_mask, cache, need_weights)
+        return self.feed_forward(x), weights
+
+    def cross_attention(
+        self,
+        x: Tensor,
+        source: Tensor,
+        mask: Tensor | None,
+        cache: DecodingCache | None,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        residual, norm = self.residuals["encoder_attn"], self.encoder_attn_layer_norm
+        h = residual.enter(x, norm)
+        if cache is None:
+            key, value = self.encoder_attn.project(source)
+        else:
+            key, value = cache.source(
+                self.place.layer, lambda: self.encoder_attn.project(source)
+            )
+        # The hypotheses of a sentence are so many more queries to the same keys: [B K, T, C] -> [B, K T, C].
+        queries = h.reshape(key.size(0), -1, h.size(-1))
+        branch = self.encoder_attn(queries, key, value, mask).view_as(h)
+        weights = None
+        if need_weights:
+            weights = self.encoder_attn.weights(queries, key, mask)
+            heads, columns = weights.size(1), weights.size(-1)
+            per_row = weights.view(key.size(0), heads, -1, h.size(1), columns).transpose(1, 2)
+            weights = per_row.reshape(h.size(0), heads, h.size(1), columns)
+        return residual.leave(x, branch, norm, self.dropout_module), weights

@@ -1,0 +1,66 @@
+"""Running a stack of layers: activation checkpointing, layer combination, hidden states."""
+
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
+from torch.utils.checkpoint import checkpoint
+
+
+@dataclass(frozen=True)
+class ActivationCheckpointing:
+    """Whether a layer keeps its activations for backward or computes them again.
+
+    torch's non-reentrant form is used and not fairseq's wrapper: that one loses the gradients of a layer
+    whose input needs none (frozen embeddings).
+
+    Args:
+        enabled: keep only each layer's input.
+        offload: keep that input in host memory; implies `enabled`.
+    """
+
+    enabled: bool = False
+    offload: bool = False
+
+    def __call__(self, layer: nn.Module, *inputs: Any) -> Any:
+        """layer(*inputs), cheaper in memory if so set."""
+        if not (self.enabled or self.offload) or not torch.is_grad_enabled():
+            return layer(*inputs)
+        keep = save_on_cpu(pin_memory=torch.cuda.is_available()) if self.offload else nullcontext()
+        with keep:
+            return checkpoint(layer, *inputs, use_reentrant=False)
+
+
+def run_layers(
+    layers: Iterable[nn.Module],
+    x: Tensor,
+    apply: Callable[[nn.Module, Tensor], Tensor],
+    combination: nn.Module | None = None,
+    keep_states: bool = False,
+) -> tuple[Tensor, list[Tensor]]:
+    """Send x through the layers from the bottom to the top.
+
+    Args:
+        layers: the layers in order; LayerDrop leaves some out by how it iterates.
+        x: [B, T, C].
+        apply: runs one layer on its input.
+        combination: maps the list of all outputs so far, x first, to the next layer's input.
+        keep_states: collect x and every layer's output.
+
+    Returns:
+        the top's output [B, T, C], and the states, bottom first (empty unless asked for).
+    """
+    outputs = [x]
+    if combination is not None:
+        x = combination(outputs)
+    for layer in layers:
+        x = apply(layer, x)
+        if combination is not None or keep_states:
+            outputs.append(x)
+        if combination is not None:
+            x = combination(outputs)
+    return x, outputs if keep_states else []

@@ -1,0 +1,50 @@
+"""DeepNorm: LN(alpha x + G(x)), initial weights scaled by beta (Wang et al. 2022, arXiv 2203.00555)."""
+
+from typing import ClassVar, NamedTuple
+
+from .base import VALUE_PATH, Depths, NormPlacement, Place, ResidualScheme, Role, Side, Sublayer
+
+
+class Gains(NamedTuple):
+    """What DeepNorm multiplies on one side: the residual by alpha, initial weights by beta."""
+
+    alpha: float
+    beta: float
+
+
+def gains(encoder_layers: int, decoder_layers: int) -> dict[Side, Gains]:
+    """alpha and beta of each side for N encoder and M decoder layers (paper, Fig. 2(b)).
+
+    A model of one stack has depth 0 on the other side. The paper's printed constants are kept:
+    0.81 rounds 27^(-1/16), 0.87 rounds 2^(-1/2) 27^(1/16) (App. B).
+    """
+    n, m = encoder_layers, decoder_layers
+    if n and m:
+        return {
+            Side.ENCODER: Gains(0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)),
+            Side.DECODER: Gains((3 * m) ** (1 / 4), (12 * m) ** (-1 / 4)),
+        }
+    depth, side = (n, Side.ENCODER) if n else (m, Side.DECODER)
+    return {side: Gains((2 * depth) ** (1 / 4), (8 * depth) ** (-1 / 4))}
+
+
+class DeepNorm(ResidualScheme):
+    """Post-LN with the residual scaled up by alpha and the value path's weights scaled down by beta.
+
+    beta is the gain of v_proj, out_proj (self- and cross-attention), fc1 and fc2; q_proj and k_proj keep
+    gain 1 (paper, Fig. 2(a)). Biases, embeddings, LayerNorms and the vocabulary projection are not scaled.
+    """
+
+    name: ClassVar[str] = "deepnorm"
+    summary: ClassVar[str] = "LN(alpha x + G(x)), value path scaled by beta"
+    norm: ClassVar[NormPlacement] = NormPlacement.POST
+
+    def __init__(self, depths: Depths, alphas: dict[Side, float] | None = None) -> None:
+        self.gains = gains(depths.encoder, depths.decoder)
+        super().__init__(depths, alphas)
+
+    def default_alpha(self, side: Side) -> float:
+        return self.gains[side].alpha
+
+    def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
+        return self.gains[place.side].beta if role in VALUE_PATH else 1.0

@@ -1,0 +1,38 @@
+"""The two classical placements of LayerNorm, and Post-LN with lower layers started smaller."""
+
+from typing import ClassVar
+
+from .base import NormPlacement, Place, ResidualScheme, Role, Sublayer
+
+
+class PostLN(ResidualScheme):
+    """LN(x + G(x)), as in Vaswani et al. 2017: DeepNorm with alpha = beta = 1."""
+
+    name: ClassVar[str] = "post-ln"
+    summary: ClassVar[str] = "LN(x + G(x))"
+    norm: ClassVar[NormPlacement] = NormPlacement.POST
+    stock_initialisation: ClassVar[bool] = True
+
+
+class PreLN(ResidualScheme):
+    """x + G(LN(x)), with a LayerNorm after each stack."""
+
+    name: ClassVar[str] = "pre-ln"
+    summary: ClassVar[str] = "x + G(LN(x)), a final LayerNorm after each stack"
+    norm: ClassVar[NormPlacement] = NormPlacement.PRE
+    stock_initialisation: ClassVar[bool] = True
+
+
+class PostLNInit(ResidualScheme):
+    """Post-LN whose layer l (from 1) starts with every weight scaled by 1 / (N - l + 1) (paper, Section 3).
+
+    Lower layers start smaller, the opposite of DS-Init. The paper says "the weights of the l-th layer" and
+    does not itemise them: all linear weights are scaled, the decoder's by its own depth.
+    """
+
+    name: ClassVar[str] = "post-ln-init"
+    summary: ClassVar[str] = "LN(x + G(x)), layer l's weights scaled by 1 / (N - l + 1)"
+    norm: ClassVar[NormPlacement] = NormPlacement.POST
+
+    def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
+        return 1.0 / (self.depths.of(place.side) - place.layer)
