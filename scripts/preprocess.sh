@@ -66,6 +66,8 @@ done
 for name in SRC TGT; do
     [[ ${!name} =~ ^[A-Za-z][A-Za-z0-9_]*$ ]] || die "$name is '${!name}'; it must be a language code such as de"
 done
+[[ $SRC != "$TGT" ]] || die "SRC and TGT are both '$SRC'; they must differ"
+[[ $OUT != *,* ]] || die "OUT is '$OUT'; fairseq-preprocess splits paths at commas, so choose a name without"
 [[ $SUBWORDS == bpe || $SUBWORDS == unigram ]] || die "SUBWORDS is '$SUBWORDS'; it must be bpe or unigram"
 for option in "$@"; do
     case $option in
@@ -77,7 +79,12 @@ done
 
 activate_environment
 PART=$OUT.part
-mkdir -p "$(dirname "$OUT")"
+mkdir -p "$PART"
+# Two runs that make the same folder would overwrite each other's stages.
+if command -v flock >/dev/null; then
+    exec 9<"$PART"
+    flock --nonblock 9 || die "another run is making $OUT; wait for it, or set OUT=FOLDER"
+fi
 
 true_or_false() { if [[ $1 == 1 ]]; then echo true; else echo false; fi; }
 
@@ -89,13 +96,15 @@ manifest() {
     python "$ROOT/fairseq_deepnet/corpora/manifest.py" "$@"
 }
 
-# What OUT.part holds after a failure is either a finished stage or nothing.
+# After a failure OUT.part holds finished stages, or is not there at all.
 tidy() {
     rm -rf "$PART"/*.part
-    if [[ ! -d $PART/text ]]; then
-        rm -rf "$PART"
+    if [[ -f $PART/plan.json && ! -d $PART/text ]]; then
+        rm -f "$PART/plan.json"
     fi
+    rmdir "$PART" 2>/dev/null || true
 }
+trap tidy EXIT
 
 # Run one stage: a function that fills the folder $1.part, renamed to $1 when done.
 stage() {
@@ -182,7 +191,6 @@ settings=(
     --setting "fairseq_options=$*"
 )
 if [[ $FORCE == 1 ]]; then
-    rm -rf "$PART"
     settings+=(--force)
 fi
 state=$(manifest state "$OUT" "${settings[@]}" "${inputs[@]}") || exit 2
@@ -190,13 +198,12 @@ if [[ $state == complete ]]; then
     log "$OUT is complete: nothing to do"
     exit 0
 fi
-trap tidy EXIT
 stage text "checking and cleaning the text" clean
 stage subwords "training subwords" learn
 stage encoded "encoding" encode
 stage binarised "binarising" binarise
 log "checking line counts"
-manifest finish "$PART" || exit 2
+summary=$(manifest finish "$PART") || exit 2
 rm -rf "$PART/binarised/text" "$OUT.old"
 mv "$PART/text" "$PART/binarised/text"
 if [[ -d $OUT ]]; then # FORCE=1
@@ -205,4 +212,4 @@ fi
 mv "$PART/binarised" "$OUT"
 trap - EXIT
 rm -rf "$PART" "$OUT.old"
-log "made $OUT"
+log "made $OUT: $summary"

@@ -53,27 +53,37 @@ count_lines() {
     if [[ -f $1 ]]; then
         wc -l <"$1"
     elif [[ -f $1.gz ]]; then
-        gzip -dc "$1.gz" | wc -l
+        gzip -dc "$1.gz" 2>/dev/null | wc -l || die "$1.gz is not a whole gzip file; fetch it again"
     else
-        die "there is no $1 and no $1.gz"
+        die "there is no $1, plain or .gz; $advice"
     fi
 }
 
-advice="without a connection, fetch the repository multi30k/dataset elsewhere and set RAW=its folder"
+advice="fetch the repository multi30k/dataset from GitHub and set RAW=its folder"
 
+fetch() {
+    curl --fail --silent --show-error --location --retry 3 --connect-timeout 20 "$@" 2>&1
+}
+
+# Download the file $1 by way of $1.part, which a later run takes up where this one stopped.
 download() {
-    local name=$1 path=$DOWNLOADS/$1
+    local path=$DOWNLOADS/$1 url=$MULTI30K_URL/$1 said
     if [[ -f $path ]]; then
         return
     fi
-    log "downloading $name"
+    log "downloading $1"
     mkdir -p "$DOWNLOADS"
-    curl --fail --silent --show-error --location --retry 3 --connect-timeout 20 \
-        --continue-at - --output "$path.part" "$MULTI30K_URL/$name" ||
-        die "cannot download $MULTI30K_URL/$name; $advice"
+    if [[ -s $path.part ]] && ! gzip -t "$path.part" 2>/dev/null; then
+        # A server that cannot resume, or a part of something else: start afresh below.
+        fetch --continue-at - --output "$path.part" "$url" >/dev/null || true
+        gzip -t "$path.part" 2>/dev/null || rm -f "$path.part"
+    fi
+    if [[ ! -s $path.part ]]; then
+        said=$(fetch --output "$path.part" "$url") || die "cannot download $url (${said//$'\n'/ }); run again, or $advice"
+    fi
     if ! gzip -t "$path.part" 2>/dev/null; then
         rm -f "$path.part"
-        die "$MULTI30K_URL/$name is not a whole gzip file; run again, or set RAW=FOLDER"
+        die "$url is not a whole gzip file; run again, or $advice"
     fi
     mv "$path.part" "$path"
 }

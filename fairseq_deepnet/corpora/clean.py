@@ -1,7 +1,7 @@
 """Check parallel text, and clean its training part.
 
-Every split is checked: both sides there, valid UTF-8, as many lines on one side as on the other, and
-not empty. Only training text is cleaned. Lines of valid and test are never dropped or changed,
+Every split is checked: both sides there, valid UTF-8, as many lines on one side as on the other,
+and not empty. Only training text is cleaned. Lines of valid and test are never dropped or changed,
 because scores need all of them: there, an empty line is an error.
 """
 
@@ -45,9 +45,7 @@ class Limits:
         if self.min_words < 1:
             raise ValueError(f"min_words is {self.min_words}; it must be at least 1")
         if self.max_words < self.min_words:
-            raise ValueError(
-                f"max_words ({self.max_words}) is below min_words ({self.min_words})"
-            )
+            raise ValueError(f"max_words ({self.max_words}) is below min_words ({self.min_words})")
         if not self.max_ratio >= 1:
             raise ValueError(f"max_ratio is {self.max_ratio}; it must be at least 1")
 
@@ -73,9 +71,10 @@ def why_dropped(source: str, target: str, limits: Limits) -> str | None:
 
 def read_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     """Yield (source line, target line); ValueError if the sides differ in length or are empty."""
-    number = 0
+    pair = None
     sides = zip_longest(read_lines(source), read_lines(target))
-    for number, (left, right) in enumerate(sides, start=1):
+    for pair in sides:
+        left, right = pair
         if left is None or right is None:
             counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
             raise ValueError(
@@ -83,7 +82,7 @@ def read_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
                 f"{counts[1]}; line i of one must translate line i of the other"
             )
         yield left, right
-    if number == 0:
+    if pair is None:
         raise ValueError(f"{source} and {target} are empty; give files with at least one line")
 
 

@@ -14,9 +14,10 @@ import re
 import shutil
 import struct
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 _INDEX_HEADER = struct.Struct("<9sQBQ")  # fairseq's mmap index: magic, version, dtype, sentences
 _INDEX_MAGIC = b"MMIDIDX\x00\x00"
@@ -60,40 +61,52 @@ def differences(recorded: dict[str, object], asked: dict[str, object]) -> list[s
     ]
 
 
-def state(out: Path, settings: dict[str, object], inputs: dict[str, str]) -> str:
-    """ "complete" if OUT was made with these settings from these inputs, "build" if it is not there.
+def state(
+    out: Path, settings: dict[str, object], inputs: dict[str, str], force: bool = False
+) -> str:
+    """The word "complete" if OUT was made with these settings from these inputs, else "build".
 
-    Raises ValueError if OUT is something else. Inputs that are gone are not compared. Where there is
-    something to build, OUT.part is prepared: what a killed run with the same settings and inputs
-    finished stays, anything else is removed.
+    Raises ValueError if OUT was made otherwise (unless `force`) or is no data folder at all. Inputs
+    that are gone since are not compared. Where there is something to build, OUT.part is prepared.
     """
     record = out / "corpus.json"
-    if record.is_file():
+    if out.exists() and not record.is_file():
+        raise ValueError(f"{out} exists but has no corpus.json; remove it, or set OUT=FOLDER")
+    if record.is_file() and not force:
         recorded = json.loads(record.read_text(encoding="utf-8"))
         changed = differences(recorded.get("settings", {}), settings)
         before = recorded.get("inputs", {})
         changed += [f"input {key} changed" for key in inputs if inputs[key] != before.get(key)]
         if changed:
             raise ValueError(
-                f"{out} was made with other settings ({'; '.join(changed)}); "
+                f"{out} was made with other settings or inputs ({'; '.join(changed)}); "
                 "FORCE=1 makes it anew, OUT=FOLDER makes another"
             )
         return "complete"
-    if out.exists():
-        raise ValueError(f"{out} exists but has no corpus.json; remove it, or set OUT=FOLDER")
-    prepare(out, settings, inputs)
+    prepare(out.with_name(out.name + ".part"), settings, inputs, keep=not force)
     return "build"
 
 
-def prepare(out: Path, settings: dict[str, object], inputs: dict[str, str]) -> None:
-    """Make OUT.part, keeping the finished stages of a killed run that wanted the same."""
-    part = out.with_name(out.name + ".part")
+def prepare(
+    part: Path, settings: dict[str, object], inputs: dict[str, str], keep: bool = True
+) -> None:
+    """Ready the folder that stages work in.
+
+    The finished stages of a killed run stay if it wanted the same (and `keep`); anything else goes.
+    """
     plan = json.dumps({"settings": settings, "inputs": inputs}, indent=2) + "\n"
     record = part / "plan.json"
-    if not record.is_file() or record.read_text(encoding="utf-8") != plan:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        record.write_text(plan, encoding="utf-8")
+    part.mkdir(parents=True, exist_ok=True)
+    if record.is_file() and record.read_text(encoding="utf-8") == plan and keep:
+        return
+    if not record.is_file() and any(part.iterdir()):
+        raise ValueError(f"{part} is in the way and was not made by this script; remove it")
+    for entry in part.iterdir():  # not the folder itself, which the caller holds locked
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    record.write_text(plan, encoding="utf-8")
 
 
 def count_lines(path: Path) -> int:
@@ -107,7 +120,7 @@ def count_binarised(path: Path) -> int:
     with path.open("rb") as stream:
         header = stream.read(_INDEX_HEADER.size)
     if len(header) < _INDEX_HEADER.size or not header.startswith(_INDEX_MAGIC):
-        raise ValueError(f"{path} is not an index of fairseq's mmap kind; do not set --dataset-impl")
+        raise ValueError(f"{path} is no mmap index of fairseq's; do not set --dataset-impl")
     return int(_INDEX_HEADER.unpack(header)[3])
 
 
@@ -149,7 +162,7 @@ def installed(name: str) -> str:
         return "not installed"
 
 
-def finish(part: Path) -> dict[str, object]:
+def finish(part: Path) -> dict[str, Any]:
     """Check the counts of every stage, and return what corpus.json is to hold."""
     plan = json.loads((part / "plan.json").read_text(encoding="utf-8"))
     settings = plan["settings"]
@@ -168,20 +181,33 @@ def finish(part: Path) -> dict[str, object]:
         "settings": settings,
         "inputs": plan["inputs"],
         "versions": {name: installed(name) for name in ("sentencepiece", "fairseq-fixed")},
-        "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
+def summarise(record: dict[str, Any]) -> str:
+    """One line for people: lines kept, vocabulary, length and unknown share of the encoded text."""
+    lines = ", ".join(f"{count:,} {split}" for split, count in record["lines"].items())
+    sides = [f"train.{record[side]}" for side in ("source", "target")]
+    lengths = [record["binarised"][side]["tokens"] / record["lines"]["train"] for side in sides]
+    unknown = max(side["unknown_percent"] for side in record["binarised"].values())
+    return (
+        f"{lines} pairs; {record['vocab_size']:,} {record['subwords']} subwords; "
+        f"{lengths[0]:.1f} / {lengths[1]:.1f} tokens a training line; at most {unknown}% unknown"
+    )
+
+
 def _value(text: str) -> object:
-    """A setting from the command line: JSON where it is JSON (numbers, true, lists), else a string."""
+    """A setting from the command line: a JSON number or boolean, or else the string itself."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError:
         return text
+    return value if isinstance(value, bool | int | float) else text
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """`manifest.py state OUT ...` prints complete or build; `manifest.py finish PART` writes."""
+    """`manifest.py state OUT ...` says complete or build; `finish PART` writes corpus.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=("state", "finish"))
     parser.add_argument("folder", type=Path)
@@ -194,16 +220,13 @@ def main(arguments: list[str] | None = None) -> int:
             pairs = (item.split("=", 1) for item in args.setting)
             settings = {key: _value(value) for key, value in pairs}
             prefixes = dict(item.split("=", 1) for item in args.input)
-            languages = [str(settings["source"]), str(settings["target"])]
-            inputs = digests(prefixes, languages)
-            if args.force:
-                prepare(args.folder, settings, inputs)
-                print("build")
-            else:
-                print(state(args.folder, settings, inputs))
+            inputs = digests(prefixes, [str(settings["source"]), str(settings["target"])])
+            print(state(args.folder, settings, inputs, args.force))
         else:
-            text = json.dumps(finish(args.folder), indent=2) + "\n"
+            record = finish(args.folder)
+            text = json.dumps(record, indent=2) + "\n"
             (args.folder / "binarised" / "corpus.json").write_text(text, encoding="utf-8")
+            print(summarise(record))
     except (ValueError, OSError) as error:
         print(f"[preprocess] error: {error}", file=sys.stderr)
         return 2

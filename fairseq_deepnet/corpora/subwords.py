@@ -1,7 +1,7 @@
-"""Subwords with sentencepiece: train a model, encode and decode text, write fairseq's dictionaries.
+"""Subwords with sentencepiece: train a model, encode and decode text, write fairseq's dictionary.
 
-The dictionary follows the model's vocabulary: piece i of sentencepiece (which counts <unk>, <s>, </s>
-as 0, 1, 2) is symbol i + 1 of fairseq (which counts <s>, <pad>, </s>, <unk> as 0 to 3).
+The dictionary follows the model's vocabulary: piece i of sentencepiece (which counts <unk>, <s> and
+</s> as 0, 1, 2) is symbol i + 1 of fairseq (which counts <s>, <pad>, </s>, <unk> as 0 to 3).
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def fairseq_symbols(model: sentencepiece.SentencePieceProcessor) -> list[str]:
     ]
     for piece in pieces:
         if piece in FAIRSEQ_SPECIALS or len(piece.split()) != 1:
-            raise ValueError(f"the model holds the piece {piece!r}, which fairseq cannot tell apart")
+            raise ValueError(f"the piece {piece!r} of the model means something else to fairseq")
     return pieces
 
 
@@ -138,9 +138,10 @@ def decode_line(model: sentencepiece.SentencePieceProcessor, line: str) -> str:
     return str(model.decode(line.split()))
 
 
-def encode_file(model_path: Path, source: Path, target: Path, workers: int) -> int:
+def encode_file(
+    model: sentencepiece.SentencePieceProcessor, source: Path, target: Path, workers: int
+) -> int:
     """Encode a text file (plain or .gz) into a plain one; return the number of lines."""
-    model = load_model(model_path)
     count = 0
     with target.open("w", encoding="utf-8", newline="\n") as stream:
         for count, line in enumerate(encode_lines(model, read_lines(source), workers), start=1):
@@ -178,16 +179,17 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _encode(args: argparse.Namespace) -> int:
+    model = load_model(args.model)
     args.out.mkdir(parents=True, exist_ok=True)
     for path in args.files:
-        encode_file(args.model, path, args.out / path.name.removesuffix(".gz"), args.workers)
+        encode_file(model, path, args.out / path.name.removesuffix(".gz"), args.workers)
     return 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `deepnet subwords train` and `deepnet subwords encode`."""
     parser.description = __doc__
-    commands = parser.add_subparsers(dest="subwords_command", required=True)
+    commands = parser.add_subparsers(required=True, metavar="train|encode")
     train = commands.add_parser("train", help="train a model and write fairseq's dictionaries")
     train.add_argument("--text", required=True, metavar="PREFIX", help="of PREFIX.LANGUAGE")
     train.add_argument("--source", required=True)
@@ -202,13 +204,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     train.add_argument("--byte-fallback", action="store_true", help="unseen characters as bytes")
     train.add_argument("--sample", type=int, default=SubwordOptions.sample, help="lines at most")
     train.add_argument("--seed", type=int, default=SubwordOptions.seed)
+    train.set_defaults(subwords_run=_train)
     encode = commands.add_parser("encode", help="encode text files, keeping their names")
     encode.add_argument("files", nargs="+", type=Path, help="plain or .gz")
     encode.add_argument("--model", required=True, type=Path)
     encode.add_argument("--out", required=True, type=Path, help="folder for the encoded files")
-    encode.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    encode.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="threads")
+    encode.set_defaults(subwords_run=_encode)
 
 
 def run(args: argparse.Namespace) -> int:
     """`deepnet subwords train|encode`."""
-    return _train(args) if args.subwords_command == "train" else _encode(args)
+    return int(args.subwords_run(args))

@@ -1,8 +1,8 @@
 """Lines of text files, read the way `wc -l` counts them.
 
 A line ends at "\\n" and nowhere else. Python's own text mode also splits at a lone "\\r", and
-`str.splitlines` at U+2028, U+0085, "\\x0b" and others: with either of them the two sides of a corpus
-drift apart at the first such character.
+`str.splitlines` at U+2028, U+0085, "\\x0b" and others: with either of them the two sides of a
+corpus drift apart at the first such character.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def read_lines(path: Path) -> Iterator[str]:
                     line = raw.decode("utf-8")
                 except UnicodeDecodeError as error:
                     raise ValueError(
-                        f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1} of the line); "
-                        f"convert the file first, for example with: iconv -f ISO-8859-1 -t UTF-8"
+                        f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1} of it); "
+                        f"convert the file first, as in: iconv -f ISO-8859-1 -t UTF-8"
                     ) from error
                 line = line.removesuffix("\n").removesuffix("\r")
                 yield line.removeprefix("\ufeff") if number == 1 else line
