@@ -1,0 +1,62 @@
+"""The command `deepnet SUBCOMMAND`: a table of modules, each loaded only when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "args": ("configs", "print the fairseq-train arguments that a config stands for"),
+    "record": ("runs", "plan a training run, write down what repeats it, print its command"),
+    "average": ("checkpoints.average", "average the weights of several checkpoints"),
+    "evaluate": ("evaluation", "translate a test set with a checkpoint or run, and score it"),
+    "score": ("scoring", "sacreBLEU and chrF of a file of hypotheses"),
+    "clean": ("corpora.clean", "check and clean raw parallel text"),
+    "subwords": ("corpora.subwords", "train or apply a sentencepiece model"),
+    "sample": ("corpora.sample", "generate the sample corpus"),
+    "plot": ("plotting", "draw training curves"),
+}
+"""Name -> (module within this package, one line of help). A module offers add_arguments and run."""
+
+
+def _overview() -> str:
+    width = max(map(len, SUBCOMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in SUBCOMMANDS.items()]
+    return "\n".join(
+        ["usage: deepnet SUBCOMMAND [arguments]", "", *lines, "", "deepnet SUBCOMMAND --help says more"]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit status; 2 for what the user can mend."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(_overview())
+        return 0 if words else 2
+    name, rest = words[0], words[1:]
+    if name not in SUBCOMMANDS:
+        known = ", ".join(SUBCOMMANDS)
+        print(f"deepnet: error: no subcommand {name!r}; choose from {known}", file=sys.stderr)
+        return 2
+    module_name, help_line = SUBCOMMANDS[name]
+    module = importlib.import_module(f"fairseq_deepnet.{module_name}")
+    parser = argparse.ArgumentParser(prog=f"deepnet {name}", description=help_line)
+    module.add_arguments(parser)
+    args = parser.parse_args(rest)
+    try:
+        return int(module.run(args))
+    except (ValueError, FileNotFoundError) as error:
+        print(f"deepnet {name}: error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 1
+    except KeyboardInterrupt:
+        print(f"deepnet {name}: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
