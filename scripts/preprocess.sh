@@ -25,7 +25,7 @@
 #   BYTE_FALLBACK        1: spell unseen characters as bytes, so that nothing is unknown (0)
 #   SAMPLE               lines that sentencepiece looks at, at most (2000000)
 #   SEED                 of that sample (1)
-#   MIN_WORDS, MAX_WORDS, MAX_RATIO   training pairs outside are dropped (1, 250, 3)
+#   MIN_WORDS, MAX_WORDS, MAX_RATIO   training pairs outside are dropped (1, 250, 5)
 #   DROP_DUPLICATES      1: drop repeated training pairs (0)
 #   WORKERS              processes (all cores)
 #   FORCE                1: make OUT anew even if it is there (0)
@@ -49,7 +49,7 @@ SAMPLE=${SAMPLE:-2000000}
 SEED=${SEED:-1}
 MIN_WORDS=${MIN_WORDS:-1}
 MAX_WORDS=${MAX_WORDS:-250}
-MAX_RATIO=${MAX_RATIO:-3}
+MAX_RATIO=${MAX_RATIO:-5}
 DROP_DUPLICATES=${DROP_DUPLICATES:-0}
 WORKERS=${WORKERS:-$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)}
 FORCE=${FORCE:-0}

@@ -19,16 +19,13 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from fairseq_deepnet.corpora.text import find_side, normalise, read_lines
+from fairseq_deepnet.corpora.text import find_side, is_blank, normalise, read_lines
 
 # What counts as one word where a script writes no spaces: one Han or Kana character, or up to four
 # characters of Thai, Lao, Burmese or Khmer (about their mean word length).
-_WORD = re.compile(
-    "[\\u3040-\\u30ff\\u3400-\\u4dbf\\u4e00-\\u9fff\\uf900-\\ufaff\\U00020000-\\U0003ffff]"
-    "|[\\u0e00-\\u0eff\\u1000-\\u109f\\u1780-\\u17ff]{1,4}"
-    "|[^\\s\\u3040-\\u30ff\\u3400-\\u4dbf\\u4e00-\\u9fff\\uf900-\\ufaff\\U00020000-\\U0003ffff"
-    "\\u0e00-\\u0eff\\u1000-\\u109f\\u1780-\\u17ff]+"
-)
+_HAN_KANA = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_THAI_KHMER = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+_WORD = re.compile(f"[{_HAN_KANA}]|[{_THAI_KHMER}]{{1,4}}|[^\\s{_HAN_KANA}{_THAI_KHMER}]+")
 _PROGRESS_EVERY = 1_000_000
 
 
@@ -38,7 +35,7 @@ class Limits:
 
     min_words: int = 1
     max_words: int = 250
-    max_ratio: float = 3.0
+    max_ratio: float = 5.0  # raw words: "Cvičí jógu." is "Elle est en train de faire du yoga."
     drop_duplicates: bool = False
 
     def __post_init__(self) -> None:
@@ -57,7 +54,7 @@ def count_words(line: str) -> int:
 
 def why_dropped(source: str, target: str, limits: Limits) -> str | None:
     """The reason why a normalised training pair is dropped, or None if it stays."""
-    if not source or not target:
+    if is_blank(source) or is_blank(target):
         return "empty"
     shorter, longer = sorted((count_words(source), count_words(target)))
     if shorter < limits.min_words:
@@ -88,7 +85,7 @@ def read_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
 
 def check_line(line: str, path: Path, number: int) -> None:
     """Refuse a valid or test line that could not be translated or scored."""
-    if not normalise(line):
+    if is_blank(line):
         raise ValueError(
             f"{path}, line {number}: empty; valid and test lines are never dropped, so remove "
             "this line from both sides"

@@ -7,6 +7,7 @@ The dictionary follows the model's vocabulary: piece i of sentencepiece (which c
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import sys
@@ -74,12 +75,14 @@ def train_model(files: Iterable[Path], prefix: Path, options: SubwordOptions) ->
     Deterministic in the text and the options. Raises ValueError for a vocabulary size that the text
     does not allow, naming the largest or smallest possible.
     """
+    # Written from memory: into a file of its own naming, sentencepiece would also write its path.
+    model = io.BytesIO()
     lines = (normalise(line) for path in files for line in read_lines(path))
     sentencepiece.set_random_generator_seed(options.seed)
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(line for line in lines if line),
-            model_prefix=str(prefix),
+            model_writer=model,
             model_type=options.kind,
             vocab_size=options.vocab_size,
             character_coverage=options.character_coverage,
@@ -92,6 +95,13 @@ def train_model(files: Iterable[Path], prefix: Path, options: SubwordOptions) ->
         )
     except RuntimeError as error:
         raise ValueError(_explain(str(error), options)) from error
+    Path(f"{prefix}.model").write_bytes(model.getvalue())
+    trained = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    vocabulary = "".join(
+        f"{trained.id_to_piece(index)}\t{trained.get_score(index):g}\n"
+        for index in range(trained.get_piece_size())
+    )
+    Path(f"{prefix}.vocab").write_text(vocabulary, encoding="utf-8", newline="\n")
 
 
 def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:

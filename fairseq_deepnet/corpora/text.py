@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
-# Everything that Python or fairseq takes for a space (fairseq splits at \s and str.split), and the
-# zero-width space and the byte-order mark, which are spaces to sentencepiece's normaliser too.
-_SPACES = re.compile("[\\s\\x1c-\\x1f\\x85\\u200b\\ufeff]+")
+# Everything that Python or fairseq takes for a space (fairseq splits at \s and str.split), and what
+# sentencepiece takes for one: zero-width space, byte-order mark, and its own mark for spaces.
+_SPACES = re.compile("[\\s\\x1c-\\x1f\\x85\\u200b\\ufeff\\u2581]+")
 _CONTROLS = re.compile("[\\x00-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f\\u00ad]")
 
 
@@ -70,6 +70,14 @@ def read_lines(path: Path) -> Iterator[str]:
         raise ValueError(
             f"{path}: not a complete gzip file (after line {number}): {error}; fetch it again"
         ) from error
+
+
+def is_blank(line: str) -> bool:
+    """Whether a line shows nothing: only spaces, controls, marks of direction and the like."""
+    return all(
+        unicodedata.category(character)[0] in "CZ" or character in "\u2581\ufffd"
+        for character in line
+    )
 
 
 def normalise(line: str) -> str:
