@@ -24,7 +24,6 @@
 #   CHARACTER_COVERAGE   share of characters in the vocabulary; 0.9995 for Chinese or noisy text (1.0)
 #   BYTE_FALLBACK        1: spell unseen characters as bytes, so that nothing is unknown (0)
 #   SAMPLE               lines that sentencepiece looks at, at most (2000000)
-#   SEED                 of that sample (1)
 #   MIN_WORDS, MAX_WORDS, MAX_RATIO   training pairs outside are dropped (1, 250, 5)
 #   DROP_DUPLICATES      1: drop repeated training pairs (0)
 #   WORKERS              processes (all cores)
@@ -46,7 +45,6 @@ JOINT=${JOINT:-1}
 CHARACTER_COVERAGE=${CHARACTER_COVERAGE:-1.0}
 BYTE_FALLBACK=${BYTE_FALLBACK:-0}
 SAMPLE=${SAMPLE:-2000000}
-SEED=${SEED:-1}
 MIN_WORDS=${MIN_WORDS:-1}
 MAX_WORDS=${MAX_WORDS:-250}
 MAX_RATIO=${MAX_RATIO:-5}
@@ -57,7 +55,7 @@ FORCE=${FORCE:-0}
 for name in JOINT BYTE_FALLBACK DROP_DUPLICATES FORCE; do
     [[ ${!name} == [01] ]] || die "$name is '${!name}'; it must be 0 or 1"
 done
-for name in VOCAB_SIZE SAMPLE SEED MIN_WORDS MAX_WORDS WORKERS; do
+for name in VOCAB_SIZE SAMPLE MIN_WORDS MAX_WORDS WORKERS; do
     [[ ${!name} =~ ^[1-9][0-9]{0,8}$ ]] || die "$name is '${!name}'; it must be a whole number above 0"
 done
 for name in CHARACTER_COVERAGE MAX_RATIO; do
@@ -136,7 +134,7 @@ clean() {
 }
 
 learn() {
-    local options=(--kind "$SUBWORDS" --vocab-size "$VOCAB_SIZE" --seed "$SEED" --sample "$SAMPLE")
+    local options=(--kind "$SUBWORDS" --vocab-size "$VOCAB_SIZE" --sample "$SAMPLE")
     options+=(--character-coverage "$CHARACTER_COVERAGE")
     [[ $BYTE_FALLBACK == 0 ]] || options+=(--byte-fallback)
     [[ $JOINT == 1 ]] || options+=(--separate)
@@ -185,7 +183,7 @@ settings=(
     --setting "subwords=$SUBWORDS" --setting "joint=$(true_or_false "$JOINT")"
     --setting "character_coverage=$CHARACTER_COVERAGE"
     --setting "byte_fallback=$(true_or_false "$BYTE_FALLBACK")"
-    --setting "sample=$SAMPLE" --setting "seed=$SEED" --setting "min_words=$MIN_WORDS"
+    --setting "sample=$SAMPLE" --setting "min_words=$MIN_WORDS"
     --setting "max_words=$MAX_WORDS" --setting "max_ratio=$MAX_RATIO"
     --setting "drop_duplicates=$(true_or_false "$DROP_DUPLICATES")"
     --setting "fairseq_options=$*"

@@ -30,14 +30,17 @@ _MAX_LINE_BYTES = 16_384
 
 @dataclass(frozen=True)
 class SubwordOptions:
-    """How the model is trained. `sample` is the largest number of lines that training looks at."""
+    """How the model is trained.
+
+    `sample` is the largest number of lines that training looks at; of longer text it is always the
+    same sample, as sentencepiece draws it with a fixed seed.
+    """
 
     kind: str = "bpe"
     vocab_size: int = 8000
     character_coverage: float = 1.0
     byte_fallback: bool = False
     sample: int = 2_000_000
-    seed: int = 1
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -48,8 +51,8 @@ class SubwordOptions:
             raise ValueError(
                 f"character coverage {self.character_coverage}; it must lie in [0.9, 1]"
             )
-        if self.sample < 1:
-            raise ValueError(f"sample of {self.sample} lines; it must be at least 1")
+        if self.sample <= 100:
+            raise ValueError(f"sample of {self.sample} lines; sentencepiece must see over 100")
 
 
 def _explain(message: str, options: SubwordOptions) -> str:
@@ -60,6 +63,8 @@ def _explain(message: str, options: SubwordOptions) -> str:
             f"a vocabulary of {options.vocab_size} is too large for this text: "
             f"the largest possible is {high[1]}"
         )
+    if "!sentences_.empty()" in message:
+        return "there is no text to train subwords on; give files with at least one word"
     low = re.search(r"smaller than required_chars\. (\d+) vs (\d+)", message)
     if low:
         return (
@@ -78,7 +83,6 @@ def train_model(files: Iterable[Path], prefix: Path, options: SubwordOptions) ->
     # Written from memory: into a file of its own naming, sentencepiece would also write its path.
     model = io.BytesIO()
     lines = (normalise(line) for path in files for line in read_lines(path))
-    sentencepiece.set_random_generator_seed(options.seed)
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(line for line in lines if line),
@@ -168,7 +172,6 @@ def _train(args: argparse.Namespace) -> int:
         character_coverage=args.character_coverage,
         byte_fallback=args.byte_fallback,
         sample=args.sample,
-        seed=args.seed,
     )
     languages = (args.source, args.target)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -213,7 +216,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     train.add_argument("--byte-fallback", action="store_true", help="unseen characters as bytes")
     train.add_argument("--sample", type=int, default=SubwordOptions.sample, help="lines at most")
-    train.add_argument("--seed", type=int, default=SubwordOptions.seed)
     train.set_defaults(subwords_run=_train)
     encode = commands.add_parser("encode", help="encode text files, keeping their names")
     encode.add_argument("files", nargs="+", type=Path, help="plain or .gz")
