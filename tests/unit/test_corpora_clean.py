@@ -1,0 +1,196 @@
+"""Reading, checking and cleaning parallel text."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fairseq_deepnet.corpora import clean
+from fairseq_deepnet.corpora.clean import Limits, clean_corpus, clean_train, count_words
+from fairseq_deepnet.corpora.text import find_side, is_blank, normalise, read_lines
+
+PAIR = ("eo", "ia")
+
+
+def write_corpus(folder: Path, source: list[str], target: list[str], split: str = "train") -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    for language, lines in zip(PAIR, (source, target), strict=True):
+        text = "".join(f"{line}\n" for line in lines)
+        (folder / f"{split}.{language}").write_text(text, encoding="utf-8", newline="")
+    return str(folder / split)
+
+
+def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    odd = ["a\u2028b", "c\x85d", "e\x0bf\x0cg", "h\ri", "j\x1ck"]
+    path.write_bytes("".join(f"{line}\n" for line in odd).encode())
+    assert list(read_lines(path)) == odd
+    assert path.read_bytes().count(b"\n") == len(odd)
+
+
+def test_byte_order_mark_and_windows_line_ends_are_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"\xef\xbb\xbfone\r\n\xef\xbb\xbftwo\r\nthree")
+    assert list(read_lines(path)) == ["one", "\ufefftwo", "three"]
+
+
+def test_gzipped_text_reads_like_plain_text(tmp_path: Path) -> None:
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress("ĉu\nne\n".encode()))
+    assert list(read_lines(path)) == ["ĉu", "ne"]
+
+
+def test_invalid_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"good\nGr\xfc\xdfe\n")
+    with pytest.raises(ValueError, match=r"text, line 2: not valid UTF-8 .*iconv"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: b"no gzip at all"])
+def test_broken_gzip_is_refused(tmp_path: Path, damage: object) -> None:
+    path = tmp_path / "text.gz"
+    data = gzip.compress(b"".join(b"line %d\n" % number for number in range(1000)))
+    path.write_bytes(damage(data))  # type: ignore[operator]
+    with pytest.raises(ValueError, match="not a complete gzip file"):
+        list(read_lines(path))
+
+
+def test_a_side_is_found_plain_or_gzipped_but_not_both(tmp_path: Path) -> None:
+    prefix = tmp_path / "train"
+    with pytest.raises(FileNotFoundError, match=r"no eo side: neither .*train\.eo nor"):
+        find_side(prefix, "eo")
+    packed = tmp_path / "train.eo.gz"
+    packed.touch()
+    assert find_side(prefix, "eo") == packed
+    (tmp_path / "train.eo").touch()
+    with pytest.raises(ValueError, match=r"both .* exist"):
+        find_side(prefix, "eo")
+
+
+def test_normalising_composes_letters_and_leaves_single_spaces() -> None:
+    assert normalise(" cafe\u0301\t\u00a0au\u2028lait\x07 \ufeff") == "café au lait"
+    assert normalise("a\u00adb") == "ab"
+    assert normalise("u\x00\u0308ber") == "über"
+
+
+@pytest.mark.parametrize("line", ["", " \t\u3000", "\x00\x01", "\u200b\u200e", "\u2581", "\ufffd"])
+def test_a_line_that_shows_nothing_is_blank(line: str) -> None:
+    assert is_blank(line)
+    assert not is_blank(line + "x")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("", 0), ("Sie ist da.", 3), ("我喜欢猫", 4), ("GPT 是模型", 4), ("ฉันรักแมว", 3), ("𠮷野", 2)],
+)
+def test_words_are_counted_also_where_no_spaces_are_written(line: str, words: int) -> None:
+    assert count_words(line) == words
+
+
+def test_training_pairs_are_dropped_for_stated_reasons_and_others_kept() -> None:
+    pairs = [
+        ("unu du", "un duo"),
+        ("", "un"),
+        ("unu", " \t"),
+        ("unu", "a b c d e f"),
+        ("x " * 20, "y " * 20),
+        ("unu  du", "un duo"),
+    ]
+    dropped: Counter[str] = Counter()
+    limits = Limits(max_words=10, max_ratio=5, drop_duplicates=True)
+    assert list(clean_train(iter(pairs), limits, dropped)) == [("unu du", "un duo")]
+    assert dropped == {"empty": 2, "length ratio": 1, "too long": 1, "duplicate": 1}
+
+
+def test_duplicates_stay_unless_asked() -> None:
+    pairs = [("unu", "un")] * 3
+    assert len(list(clean_train(iter(pairs), Limits(), Counter()))) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"min_words": 0}, {"max_words": 0}, {"max_ratio": 0.5}, {"max_ratio": float("nan")}]
+)
+def test_impossible_limits_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"must be at least|is below"):
+        Limits(**wrong)  # type: ignore[arg-type]
+
+
+def test_valid_and_test_lines_are_never_changed(tmp_path: Path) -> None:
+    odd = ["  two  spaces ", "cafe\u0301", "a\u2028b", "x", "y " * 300]
+    other = ["a"] * len(odd)
+    prefixes = {
+        "train": write_corpus(tmp_path, odd, other),
+        "valid": write_corpus(tmp_path, odd, other, "valid"),
+    }
+    report = clean_corpus(prefixes, PAIR, tmp_path / "out", Limits())
+    assert list(read_lines(tmp_path / "out" / "valid.eo")) == odd
+    assert list(read_lines(tmp_path / "out" / "train.eo")) == ["two spaces", "café", "a b", "x"]
+    assert report["train"] == {"read": 5, "kept": 4, "dropped": {"too long": 1}}
+    assert json.loads((tmp_path / "out" / "clean.json").read_text()) == report
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (["a", "b"], ["a"], r"differ in length: .*valid\.eo has 2 lines, .*valid\.ia has 1"),
+        (["a"], ["a", "b", "c"], r"differ in length: .*valid\.eo has 1 lines, .*valid\.ia has 3"),
+        ([], [], r"valid\.eo and .*valid\.ia are empty"),
+        (["a", ""], ["a", "b"], r"valid\.eo, line 2: empty"),
+        (["a", "b"], ["a", " "], r"valid\.ia, line 2: empty"),
+        (["a\rb"], ["a"], r"valid\.eo, line 1: a carriage return"),
+    ],
+)
+def test_bad_text_is_refused_and_leaves_nothing(
+    tmp_path: Path, source: list[str], target: list[str], message: str
+) -> None:
+    raw = tmp_path / "raw"
+    prefixes = {
+        "train": write_corpus(raw, ["a"], ["b"]),
+        "valid": write_corpus(raw, source, target, "valid"),
+    }
+    with pytest.raises(ValueError, match=message) as caught:
+        clean_corpus(prefixes, PAIR, tmp_path / "out", Limits())
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["raw"]
+
+
+def test_a_missing_test_set_is_noticed_before_the_training_text_is_read(tmp_path: Path) -> None:
+    prefixes = {
+        "train": write_corpus(tmp_path, ["a"], ["b", "longer"]),
+        "test": str(tmp_path / "absent"),
+    }
+    with pytest.raises(FileNotFoundError, match="no eo side"):
+        clean_corpus(prefixes, PAIR, tmp_path / "out", Limits())
+
+
+def test_training_text_of_which_nothing_stays_is_an_error(tmp_path: Path) -> None:
+    prefix = write_corpus(tmp_path, ["", "a"], ["b", "a b c d e f g"])
+    with pytest.raises(ValueError, match=r"no pair .* is left \(1 empty, 1 length ratio\)"):
+        clean_corpus({"train": prefix}, PAIR, tmp_path / "out", Limits())
+
+
+def test_the_command_prints_its_counts_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prefix = write_corpus(tmp_path, ["a", ""], ["b", "c"])
+    parser = argparse.ArgumentParser()
+    clean.add_arguments(parser)
+    words = ["--source=eo", "--target=ia", f"--train={prefix}", f"--out={tmp_path / 'out'}"]
+    assert clean.run(parser.parse_args(words)) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["train"] == {"read": 2, "kept": 1, "dropped": {"empty": 1}}
+    assert printed.err == "train: 1 of 2 pairs kept (dropped: 1 empty)\n"
+
+
+def test_the_command_needs_something_to_check(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    clean.add_arguments(parser)
+    words = ["--source=eo", "--target=ia", f"--out={tmp_path / 'out'}"]
+    with pytest.raises(ValueError, match="nothing to check"):
+        clean.run(parser.parse_args(words))

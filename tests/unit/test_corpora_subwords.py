@@ -1,0 +1,199 @@
+"""Subwords: training, dictionaries, encoding."""
+
+from __future__ import annotations
+
+import argparse
+import random
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from fairseq.data import Dictionary
+
+from fairseq_deepnet.corpora import subwords
+from fairseq_deepnet.corpora.subwords import (
+    FAIRSEQ_SPECIALS,
+    SubwordOptions,
+    decode_line,
+    encode_lines,
+    fairseq_symbols,
+    load_model,
+    train_model,
+    write_dictionary,
+)
+from fairseq_deepnet.corpora.text import normalise
+
+SYLLABLES = [
+    "do",
+    "mo",
+    "hun",
+    "ka",
+    "to",
+    "lib",
+    "ro",
+    "gran",
+    "da",
+    "be",
+    "la",
+    "ku",
+    "manĝ",
+    "sub",
+]
+TRAPS = ["<unk>", "<s>", "</s>", "<pad>"]
+
+
+def write_text(path: Path, lines: int = 300) -> Path:
+    rng = random.Random(7)
+    words = ["".join(rng.choices(SYLLABLES, k=rng.randint(1, 3))) for _ in range(60)] + TRAPS
+    text = "".join(" ".join(rng.choices(words, k=8)) + "\n" for _ in range(lines))
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module", params=["bpe", "bpe with bytes", "unigram"])
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> sentencepiece.SentencePieceProcessor:
+    folder = tmp_path_factory.mktemp("subwords")
+    with_bytes = request.param.endswith("bytes")
+    options = SubwordOptions(
+        kind=request.param.split()[0],
+        vocab_size=320 if with_bytes else 45,
+        byte_fallback=with_bytes,
+    )
+    train_model([write_text(folder / "text")], folder / "spm", options)
+    return load_model(folder / "spm.model")
+
+
+def test_fairseq_numbers_every_piece_one_above_sentencepiece(
+    model: sentencepiece.SentencePieceProcessor, tmp_path: Path
+) -> None:
+    write_dictionary(model, tmp_path / "dict.eo.txt")
+    dictionary = Dictionary.load(str(tmp_path / "dict.eo.txt"))
+    assert len(dictionary) == model.get_piece_size() + 1
+    for index in range(3, model.get_piece_size()):
+        assert dictionary.index(model.id_to_piece(index)) == index + 1
+
+
+def test_decoding_undoes_encoding_up_to_normalisation(
+    model: sentencepiece.SentencePieceProcessor,
+) -> None:
+    odd = ["la  granda\thundo ", "<unk> <s> </s> <pad>", "la\u2028kato\x85en", "▁la ▁ ▁kato", "dom"]
+    pieces = list(encode_lines(model, odd, workers=2))
+    expected = [" ".join(normalise(line).split()) for line in odd]
+    assert [decode_line(model, line) for line in pieces] == expected
+
+
+def test_encoded_text_never_holds_a_special_symbol_or_another_line(
+    model: sentencepiece.SentencePieceProcessor,
+) -> None:
+    odd = [
+        "<unk>",
+        "a<s>b",
+        "</s>",
+        "x <pad> y",
+        "la\u2028kato",
+        "la\x85\x1c\x0b\rkato",
+        "q\u3000z",
+    ]
+    for line in encode_lines(model, odd, workers=1):
+        assert not set(line.split()) & set(FAIRSEQ_SPECIALS)
+        assert len(line.splitlines()) == 1
+        assert line.split() == line.split(" ")
+
+
+def test_unseen_characters_survive_with_byte_fallback(tmp_path: Path) -> None:
+    options = SubwordOptions(vocab_size=320, byte_fallback=True)
+    train_model([write_text(tmp_path / "text")], tmp_path / "spm", options)
+    model = load_model(tmp_path / "spm.model")
+    known = {*fairseq_symbols(model)}
+    (line,) = encode_lines(model, ["☃ kaj 猫"], workers=1)
+    assert set(line.split()) <= known
+    assert decode_line(model, line) == "☃ kaj 猫"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_training_twice_gives_the_same_bytes(tmp_path: Path, kind: str) -> None:
+    text = write_text(tmp_path / "text")
+    for name in ("one", "two"):
+        train_model([text], tmp_path / name, SubwordOptions(kind=kind, vocab_size=45, sample=150))
+    assert (tmp_path / "one.model").read_bytes() == (tmp_path / "two.model").read_bytes()
+    assert (tmp_path / "one.vocab").read_text() == (tmp_path / "two.vocab").read_text()
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_the_largest_possible_vocabulary_is_named_and_works(tmp_path: Path, kind: str) -> None:
+    text = write_text(tmp_path / "text")
+    with pytest.raises(ValueError, match=r"of 8000 is too large .* possible is \d+$") as caught:
+        train_model([text], tmp_path / "spm", SubwordOptions(kind=kind))
+    assert not list(tmp_path.glob("spm.*"))
+    largest = int(str(caught.value).rsplit(" ", 1)[1])
+    train_model([text], tmp_path / "spm", SubwordOptions(kind=kind, vocab_size=largest))
+    assert load_model(tmp_path / "spm.model").get_piece_size() == largest
+
+
+def test_a_vocabulary_below_the_number_of_characters_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"of 10 is too small: the characters alone need \d+;"):
+        train_model(
+            [write_text(tmp_path / "text")], tmp_path / "spm", SubwordOptions(vocab_size=10)
+        )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"kind": "words"}, {"vocab_size": 3}, {"character_coverage": 1.5}, {"sample": 100}],
+)
+def test_impossible_options_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"choose from|must"):
+        SubwordOptions(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_model_with_a_piece_that_fairseq_reserves_is_refused(tmp_path: Path) -> None:
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(write_text(tmp_path / "text")),
+        model_prefix=str(tmp_path / "spm"),
+        vocab_size=45,
+        user_defined_symbols=["<pad>"],
+        minloglevel=2,
+    )
+    with pytest.raises(ValueError, match="'<pad>'"):
+        fairseq_symbols(load_model(tmp_path / "spm.model"))
+
+
+def test_training_text_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"kato\n" * 200 + b"\xff\n")
+    with pytest.raises(ValueError, match=r"text, line 201: not valid UTF-8"):
+        train_model([tmp_path / "text"], tmp_path / "spm", SubwordOptions(vocab_size=9))
+
+
+def test_training_text_without_a_word_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("\n \n")
+    with pytest.raises(ValueError, match="no text to train"):
+        train_model([tmp_path / "text"], tmp_path / "spm", SubwordOptions(vocab_size=9))
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no sentencepiece model"):
+        load_model(tmp_path / "absent")
+    (tmp_path / "text").write_text("no model")
+    with pytest.raises(ValueError, match="not a sentencepiece model"):
+        load_model(tmp_path / "text")
+
+
+def test_the_command_trains_one_model_a_language_when_asked(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    subwords.add_arguments(parser)
+    write_text(tmp_path / "train.eo")
+    (tmp_path / "train.ru").write_text("кот и дом\nдом и кот\n" * 50, encoding="utf-8")
+    words = ["train", f"--text={tmp_path / 'train'}", "--source=eo", "--target=ru"]
+    words += ["--vocab-size=16", "--separate", f"--out={tmp_path / 'out'}"]
+    with pytest.raises(ValueError, match="characters alone need"):  # the Esperanto side
+        subwords.run(parser.parse_args(words))
+    write_text(tmp_path / "train.eo").write_text("kato kaj domo\ndomo kaj kato\n" * 50)
+    assert subwords.run(parser.parse_args(words)) == 0
+    russian = (tmp_path / "out" / "dict.ru.txt").read_text(encoding="utf-8")
+    assert "к" in russian
+    assert "k" not in russian
+    encode = ["encode", f"--model={tmp_path / 'out' / 'spm.ru.model'}", f"--out={tmp_path / 'enc'}"]
+    assert subwords.run(parser.parse_args([*encode, str(tmp_path / "train.ru")])) == 0
+    assert len((tmp_path / "enc" / "train.ru").read_text(encoding="utf-8").splitlines()) == 100
