@@ -26,7 +26,13 @@ def _overview() -> str:
     width = max(map(len, SUBCOMMANDS))
     lines = [f"  {name:<{width}}  {text}" for name, (_, text) in SUBCOMMANDS.items()]
     return "\n".join(
-        ["usage: deepnet SUBCOMMAND [arguments]", "", *lines, "", "deepnet SUBCOMMAND --help says more"]
+        [
+            "usage: deepnet SUBCOMMAND [arguments]",
+            "",
+            *lines,
+            "",
+            "deepnet SUBCOMMAND --help says more",
+        ]
     )
 
 

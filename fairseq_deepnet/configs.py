@@ -79,7 +79,9 @@ def _read(path: Path) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: a config is a mapping `option: value`, not {type(content).__name__}")
+        raise ValueError(
+            f"{path}: a config is a mapping `option: value`, not {type(content).__name__}"
+        )
     return content
 
 
@@ -144,9 +146,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     return key.removeprefix("--"), yaml.safe_load(value)
 
 
-def load_config(
-    name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_FOLDER
-) -> Config:
+def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_FOLDER) -> Config:
     """Read a config with everything that it builds on, then apply `key=value` overrides.
 
     Raises FileNotFoundError for a config or a default that is not there, ValueError (with file and
@@ -185,7 +185,7 @@ def check_options(config: Config) -> None:
     Raises ValueError that names the file and the option, and the nearest option where the name is
     unknown.
     """
-    choosing = {
+    choosing: dict[str, Value] = {
         key: config.options[key]
         for key in ("arch", "task", "criterion", "optimizer", "lr-scheduler")
         if key in config.options

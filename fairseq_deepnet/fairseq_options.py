@@ -1,4 +1,4 @@
-"""fairseq's own command-line parsers, asked from within: which options there are, what they mean."""
+"""fairseq's own command-line parser, asked from within: what options there are and mean."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def user_dir() -> str:
     return str(Path(__file__).resolve().parent)
 
 
-class _Refusal(ValueError):
+class _RefusedError(ValueError):
     """What a fairseq parser would have printed before it ended the process."""
 
 
@@ -31,7 +31,7 @@ def _shorten(message: str) -> str:
 
 
 def _refuse(message: str) -> NoReturn:
-    raise _Refusal(_shorten(message))
+    raise _RefusedError(_shorten(message))
 
 
 def _new_parser() -> argparse.ArgumentParser:

@@ -66,12 +66,11 @@ def device_arguments(devices: Devices, port: int) -> list[str]:
         return ["--distributed-world-size", str(devices.total)]
     if devices.total == 1:
         return ["--cpu"]
-    return (
-        ["--cpu", "--ddp-backend", "legacy_ddp", "--distributed-backend", "gloo"]
-        + ["--distributed-no-spawn", "--device-id", "0"]
-        + ["--distributed-world-size", str(devices.total)]
-        + ["--distributed-init-method", f"tcp://127.0.0.1:{port}"]
-    )
+    arguments = ["--cpu", "--ddp-backend", "legacy_ddp", "--distributed-backend", "gloo"]
+    arguments += ["--distributed-no-spawn", "--device-id", "0"]
+    arguments += ["--distributed-world-size", str(devices.total)]
+    arguments += ["--distributed-init-method", f"tcp://127.0.0.1:{port}"]
+    return arguments
 
 
 def parse_tokens(value: object) -> int:
@@ -118,7 +117,7 @@ class Batch:
 def split_batch(wanted: int, max_tokens: int, devices: int) -> Batch:
     """Share `wanted` tokens an update out over devices that hold `max_tokens` at a time.
 
-    Where one step of all devices is already more than is wanted, each takes an equal, smaller share.
+    Where one step of all devices is more than is wanted, each takes an equal, smaller share.
     Otherwise update-freq is the nearest whole number, and `is_exact` tells whether it fits.
     """
     if wanted < devices:
@@ -130,7 +129,7 @@ def split_batch(wanted: int, max_tokens: int, devices: int) -> Batch:
 
 
 def precision_arguments(precision: str, has_gpus: bool) -> list[str]:
-    """fairseq-train's option for a precision; "auto" is bf16 where the GPU and fairseq can, else fp16.
+    """fairseq-train's option for a precision; "auto" on GPUs is bf16 where that works, else fp16.
 
     Raises ValueError for half precision on the CPU and for a name that is not known.
     """
@@ -150,6 +149,6 @@ def _bf16_works() -> bool:
 
     from fairseq_deepnet import fairseq_options
 
-    # fairseq's parser takes --bf16 to mean a TPU unless that is mended; it would then not use the GPU
+    # fairseq's parser takes --bf16 to mean a TPU, unless that is mended: the GPU would lie idle
     means_tpu = fairseq_options.parse_training(["DATA", "--arch", "transformer", "--bf16"]).tpu
     return torch.cuda.is_bf16_supported() and not means_tpu

@@ -8,6 +8,7 @@ is shown as it is: nothing that could explain a crash is hidden.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import re
 import signal
@@ -16,7 +17,9 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-_RECORD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| (?P<level>\w+) \| (?P<name>\S+) \| (?P<text>.*)")
+_RECORD = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| (?P<level>\w+) \| (?P<name>\S+) \| (?P<text>.*)"
+)
 _WORTH_SHOWING = re.compile(
     r"num\. shared model params|Loaded checkpoint|done training|early stop|Stopping training|"
     r"stopping training|gradient overflow|filtered|deepnet"
@@ -47,7 +50,7 @@ class Progress:
         text = line.rstrip("\n")
         match = _RECORD.fullmatch(text)
         if match is None:
-            # continuation lines (a printed model, a traceback) go the way of the line they belong to
+            # a continuation (of a printed model, a traceback) goes where its first line goes
             if not text.startswith((" ", ")", "\t")) and text:
                 self.continues = True
             return text if self.continues else None
@@ -113,6 +116,46 @@ class Progress:
         return (now - then) / (updates - before) * max(0, self.max_update - updates)
 
 
+class Counter:
+    """Counts finished items of a known total: one line that is rewritten on a terminal, else a line
+    every few seconds.
+
+    Arguments:
+        total: how many there will be
+        what: what they are, for the line
+        screen: where to write
+        seconds: least time between two lines (an eighth of that on a terminal)
+    """
+
+    def __init__(self, total: int, what: str, screen: TextIO, seconds: float = 8.0) -> None:
+        self.total = total
+        self.what = what
+        self.screen = screen
+        self.rewrites = screen.isatty()
+        self.pause = seconds / 8 if self.rewrites else seconds
+        self.started = self.shown = time.monotonic()
+        self.count = 0
+
+    def add(self) -> None:
+        """One more is finished."""
+        self.count += 1
+        now = time.monotonic()
+        if now - self.shown >= self.pause or self.count == self.total:
+            self.shown = now
+            line = f"{self.count:,} of {self.total:,} {self.what}, {clock(now - self.started)}"
+            if self.rewrites:
+                self.screen.write(f"\r{line}")
+            else:
+                self.screen.write(f"{line}\n")
+            self.screen.flush()
+
+    def close(self) -> None:
+        """End the line."""
+        if self.rewrites and self.count:
+            self.screen.write("\n")
+            self.screen.flush()
+
+
 def follow(source: TextIO, log: TextIO, screen: TextIO, progress: Progress) -> None:
     """Copy every line to the log, and what is worth it to the screen, until the source ends."""
     interrupted = False
@@ -137,9 +180,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("log", type=Path, help="file that every line is appended to")
     parser.add_argument("--max-update", type=int, help="updates the run ends at")
     args = parser.parse_args(arguments)
-    reader = open(sys.stdin.fileno(), encoding="utf-8", errors="backslashreplace")
-    with reader, args.log.open("a", encoding="utf-8") as log:
-        follow(reader, log, sys.stdout, Progress(args.max_update))
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="backslashreplace")
+    with args.log.open("a", encoding="utf-8") as log:
+        follow(sys.stdin, log, sys.stdout, Progress(args.max_update))
     return 0
 
 

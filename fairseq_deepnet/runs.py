@@ -1,8 +1,8 @@
 """A run folder: planned before training starts, and holding all that is needed to repeat the run.
 
 `deepnet record` checks config, data and devices, writes config.yaml, command.txt and
-environment.json, and prints the fairseq-train command (each word ended by NUL) for scripts/train.sh.
-It prints nothing where the run is complete.
+environment.json, and prints the fairseq-train command (each word ended by NUL) for
+scripts/train.sh. It prints nothing where the run is complete.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MANAGED: Final = {
 """Options that scripts/train.sh sets itself, and what to use instead."""
 
 _HARMLESS: Final = {"log_interval", "log_format", "num_workers", "data", "no_progress_bar"}
-"""What may differ when a run goes on: it changes no number. The data folder is compared by itself."""
+"""What may differ when a run goes on: it changes no number (data folders are compared apart)."""
 
 
 def say(text: str) -> None:
@@ -53,7 +53,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a file so that it is there whole or not at all."""
     part = path.with_name(path.name + ".part")
     part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    part.replace(path)
 
 
 def check_data(data: Path, recipe: dict[str, configs.Value]) -> dict[str, Any]:
@@ -83,7 +83,8 @@ def merge_extra(config: configs.Config, words: list[str]) -> None:
     chosen = [
         part
         for index, word in enumerate(words)
-        if word.split("=")[0] in ("--arch", "--criterion", "--task", "--optimizer", "--lr-scheduler")
+        if word.split("=")[0]
+        in ("--arch", "--criterion", "--task", "--optimizer", "--lr-scheduler")
         for part in words[index : index + (1 if "=" in word else 2)]
     ]
     parser = fairseq_options.training_parser(["DATA", *choosing, *chosen])
@@ -93,7 +94,9 @@ def merge_extra(config: configs.Config, words: list[str]) -> None:
         word = words[position]
         name, equals, value = word.removeprefix("--").partition("=")
         if not word.startswith("--"):
-            raise ValueError(f"{word!r} belongs to no option; options of fairseq-train are expected")
+            raise ValueError(
+                f"{word!r} belongs to no option; options of fairseq-train are expected"
+            )
         if name not in known:
             hint = fairseq_options.nearest(name, list(known))
             raise ValueError(f"{word}: fairseq-train has no such option{hint}")
@@ -130,7 +133,7 @@ def _as_fairseq_reads(config: configs.Config) -> argparse.Namespace:
 
 
 def updates_done(run: Path) -> int | None:
-    """Updates in checkpoint_last.pt; None where there is none. Raises ValueError if it is damaged."""
+    """Updates in checkpoint_last.pt; None where there is none. ValueError if it is damaged."""
     from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 
     path = run / "checkpoints" / "checkpoint_last.pt"
@@ -140,7 +143,14 @@ def updates_done(run: Path) -> int | None:
 def versions() -> dict[str, str | None]:
     """Versions of what a result depends on; None for what is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in ("fairseq_deepnet", "fairseq-fixed", "torch", "numpy", "sentencepiece", "sacrebleu"):
+    for name in (
+        "fairseq_deepnet",
+        "fairseq-fixed",
+        "torch",
+        "numpy",
+        "sentencepiece",
+        "sacrebleu",
+    ):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -158,7 +168,8 @@ def git_revision() -> str | None:
     return result.stdout.strip()
 
 
-def _sha256(path: Path) -> str | None:
+def sha256(path: Path) -> str | None:
+    """Digest of a (small) file; None where it is not there."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
@@ -175,8 +186,10 @@ def environment(
         "seed": config.options.get("seed", 1),
         "data": {
             "folder": shown(data),
-            "corpus_sha256": _sha256(data / "corpus.json"),
-            "subwords_sha256": _sha256(data / "spm.model"),
+            "corpus_sha256": sha256(data / "corpus.json"),
+            "subwords_sha256": {
+                path.name: sha256(path) for path in sorted(data.glob("spm*.model"))
+            },
         },
         "devices": str(devices),
         "gpus": [torch.cuda.get_device_name(i) for i in range(devices.gpus)],
@@ -186,9 +199,7 @@ def environment(
     }
 
 
-def record(
-    run: Path, config: configs.Config, command: list[str], facts: dict[str, Any]
-) -> None:
+def record(run: Path, config: configs.Config, command: list[str], facts: dict[str, Any]) -> None:
     """Write config.yaml, command.txt (one line a start) and environment.json (the latest start)."""
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
     write_text(run / "config.yaml", config.to_yaml())
@@ -235,8 +246,8 @@ def _refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
         return
     if not resume:
         raise ValueError(
-            f"{shown(run)} was trained with other settings ({'; '.join(changed)}): set RUN=FOLDER to "
-            "train beside it, or RESUME=1 to go on with the new settings"
+            f"{shown(run)} was trained with other settings ({'; '.join(changed)}): set RUN=FOLDER "
+            "to train beside it, or RESUME=1 to go on with the new settings"
         )
     say(f"going on with new settings: {'; '.join(changed)}")
     (run / "done").unlink(missing_ok=True)

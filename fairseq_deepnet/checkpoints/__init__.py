@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -43,7 +42,7 @@ def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
     part = path.with_name(path.name + ".part")
     try:
         torch.save(state, part)
-        os.replace(part, path)
+        part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 

@@ -1,0 +1,215 @@
+"""From a run or a checkpoint to scores: choose the model, translate, detokenise, score, record."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fairseq_deepnet import fairseq_options, scoring, translation
+from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
+from fairseq_deepnet.checkpoints.average import average_checkpoints, last_checkpoints
+from fairseq_deepnet.configs import load_config
+from fairseq_deepnet.runs import ROOT, git_revision, sha256, shown, versions, write_text
+
+
+@dataclasses.dataclass
+class Model:
+    """What is to be scored: a checkpoint, and the run it belongs to (None if it is alone)."""
+
+    path: Path
+    run: Path | None
+    sources: list[Path]
+    """The checkpoints it is averaged from; the checkpoint itself where nothing is averaged."""
+
+
+def newest_run(runs: Path) -> Path:
+    """The run whose checkpoints were written last; FileNotFoundError where there is none."""
+    written = {path.parents[1]: path.stat().st_mtime for path in runs.glob("*/checkpoints/*.pt")}
+    if not written:
+        raise FileNotFoundError(
+            f"no trained run in {shown(runs)}: train one (bash scripts/train.sh CONFIG), "
+            "or name a run or a checkpoint"
+        )
+    return max(
+        written, key=lambda run: max(p.stat().st_mtime for p in run.glob("checkpoints/*.pt"))
+    )
+
+
+def choose_model(target: Path, average: int) -> Model:
+    """The checkpoint that stands for `target`, a run folder or a checkpoint.
+
+    Of a run this is checkpoint_best.pt, checkpoint_last.pt where validation never ran, or with
+    `average` > 0 the mean of that many last checkpoints. Raises FileNotFoundError for what is not
+    there, ValueError for an average of a single checkpoint.
+    """
+    if target.is_file():
+        if average:
+            raise ValueError(
+                f"AVERAGE={average} needs a run folder, and {target} is one checkpoint"
+            )
+        folder = target.resolve().parent
+        run = folder.parent if (folder.parent / "config.yaml").is_file() else None
+        return Model(target, run, [target])
+    folder = target / "checkpoints" if (target / "checkpoints").is_dir() else target
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no run or checkpoint {target}")
+    run = folder.resolve().parent if (folder.resolve().parent / "config.yaml").is_file() else None
+    if average:
+        return Model(folder / f"average_{average}.pt", run, last_checkpoints(folder, average))
+    for name in ("checkpoint_best.pt", "checkpoint_last.pt"):
+        if (folder / name).is_file():
+            return Model(folder / name, run, [folder / name])
+    raise FileNotFoundError(
+        f"{shown(folder)} holds no checkpoint_best.pt or checkpoint_last.pt yet"
+    )
+
+
+def find_data(model: Model, given: Path | None) -> Path:
+    """The data folder: as given, as the run recorded it, or as the checkpoint remembers it."""
+    if given is not None:
+        data = given if given.is_absolute() or given.exists() else ROOT / given
+    elif model.run is not None:
+        data = ROOT / str(load_config(str(model.run / "config.yaml")).recipe.get("data", ""))
+    else:
+        task = (load_checkpoint(model.sources[-1]).get("cfg") or {}).get("task") or {}
+        values = task if isinstance(task, dict) else vars(task)
+        data = Path(str(values.get("data", "")).split(os.pathsep)[0])
+    if not (data / "corpus.json").is_file():
+        raise FileNotFoundError(
+            f"{data} is no complete data folder of scripts/preprocess*.sh: it has no corpus.json; "
+            "set DATA=FOLDER"
+        )
+    return data
+
+
+def subword_model(data: Path) -> Path:
+    """The sentencepiece model of the target side."""
+    target = json.loads((data / "corpus.json").read_text(encoding="utf-8"))["target"]
+    own = data / f"spm.{target}.model"
+    return own if own.is_file() else data / "spm.model"
+
+
+def what_scores_depend_on(data: Path, split: str) -> list[Path]:
+    """The files of a data folder that a score of this split follows from."""
+    return [*sorted((data / "text").glob(f"{split}.*")), subword_model(data)]
+
+
+def fingerprint(path: Path) -> dict[str, Any]:
+    """Enough to see that a file is another one than before."""
+    status = path.stat()
+    return {"file": shown(path), "bytes": status.st_size, "modified": status.st_mtime_ns}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `deepnet evaluate`."""
+    parser.add_argument("target", nargs="?", type=Path, help="run or checkpoint (the newest run)")
+    parser.add_argument("extra", nargs="*", help="options of fairseq-generate, after --")
+    parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
+    parser.add_argument("--split", default="test", help="part of the data (test)")
+    parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
+    parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty (1)")
+    parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
+    parser.add_argument("--batch", type=int, default=4000, help="source tokens a batch (4000)")
+    parser.add_argument("--gpus", default="all", help="GPUs to use; 0 is the CPU (all visible)")
+    parser.add_argument("--processes", type=int, help="processes on the CPU (one a core)")
+    parser.add_argument("--output", type=Path, help="folder of the scores (scores/ in the run)")
+
+
+def request(args: argparse.Namespace, model: Model, data: Path) -> dict[str, Any]:
+    """All that decides the scores; where it is as recorded, there is nothing to do."""
+    return {
+        "checkpoints": [fingerprint(path) for path in model.sources],
+        "data": {path.name: sha256(path) for path in what_scores_depend_on(data, args.split)},
+        "split": args.split,
+        "beam": args.beam,
+        "lenpen": args.lenpen,
+        "options": args.extra,
+    }
+
+
+def run(args: argparse.Namespace) -> int:
+    """Score a model, or print the scores it has; JSON and hypotheses are kept."""
+    if args.target is None:
+        args.target = newest_run(ROOT / "runs")
+        print(f"newest run: {shown(args.target)}", file=sys.stderr)
+    model = choose_model(args.target, args.average)
+    data = find_data(model, args.data)
+    folder = args.output or (model.run or model.path.resolve().parent) / "scores"
+    name = f"{args.split}.{model.path.stem}.beam{args.beam}.lenpen{args.lenpen:g}"
+    record = folder / f"{name}.json"
+    wanted = request(args, model, data)
+    if record.is_file():
+        recorded = json.loads(record.read_text(encoding="utf-8"))
+        if recorded.get("request") == wanted and (folder / f"{name}.txt").is_file():
+            print(f"already scored: {shown(record)}", file=sys.stderr)
+            print(scoring.describe(recorded, recorded["what"]))
+            return 0
+    print(f"model {shown(model.path)}, data {shown(data)}, {args.split} set", file=sys.stderr)
+    scores, hypotheses = evaluate(args, model, data)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / f"{name}.txt", "".join(f"{line}\n" for line in hypotheses))
+    scores |= {"hypotheses": f"{name}.txt", "request": wanted}
+    write_text(record, json.dumps(scores, indent=2, ensure_ascii=False) + "\n")
+    print(f"scores and hypotheses: {shown(record.with_suffix(''))}.{{json,txt}}", file=sys.stderr)
+    print(scoring.describe(scores, scores["what"]))
+    return 0
+
+
+def evaluate(
+    args: argparse.Namespace, model: Model, data: Path
+) -> tuple[dict[str, Any], list[str]]:
+    """Translate and score; returns the scores with what they are of, and the hypotheses."""
+    import torch
+
+    corpus = json.loads((data / "corpus.json").read_text(encoding="utf-8"))
+    reference_file = data / "text" / f"{args.split}.{corpus['target']}"
+    references = scoring.read_lines(reference_file)
+    if model.sources != [model.path]:
+        average_checkpoints(model.sources, model.path)
+    updates = num_updates(load_checkpoint(model.path))
+    gpus = torch.cuda.device_count() if args.gpus == "all" else int(args.gpus)
+    processes = gpus or args.processes or _cores()
+    processes = min(processes, max(1, len(references)))
+    arguments = [str(data.resolve()), "--path", str(model.path.resolve())]
+    arguments += ["--user-dir", fairseq_options.user_dir(), "--gen-subset", args.split]
+    arguments += ["--source-lang", corpus["source"], "--target-lang", corpus["target"]]
+    arguments += ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]
+    arguments += ["--max-tokens", str(args.batch), "--log-format", "none"]
+    arguments += ([] if gpus else ["--cpu"]) + args.extra
+    started = time.monotonic()
+    threads = 1 if processes > 1 else _cores()
+    pieces = translation.generate(arguments, processes, gpus, len(references), threads)
+    seconds = round(time.monotonic() - started, 1)
+    hypotheses = translation.detokenise(pieces, subword_model(data))
+    scores = scoring.score(hypotheses, references)
+    what = (
+        f"{args.split}, {len(references):,} sentences, {shown(model.path)} (update {updates:,}), "
+        f"beam {args.beam}, lenpen {args.lenpen:g}"
+    )
+    facts = {
+        "what": what,
+        "model": shown(model.path),
+        "averaged": [path.name for path in model.sources] if len(model.sources) > 1 else None,
+        "updates": updates,
+        "split": args.split,
+        "beam": args.beam,
+        "lenpen": args.lenpen,
+        "reference": shown(reference_file),
+        "seconds": seconds,
+        "versions": versions(),
+        "git": git_revision(),
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    return scores | facts, hypotheses
+
+
+def _cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))

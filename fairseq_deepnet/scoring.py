@@ -1,0 +1,75 @@
+"""sacreBLEU and chrF of detokenised text, each with the signature that makes it comparable."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 text file, split at newlines only; ValueError if it is not UTF-8."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 (byte {error.start})") from error
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def score(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """Corpus BLEU (cased, 13a tokenisation) and chrF of hypotheses against one reference each.
+
+    Raises ValueError for lists that are empty or not of the same length.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    if len(hypotheses) != len(references):
+        raise ValueError(
+            f"{len(hypotheses)} hypotheses for {len(references)} references; "
+            "the two files must be translations line by line"
+        )
+    if not references:
+        raise ValueError("there is nothing to score: the files are empty")
+    bleu, chrf = BLEU(), CHRF()
+    bleu_score = bleu.corpus_score(hypotheses, [references])
+    chrf_score = chrf.corpus_score(hypotheses, [references])
+    return {
+        "bleu": round(bleu_score.score, 4),
+        "bleu_signature": str(bleu.get_signature()),
+        "bleu_precisions": [round(value, 4) for value in bleu_score.precisions],
+        "bleu_brevity_penalty": round(bleu_score.bp, 4),
+        "chrf": round(chrf_score.score, 4),
+        "chrf_signature": str(chrf.get_signature()),
+        "lines": len(references),
+    }
+
+
+def describe(scores: dict[str, Any], what: str) -> str:
+    """One readable line: both scores, what was scored, and BLEU's signature."""
+    bleu, chrf = scores["bleu"], scores["chrf"]
+    return f"BLEU {bleu:.2f}  chrF {chrf:.2f}  {what}  [{scores['bleu_signature']}]"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `deepnet score`."""
+    parser.add_argument("--hypotheses", type=Path, required=True, help="detokenised text")
+    parser.add_argument("--references", type=Path, required=True, help="raw text, line by line")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the scores of two files."""
+    scores = score(read_lines(args.hypotheses), read_lines(args.references))
+    if args.json:
+        print(json.dumps(scores, indent=2))
+    else:
+        print(describe(scores, f"{args.hypotheses}, {scores['lines']:,} lines"))
+    return 0

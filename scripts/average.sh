@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Average the weights of the last checkpoints of a run, or of the checkpoints named.
+#
+#   bash scripts/average.sh RUN
+#   bash scripts/average.sh CHECKPOINT CHECKPOINT ...
+#
+# Input: a run folder (or its checkpoints/), of which the N latest epoch or update checkpoints are taken;
+# or two or more checkpoints of one model.
+#
+# Output: one checkpoint without optimiser state, to be used like any other; its path on standard output.
+#
+# Variables (with defaults):
+#   N     how many checkpoints of a run (5)
+#   OUT   checkpoint to write (average_N.pt in the run's checkpoints/; beside the first one named)
+#   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
+#
+# Example: N=10 bash scripts/average.sh runs/multi30k
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+help_if_asked "$@"
+
+[[ $# -gt 0 ]] || die "a run or checkpoints are missing: bash scripts/average.sh RUN; see --help"
+N=${N:-5}
+[[ $N =~ ^[1-9][0-9]*$ ]] || die "N is '$N'; it must be a number from 1 on"
+arguments=()
+if [[ -d $1 ]]; then
+    [[ $# -eq 1 ]] || die "one run at a time; got $# arguments"
+    folder=${1%/}
+    [[ ! -d $folder/checkpoints ]] || folder=$folder/checkpoints
+    arguments+=(--last "$N")
+else
+    [[ $# -gt 1 ]] || die "$1 is no folder, and one checkpoint alone has no average; see --help"
+    N=$#
+    folder=$(dirname "$1")
+fi
+OUT=${OUT:-$folder/average_$N.pt}
+activate_environment
+deepnet average "${arguments[@]}" --output "$OUT" "$@"

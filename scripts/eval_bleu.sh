@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Translate a test set and score it: sacreBLEU (cased, detokenised, 13a) and chrF, with signatures.
+#
+#   bash scripts/eval_bleu.sh [RUN or CHECKPOINT] [fairseq-generate options]
+#
+# Input: a run folder or a checkpoint, stock fairseq models included; without one, the newest run in
+# runs/. The reference is the raw text in the data folder (DATA/text/SPLIT.TARGET).
+#
+# Output: one readable line on standard output; in scores/ of the run NAME.json (scores, signatures,
+# model, settings, versions) and NAME.txt (hypotheses, detokenised, in corpus order). Fails if any
+# sentence has no translation. A model that is already scored is not translated with again.
+#
+# Variables (with defaults):
+#   DATA        data folder (the one recorded in the run or the checkpoint)
+#   SPLIT       test or valid (test)
+#   BEAM        beam size (5)
+#   LENPEN      length penalty; above 1 favours longer translations (1)
+#   AVERAGE     N: the mean of the run's last N checkpoints; 0: checkpoint_best.pt (0)
+#   GPUS        number of GPUs; 0 translates on the CPU (all that are visible)
+#   PROCESSES   on the CPU: processes that share the sentences (one a core)
+#   BATCH       source tokens a batch (4000)
+#   OUT         folder for scores and hypotheses (scores/ in the run, or beside the checkpoint)
+#   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
+#
+# Example: AVERAGE=5 BEAM=4 LENPEN=0.6 bash scripts/eval_bleu.sh runs/multi30k
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+help_if_asked "$@"
+
+target=()
+if [[ $# -gt 0 && $1 != -* ]]; then
+    target=("$1")
+    shift
+    [[ -e ${target[0]} ]] || die "there is no run or checkpoint ${target[0]}"
+fi
+[[ ${SPLIT:-test} =~ ^[A-Za-z0-9_]+$ ]] || die "SPLIT is '$SPLIT'; it must be a name such as test or valid"
+arguments=(--split "${SPLIT:-test}")
+for name in BEAM AVERAGE BATCH PROCESSES; do
+    [[ -z ${!name:-} ]] && continue
+    [[ ${!name} =~ ^[0-9]+$ ]] || die "$name is '${!name}'; it must be a number"
+    arguments+=("--${name,,}" "${!name}")
+done
+[[ -z ${LENPEN:-} ]] || arguments+=(--lenpen "$LENPEN")
+[[ -z ${GPUS:-} ]] || arguments+=(--gpus "$GPUS")
+[[ -z ${DATA:-} ]] || arguments+=(--data "$DATA")
+[[ -z ${OUT:-} ]] || arguments+=(--output "$OUT")
+activate_environment
+if [[ $# -gt 0 ]]; then
+    [[ ${#target[@]} -gt 0 ]] || die "options need a run or a checkpoint before them; see --help"
+    target+=(-- "$@")
+fi
+deepnet evaluate "${arguments[@]}" "${target[@]}"
