@@ -1,0 +1,31 @@
+"""Fixtures of the unit tests: a model builder and a padded batch."""
+
+import pytest
+import torch
+
+from tests.support.models import SYMBOLS, BuildModel, build_model
+
+
+@pytest.fixture
+def model_builder() -> BuildModel:
+    return build_model
+
+
+@pytest.fixture
+def batch() -> dict[str, torch.Tensor]:
+    """Three sentence pairs of different lengths, padded as fairseq pads: source left, target right."""
+    generator = torch.Generator().manual_seed(7)
+    pad, eos = 1, 2
+    source = torch.randint(4, 4 + SYMBOLS, (3, 9), generator=generator)
+    target = torch.randint(4, 4 + SYMBOLS, (3, 8), generator=generator)
+    source[:, -1] = eos
+    target[:, 0] = eos
+    source[1, :4] = pad
+    source[2, :1] = pad
+    target[0, 6:] = pad
+    target[2, 3:] = pad
+    return {
+        "src_tokens": source,
+        "src_lengths": source.ne(pad).sum(1),
+        "prev_output_tokens": target,
+    }

@@ -1,0 +1,111 @@
+"""Our layers against fairseq's own, where both must compute the same."""
+
+from typing import Any
+
+import pytest
+import torch
+from tests.support.models import BuildModel
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
+from torch import Tensor, nn
+
+Batch = dict[str, Tensor]
+
+# Stock options whose computation differs inside the layers, each as the user would give it.
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"share_all_embeddings": True},
+    {"encoder_embed_dim": 48, "decoder_embed_dim": 32},
+    {"layernorm_embedding": True, "encoder_learned_pos": True, "decoder_learned_pos": True},
+    {"activation_fn": "gelu", "no_scale_embedding": True},
+    {"decoder_output_dim": 24},
+    {"no_token_positional_embeddings": True},
+    {"encoder_layers": 1, "decoder_layers": 4},
+]
+
+
+def loss_of(model: nn.Module, batch: Batch) -> Tensor:
+    """Cross-entropy of the next token, of real positions alone: what padding computes is nobody's."""
+    logits, _ = model(**batch)
+    inputs = batch["prev_output_tokens"]
+    target = inputs.roll(-1, dims=1).masked_fill(inputs.eq(1), 1)
+    return nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=1)
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=lambda o: "-".join(o) or "plain")
+@pytest.mark.parametrize("scheme", ["post-ln", "pre-ln"])
+def test_plain_schemes_equal_stock_fairseq(
+    scheme: str, options: dict[str, Any], model_builder: BuildModel, batch: Batch
+) -> None:
+    pre = {"encoder_normalize_before": scheme == "pre-ln"}
+    pre["decoder_normalize_before"] = scheme == "pre-ln"
+    stock = model_builder("transformer", **pre, **options)
+    ours = model_builder(residual_scheme=scheme, init="stock", seed=2, **options)
+    ours.load_state_dict(stock.state_dict(), strict=True)
+    ours_loss, stock_loss = loss_of(ours, batch), loss_of(stock, batch)
+    torch.testing.assert_close(ours_loss, stock_loss, atol=1e-5, rtol=1e-5)
+    ours_loss.backward()
+    stock_loss.backward()
+    stock_gradients = {name: p.grad for name, p in stock.named_parameters()}
+    for name, parameter in ours.named_parameters():
+        torch.testing.assert_close(
+            parameter.grad, stock_gradients[name], atol=1e-5, rtol=1e-5, msg=name
+        )
+    stock.load_state_dict(ours.state_dict(), strict=True)
+
+
+def test_loss_of_sees_a_changed_weight(model_builder: BuildModel, batch: Batch) -> None:
+    """The comparison above is not vacuous."""
+    model = model_builder()
+    before = loss_of(model, batch).item()
+    with torch.no_grad():
+        model.decoder.layers[0].encoder_attn.v_proj.weight.mul_(1.01)
+    assert abs(loss_of(model, batch).item() - before) > 1e-5
+
+
+@pytest.mark.parametrize(("n", "m"), [(6, 6), (18, 18), (12, 3), (2, 7)])
+def test_deepnorm_equals_stock_layers_whose_residual_is_scaled(
+    n: int, m: int, model_builder: BuildModel, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = model_builder(encoder_layers=n, decoder_layers=m).eval()
+    alphas = {
+        TransformerEncoderLayerBase: ours.encoder.layers[0].residuals["ffn"].alpha,
+        TransformerDecoderLayerBase: ours.decoder.layers[0].residuals["ffn"].alpha,
+    }
+    for layer_class, alpha in alphas.items():
+
+        def scaled(self: nn.Module, x: Tensor, residual: Tensor, alpha: float = alpha) -> Tensor:
+            return alpha * residual + x
+
+        monkeypatch.setattr(layer_class, "residual_connection", scaled)
+    stock = model_builder("transformer", encoder_layers=n, decoder_layers=m).eval()
+    stock.load_state_dict(ours.state_dict(), strict=True)
+    real = batch["prev_output_tokens"].ne(1)
+    ours_log, stock_log = (
+        model.get_normalized_probs(model(**batch), log_probs=True) for model in (ours, stock)
+    )
+    torch.testing.assert_close(ours_log[real], stock_log[real], atol=2e-4, rtol=0)
+
+
+def test_attention_weights_for_alignments_equal_stock_fairseq(
+    model_builder: BuildModel, batch: Batch
+) -> None:
+    stock = model_builder("transformer").eval()
+    ours = model_builder(residual_scheme="post-ln", init="stock", seed=2).eval()
+    ours.load_state_dict(stock.state_dict())
+    real = batch["prev_output_tokens"].ne(1)
+    for layer, heads in ((0, None), (1, 2)):
+        asked = {"alignment_layer": layer, "alignment_heads": heads}
+        theirs, mine = (model(**batch, **asked)[1]["attn"][0][real] for model in (stock, ours))
+        torch.testing.assert_close(mine, theirs)
+    assert ours(**batch)[1]["attn"] == [None]
+
+
+def test_hidden_states_are_given_in_fairseqs_layout_when_asked_for(
+    model_builder: BuildModel, batch: Batch
+) -> None:
+    model = model_builder().eval()
+    states = model.encoder(batch["src_tokens"], return_all_hiddens=True)["encoder_states"]
+    assert [tuple(state.shape) for state in states] == [(9, 3, 32)] * 4
+    extra = model(**batch, return_all_hiddens=True)[1]
+    assert [tuple(state.shape) for state in extra["inner_states"]] == [(8, 3, 32)] * 3
+    assert model(**batch)[1]["inner_states"] == []

@@ -1,0 +1,188 @@
+"""What must not change a sentence's output: padding, company, beams, caching, checkpointing, precision."""
+
+from typing import Any
+
+import pytest
+import torch
+from tests.support.models import BuildModel
+from torch import Tensor
+
+from fairseq_deepnet.schemes import SCHEMES
+
+Batch = dict[str, Tensor]
+TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
+
+
+@pytest.fixture(params=SCHEMES)
+def model(request: pytest.FixtureRequest, model_builder: BuildModel) -> Any:
+    return model_builder(residual_scheme=request.param).eval()
+
+
+def log_probs(model: Any, batch: Batch) -> Tensor:
+    return model.get_normalized_probs(model(**batch), log_probs=True)
+
+
+def alone(batch: Batch, row: int) -> Batch:
+    """One sentence pair without its padding."""
+    source, target = batch["src_tokens"][row], batch["prev_output_tokens"][row]
+    source, target = source[source.ne(1)][None], target[target.ne(1)][None]
+    length = torch.tensor([source.size(1)])
+    return {"src_tokens": source, "src_lengths": length, "prev_output_tokens": target}
+
+
+def test_padding_and_company_do_not_change_a_sentence(model: Any, batch: Batch) -> None:
+    together = log_probs(model, batch)
+    for row in range(3):
+        by_itself = log_probs(model, alone(batch, row))[0]
+        torch.testing.assert_close(together[row, : len(by_itself)], by_itself, **TOLERANCE)
+
+
+def test_source_padding_on_the_right_is_as_good_as_on_the_left(model: Any, batch: Batch) -> None:
+    flipped = torch.stack([torch.cat([s[s.ne(1)], s[s.eq(1)]]) for s in batch["src_tokens"]])
+    right = log_probs(model, batch | {"src_tokens": flipped})
+    real = batch["prev_output_tokens"].ne(1)
+    torch.testing.assert_close(right[real], log_probs(model, batch)[real], **TOLERANCE)
+
+
+def test_target_padding_on_the_left_gives_the_same_and_no_nan(model: Any, batch: Batch) -> None:
+    right = batch["prev_output_tokens"]
+    left = torch.stack([torch.cat([t[t.eq(1)], t[t.ne(1)]]) for t in right])
+    found = log_probs(model, batch | {"prev_output_tokens": left})
+    assert torch.isfinite(found).all()
+    torch.testing.assert_close(found[left.ne(1)], log_probs(model, batch)[right.ne(1)], **TOLERANCE)
+
+
+def decode_step_by_step(model: Any, batch: Batch, beam: int, permute: bool) -> Tensor:
+    """Log-probabilities [B, T, V] by incremental decoding; beams change places after every step."""
+    generator = torch.Generator().manual_seed(3)
+    target = batch["prev_output_tokens"]
+    rows, length = target.shape
+    encoded = model.encoder(batch["src_tokens"], batch["src_lengths"])
+    expand = torch.arange(rows).repeat_interleave(beam)
+    encoded = model.encoder.reorder_encoder_out(encoded, expand)
+    state: dict[str, Any] = {}
+    steps = []
+    for step in range(length):
+        tokens = target.index_select(0, expand)[:, : step + 1]
+        out = model.decoder(tokens, encoded, incremental_state=state)
+        steps.append(model.get_normalized_probs(out, log_probs=True)[::beam])
+        if permute:
+            within = torch.stack([torch.randperm(beam, generator=generator) for _ in range(rows)])
+            order = (within + torch.arange(rows)[:, None] * beam).flatten()
+            model.decoder.reorder_incremental_state_scripting(state, order)
+            encoded = model.encoder.reorder_encoder_out(encoded, order)
+    return torch.cat(steps, dim=1)
+
+
+@pytest.mark.parametrize(("beam", "permute"), [(1, False), (4, False), (4, True)])
+@torch.no_grad()
+def test_incremental_decoding_equals_full_decoding(
+    model: Any, batch: Batch, beam: int, permute: bool
+) -> None:
+    found = decode_step_by_step(model, batch, beam, permute)
+    real = batch["prev_output_tokens"].ne(1)
+    torch.testing.assert_close(found[real], log_probs(model, batch)[real], **TOLERANCE)
+
+
+@torch.no_grad()
+def test_long_sentences_outgrow_the_cache_and_stay_equal(
+    model_builder: BuildModel, batch: Batch
+) -> None:
+    model = model_builder().eval()
+    generator = torch.Generator().manual_seed(1)
+    target = torch.randint(4, 60, (3, 75), generator=generator)
+    found = decode_step_by_step(model, batch | {"prev_output_tokens": target}, 2, True)
+    full = log_probs(model, batch | {"prev_output_tokens": target})
+    torch.testing.assert_close(found, full, **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [[0, 1, 4, 5], [4, 4, 5, 5], [5, 4, 0, 0], [4, 1], [3, 0, 5, 2, 1], [2]],
+    ids=["a sentence ended", "one sentence left", "torn apart", "odd beams", "shuffled", "one row"],
+)
+@torch.no_grad()
+def test_any_order_of_rows_continues_each_row(
+    model_builder: BuildModel, batch: Batch, order: list[int]
+) -> None:
+    """Rows 0..5 are two hypotheses of each of three sentences; row i goes on as row order[i]."""
+    model = model_builder().eval()
+    encoded = model.encoder(batch["src_tokens"], batch["src_lengths"])
+    expand = torch.arange(3).repeat_interleave(2)
+    encoded = model.encoder.reorder_encoder_out(encoded, expand)
+    generator = torch.Generator().manual_seed(2)
+    tokens = torch.randint(4, 60, (6, 4), generator=generator)
+    state: dict[str, Any] = {}
+    for step in range(3):
+        model.decoder(tokens[:, : step + 1], encoded, incremental_state=state)
+    new_order = torch.tensor(order)
+    model.decoder.reorder_incremental_state_scripting(state, new_order)
+    encoded = model.encoder.reorder_encoder_out(encoded, new_order)
+    found = model.decoder(tokens[new_order], encoded, incremental_state=state)[0]
+    source = batch["src_tokens"].index_select(0, expand)[new_order]
+    full = model(source, source.ne(1).sum(1), tokens[new_order])[0][:, -1:]
+    torch.testing.assert_close(found, full, **TOLERANCE)
+
+
+@torch.no_grad()
+def test_source_is_projected_once_a_sentence_and_not_for_each_beam(
+    model_builder: BuildModel, batch: Batch
+) -> None:
+    model = model_builder().eval()
+    seen: list[int] = []
+    for layer in model.decoder.layers:
+        layer.encoder_attn.k_proj.register_forward_hook(
+            lambda module, inputs, output: seen.append(output.size(0))
+        )
+    decode_step_by_step(model, batch, beam=5, permute=True)
+    assert seen == [3] * len(model.decoder.layers)
+
+
+@pytest.mark.parametrize("options", [{}, {"offload_activations": True}], ids=["keep", "offload"])
+def test_activation_checkpointing_changes_neither_output_nor_gradient(
+    model_builder: BuildModel, batch: Batch, options: dict[str, bool]
+) -> None:
+    gradients = []
+    for extra in ({}, {"checkpoint_activations": True} | options):
+        model = model_builder(dropout=0.2, **extra).train()
+        torch.manual_seed(5)  # dropout must be drawn again, and alike
+        loss = log_probs(model, batch).square().mean()
+        loss.backward()
+        gradients.append((loss.detach(), *(p.grad for p in model.parameters())))
+    for plain, checkpointed in zip(*gradients, strict=True):
+        assert torch.equal(plain, checkpointed)
+
+
+def test_activation_checkpointing_keeps_gradients_above_frozen_embeddings(
+    model_builder: BuildModel, batch: Batch
+) -> None:
+    model = model_builder(checkpoint_activations=True, share_all_embeddings=True)
+    model.encoder.embed_tokens.weight.requires_grad_(False)
+    log_probs(model, batch).square().mean().backward()
+    assert model.encoder.layers[0].fc1.weight.grad.abs().sum() > 0
+
+
+def test_bf16_agrees_with_fp32_within_its_precision(model: Any, batch: Batch) -> None:
+    exact = log_probs(model, batch)
+    rounded = log_probs(model.bfloat16(), batch).float()
+    real = batch["prev_output_tokens"].ne(1)
+    # bf16 keeps 8 bits: 2^-8 relative, on log-probabilities of about -5, over a few layers.
+    assert (rounded[real] - exact[real]).abs().mean() < 0.04
+
+
+def test_layerdrop_drops_in_training_and_never_in_evaluation(
+    model_builder: BuildModel, batch: Batch
+) -> None:
+    model = model_builder(encoder_layerdrop=0.5, decoder_layerdrop=0.5, encoder_layers=8)
+    called: list[int] = []
+    for layer in (model.encoder.layers[i] for i in range(8)):
+        layer.register_forward_hook(lambda module, *_: called.append(module.place.layer))
+    torch.manual_seed(0)
+    model.train()
+    for _ in range(20):
+        model(**batch)
+    assert 40 < len(called) < 120
+    called.clear()
+    model.eval()
+    model(**batch)
+    assert called == list(range(8))

@@ -1,0 +1,191 @@
+"""The schemes' arithmetic, against the paper's formulas, and the contract for schemes yet to come."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.modules import DecoderLayer, EncoderLayer, LayerShape
+from fairseq_deepnet.schemes import (
+    SCHEMES,
+    DeepNorm,
+    Depths,
+    NormPlacement,
+    Place,
+    PostLNInit,
+    Residual,
+    ResidualScheme,
+    Role,
+    Side,
+    Sublayer,
+    gains,
+    scheme_class,
+)
+
+# Computed by hand from Fig. 2(b) of arXiv 2203.00555 for N = M: (layers, encoder alpha, beta, decoder alpha, beta).
+PUBLISHED = [
+    (6, 1.418, 0.497, 2.060, 0.343),
+    (10, 1.663, 0.424, 2.340, 0.302),
+    (18, 1.999, 0.353, 2.711, 0.261),
+    (50, 2.750, 0.256, 3.500, 0.202),
+    (100, 3.416, 0.206, 4.162, 0.170),
+    (500, 5.648, 0.125, 6.223, 0.114),
+]
+
+
+@pytest.mark.parametrize(("layers", "ea", "eb", "da", "db"), PUBLISHED)
+def test_deepnorm_gains_are_the_papers(
+    layers: int, ea: float, eb: float, da: float, db: float
+) -> None:
+    found = gains(layers, layers)
+    assert found[Side.ENCODER] == pytest.approx((ea, eb), abs=6e-4)
+    assert found[Side.DECODER] == pytest.approx((da, db), abs=6e-4)
+
+
+def test_deepnorm_gains_of_unequal_depths_follow_both_depths() -> None:
+    found = gains(12, 3)
+    assert found[Side.ENCODER].alpha == pytest.approx(0.81 * math.exp(math.log(12**4 * 3) / 16))
+    assert found[Side.ENCODER].beta == pytest.approx(0.87 / math.exp(math.log(12**4 * 3) / 16))
+    assert found[Side.DECODER] == pytest.approx((math.sqrt(3.0), 1 / math.sqrt(6.0)))
+
+
+def test_deepnorm_gains_of_one_stack_are_the_single_stack_formulas() -> None:
+    assert gains(8, 0) == {Side.ENCODER: pytest.approx((2.0, 64**-0.25))}
+    assert gains(0, 8) == {Side.DECODER: pytest.approx((2.0, 64**-0.25))}
+
+
+def test_printed_constants_round_those_of_the_derivation() -> None:
+    """Appendix B: alpha_e^2 = (N^4 M / 27)^(1/8), v_e^2 + w_e^2 = (N^4 M / 27)^(-1/8)."""
+    alpha, beta = gains(18, 18)[Side.ENCODER]
+    exact = (18**5 / 27) ** (1 / 16)
+    assert alpha == pytest.approx(exact, rel=0.006)
+    assert beta == pytest.approx(exact**-1 / math.sqrt(2), rel=0.003)
+
+
+def test_deepnorm_scales_the_value_path_and_nothing_else() -> None:
+    scheme = DeepNorm(Depths(18, 18))
+    place = Place(Side.DECODER, 5)
+    for sublayer in (Sublayer.SELF_ATTN, Sublayer.ENCODER_ATTN):
+        assert scheme.gain(place, sublayer, Role.Q_PROJ) == 1.0
+        assert scheme.gain(place, sublayer, Role.K_PROJ) == 1.0
+        assert scheme.gain(place, sublayer, Role.V_PROJ) == pytest.approx(0.261, abs=6e-4)
+        assert scheme.gain(place, sublayer, Role.OUT_PROJ) == pytest.approx(0.261, abs=6e-4)
+    assert scheme.gain(place, Sublayer.FFN, Role.FC1) == pytest.approx(0.261, abs=6e-4)
+    assert scheme.gain(place, Sublayer.FFN, Role.FC2) == pytest.approx(0.261, abs=6e-4)
+
+
+def test_post_ln_init_starts_the_lowest_layer_smallest() -> None:
+    scheme = PostLNInit(Depths(6, 4))
+    found = [scheme.gain(Place(Side.ENCODER, i), Sublayer.FFN, Role.FC1) for i in range(6)]
+    assert found == pytest.approx([1 / 6, 1 / 5, 1 / 4, 1 / 3, 1 / 2, 1.0])
+    assert scheme.gain(Place(Side.DECODER, 0), Sublayer.SELF_ATTN, Role.Q_PROJ) == 0.25
+
+
+def test_a_recorded_alpha_outlives_a_change_of_depth() -> None:
+    scheme = DeepNorm(Depths(3, 3), {Side.ENCODER: 1.999, Side.DECODER: 2.711})
+    assert scheme.alphas == {Side.ENCODER: 1.999, Side.DECODER: 2.711}
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_every_scheme_builds_and_describes_itself(name: str) -> None:
+    scheme = scheme_class(name)(Depths(4, 2))
+    assert name in repr(scheme)
+    assert scheme.summary
+    residuals = scheme.build_residuals(
+        Place(Side.DECODER, 1), (Sublayer.SELF_ATTN, Sublayer.FFN), 8
+    )
+    assert set(residuals) == {Sublayer.SELF_ATTN, Sublayer.FFN}
+
+
+def test_an_unknown_scheme_is_refused_with_the_known_names() -> None:
+    with pytest.raises(ConfigurationError, match=r"deepnrom is unknown.*deepnorm, post-ln"):
+        scheme_class("deepnrom")
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), [(0, 0), (-1, 3)])
+def test_depths_without_a_layer_are_refused(encoder: int, decoder: int) -> None:
+    with pytest.raises(ValueError, match="depths must be positive"):
+        Depths(encoder, decoder)
+
+
+class ScaledBranch(Residual):
+    """x + scale G(x), the scale shared by a layer's sublayers, as ReZero has it."""
+
+    def __init__(self, scale: nn.Parameter) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def leave(self, x: Tensor, branch: Tensor, norm: object, dropout: object) -> Tensor:
+        return x + self.scale * branch
+
+
+class Shift(nn.Module):
+    """x + shift, R-Fixup's scalar bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.shift
+
+
+class HeadScale(nn.Module):
+    """One factor a head, as NormFormer has it."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(heads))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale[:, None, None]
+
+
+class EverythingScheme(ResidualScheme):
+    """Uses every hook of the contract at once: what later methods need must reach the layers."""
+
+    name = "everything"
+    summary = "a test"
+    norm = NormPlacement.NONE
+    bias = False
+
+    def build_residuals(
+        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
+    ) -> dict[Sublayer, Residual]:
+        shared = nn.Parameter(torch.zeros(()))
+        return {sublayer: ScaledBranch(shared) for sublayer in sublayers}
+
+    def build_head_transform(self, place: Place, sublayer: Sublayer, num_heads: int) -> nn.Module:
+        return HeadScale(num_heads)
+
+    def build_ffn_transforms(self, place: Place, ffn_dim: int) -> tuple[nn.Module, nn.Module]:
+        return Shift(), nn.LayerNorm(ffn_dim)
+
+    def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
+        return 0.0 if role is Role.FC2 else 1.0
+
+
+def test_the_contract_carries_branch_scales_shifts_head_scales_and_missing_biases() -> None:
+    shape = LayerShape(8, 16, 2, 8, 0.0, 0.0, 0.0, "relu")
+    scheme = EverythingScheme(Depths(1, 1))
+    layer = DecoderLayer(shape, scheme, Place(Side.DECODER, 0))
+    layer.initialise(scheme)
+    names = dict(layer.named_parameters())
+    assert not [name for name in names if name.endswith("proj.bias") or "layer_norm" in name]
+    assert {"self_attn.head_transform.scale", "pre_activation_transform.shift"} <= set(names)
+    assert sum(name.startswith("residuals") for name in names) == 1  # one scalar, shared
+    assert not layer.fc2.weight.any()
+    x, source = torch.randn(2, 3, 8), torch.randn(2, 4, 8)
+    with torch.no_grad():
+        assert torch.equal(layer(x, source)[0], x)  # ReZero is the identity at the start
+        layer.residuals["self_attn"].scale.fill_(1.0)
+        assert not torch.equal(layer(x, source)[0], x)
+
+
+def test_an_encoder_layer_without_norms_has_none() -> None:
+    shape = LayerShape(8, 16, 2, 8, 0.0, 0.0, 0.0, "relu")
+    layer = EncoderLayer(shape, EverythingScheme(Depths(1, 1)), Place(Side.ENCODER, 0))
+    assert layer.self_attn_layer_norm is None
+    assert layer.final_layer_norm is None
