@@ -31,6 +31,13 @@ die() {
     exit 2
 }
 
+# The absolute path of the Python environment: the active one, otherwise VENV, otherwise .venv in the project.
+environment_dir() {
+    local place=${VIRTUAL_ENV:-${VENV:-$ROOT/.venv}}
+    [[ $place == /* ]] || place=$PWD/$place
+    printf '%s' "$place"
+}
+
 # Set up the environment if needed (silent when nothing changed) and put it first on PATH.
 # DEEPNET_SKIP_SETUP=1 trusts the environment that is on PATH already (tests, containers).
 activate_environment() {
@@ -38,8 +45,6 @@ activate_environment() {
         return
     fi
     bash "$ROOT/scripts/setup.sh"
-    if [[ -z ${VIRTUAL_ENV:-} ]]; then
-        export VIRTUAL_ENV=${VENV:-$ROOT/.venv}
-        export PATH=$VIRTUAL_ENV/bin:$PATH
-    fi
+    VIRTUAL_ENV=$(environment_dir)
+    export VIRTUAL_ENV PATH=$VIRTUAL_ENV/bin:$PATH
 }

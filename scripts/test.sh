@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Check the project: ruff, mypy and shellcheck, then the tests on all cores. Sets up the environment on first use.
+#
+# Prints what each check found and closes with pytest's own summary line.
+# Exit status: 0 if everything passed; pytest's if tests failed; 1 if only another check failed.
+#
+# Usage: bash scripts/test.sh [--all] [pytest's arguments]
+#   --all   also the slow tests, which train until a model has learnt something
+#
+# Variables (with their defaults):
+#   JOBS=auto   processes that run tests; auto is one a core
+#
+# Examples: bash scripts/test.sh
+#           bash scripts/test.sh tests/unit -k alpha
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+help_if_asked "$@"
+
+selection=()
+if [[ ${1:-} == --all ]]; then
+    selection=(-m "slow or not slow")
+    shift
+fi
+activate_environment
+cd "$ROOT"
+
+failed=()
+check() {
+    local name=$1
+    shift
+    if ! "$@"; then
+        failed+=("$name")
+    fi
+}
+
+check "ruff (lint)" ruff check --quiet
+check "ruff (format: 'ruff format' mends it)" ruff format --check --quiet
+check "mypy" mypy --no-error-summary
+check "shellcheck" shellcheck scripts/*.sh scripts/lib/*.sh .ci/run
+for name in "${failed[@]}"; do
+    log "FAILED: $name"
+done
+[[ ${#failed[@]} -gt 0 ]] || log "ruff, mypy and shellcheck are clean"
+
+# The workers share the cores: one thread each.
+export OMP_NUM_THREADS=1
+status=0
+python -m pytest -n "${JOBS:-auto}" --dist worksteal "${selection[@]}" "$@" || status=$?
+if [[ $status -eq 0 && ${#failed[@]} -gt 0 ]]; then
+    status=1
+fi
+exit "$status"
