@@ -13,7 +13,8 @@ from .errors import show_in_one_line
 
 FAIRSEQ = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
 
-# Warnings about fairseq's own code that its users can do nothing about: category, start of the message.
+# Warnings about fairseq's own code that its users can do nothing about: category, start of the
+# message.
 KNOWN_WARNINGS: tuple[tuple[type[Warning], str], ...] = (
     (FutureWarning, r"`torch\.cuda\.amp\.autocast"),
     (FutureWarning, r"`torch\.cuda\.amp\.GradScaler"),
@@ -38,8 +39,9 @@ def apply() -> None:
 def require_fairseq() -> None:
     """Refuse a fairseq that is known to compute something else; ImportError says what to install.
 
-    fairseq 0.12.2 bypasses a layer's residual connection at inference (its fast path), so that alpha is
-    silently lost; and it cannot be imported on Python 3.11. Its repaired release has another name on PyPI.
+    fairseq 0.12.2 bypasses a layer's residual connection at inference (its fast path), so that
+    alpha is silently lost; and it cannot be imported on Python 3.11. Its repaired release has
+    another name on PyPI.
     """
     try:
         found = importlib.metadata.version("fairseq-fixed")
@@ -56,11 +58,11 @@ def require_fairseq() -> None:
 
 
 def checkpoint_globals() -> tuple[Any, ...]:
-    """The classes beyond torch's own that fairseq's checkpoints hold, for torch's weights-only loader.
+    """What fairseq's checkpoints hold beyond torch's own classes, for the weights-only loader.
 
     Found by torch.serialization.get_unsafe_globals_in_checkpoint on checkpoints of every optimiser,
-    scheduler and configuration style: the model's Namespace, and, with --eval-bleu, the integer arrays of
-    the BLEU counts in the meters. Any other class stays refused.
+    scheduler and configuration style: the model's Namespace, and, with --eval-bleu, the integer
+    arrays of the BLEU counts in the meters. Any other class stays refused.
     """
     array_rebuilder = np.zeros(0).__reduce__()[0]  # numpy moved it between its versions
     dtypes = {type(np.dtype(kind)) for kind in (np.int64, np.float64)}

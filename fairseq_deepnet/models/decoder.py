@@ -7,11 +7,10 @@ from itertools import count
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules import LayerNorm
+from torch import Tensor, nn
 
 from ..modules import ActivationCheckpointing, DecoderLayer, DecodingCache, run_layers
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
@@ -46,7 +45,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         scheme.initialise_ends(Side.DECODER, self)
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> DecoderLayer:
-        """The next layer from the bottom; its weights are drawn by the scheme unless `--init stock`."""
+        """The next layer from the bottom, with the scheme's weights unless `--init stock`."""
         place = Place(Side.DECODER, next(self._next_layer))
         layer = DecoderLayer(layer_shape(cfg, Side.DECODER), self.scheme, place)
         if cfg.init == "scheme":
@@ -94,7 +93,8 @@ class DeepNetDecoder(TransformerDecoderBase):
 
         Args:
             full_context_alignment: let every target position see all others.
-            alignment_layer: whose cross-attention "attn" shows; the top where only `need_attn` asks.
+            alignment_layer: whose cross-attention "attn" shows; the top where only `need_attn`
+                asks.
             alignment_heads: how many heads it averages, from the first; all where None.
             return_all_hiddens: fill "inner_states" with the states [T, B, C], the embedding first.
         """
@@ -110,7 +110,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         source, source_mask = source_and_mask(encoder_out, cache)
         alignment: list[Tensor] = []
 
-        def apply(layer: nn.Module, h: Tensor) -> Tensor:
+        def apply(layer: Any, h: Tensor) -> Tensor:
             aligned = layer.place.layer == alignment_layer
             h, weights = self.run(layer, h, source, mask, source_mask, causal, cache, aligned)
             if weights is not None:
@@ -130,7 +130,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         }
 
     def embed(self, tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
-        """Embeddings with positions [B, T, C] of tokens [B, T]; of the newest alone while decoding."""
+        """Embeddings [B, T, C] of tokens [B, T]; of the newest alone while decoding."""
         positions = None
         if self.embed_positions is not None:
             positions = self.embed_positions(tokens, incremental_state=incremental_state)
@@ -149,7 +149,7 @@ class DeepNetDecoder(TransformerDecoderBase):
     def self_mask(
         self, tokens: Tensor, decoding: bool, full_context: bool
     ) -> tuple[Tensor | None, bool]:
-        """Self-attention's mask [B, 1, T, T] (True = may attend) or None, and whether it is just causal.
+        """Self-attention's mask [B, 1, T, T] (True = may attend) or None, and whether just causal.
 
         Padding on the right needs no mask: the causal one hides it from every real position.
         """
@@ -192,7 +192,7 @@ def new_cache(encoder_out: EncoderOut) -> DecodingCache:
 def source_and_mask(
     encoder_out: EncoderOut, cache: DecodingCache | None
 ) -> tuple[Tensor, Tensor | None]:
-    """The encoder's output [B, S, C], once a sentence, and its mask [B, 1, 1, S] (None: no padding)."""
+    """The encoder's output [B, S, C], once a sentence, and its mask [B, 1, 1, S] or None."""
     source = encoder_out["encoder_out"][0].transpose(0, 1)
     if cache is not None and cache.length:
         return source, cache.source_mask

@@ -1,18 +1,17 @@
 """`--arch deepnet_transformer`: the encoder-decoder, and its named shapes.
 
-Each shape derives from a parent and says only what differs. paper = Wang et al. 2022, arXiv 2203.00555.
+Each shape derives from a parent and says only what differs. "Paper" is arXiv 2203.00555.
 """
 
 import logging
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from torch import Tensor, nn
-
 from fairseq.data import Dictionary
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import TransformerModel, base_architecture
 from fairseq.tasks import FairseqTask
+from torch import Tensor, nn
 
 from ..schemes import DEFAULT_SCHEME, SCHEMES, Depths, ResidualScheme, Side, scheme_class
 from .decoder import DeepNetDecoder
@@ -24,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @register_model("deepnet_transformer")
 class DeepNetTransformerModel(TransformerModel):
-    """fairseq's Transformer with the residual connections and initial weights of a chosen scheme."""
+    """fairseq's Transformer with the residuals and initial weights of a chosen scheme."""
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -39,15 +38,16 @@ class DeepNetTransformerModel(TransformerModel):
         parser.add_argument(
             "--init",
             metavar="{scheme,stock}",
-            help="initial weights: the scheme's own (default), or, for post-ln and pre-ln, fairseq's",
+            help="initial weights: the scheme's (default) or, for post-ln and pre-ln, fairseq's",
         )
 
     @classmethod
     def build_model(cls, args: Namespace, task: FairseqTask) -> "DeepNetTransformerModel":
         """Check the options, fix alpha for good, and build.
 
-        alpha goes into `args`, hence into every checkpoint: --encoder-layers-to-keep shortens a trained
-        stack when it is loaded, and its alpha must stay that of the depth it was trained with.
+        alpha goes into `args`, hence into every checkpoint: --encoder-layers-to-keep shortens a
+        trained stack when it is loaded, and its alpha must stay that of the depth it was trained
+        with.
 
         Raises:
             ConfigurationError: for options that contradict each other or cannot be honoured.
@@ -99,7 +99,7 @@ class DeepNetTransformerModel(TransformerModel):
 
 
 def scheme_of(args: Any) -> ResidualScheme:
-    """The scheme of a model: as recorded in its checkpoint, else from the depths that were asked for."""
+    """The scheme of a model: as its checkpoint recorded it, else from the depths asked for."""
     asked_for = (args.encoder_layers, args.decoder_layers)
     encoder, decoder = getattr(args, "residual_depths", None) or asked_for
     recorded = getattr(args, "residual_alphas", None)
@@ -134,7 +134,7 @@ def default_depth(args: Namespace, layers: int) -> None:
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer")
 def deepnet_transformer(args: Namespace) -> None:
-    """512/2048/8, 6L-6L: the base shape of the paper (Tables 4 to 7) and of fairseq's transformer."""
+    """512/2048/8, 6L-6L: the base shape of the paper (Tables 4 to 7) and of fairseq."""
     default(args, residual_scheme=DEFAULT_SCHEME, init="scheme")
     default_shape(args, 512, 2048, 8)
     default_depth(args, 6)

@@ -7,11 +7,10 @@ from itertools import count
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules import LayerNorm
+from torch import Tensor, nn
 
 from ..modules import ActivationCheckpointing, EncoderLayer, run_layers
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
@@ -45,7 +44,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         scheme.initialise_ends(Side.ENCODER, self)
 
     def build_encoder_layer(self, cfg: Any) -> EncoderLayer:
-        """The next layer from the bottom; its weights are drawn by the scheme unless `--init stock`."""
+        """The next layer from the bottom, with the scheme's weights unless `--init stock`."""
         place = Place(Side.ENCODER, next(self._next_layer))
         layer = EncoderLayer(layer_shape(cfg, Side.ENCODER), self.scheme, place)
         if cfg.init == "scheme":
@@ -86,7 +85,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         }
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Rows in a new order [R]; notes when that only repeats each sentence for its hypotheses."""
+        """Rows in a new order [R]; notes if that only repeats sentences for their hypotheses."""
         batch = encoder_out["encoder_out"][0].size(1)
         reordered: EncoderOut = super().reorder_encoder_out(encoder_out, new_order)
         repeats, rest = divmod(new_order.numel(), batch)
@@ -96,6 +95,8 @@ class DeepNetEncoder(TransformerEncoderBase):
                 reordered["hypotheses_per_sentence"] = [repeats]
         return reordered
 
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    def upgrade_state_dict_named(
+        self, state_dict: dict[str, Tensor], name: str
+    ) -> dict[str, Tensor]:
         """Nothing to upgrade: our parameters have had fairseq's present names from the start."""
         return state_dict

@@ -7,7 +7,7 @@ from ..errors import ConfigurationError
 from ..modules import LayerShape
 from ..schemes import NormPlacement, Side, scheme_class
 
-# Stock options that this plugin's layers do not implement: attribute, option as typed, its neutral values.
+# Stock options that our layers do not implement: attribute, option as typed, neutral values.
 UNSUPPORTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("quant_noise_pq", "--quant-noise-pq", (0, None)),
     ("quant_noise_scalar", "--quant-noise-scalar", (0, None)),
@@ -27,7 +27,7 @@ UNSUPPORTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
 
 
 def check_options(args: Namespace) -> None:
-    """Refuse what cannot be built or honoured; ConfigurationError names the option and the remedy."""
+    """Refuse what cannot be honoured; the ConfigurationError names the option and the remedy."""
     scheme = scheme_class(args.residual_scheme)
     for attribute, option, neutral in UNSUPPORTED:
         value = getattr(args, attribute, None)
@@ -38,8 +38,8 @@ def check_options(args: Namespace) -> None:
             )
     if getattr(args, "ddp_backend", None) == "fully_sharded":
         raise ConfigurationError(
-            "--ddp-backend fully_sharded (fairscale) is not supported; use --ddp-backend pytorch_ddp"
-            " or legacy_ddp, with --checkpoint-activations to save memory"
+            "--ddp-backend fully_sharded (fairscale) is not supported; use --ddp-backend"
+            " pytorch_ddp or legacy_ddp, with --checkpoint-activations to save memory"
         )
     for side in Side:
         check_shape(args, side)

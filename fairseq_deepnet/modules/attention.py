@@ -1,6 +1,6 @@
 """Multi-head attention on torch's scaled_dot_product_attention, with fairseq's parameter names.
 
-Shapes: B = batch, T = queries, S = keys, C = channels, H = heads, D = C / H. All tensors are batch first.
+Shapes: B = batch, T = queries, S = keys, C = channels, H = heads, D = C / H. Batch comes first.
 """
 
 import math
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 class MultiheadAttention(nn.Module):
     """softmax(Q K^T / sqrt(D)) V over H heads, then out_proj.
 
-    Keys and values are projected by a call of their own (`project`), so that the caller may keep them: the
-    decoder projects a source sentence once, and one new target position a step.
+    Keys and values are projected by a call of their own (`project`), so that the caller may keep
+    them: the decoder projects a source sentence once, and one new target position a step.
 
     Args:
         embed_dim: C of queries and output.
@@ -76,7 +76,7 @@ class MultiheadAttention(nn.Module):
         """Attend from x [B, T, C] to key and value [B, H, S, D]; gives [B, T, C].
 
         Args:
-            mask: boolean, True = may attend, broadcastable to [B, H, T, S]. Every query needs one True.
+            mask: boolean, broadcastable to [B, H, T, S]; True = may attend, one at least a query.
             causal: query t sees keys 0..t; excludes `mask`.
         """
         heads = F.scaled_dot_product_attention(

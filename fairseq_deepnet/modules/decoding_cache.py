@@ -1,7 +1,7 @@
 """Keys and values that the decoder keeps while beam search writes sentences one position a step.
 
-Shapes: R = rows (hypotheses), B = sentences, K = R / B hypotheses a sentence, H = heads, D = head channels,
-T = target positions so far, S = source positions.
+Shapes: R = rows (hypotheses), B = sentences, K = R / B hypotheses a sentence, H = heads, D = head
+channels, T = target positions so far, S = source positions.
 """
 
 from collections.abc import Callable
@@ -15,9 +15,10 @@ KeysValues = tuple[Tensor, Tensor]
 class DecodingCache:
     """What one decoder remembers between steps.
 
-    The hypotheses of a sentence share its source keys and values: they are projected once a sentence and
-    never copied for each beam, nor re-ordered when beams change places. Target keys and values grow in a
-    buffer that doubles, so that a step copies one position and not the whole past.
+    The hypotheses of a sentence share its source keys and values: they are projected once a
+    sentence and never copied for each beam, nor re-ordered when beams change places. Target keys
+    and values grow in a buffer that doubles, so that a step copies one position and not the whole
+    past.
     """
 
     INITIAL_CAPACITY = 32  # positions; doubled when full
@@ -30,7 +31,7 @@ class DecodingCache:
         self._source: dict[int, KeysValues] = {}  # layer -> two of [B, H, S, D]
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
-        """Store a step's key and value [R, H, 1, D] of a layer; gives all so far, [R, H, T + 1, D]."""
+        """Store a layer's new key and value [R, H, 1, D]; gives all so far, [R, H, T + 1, D]."""
         end = self.length + key.size(2)
         buffer = self._target.get(layer)
         if buffer is None or buffer.size(3) < end:
@@ -78,7 +79,7 @@ class DecodingCache:
         return reordered
 
     def _reorder_source(self, new_order: Tensor) -> None:
-        """Follow sentences that ended; give up sharing only if a sentence's rows were torn apart."""
+        """Follow sentences that ended; share no more if a sentence's rows were torn apart."""
         if not self._source:
             return
         group = self.hypotheses_per_sentence

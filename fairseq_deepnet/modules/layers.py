@@ -1,19 +1,19 @@
-"""Encoder and decoder layers: attention and feed-forward branches, joined as a residual scheme says.
+"""Encoder and decoder layers: attention and feed-forward, joined as a residual scheme says.
 
-Shapes: B = batch, T = target length, S = source length, C = channels, F = feed-forward width, H = heads.
-All tensors are batch first. Parameter names are fairseq's, so that checkpoints are interchangeable.
+Shapes: B = batch, T = target length, S = source length, C = channels, F = feed-forward width,
+H = heads. Batch comes first. Parameter names are fairseq's: checkpoints are interchangeable.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-from torch import Tensor, nn
+from typing import cast
 
 from fairseq import utils
 from fairseq.modules import LayerNorm
 from fairseq.modules.fairseq_dropout import FairseqDropout
+from torch import Tensor, nn
 
-from ..schemes import NormPlacement, Place, ResidualScheme, Role, Sublayer
+from ..schemes import NormPlacement, Place, Residual, ResidualScheme, Role, Sublayer
 from .attention import MultiheadAttention
 from .decoding_cache import DecodingCache
 
@@ -40,10 +40,11 @@ class LayerShape:
 
 
 class TransformerLayer(nn.Module):
-    """What both kinds of layer share: a feed-forward branch, residuals, and their initial weights."""
+    """What both kinds of layer share: a feed-forward branch, residuals, and initial weights."""
 
     sublayers: tuple[Sublayer, ...]
     self_attn: MultiheadAttention
+    self_attn_layer_norm: nn.Module | None
 
     def __init__(self, shape: LayerShape, scheme: ResidualScheme, place: Place) -> None:
         super().__init__()
@@ -82,6 +83,10 @@ class TransformerLayer(nn.Module):
     def build_norm(shape: LayerShape, scheme: ResidualScheme) -> nn.Module | None:
         return None if scheme.norm is NormPlacement.NONE else LayerNorm(shape.embed_dim)
 
+    def residual(self, sublayer: Sublayer) -> Residual:
+        """How a branch of this layer joins the residual stream."""
+        return cast(Residual, self.residuals[sublayer.value])
+
     def linears(self) -> Iterator[tuple[Sublayer, Role, nn.Linear]]:
         """Every linear map of the layer with its branch and its role there."""
         for sublayer in self.sublayers[:-1]:
@@ -103,7 +108,7 @@ class TransformerLayer(nn.Module):
         cache: DecodingCache | None = None,
     ) -> Tensor:
         """The self-attention sublayer, [B, T, C] -> [B, T, C]."""
-        residual, norm = self.residuals["self_attn"], self.self_attn_layer_norm
+        residual, norm = self.residual(Sublayer.SELF_ATTN), self.self_attn_layer_norm
         h = residual.enter(x, norm)
         key, value = self.self_attn.project(h)
         if cache is not None:
@@ -113,7 +118,7 @@ class TransformerLayer(nn.Module):
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """The feed-forward sublayer, [B, T, C] -> [B, T, C]."""
-        residual, norm = self.residuals["ffn"], self.final_layer_norm
+        residual, norm = self.residual(Sublayer.FFN), self.final_layer_norm
         h = self.fc1(residual.enter(x, norm))
         if self.pre_activation_transform is not None:
             h = self.pre_activation_transform(h)
@@ -138,6 +143,7 @@ class DecoderLayer(TransformerLayer):
 
     sublayers = (Sublayer.SELF_ATTN, Sublayer.ENCODER_ATTN, Sublayer.FFN)
     encoder_attn: MultiheadAttention
+    encoder_attn_layer_norm: nn.Module | None
 
     def forward(
         self,
@@ -174,15 +180,13 @@ class DecoderLayer(TransformerLayer):
         cache: DecodingCache | None,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        residual, norm = self.residuals["encoder_attn"], self.encoder_attn_layer_norm
+        residual, norm = self.residual(Sublayer.ENCODER_ATTN), self.encoder_attn_layer_norm
         h = residual.enter(x, norm)
         if cache is None:
             key, value = self.encoder_attn.project(source)
         else:
-            key, value = cache.source(
-                self.place.layer, lambda: self.encoder_attn.project(source)
-            )
-        # The hypotheses of a sentence are so many more queries to the same keys: [B K, T, C] -> [B, K T, C].
+            key, value = cache.source(self.place.layer, lambda: self.encoder_attn.project(source))
+        # A sentence's hypotheses are more queries to the same keys: [B K, T, C] -> [B, K T, C].
         queries = h.reshape(key.size(0), -1, h.size(-1))
         branch = self.encoder_attn(queries, key, value, mask).view_as(h)
         weights = None

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 class ActivationCheckpointing:
     """Whether a layer keeps its activations for backward or computes them again.
 
-    torch's non-reentrant form is used and not fairseq's wrapper: that one loses the gradients of a layer
-    whose input needs none (frozen embeddings).
+    torch's non-reentrant form is used and not fairseq's wrapper: that one loses the gradients of
+    a layer whose input needs none (frozen embeddings).
 
     Args:
         enabled: keep only each layer's input.

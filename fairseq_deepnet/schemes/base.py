@@ -1,21 +1,19 @@
-"""The contract of a residual scheme: how a sublayer joins the residual stream, and how its weights start.
+"""The contract of a residual scheme: how a sublayer joins the residual stream, how weights start.
 
-A scheme answers five questions, and the layers ask nothing else of it (there is no `if scheme ==` there):
+A scheme answers five questions; the layers ask nothing else (they hold no `if scheme ==`):
 
-1. Where does LayerNorm stand?                `norm` (post, pre or none; pre adds a norm after the stack)
-2. How does a branch join the residual?       `build_residuals`: one module a sublayer, built a layer at a time
-                                              so that sublayers may share a parameter
-3. What else does a sublayer carry?           `build_head_transform`, `build_ffn_transforms`, `bias`
-4. Is a layer's input more than the output    `build_combination`
-   of the layer below?
-5. How does every weight start?               `gain` and `initialise`, `initialise_ends` for what is outside
-                                              the layers
+1. Where does LayerNorm stand? `norm`: post, pre (with one more after the stack), or none.
+2. How does a branch join the residual? `build_residuals`: one module a sublayer, built a layer at
+   a time, so that the sublayers of a layer may share a parameter.
+3. What else does a sublayer carry? `build_head_transform`, `build_ffn_transforms`, `bias`.
+4. Is a layer's input more than the output of the layer below? `build_combination`.
+5. How does every weight start? `gain` and `initialise`; `initialise_ends` outside the layers.
 
 docs/schemes.md walks through each published method in these terms.
 """
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import ClassVar
 
 from torch import nn
@@ -23,14 +21,14 @@ from torch import nn
 from .residual import NoNormResidual, PostNormResidual, PreNormResidual, Residual
 
 
-class Side(str, Enum):
+class Side(StrEnum):
     """The two stacks of an encoder-decoder."""
 
     ENCODER = "encoder"
     DECODER = "decoder"
 
 
-class NormPlacement(str, Enum):
+class NormPlacement(StrEnum):
     """Where LayerNorm stands: after the residual sum, at the start of the branch, or nowhere."""
 
     POST = "post"
@@ -38,7 +36,7 @@ class NormPlacement(str, Enum):
     NONE = "none"
 
 
-class Sublayer(str, Enum):
+class Sublayer(StrEnum):
     """The residual branches of a layer; the values are fairseq's attribute names."""
 
     SELF_ATTN = "self_attn"
@@ -46,7 +44,7 @@ class Sublayer(str, Enum):
     FFN = "ffn"
 
 
-class Role(str, Enum):
+class Role(StrEnum):
     """What a linear map does in its branch; the values are fairseq's attribute names."""
 
     Q_PROJ = "q_proj"
@@ -57,7 +55,8 @@ class Role(str, Enum):
     FC2 = "fc2"
 
 
-# Attn =Theta v w X whatever W_Q and W_K are (paper, Lemma 4.1): these two roles set the size of a branch's output.
+# Attn =Theta v w X whatever W_Q and W_K are (paper, Lemma 4.1): these two roles set the size of a
+# branch's output.
 VALUE_PATH = frozenset({Role.V_PROJ, Role.OUT_PROJ, Role.FC1, Role.FC2})
 
 
@@ -89,7 +88,8 @@ class ResidualScheme:
 
     Args:
         depths: the depths that the model is trained with.
-        alphas: the residual weight of each side, where a checkpoint recorded it; `default_alpha` where not.
+        alphas: the residual weight of each side, where a checkpoint recorded it; `default_alpha`
+            where not.
     """
 
     name: ClassVar[str]
@@ -123,7 +123,7 @@ class ResidualScheme:
     def build_head_transform(
         self, place: Place, sublayer: Sublayer, num_heads: int
     ) -> nn.Module | None:
-        """What acts on the heads' outputs [B, H, T, D] before out_proj (NormFormer's head scale)."""
+        """What acts on the heads' outputs [B, H, T, D] before out_proj (as in NormFormer)."""
         return None
 
     def build_ffn_transforms(
@@ -133,7 +133,7 @@ class ResidualScheme:
         return None, None
 
     def build_combination(self, side: Side, embed_dim: int) -> nn.Module | None:
-        """A module that maps [outputs of all layers so far] to the next layer's input (DLCL), or None."""
+        """What maps the list of all layers' outputs to the next layer's input (as in DLCL)."""
         return None
 
     # How weights start

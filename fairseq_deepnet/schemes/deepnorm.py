@@ -1,4 +1,4 @@
-"""DeepNorm: LN(alpha x + G(x)), initial weights scaled by beta (Wang et al. 2022, arXiv 2203.00555)."""
+"""DeepNorm: LN(alpha x + G(x)), initial weights scaled by beta (arXiv 2203.00555, "the paper")."""
 
 from typing import ClassVar, NamedTuple
 
@@ -29,10 +29,11 @@ def gains(encoder_layers: int, decoder_layers: int) -> dict[Side, Gains]:
 
 
 class DeepNorm(ResidualScheme):
-    """Post-LN with the residual scaled up by alpha and the value path's weights scaled down by beta.
+    """Post-LN, the residual scaled up by alpha, the value path's weights scaled down by beta.
 
-    beta is the gain of v_proj, out_proj (self- and cross-attention), fc1 and fc2; q_proj and k_proj keep
-    gain 1 (paper, Fig. 2(a)). Biases, embeddings, LayerNorms and the vocabulary projection are not scaled.
+    beta is the gain of v_proj, out_proj (self- and cross-attention), fc1 and fc2; q_proj and
+    k_proj keep gain 1 (paper, Fig. 2(a)). Biases, embeddings, LayerNorms and the vocabulary
+    projection are not scaled.
     """
 
     name: ClassVar[str] = "deepnorm"

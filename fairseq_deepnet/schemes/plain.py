@@ -24,10 +24,11 @@ class PreLN(ResidualScheme):
 
 
 class PostLNInit(ResidualScheme):
-    """Post-LN whose layer l (from 1) starts with every weight scaled by 1 / (N - l + 1) (paper, Section 3).
+    """Post-LN whose layer l (from 1) starts with weights scaled by 1 / (N - l + 1).
 
-    Lower layers start smaller, the opposite of DS-Init. The paper says "the weights of the l-th layer" and
-    does not itemise them: all linear weights are scaled, the decoder's by its own depth.
+    Lower layers start smaller, the opposite of DS-Init. The paper (Section 3) says "the weights of
+    the l-th layer" and does not itemise them: all linear weights are scaled, the decoder's by its
+    own depth.
     """
 
     name: ClassVar[str] = "post-ln-init"

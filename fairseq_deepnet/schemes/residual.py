@@ -1,7 +1,8 @@
-"""How a branch joins the residual stream: `enter` gives the branch its input, `leave` takes its output back.
+"""How a branch joins the residual stream: `enter` gives it its input, `leave` takes its output.
 
-Shapes: x and branch are [B, T, C] (B = batch, T = length, C = channels). LayerNorm and dropout belong to the
-layer, under fairseq's names, and are handed in; a residual owns only what its scheme adds.
+Shapes: x and branch are [B, T, C] (B = batch, T = length, C = channels). LayerNorm and dropout
+belong to the layer, under fairseq's names, and are handed in; a residual owns only what its scheme
+adds.
 """
 
 from collections.abc import Callable

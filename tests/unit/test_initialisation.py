@@ -1,14 +1,14 @@
-"""How every weight of a model starts (paper, Fig. 2(a) and Section 4.3), chosen by role and not by name."""
+"""How every weight of a model starts (paper, Fig. 2(a)), chosen by role and not by name."""
 
 import math
 from typing import Any
 
 import pytest
 import torch
-from tests.support.models import BuildModel
 from torch import nn
 
 from fairseq_deepnet.schemes import Side, gains
+from tests.support.models import BuildModel
 
 DEPTHS = [(6, 6), (18, 18), (12, 3), (2, 7)]
 SCALED = {"v_proj", "out_proj", "fc1", "fc2"}
@@ -40,7 +40,8 @@ def test_deepnorm_weights_have_the_xavier_std_times_their_gain(
             for name, linear in found.items():
                 gain = expected[side].beta if name.split(".")[-1] in SCALED else 1.0
                 std = gain * xavier_std(linear.weight)
-                # 16,384 draws and more: the standard error of a std is std / sqrt(2 n), 4 of them allowed.
+                # 16,384 draws and more: the standard error of a std is std / sqrt(2 n), 4 of them
+                # allowed.
                 tolerance = 4 / math.sqrt(2 * linear.weight.numel())
                 assert linear.weight.std().item() == pytest.approx(std, rel=tolerance), name
                 assert abs(linear.weight.mean().item()) < 4 * std / linear.weight.numel() ** 0.5

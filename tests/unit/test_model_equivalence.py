@@ -4,9 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.models import BuildModel
-from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
+from fairseq.modules.transformer_layer import (
+    TransformerDecoderLayerBase,
+    TransformerEncoderLayerBase,
+)
 from torch import Tensor, nn
+
+from tests.support.models import BuildModel
 
 Batch = dict[str, Tensor]
 
@@ -24,7 +28,7 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 def loss_of(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy of the next token, of real positions alone: what padding computes is nobody's."""
+    """Cross-entropy of the next token over real positions alone."""
     logits, _ = model(**batch)
     inputs = batch["prev_output_tokens"]
     target = inputs.roll(-1, dims=1).masked_fill(inputs.eq(1), 1)

@@ -1,13 +1,13 @@
-"""What must not change a sentence's output: padding, company, beams, caching, checkpointing, precision."""
+"""What must not change an output: padding, company, beams, caching, checkpointing, precision."""
 
 from typing import Any
 
 import pytest
 import torch
-from tests.support.models import BuildModel
 from torch import Tensor
 
 from fairseq_deepnet.schemes import SCHEMES
+from tests.support.models import BuildModel
 
 Batch = dict[str, Tensor]
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}

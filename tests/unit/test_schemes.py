@@ -1,4 +1,4 @@
-"""The schemes' arithmetic, against the paper's formulas, and the contract for schemes yet to come."""
+"""The schemes' arithmetic against the paper's formulas, and the contract for later schemes."""
 
 import math
 
@@ -24,7 +24,8 @@ from fairseq_deepnet.schemes import (
     scheme_class,
 )
 
-# Computed by hand from Fig. 2(b) of arXiv 2203.00555 for N = M: (layers, encoder alpha, beta, decoder alpha, beta).
+# Computed by hand from Fig. 2(b) of arXiv 2203.00555 for N = M: (layers, encoder alpha, beta,
+# decoder alpha, beta).
 PUBLISHED = [
     (6, 1.418, 0.497, 2.060, 0.343),
     (10, 1.663, 0.424, 2.340, 0.302),

@@ -1,0 +1,86 @@
+"""Running the project's shell scripts, with fake commands where the real ones would take long."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class FakeBin:
+    """A folder of fake commands, to be put first on PATH. Each records how it is called.
+
+    `calls("pip")` gives one list of arguments for every call of the fake `pip`, in order.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "bin"
+        self.records = folder / "records"
+        self.folder.mkdir()
+        self.records.mkdir()
+
+    def add(self, name: str, body: str = "", *, stdout: str = "", status: int = 0) -> Path:
+        """A fake that runs `body` (bash; sees the arguments), prints `stdout`, ends with `status`."""
+        path = self.folder / name
+        record = shlex.quote(str(self.records / name))
+        path.write_text(
+            "#!/bin/bash\n"
+            f'printf "%s\\0" "$#" "$@" >>{record}\n'
+            f"{body}\n"
+            f"printf %s {shlex.quote(stdout)}\n"
+            f"exit {status}\n"
+        )
+        path.chmod(0o755)
+        return path
+
+    def calls(self, name: str) -> list[list[str]]:
+        """The arguments of every call so far; empty if it was never called."""
+        record = self.records / name
+        fields = record.read_text().split("\0")[:-1] if record.exists() else []
+        calls = []
+        while fields:
+            end = 1 + int(fields[0])
+            calls.append(fields[1:end])
+            fields = fields[end:]
+        return calls
+
+    def path(self, *others: Path | str) -> str:
+        """A PATH of the fakes, then `others` (default: this Python's folder, then the real PATH)."""
+        rest = others or (Path(sys.executable).parent, os.environ["PATH"])
+        return os.pathsep.join(map(str, (self.folder, *rest)))
+
+
+def run_script(
+    script: str | Path,
+    *arguments: str | Path,
+    env: dict[str, str] | None = None,
+    path: str | None = None,
+    cwd: Path | None = None,
+    timeout: float = 120,
+) -> subprocess.CompletedProcess[str]:
+    """Run a script of scripts/ (or an absolute path) without set-up, and give back what it said.
+
+    `env` adds to the environment of the tests, `path` replaces its PATH, whose first folder is
+    otherwise that of the Python which runs the tests.
+    """
+    environment = {
+        **os.environ,
+        "DEEPNET_SKIP_SETUP": "1",
+        "OMP_NUM_THREADS": "1",
+        "PATH": path or os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+        **(env or {}),
+    }
+    return subprocess.run(
+        ["bash", str(ROOT / "scripts" / script), *map(str, arguments)],
+        env=environment,
+        cwd=cwd or ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )

@@ -1,0 +1,127 @@
+"""Architectures by name, options that are refused, and what a checkpoint must carry."""
+
+import subprocess
+import sys
+from argparse import Namespace
+from typing import Any
+
+import pytest
+from fairseq.models import ARCH_CONFIG_REGISTRY
+
+from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.schemes import Side, gains
+from tests.support.models import BuildModel
+
+# arch: width, feed-forward width, heads, layers a side. Paper, Tables 2 to 8 and Fig. 5.
+SHAPES = {
+    "deepnet_transformer": (512, 2048, 8, 6),
+    "deepnet_transformer_tiny": (64, 128, 2, 6),
+    "deepnet_transformer_iwslt_de_en": (512, 2048, 8, 6),
+    "deepnet_transformer_wmt_en_de": (512, 2048, 8, 6),
+    "deepnet_transformer_wmt_en_de_768": (768, 3072, 12, 6),
+    "deepnet_transformer_wmt_en_de_1024": (1024, 4096, 16, 6),
+    "deepnet_transformer_opus100_12": (512, 2048, 8, 6),
+    "deepnet_transformer_opus100_20": (512, 2048, 8, 10),
+    "deepnet_transformer_opus100_100": (512, 2048, 8, 50),
+    "deepnet_transformer_opus100_200": (512, 2048, 8, 100),
+    "deepnet_transformer_opus100_1000": (512, 2048, 8, 500),
+    "deepnet_transformer_mm102": (1024, 4096, 16, 100),
+}
+
+
+def test_every_registered_arch_is_in_the_table() -> None:
+    ours = {name for name in ARCH_CONFIG_REGISTRY if name.startswith("deepnet_transformer")}
+    assert ours == set(SHAPES)
+
+
+@pytest.mark.parametrize("arch", SHAPES)
+def test_an_arch_has_the_shape_of_the_paper(arch: str) -> None:
+    args = Namespace()
+    ARCH_CONFIG_REGISTRY[arch](args)
+    for side in ("encoder", "decoder"):
+        found = tuple(
+            getattr(args, f"{side}_{size}")
+            for size in ("embed_dim", "ffn_embed_dim", "attention_heads", "layers")
+        )
+        assert found == SHAPES[arch]
+    assert args.residual_scheme == "deepnorm"
+
+
+@pytest.mark.parametrize("arch", SHAPES)
+def test_an_arch_keeps_what_the_user_asked_for(arch: str) -> None:
+    args = Namespace(encoder_layers=9, decoder_embed_dim=40, dropout=0.0, residual_scheme="pre-ln")
+    ARCH_CONFIG_REGISTRY[arch](args)
+    assert (args.encoder_layers, args.decoder_embed_dim) == (9, 40)
+    assert (args.dropout, args.residual_scheme) == (0.0, "pre-ln")
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"residual_scheme": "deepnrom"}, "deepnrom is unknown; choose one of deepnorm"),
+    ({"encoder_normalize_before": True}, "--encoder-normalize-before contradicts .* deepnorm"),
+    ({"decoder_normalize_before": True}, "--decoder-normalize-before contradicts .* deepnorm"),
+    ({"decoder_attention_heads": 5}, "--decoder-attention-heads 5 does not divide .* 32"),
+    ({"encoder_attention_heads": 0}, "--encoder-attention-heads 0 does not divide"),
+    ({"encoder_layers": 0}, "--encoder-layers 0: a stack needs at least one layer"),
+    ({"decoder_layers": -2}, "--decoder-layers -2"),
+    ({"init": "stock"}, "--init stock contradicts --residual-scheme deepnorm"),
+    ({"init": "zero"}, "--init zero is unknown; choose scheme or stock"),
+    ({"no_decoder_final_norm": True}, "--no-decoder-final-norm means nothing"),
+    ({"quant_noise_pq": 0.1}, "--quant-noise-pq 0.1 is not supported"),
+    ({"cross_self_attention": True}, "--cross-self-attention True is not supported"),
+    ({"no_cross_attention": True}, "--no-cross-attention"),
+    ({"adaptive_input": True}, "--adaptive-input"),
+    ({"base_layers": 1}, "--base-layers 1"),
+    ({"scale_fc": True}, "--scale-fc"),
+    ({"ddp_backend": "fully_sharded"}, "--ddp-backend fully_sharded"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED, ids=lambda v: "".join(v)[:40])
+def test_what_cannot_be_honoured_is_refused_by_name(
+    options: dict[str, Any], message: str, model_builder: BuildModel
+) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        model_builder(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_pre_ln_flags_agree_with_pre_ln(model_builder: BuildModel) -> None:
+    flags = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+    model = model_builder(residual_scheme="pre-ln", **flags)
+    assert model.encoder.layer_norm is not None
+    assert model.decoder.layer_norm is not None
+    bare = model_builder(residual_scheme="pre-ln", no_decoder_final_norm=True)
+    assert bare.decoder.layer_norm is None
+
+
+def test_pruning_layers_keeps_the_alpha_of_the_trained_depth(model_builder: BuildModel) -> None:
+    trained = [gains(6, 4)[side].alpha for side in Side]
+    whole = model_builder(encoder_layers=6, decoder_layers=4)
+    recorded = {name: getattr(whole.args, name) for name in ("residual_depths", "residual_alphas")}
+    assert recorded == {"residual_depths": [6, 4], "residual_alphas": trained}
+    kept = {"encoder_layers": 6, "decoder_layers": 4, "encoder_layers_to_keep": "0,3"}
+    for options in (kept, kept | recorded, recorded | {"encoder_layers": 2, "decoder_layers": 4}):
+        pruned = model_builder(**options)
+        assert len(pruned.encoder.layers) == 2
+        assert pruned.encoder.layers[1].residuals["ffn"].alpha == trained[0]
+        assert pruned.decoder.layers[1].residuals["ffn"].alpha == trained[1]
+        assert pruned.args.residual_depths == [6, 4]
+
+
+def test_the_printed_model_stays_short_however_deep(model_builder: BuildModel) -> None:
+    model = model_builder(encoder_layers=60, decoder_layers=60)
+    text = repr(model)
+    assert text.count("\n") < 80
+    assert "60 x" in text
+    assert "alpha=" in text
+
+
+def test_a_configuration_error_on_the_command_line_is_one_line() -> None:
+    code = (
+        "import fairseq_deepnet\n"
+        "from fairseq_deepnet.errors import ConfigurationError\n"
+        "raise ConfigurationError('--x contradicts --y; leave out --x')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "fairseq_deepnet: error: --x contradicts --y; leave out --x\n"
