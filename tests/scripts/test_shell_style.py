@@ -1,0 +1,66 @@
+"""Every script: valid bash, strict, documented; --help answers at once and sets nothing up."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.shell import ROOT, FakeBin, run_script
+
+SCRIPTS = sorted((ROOT / "scripts").glob("*.sh"))
+ALL = [*SCRIPTS, *sorted((ROOT / "scripts" / "lib").glob("*.sh")), ROOT / ".ci" / "run"]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("script", ALL, ids=name)
+def test_bash_can_parse_the_script(script: Path) -> None:
+    checked = subprocess.run(
+        ["bash", "-n", str(script)], capture_output=True, text=True, check=False
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, ROOT / ".ci" / "run"], ids=name)
+def test_script_starts_with_its_header_and_is_strict(script: Path) -> None:
+    lines = script.read_text(encoding="utf-8").splitlines()
+    code = [line for line in lines if not line.startswith("#")]
+    assert lines[0] == "#!/usr/bin/env bash"
+    assert lines[1].startswith("# ")
+    assert code[0] == "set -euo pipefail"
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=name)
+def test_help_prints_the_header_without_setting_anything_up(
+    script: Path, fake_bin: FakeBin
+) -> None:
+    commands = ("python", "python3", "pip", "deepnet", "fairseq-train", "fairseq-preprocess")
+    for command in commands:
+        fake_bin.add(command)
+    started = time.monotonic()
+    absent = str(fake_bin.folder / "absent")
+    environment = {"DEEPNET_SKIP_SETUP": "0", "VIRTUAL_ENV": absent}
+    shown = run_script(script, "--help", env=environment, path=fake_bin.path("/usr/bin", "/bin"))
+    header = re.match(r"#!.*\n((?:#.*\n)+)", script.read_text(encoding="utf-8"))
+    assert header is not None
+    assert shown.returncode == 0
+    assert shown.stdout == re.sub(r"(?m)^# ?", "", header.group(1))
+    assert shown.stderr == ""
+    assert not any(fake_bin.calls(command) for command in commands)
+    assert not Path(absent).exists()
+    assert time.monotonic() - started < 3
+
+
+def test_ci_runs_the_tests_as_a_user_does() -> None:
+    code = [
+        line
+        for line in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+        if not line.startswith("#")
+    ]
+    assert code[-1] == 'bash scripts/test.sh "$@"'
