@@ -16,7 +16,15 @@ from fairseq_deepnet import fairseq_options, scoring, translation
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.checkpoints.average import average_checkpoints, last_checkpoints
 from fairseq_deepnet.configs import load_config
-from fairseq_deepnet.runs import ROOT, git_revision, sha256, shown, versions, write_text
+from fairseq_deepnet.provenance import (
+    ROOT,
+    git_revision,
+    inside_project,
+    sha256,
+    shown,
+    versions,
+    write_text,
+)
 
 
 @dataclasses.dataclass
@@ -74,7 +82,7 @@ def choose_model(target: Path, average: int) -> Model:
 def find_data(model: Model, given: Path | None) -> Path:
     """The data folder: as given, as the run recorded it, or as the checkpoint remembers it."""
     if given is not None:
-        data = given if given.is_absolute() or given.exists() else ROOT / given
+        data = inside_project(given)
     elif model.run is not None:
         data = ROOT / str(load_config(str(model.run / "config.yaml")).recipe.get("data", ""))
     else:

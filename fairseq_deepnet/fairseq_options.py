@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import logging
+import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
+
+_CHOOSING: Final = ("--arch", "--task", "--criterion", "--optimizer", "--lr-scheduler")
 
 
 def user_dir() -> str:
@@ -63,6 +67,32 @@ def parse_training(arguments: Sequence[str]) -> argparse.Namespace:
     return options.parse_args_and_arch(parser, ["--user-dir", user_dir(), *arguments])
 
 
+def count_parameters(args: argparse.Namespace) -> int | None:
+    """Parameters of the model that parsed fairseq-train arguments describe; None if unknown.
+
+    The model is built without memory (on the meta device), so that what it refuses is found before
+    training starts. Raises ValueError with its reason.
+    """
+    import torch
+    from fairseq import tasks
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), torch.device("meta"):
+            warnings.simplefilter("ignore")
+            config = convert_namespace_to_omegaconf(args)
+            model = tasks.setup_task(config.task).build_model(config.model)
+        return sum(parameter.numel() for parameter in model.parameters())
+    except AssertionError as error:
+        raise ValueError(f"--arch {args.arch} refuses its options: {error}") from error
+    except (NotImplementedError, RuntimeError):
+        # not every architecture can be built on the meta device; fairseq-train has the last word
+        return None
+    finally:
+        logging.disable(logging.NOTSET)
+
+
 def option_actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """Option name without its dashes -> what argparse does with it."""
     return {
@@ -70,6 +100,52 @@ def option_actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action
         for name, action in parser._option_string_actions.items()
         if name.startswith("--")
     }
+
+
+def read_options(words: Sequence[str], choosing: Sequence[str]) -> dict[str, bool | int | str]:
+    """fairseq-train's options on a command line, by name; switches are true.
+
+    Arguments:
+        words: the command line
+        choosing: options that decide which others there are (`--arch`), unless `words` has them
+
+    Raises ValueError for what fairseq-train does not know and for words that belong to no option.
+    """
+    known = option_actions(training_parser(["DATA", *choosing, *_choices(words)])) if words else {}
+    found: dict[str, bool | int | str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--"):
+            raise ValueError(f"{word!r} belongs to no option of fairseq-train")
+        if name not in known:
+            raise ValueError(
+                f"{word}: fairseq-train has no such option{nearest(name, list(known))}"
+            )
+        if known[name].nargs == 0:
+            found[name] = True
+        elif equals:
+            found[name] = _typed(value)
+        elif rest:
+            found[name] = _typed(rest.pop(0))
+        else:
+            raise ValueError(f"{word}: a value is expected")
+    return found
+
+
+def _choices(words: Sequence[str]) -> list[str]:
+    """Those of the words that choose which other options there are."""
+    chosen: list[str] = []
+    for index, word in enumerate(words):
+        if word.partition("=")[0] in _CHOOSING:
+            chosen += words[index : index + (1 if "=" in word else 2)]
+    return chosen
+
+
+def _typed(word: str) -> int | str:
+    """A whole number as one, so that it is written like one; anything else as it is."""
+    return int(word) if re.fullmatch(r"-?[1-9]\d*|0", word) else word
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -21,8 +21,7 @@ _RECORD = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| (?P<level>\w+) \| (?P<name>\S+) \| (?P<text>.*)"
 )
 _WORTH_SHOWING = re.compile(
-    r"num\. shared model params|Loaded checkpoint|done training|early stop|Stopping training|"
-    r"stopping training|gradient overflow|filtered|deepnet"
+    r"done training|early stop|[Ss]topping training|gradient overflow|OOM|samples have invalid"
 )
 
 
@@ -79,7 +78,7 @@ class Progress:
         if loss is None:
             return None
         updates = int(float(values.get(f"{tag}_num_updates", 0)))
-        line = f"update {updates:>6}  {tag} nll {float(loss):.3f}"
+        line = f"update {updates}  {tag} nll {float(loss):.3f}"
         if f"{tag}_ppl" in values:
             line += f"  perplexity {float(values[f'{tag}_ppl']):.2f}"
         best = values.get(f"{tag}_best_loss")
@@ -90,8 +89,9 @@ class Progress:
 
     def _show_interval(self, values: dict[str, Any]) -> str:
         updates = int(float(values.get("num_updates", 0)))
+        width = len(str(self.max_update)) if self.max_update else 6
         total = f"/{self.max_update}" if self.max_update else ""
-        parts = [f"update {updates:>6}{total}", f"epoch {values.get('epoch', '?'):>2}"]
+        parts = [f"update {updates:>{width}}{total}", f"epoch {values.get('epoch', '?'):>2}"]
         names = (("loss", "loss", ".3f"), ("gnorm", "grad norm", ".2f"), ("lr", "lr", ".1e"))
         for key, name, form in names:
             if key in values:
@@ -133,13 +133,16 @@ class Counter:
         self.screen = screen
         self.rewrites = screen.isatty()
         self.pause = seconds / 8 if self.rewrites else seconds
-        self.started = self.shown = time.monotonic()
+        self.started = time.monotonic()
+        self.shown: float | None = None
         self.count = 0
 
     def add(self) -> None:
         """One more is finished."""
         self.count += 1
         now = time.monotonic()
+        if self.shown is None:
+            self.shown = now  # not worth a line: all came before it was loading
         if now - self.shown >= self.pause or self.count == self.total:
             self.shown = now
             line = f"{self.count:,} of {self.total:,} {self.what}, {clock(now - self.started)}"

@@ -8,22 +8,27 @@ scripts/train.sh. It prints nothing where the run is complete.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import platform
 import random
 import shlex
-import subprocess
 import sys
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet import configs, fairseq_options, launch
+from fairseq_deepnet.checkpoints import load_checkpoint, mend_last, num_updates
+from fairseq_deepnet.provenance import (
+    git_revision,
+    inside_project,
+    sha256,
+    shown,
+    versions,
+    write_text,
+)
 
-ROOT: Final = Path(__file__).resolve().parents[1]
 MANAGED: Final = {
     "save-dir": "set RUN=FOLDER",
     "user-dir": "it is always this plugin",
@@ -43,19 +48,6 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def shown(path: Path) -> str:
-    """A path as a person would write it: relative to the project where it lies inside."""
-    resolved = path.resolve()
-    return str(resolved.relative_to(ROOT)) if resolved.is_relative_to(ROOT) else str(resolved)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-
-
 def check_data(data: Path, recipe: dict[str, configs.Value]) -> dict[str, Any]:
     """What corpus.json says of a data folder; empty for one that fairseq-preprocess alone made.
 
@@ -70,47 +62,6 @@ def check_data(data: Path, recipe: dict[str, configs.Value]) -> dict[str, Any]:
         return {}
     content = json.loads(manifest.read_text(encoding="utf-8"))
     return content if isinstance(content, dict) else {}
-
-
-def merge_extra(config: configs.Config, words: list[str]) -> None:
-    """Merge fairseq-train options given on the command line into a config.
-
-    Raises ValueError for options fairseq does not know and for words that belong to none.
-    """
-    if not words:
-        return
-    choosing = configs.to_arguments({k: v for k, v in config.options.items() if k == "arch"})
-    chosen = [
-        part
-        for index, word in enumerate(words)
-        if word.split("=")[0]
-        in ("--arch", "--criterion", "--task", "--optimizer", "--lr-scheduler")
-        for part in words[index : index + (1 if "=" in word else 2)]
-    ]
-    parser = fairseq_options.training_parser(["DATA", *choosing, *chosen])
-    known = fairseq_options.option_actions(parser)
-    position = 0
-    while position < len(words):
-        word = words[position]
-        name, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--"):
-            raise ValueError(
-                f"{word!r} belongs to no option; options of fairseq-train are expected"
-            )
-        if name not in known:
-            hint = fairseq_options.nearest(name, list(known))
-            raise ValueError(f"{word}: fairseq-train has no such option{hint}")
-        position += 1
-        if known[name].nargs == 0:
-            config.options[name] = True
-        elif equals:
-            config.options[name] = value
-        elif position < len(words):
-            config.options[name] = words[position]
-            position += 1
-        else:
-            raise ValueError(f"{word}: a value is expected")
-        config.sources[name] = "command line"
 
 
 def differences(old: configs.Config, new: configs.Config) -> list[str]:
@@ -130,47 +81,6 @@ def differences(old: configs.Config, new: configs.Config) -> list[str]:
 
 def _as_fairseq_reads(config: configs.Config) -> argparse.Namespace:
     return fairseq_options.parse_training(["DATA", *configs.to_arguments(config.options)])
-
-
-def updates_done(run: Path) -> int | None:
-    """Updates in checkpoint_last.pt; None where there is none. ValueError if it is damaged."""
-    from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-
-    path = run / "checkpoints" / "checkpoint_last.pt"
-    return num_updates(load_checkpoint(path)) if path.is_file() else None
-
-
-def versions() -> dict[str, str | None]:
-    """Versions of what a result depends on; None for what is not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in (
-        "fairseq_deepnet",
-        "fairseq-fixed",
-        "torch",
-        "numpy",
-        "sentencepiece",
-        "sacrebleu",
-    ):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
-
-
-def git_revision() -> str | None:
-    """The project's commit, with `+changes` where files differ from it; None outside git."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty=+changes"]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return result.stdout.strip()
-
-
-def sha256(path: Path) -> str | None:
-    """Digest of a (small) file; None where it is not there."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def environment(
@@ -224,11 +134,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("extra", nargs="*", help="options of fairseq-train, after --")
 
 
-def _resolve(path: Path | str) -> Path:
-    path = Path(path)
-    return path if path.is_absolute() or path.exists() else ROOT / path
-
-
 def _batch(config: configs.Config, devices: launch.Devices) -> launch.Batch | None:
     wanted = config.recipe.get("global-batch-tokens")
     limit = config.options.get("max-tokens")
@@ -238,8 +143,9 @@ def _batch(config: configs.Config, devices: launch.Devices) -> launch.Batch | No
 
 
 def _refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
+    """Raise ValueError where a run that has been trained has other settings than these."""
     recorded = run / "config.yaml"
-    if not recorded.is_file():
+    if not recorded.is_file() or not any(run.glob("checkpoints/*.pt")):
         return
     changed = differences(configs.load_config(str(recorded)), config)
     if not changed:
@@ -253,68 +159,99 @@ def _refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
     (run / "done").unlink(missing_ok=True)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Plan and record; print the command, or nothing where the run is complete."""
-    import torch
+def _updates(run: Path) -> int | None:
+    """Updates in the checkpoint that the run goes on from, mended where it is damaged."""
+    folder = run / "checkpoints"
+    mended = mend_last(folder)
+    if mended is not None:
+        say(f"checkpoint_last.pt is damaged: going on from {mended.name}")
+    last = folder / "checkpoint_last.pt"
+    return num_updates(load_checkpoint(last)) if last.is_file() else None
 
+
+def plan(args: argparse.Namespace) -> tuple[configs.Config, Path]:
+    """The config with the options of the command line, and the data folder, both checked."""
     config = configs.load_config(args.config)
-    merge_extra(config, args.extra)
+    arch = config.options.get("arch")
+    extra = fairseq_options.read_options(args.extra, [f"--arch={arch}"] if arch else [])
+    config.options |= extra
+    config.sources |= dict.fromkeys(extra, "command line")
     for key, remedy in MANAGED.items():
         if key in config.options:
             source = config.sources[key]
             raise ValueError(f"{source}: {key}: scripts/train.sh sets this itself; {remedy}")
     if args.data is None and "data" not in config.recipe:
         raise ValueError(f"{args.config} names no recipe.data; set DATA=FOLDER")
-    data = _resolve(args.data or str(config.recipe["data"]))
-    corpus = check_data(data, config.recipe)
+    data = inside_project(args.data or str(config.recipe["data"]))
+    check_data(data, config.recipe)
     config.recipe["data"] = shown(data)
     configs.check_options(config)
+    return config, data
+
+
+def build_command(
+    config: configs.Config,
+    data: Path,
+    run: Path,
+    batch: launch.Batch | None,
+    machine: list[str],
+) -> list[str]:
+    """The fairseq-train command of a run; `machine` holds the options for devices and precision."""
+    options = dict(config.options)
+    if batch:
+        options |= {"max-tokens": batch.max_tokens, "update-freq": batch.update_freq}
+    corpus = check_data(data, config.recipe)
+    for side in ("source", "target"):
+        if side in corpus:
+            options.setdefault(f"{side}-lang", corpus[side])
+    options.setdefault("tensorboard-logdir", str(run.resolve() / "tensorboard"))
+    command = ["fairseq-train", str(data.resolve()), "--user-dir", fairseq_options.user_dir()]
+    command += configs.to_arguments(options)
+    return [*command, *machine, "--save-dir", str(run.resolve() / "checkpoints")]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan and record; print the command, or nothing where the run is complete."""
+    import torch
+
+    config, data = plan(args)
     devices = launch.choose_devices(
         args.gpus, args.cpu_processes, args.nodes, torch.cuda.device_count()
     )
     batch = _batch(config, devices)
     precision = launch.precision_arguments(args.precision, devices.gpus > 0)
-
+    machine = precision + launch.device_arguments(devices, random.randint(20000, 60000))
+    command = build_command(config, data, args.run, batch, machine)
+    parsed = fairseq_options.parse_training(command[1:])
     _refuse_changes(args.run, config, args.resume)
-    limit = _as_fairseq_reads(config).max_update
     if (args.run / "done").is_file():
         say(f"{shown(args.run)} is complete: nothing to do (RUN=FOLDER trains another)")
         return 0
-    updates = updates_done(args.run)
-
-    command = ["fairseq-train", str(data.resolve()), "--user-dir", fairseq_options.user_dir()]
-    options = dict(config.options)
-    if batch:
-        options |= {"max-tokens": batch.max_tokens, "update-freq": batch.update_freq}
-    command += configs.to_arguments(options)
-    for side in ("source", "target"):
-        if side in corpus and f"{side}-lang" not in config.options:
-            command += [f"--{side}-lang", corpus[side]]
-    command += precision + launch.device_arguments(devices, random.randint(20000, 60000))
-    folder = args.run.resolve()
-    command += ["--save-dir", str(folder / "checkpoints")]
-    if "tensorboard-logdir" not in config.options:
-        command += ["--tensorboard-logdir", str(folder / "tensorboard")]
-
-    if updates is not None and limit and updates >= limit:
+    updates = _updates(args.run)
+    if updates is not None and parsed.max_update and updates >= parsed.max_update:
         write_text(args.run / "done", f"{updates} updates\n")
-        say(f"{shown(args.run)} is complete at update {updates}: nothing to do")
+        say(f"{shown(args.run)} is complete at update {updates:,}: nothing to do")
         return 0
+    parameters = fairseq_options.count_parameters(parsed)
     record(args.run, config, command, environment(config, data, devices, batch))
-    lines = corpus.get("lines", {}).get("train")
-    say(f"config   {config.name}: {config.options.get('arch')}, {_depth(config)}")
-    say(f"data     {shown(data)}" + (f" ({lines:,} training pairs)" if lines else ""))
+
+    lines = check_data(data, config.recipe).get("lines", {}).get("train")
+    size = "" if parameters is None else f", {parameters:,} parameters"
+    say(f"model    {parsed.arch}, {_depth(parsed)}{size} (config {config.name})")
+    say(f"data     {shown(data)}" + (f", {lines:,} training pairs" if lines else ""))
     say(f"devices  {devices}, {precision[0][2:] if precision else 'fp32'}")
-    say(f"batch    {batch}" if batch else "batch    as the config says")
-    say(f"run      {shown(args.run)}" + ("" if limit is None else f", {limit:,} updates"))
+    say(f"batch    {batch or 'as the config says'}")
+    say(
+        f"run      {shown(args.run)}"
+        + (f", {parsed.max_update:,} updates" * bool(parsed.max_update))
+    )
     if updates:
         say(f"going on from update {updates:,}")
     sys.stdout.write("".join(f"{word}\0" for word in command))
     return 0
 
 
-def _depth(config: configs.Config) -> str:
-    encoder = config.options.get("encoder-layers", 6)
-    decoder = config.options.get("decoder-layers", 6)
-    scheme = config.options.get("residual-scheme")
-    return f"{encoder}L-{decoder}L" + (f", {scheme}" if scheme else "")
+def _depth(parsed: argparse.Namespace) -> str:
+    scheme = getattr(parsed, "residual_scheme", None)
+    layers = f"{getattr(parsed, 'encoder_layers', '?')}L-{getattr(parsed, 'decoder_layers', '?')}L"
+    return f"{layers}, {scheme}" if scheme else layers

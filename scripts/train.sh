@@ -86,11 +86,26 @@ for ((index = 0; index < ${#command[@]} - 1; index++)); do
 done
 
 log "training; everything is logged in $RUN/train.log; Ctrl-C stops, the same command goes on"
+# In a process group of its own, so that one signal reaches fairseq-train with all that it started.
+set -m
+("${command[@]}" "${rank[@]}" </dev/null 2>&1 |
+    python "$ROOT/fairseq_deepnet/progress.py" "$RUN/train.log" "${max_update[@]}") &
+training=$!
+set +m
+
+stop() {
+    trap - INT TERM HUP
+    kill -INT -- "-$training" 2>/dev/null || true
+    wait "$training" || true
+    log "stopped; the same command goes on from the last checkpoint"
+    exit 130
+}
+trap stop INT TERM HUP
+
 status=0
-"${command[@]}" "${rank[@]}" 2>&1 |
-    python "$ROOT/fairseq_deepnet/progress.py" "$RUN/train.log" "${max_update[@]}" || status=$?
+wait "$training" || status=$?
 if [[ $status -ne 0 ]]; then
-    log "training ended with status $status; see $RUN/train.log; the same command goes on from the last checkpoint"
+    log "fairseq-train ended with status $status; see the end of $RUN/train.log"
     exit "$status"
 fi
 date -u +'%Y-%m-%dT%H:%M:%SZ' >"$RUN/done.part"

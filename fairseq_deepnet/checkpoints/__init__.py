@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import pickle
+import re
+import shutil
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from fairseq_deepnet import compat as _compat  # noqa: F401  (allow-lists fairseq's own classes)
+
+_PERIODIC: Final = re.compile(
+    r"checkpoint(\d+|_\d+_\d+)\.pt"
+)  # checkpoint7.pt, checkpoint_7_2000.pt
 
 
 def load_checkpoint(path: Path | str) -> dict[str, Any]:
@@ -24,16 +30,18 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise ValueError(f"{path} cannot be loaded safely: {first_line}") from error
+        raise ValueError(f"{path} cannot be loaded safely: {_first_line(error)}") from error
     except (RuntimeError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"{path} is damaged or incomplete ({str(error).strip().splitlines()[0]}); "
-            "remove it or copy it again"
+            f"{path} is damaged or incomplete ({_first_line(error)}); remove it or copy it again"
         ) from error
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise ValueError(f"{path} is not a fairseq checkpoint: it holds no model")
     return state
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
@@ -51,3 +59,38 @@ def num_updates(state: dict[str, Any]) -> int:
     """Updates that a checkpoint's model has been trained for."""
     history = state.get("optimizer_history") or [{}]
     return int(history[-1].get("num_updates", 0))
+
+
+def periodic_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints that fairseq wrote at the end of an epoch or after a number of updates."""
+    return sorted(path for path in folder.glob("checkpoint*.pt") if _PERIODIC.fullmatch(path.name))
+
+
+def mend_last(folder: Path) -> Path | None:
+    """Replace a damaged checkpoint_last.pt by the latest whole checkpoint, and return that one.
+
+    fairseq copies checkpoint_last.pt in place: a run that is killed meanwhile leaves half of it.
+    Returns None where there is nothing to mend; raises ValueError where no other can be resumed.
+    """
+    last = folder / "checkpoint_last.pt"
+    if not last.is_file():
+        return None
+    try:
+        load_checkpoint(last)
+    except ValueError as damage:
+        whole: dict[int, Path] = {}
+        for path in [*periodic_checkpoints(folder), folder / "checkpoint_best.pt"]:
+            try:
+                state = load_checkpoint(path)
+            except (ValueError, FileNotFoundError):
+                continue
+            if state.get("last_optimizer_state") is not None:
+                whole[num_updates(state)] = path
+        if not whole:
+            raise damage
+        best = whole[max(whole)]
+        part = last.with_name(last.name + ".part")
+        shutil.copy(best, part)
+        part.replace(last)
+        return best
+    return None

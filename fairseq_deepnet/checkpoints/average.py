@@ -15,11 +15,13 @@ from typing import Any, Final
 
 import torch
 
-from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
+from fairseq_deepnet.checkpoints import (
+    load_checkpoint,
+    num_updates,
+    periodic_checkpoints,
+    save_checkpoint,
+)
 
-_PERIODIC: Final = re.compile(
-    r"checkpoint(\d+|_\d+_\d+)\.pt"
-)  # checkpoint7.pt, checkpoint_7_2000.pt
 _SHAPES_THE_MODEL: Final = re.compile(
     r"_name|arch|init|activation_fn|layernorm_embedding|(encoder|decoder|residual|share|no)_.*"
 )
@@ -36,9 +38,8 @@ def last_checkpoints(folder: Path, count: int) -> list[Path]:
     if count < 1:
         raise ValueError(f"{count} checkpoints cannot be averaged; ask for at least 1")
     by_updates: dict[int, Path] = {}
-    for path in sorted(folder.glob("checkpoint*.pt")):
-        if _PERIODIC.fullmatch(path.name):
-            by_updates[num_updates(load_checkpoint(path))] = path
+    for path in periodic_checkpoints(folder):
+        by_updates[num_updates(load_checkpoint(path))] = path
     if len(by_updates) < count:
         raise ValueError(
             f"{folder} holds {len(by_updates)} checkpoints of different updates, not {count}: "

@@ -1,0 +1,65 @@
+"""What a result came from: versions, commit, digests of files; and files that are there whole."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+_DISTRIBUTIONS: Final = (
+    "fairseq_deepnet",
+    "fairseq-fixed",
+    "torch",
+    "numpy",
+    "sentencepiece",
+    "sacrebleu",
+)
+
+
+def shown(path: Path) -> str:
+    """A path as a person would write it: relative to the project where it lies inside."""
+    resolved = path.resolve()
+    return str(resolved.relative_to(ROOT)) if resolved.is_relative_to(ROOT) else str(resolved)
+
+
+def inside_project(path: Path | str) -> Path:
+    """A path as given where it is absolute or there; otherwise meant from the project's root."""
+    path = Path(path)
+    return path if path.is_absolute() or path.exists() else ROOT / path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def sha256(path: Path) -> str | None:
+    """Digest of a (small) file; None where it is not there."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of what a result depends on; None for what is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in _DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def git_revision() -> str | None:
+    """The project's commit, with `+changes` where files differ from it; None outside git."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty=+changes"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return result.stdout.strip()
