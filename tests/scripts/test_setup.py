@@ -1,4 +1,4 @@
-"""scripts/setup.sh with a fake Python: what it refuses, in which order it installs, when it is done."""
+"""scripts/setup.sh with a fake Python: what it refuses, what it installs, when it is done."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class FakeBin:
         self.records.mkdir()
 
     def add(self, name: str, body: str = "", *, stdout: str = "", status: int = 0) -> Path:
-        """A fake that runs `body` (bash; sees the arguments), prints `stdout`, ends with `status`."""
+        """A fake that runs `body` (bash), prints `stdout`, ends with `status`."""
         path = self.folder / name
         record = shlex.quote(str(self.records / name))
         path.write_text(
@@ -49,7 +49,7 @@ class FakeBin:
         return calls
 
     def path(self, *others: Path | str) -> str:
-        """A PATH of the fakes, then `others` (default: this Python's folder, then the real PATH)."""
+        """A PATH of the fakes, then `others` (default: this Python, then the real PATH)."""
         rest = others or (Path(sys.executable).parent, os.environ["PATH"])
         return os.pathsep.join(map(str, (self.folder, *rest)))
 
