@@ -49,7 +49,7 @@ MIN_WORDS=${MIN_WORDS:-1}
 MAX_WORDS=${MAX_WORDS:-250}
 MAX_RATIO=${MAX_RATIO:-5}
 DROP_DUPLICATES=${DROP_DUPLICATES:-0}
-WORKERS=${WORKERS:-$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)}
+WORKERS=${WORKERS:-$(env -u OMP_NUM_THREADS nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)}
 FORCE=${FORCE:-0}
 
 for name in JOINT BYTE_FALLBACK DROP_DUPLICATES FORCE; do
@@ -143,21 +143,11 @@ learn() {
 }
 
 encode() {
-    local files=() language split
-    for language in "$SRC" "$TGT"; do
-        for split in "${splits[@]}"; do
-            files+=("$PART/text/$split.$language")
-        done
-        if [[ $JOINT == 0 ]]; then
-            deepnet subwords encode --model "$PART/subwords/spm.$language.model" \
-                --workers "$WORKERS" --out "$1" "${files[@]}"
-            files=()
-        fi
+    local files=() split
+    for split in "${splits[@]}"; do
+        files+=("$PART/text/$split.$SRC" "$PART/text/$split.$TGT")
     done
-    if [[ $JOINT == 1 ]]; then
-        deepnet subwords encode --model "$PART/subwords/spm.model" \
-            --workers "$WORKERS" --out "$1" "${files[@]}"
-    fi
+    deepnet subwords encode --model "$PART/subwords" --workers "$WORKERS" --out "$1" "${files[@]}"
 }
 
 binarise() {

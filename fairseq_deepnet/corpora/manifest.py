@@ -23,8 +23,8 @@ _INDEX_HEADER = struct.Struct("<9sQBQ")  # fairseq's mmap index: magic, version,
 _INDEX_MAGIC = b"MMIDIDX\x00\x00"
 # "[de] path/train.de: 29000 sents, 400000 tokens, 0.01% replaced (by <unk>)"
 _SUMMARY = re.compile(
-    r"\[(?P<language>\S+)\] .*?(?P<split>train|valid|test)\.\S+: "
-    r"(?P<lines>\d+) sents, (?P<tokens>\d+) tokens, (?P<unknown>[\d.]+)% replaced"
+    r"\[(?P<language>\w+)\] .*/(?P<split>train|valid|test)\.\w+: "
+    r"\d+ sents, (?P<tokens>\d+) tokens, (?P<unknown>[\d.e+-]+)% replaced"
 )
 
 
@@ -67,7 +67,7 @@ def state(
     """The word "complete" if OUT was made with these settings from these inputs, else "build".
 
     Raises ValueError if OUT was made otherwise (unless `force`) or is no data folder at all. Inputs
-    that are gone since are not compared. Where there is something to build, OUT.part is prepared.
+    that are gone since are not compared.
     """
     record = out / "corpus.json"
     if out.exists() and not record.is_file():
@@ -83,8 +83,18 @@ def state(
                 "FORCE=1 makes it anew, OUT=FOLDER makes another"
             )
         return "complete"
-    prepare(out.with_name(out.name + ".part"), settings, inputs, keep=not force)
     return "build"
+
+
+def require(prefixes: dict[str, str], languages: list[str], inputs: dict[str, str]) -> None:
+    """Raise ValueError for the first side of a split that is not among the inputs."""
+    for split, prefix in prefixes.items():
+        for language in languages:
+            if f"{split}.{language}" not in inputs:
+                raise ValueError(
+                    f"no {language} side of {split}: neither {prefix}.{language} nor "
+                    f"{prefix}.{language}.gz exists; set {split.upper()}=PREFIX of such a file"
+                )
 
 
 def prepare(
@@ -220,8 +230,14 @@ def main(arguments: list[str] | None = None) -> int:
             pairs = (item.split("=", 1) for item in args.setting)
             settings = {key: _value(value) for key, value in pairs}
             prefixes = dict(item.split("=", 1) for item in args.input)
-            inputs = digests(prefixes, [str(settings["source"]), str(settings["target"])])
-            print(state(args.folder, settings, inputs, args.force))
+            languages = [str(settings["source"]), str(settings["target"])]
+            inputs = digests(prefixes, languages)
+            answer = state(args.folder, settings, inputs, args.force)
+            if answer == "build":
+                require(prefixes, languages, inputs)
+                part = args.folder.with_name(args.folder.name + ".part")
+                prepare(part, settings, inputs, keep=not args.force)
+            print(answer)
         else:
             record = finish(args.folder)
             text = json.dumps(record, indent=2) + "\n"

@@ -21,7 +21,8 @@ import sentencepiece
 from fairseq_deepnet.corpora.text import normalise, read_lines
 
 KINDS = ("bpe", "unigram")
-FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
+UNKNOWN = "<unk>"
+FAIRSEQ_SPECIALS = frozenset({"<s>", "<pad>", "</s>", UNKNOWN})
 # Results of unigram training depend on the number of threads, so it is no knob of the machine.
 _TRAINING_THREADS = 16
 _CHUNK = 50_000
@@ -140,10 +141,16 @@ def write_dictionary(model: sentencepiece.SentencePieceProcessor, path: Path) ->
 def encode_lines(
     model: sentencepiece.SentencePieceProcessor, lines: Iterable[str], workers: int
 ) -> Iterator[str]:
-    """Yield each line as its pieces, separated by spaces, encoded by `workers` threads at once."""
+    """Yield each line as its pieces, separated by spaces, encoded by `workers` threads at once.
+
+    What the model does not know stays as it is, for fairseq to find unknown; except that a literal
+    "</s>" must not become the end of the sentence, and so is <unk> at once.
+    """
     normalised = (normalise(line) for line in lines)
     while chunk := list(islice(normalised, _CHUNK)):
         for pieces in model.encode(chunk, out_type=str, num_threads=workers):
+            if not FAIRSEQ_SPECIALS.isdisjoint(pieces):
+                pieces = [UNKNOWN if piece in FAIRSEQ_SPECIALS else piece for piece in pieces]
             yield " ".join(pieces)
 
 
@@ -191,11 +198,21 @@ def _train(args: argparse.Namespace) -> int:
     return 0
 
 
+def model_for(place: Path, name: str) -> Path:
+    """The model for a file called NAME.LANGUAGE: `place` itself, or of the folder `place` that
+    `deepnet subwords train` filled the language's own model or else the joint one."""
+    if not place.is_dir():
+        return place
+    own = place / f"spm.{name.rsplit('.', 1)[-1]}.model"
+    return own if own.is_file() else place / "spm.model"
+
+
 def _encode(args: argparse.Namespace) -> int:
-    model = load_model(args.model)
     args.out.mkdir(parents=True, exist_ok=True)
     for path in args.files:
-        encode_file(model, path, args.out / path.name.removesuffix(".gz"), args.workers)
+        name = path.name.removesuffix(".gz")
+        model = load_model(model_for(args.model, name))
+        encode_file(model, path, args.out / name, args.workers)
     return 0
 
 
@@ -219,7 +236,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     train.set_defaults(subwords_run=_train)
     encode = commands.add_parser("encode", help="encode text files, keeping their names")
     encode.add_argument("files", nargs="+", type=Path, help="plain or .gz")
-    encode.add_argument("--model", required=True, type=Path)
+    encode.add_argument("--model", required=True, type=Path, help="spm.model or its folder")
     encode.add_argument("--out", required=True, type=Path, help="folder for the encoded files")
     encode.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="threads")
     encode.set_defaults(subwords_run=_encode)

@@ -97,9 +97,18 @@ def test_encoded_text_never_holds_a_special_symbol_or_another_line(
         "q\u3000z",
     ]
     for line in encode_lines(model, odd, workers=1):
-        assert not set(line.split()) & set(FAIRSEQ_SPECIALS)
+        assert not set(line.split()) & FAIRSEQ_SPECIALS
         assert len(line.splitlines()) == 1
         assert line.split() == line.split(" ")
+
+
+def test_a_literal_end_of_sentence_is_unknown_where_its_characters_are(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("kato kaj domo\ndomo kaj kato\n" * 50)
+    train_model([tmp_path / "text"], tmp_path / "spm", SubwordOptions(vocab_size=16))
+    model = load_model(tmp_path / "spm.model")
+    assert "</s>" in model.encode("kato </s>", out_type=str)  # what would end the sentence
+    (line,) = encode_lines(model, ["kato </s> <s> <pad>"], workers=1)
+    assert set(line.split()) & FAIRSEQ_SPECIALS == {"<unk>"}
 
 
 def test_unseen_characters_survive_with_byte_fallback(tmp_path: Path) -> None:
@@ -194,6 +203,8 @@ def test_the_command_trains_one_model_a_language_when_asked(tmp_path: Path) -> N
     russian = (tmp_path / "out" / "dict.ru.txt").read_text(encoding="utf-8")
     assert "к" in russian
     assert "k" not in russian
-    encode = ["encode", f"--model={tmp_path / 'out' / 'spm.ru.model'}", f"--out={tmp_path / 'enc'}"]
+    encode = ["encode", f"--model={tmp_path / 'out'}", f"--out={tmp_path / 'encoded'}"]
     assert subwords.run(parser.parse_args([*encode, str(tmp_path / "train.ru")])) == 0
-    assert len((tmp_path / "enc" / "train.ru").read_text(encoding="utf-8").splitlines()) == 100
+    pieces = (tmp_path / "encoded" / "train.ru").read_text(encoding="utf-8").splitlines()
+    assert len(pieces) == 100
+    assert set(pieces[0].split()) <= {line.split()[0] for line in russian.splitlines()}
