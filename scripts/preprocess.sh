@@ -81,7 +81,7 @@ mkdir -p "$PART"
 # Two runs that make the same folder would overwrite each other's stages.
 if command -v flock >/dev/null; then
     exec 9<"$PART"
-    flock --nonblock 9 || die "another run is making $OUT; wait for it, or set OUT=FOLDER"
+    flock --timeout 2 9 || die "another run is making $OUT; wait for it, or set OUT=FOLDER"
 fi
 
 true_or_false() { if [[ $1 == 1 ]]; then echo true; else echo false; fi; }
@@ -161,7 +161,8 @@ binarise() {
     [[ -z $TEST ]] || options+=(--testpref "$PART/encoded/test")
     fairseq-preprocess --source-lang "$SRC" --target-lang "$TGT" --trainpref "$PART/encoded/train" \
         --validpref "$PART/encoded/valid" "${options[@]}" --destdir "$out" --workers "$WORKERS" \
-        "${passed_on[@]}" >"$output" 2>&1 ||
+        "${passed_on[@]}" 2>&1 | tee "$output" |
+        awk '/ sents, / { sub(/.*\//, ""); print; fflush() }' >&2 ||
         die "fairseq-preprocess failed: $(tail -n 1 "$output"); all it said is in $output"
     rm "$output"
     cp "$PART"/subwords/spm.* "$out/"

@@ -79,7 +79,7 @@ download() {
         gzip -t "$path.part" 2>/dev/null || rm -f "$path.part"
     fi
     if [[ ! -s $path.part ]]; then
-        said=$(fetch --output "$path.part" "$url") || die "cannot download $url (${said//$'\n'/ }); run again, or $advice"
+        said=$(fetch --output "$path.part" "$url") || die "cannot download $url (${said##*$'\n'}); run again, or $advice"
     fi
     if ! gzip -t "$path.part" 2>/dev/null; then
         rm -f "$path.part"
@@ -89,6 +89,7 @@ download() {
 }
 
 if [[ -z ${RAW:-} ]]; then
+    trap 'rmdir "$DOWNLOADS" 2>/dev/null || true' EXIT
     command -v curl >/dev/null || die "curl is needed to download; install it, or set RAW=FOLDER"
     for split in train valid test; do
         for language in "$SRC" "$TGT"; do

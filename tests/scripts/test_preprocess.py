@@ -115,6 +115,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     done = corpus.run()
     assert done.returncode == 0, done.stderr
     assert "encoding: done before" in done.stderr
+    assert f"train.eo: {TRAIN_LINES + 1} sents" in done.stderr
     assert f"{TRAIN_LINES + 1} train, {VALID_LINES} valid, {TEST_LINES} test pairs" in done.stderr
     return corpus
 
