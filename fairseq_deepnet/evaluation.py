@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet import fairseq_options, scoring, translation
+from fairseq_deepnet import fairseq_options, launch, scoring, translation
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.checkpoints.average import average_checkpoints, last_checkpoints
 from fairseq_deepnet.configs import load_config
+from fairseq_deepnet.corpora.text import read_lines
 from fairseq_deepnet.provenance import (
     ROOT,
     git_revision,
@@ -178,11 +179,11 @@ def evaluate(
 
     corpus = json.loads((data / "corpus.json").read_text(encoding="utf-8"))
     reference_file = data / "text" / f"{args.split}.{corpus['target']}"
-    references = scoring.read_lines(reference_file)
+    references = list(read_lines(reference_file))
     if model.sources != [model.path]:
         average_checkpoints(model.sources, model.path)
     updates = num_updates(load_checkpoint(model.path))
-    gpus = torch.cuda.device_count() if args.gpus == "all" else int(args.gpus)
+    gpus = launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
     processes = gpus or args.processes or _cores()
     processes = min(processes, max(1, len(references)))
     arguments = [str(data.resolve()), "--path", str(model.path.resolve())]

@@ -8,19 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-
-def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file, split at newlines only; ValueError if it is not UTF-8."""
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 (byte {error.start})") from error
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return [line.removesuffix("\r") for line in lines]
+from fairseq_deepnet.corpora.text import read_lines
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
@@ -67,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the scores of two files."""
-    scores = score(read_lines(args.hypotheses), read_lines(args.references))
+    scores = score(list(read_lines(args.hypotheses)), list(read_lines(args.references)))
     if args.json:
         print(json.dumps(scores, indent=2))
     else:

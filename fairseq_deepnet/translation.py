@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fairseq_deepnet.corpora.subwords import decode_line, load_model
 from fairseq_deepnet.progress import Counter
 
 _HYPOTHESIS = re.compile(r"H-(\d+)\t\S+\t(.*)")
@@ -42,14 +43,8 @@ def in_corpus_order(found: Sequence[tuple[int, str]], sentences: int) -> list[st
 
 def detokenise(pieces: Sequence[str], model: Path) -> list[str]:
     """Text from lines of space-separated subwords, by the sentencepiece model that made them."""
-    import sentencepiece
-
-    if not model.is_file():
-        raise FileNotFoundError(
-            f"there is no subword model {model}; scripts/preprocess.sh makes it with the data"
-        )
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
-    return [str(processor.decode_pieces(line.split(" "))) for line in pieces]
+    processor = load_model(model)
+    return [decode_line(processor, line) for line in pieces]
 
 
 class _Shard:
@@ -74,7 +69,6 @@ class _Shard:
 
     def _read(self, progress: Callable[[], None]) -> None:
         assert self.process.stdout is not None
-        # newlines only: a subword may hold one of the other characters that end a line for Python
         for line in self.process.stdout:
             match = _HYPOTHESIS.fullmatch(line.rstrip("\n"))
             if match:

@@ -1,0 +1,133 @@
+"""scripts/eval_bleu.sh and scripts/average.sh, with a fairseq-generate that is not the real one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fairseq_deepnet.checkpoints import load_checkpoint
+from fairseq_deepnet.corpora.subwords import encode_lines, load_model
+from fairseq_deepnet.scoring import score
+from tests.support.runs import SENTENCES, make_checkpoint, make_data
+from tests.support.shell import FakeBin, run_script
+
+TRANSLATIONS = ["Two men play chess.", "A dog runs over green grass.", "A girl reads.", "Flowers."]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "corpus")
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path, data: Path) -> Path:
+    run = tmp_path / "run"
+    for updates in (10, 20, 40):
+        make_checkpoint(run / "checkpoints" / f"checkpoint_1_{updates}.pt", updates)
+    make_checkpoint(run / "checkpoints" / "checkpoint_best.pt", 20)
+    make_checkpoint(run / "checkpoints" / "checkpoint_last.pt", 40)
+    (run / "config.yaml").write_text(f"arch: transformer\nrecipe:\n  data: {data}\n")
+    return run
+
+
+def generated(data: Path, numbers: list[int]) -> str:
+    """What fairseq-generate prints for these sentences, in this order."""
+    pieces = list(encode_lines(load_model(data / "spm.model"), TRANSLATIONS, 1))
+    return "".join(
+        f"S-{n}\t{pieces[n]}\nH-{n}\t-0.5\t{pieces[n]}\nD-{n}\t-0.5\t{pieces[n]}\nP-{n}\t-0.5\n"
+        for n in numbers
+    )
+
+
+def evaluate(fakes: FakeBin, *words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    variables = {"PROCESSES": "1", "GPUS": "0", **env}
+    return run_script("eval_bleu.sh", *words, env=variables, path=fakes.path())
+
+
+def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
+    fake_bin: FakeBin, run_folder: Path, data: Path
+) -> None:
+    fake_bin.add("fairseq-generate", stdout=generated(data, [2, 0, 3, 1]))
+    first = evaluate(fake_bin, run_folder, "--max-len-b", "30")
+    assert first.returncode == 0, first.stderr
+    (call,) = fake_bin.calls("fairseq-generate")
+    assert call[0] == str(data)
+    assert call[call.index("--path") + 1] == str(run_folder / "checkpoints" / "checkpoint_best.pt")
+    assert call[-2:] == ["--max-len-b", "30"]
+    assert [call[call.index(f"--{name}") + 1] for name in ("beam", "lenpen")] == ["5", "1"]
+    assert "--cpu" in call
+    assert "--user-dir" in call
+
+    name = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1"
+    scores = json.loads(Path(f"{name}.json").read_text())
+    expected = score(TRANSLATIONS, SENTENCES)
+    assert {key: scores[key] for key in expected} == expected
+    assert (scores["updates"], scores["lines"]) == (20, 4)
+    assert Path(f"{name}.txt").read_text().splitlines() == TRANSLATIONS
+    (line,) = first.stdout.splitlines()
+    assert line.startswith(f"BLEU {expected['bleu']:.2f}  chrF {expected['chrf']:.2f}  test, 4 sen")
+    assert expected["bleu_signature"] in line
+
+    second = evaluate(fake_bin, run_folder, "--max-len-b", "30")
+    assert second.stdout == first.stdout
+    assert "already scored" in second.stderr
+    assert len(fake_bin.calls("fairseq-generate")) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "message"),
+    [
+        (["/nowhere"], {}, "there is no run or checkpoint /nowhere"),
+        (["RUN"], {"BEAM": "five"}, "BEAM is 'five'"),
+        (["RUN"], {"SPLIT": "train-2"}, "SPLIT is 'train-2'"),
+        (["--beam", "3"], {}, "options need a run or a checkpoint before them"),
+        (["RUN"], {"AVERAGE": "4"}, "holds 3 checkpoints of different updates, not 4"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    fake_bin: FakeBin, run_folder: Path, words: list[str], env: dict[str, str], message: str
+) -> None:
+    fake_bin.add("fairseq-generate")
+    result = evaluate(fake_bin, *(word.replace("RUN", str(run_folder)) for word in words), **env)
+    assert result.returncode == 2
+    (error,) = [line for line in result.stderr.splitlines() if "error:" in line]
+    assert message in error
+    assert fake_bin.calls("fairseq-generate") == []
+
+
+def test_average_sh_writes_beside_the_checkpoints_and_says_where(run_folder: Path) -> None:
+    result = run_script("average.sh", run_folder, env={"N": "3"})
+    assert result.returncode == 0, result.stderr
+    path = run_folder / "checkpoints" / "average_3.pt"
+    assert result.stdout == f"{path}\n"
+    weight = load_checkpoint(path)["model"]["weight"]
+    assert weight[0].item() == pytest.approx(70 / 3)
+
+
+def test_average_sh_takes_named_checkpoints(run_folder: Path, tmp_path: Path) -> None:
+    named = [run_folder / "checkpoints" / f"checkpoint_1_{n}.pt" for n in (10, 40)]
+    result = run_script("average.sh", *named, env={"OUT": str(tmp_path / "mean.pt")})
+    assert result.returncode == 0, result.stderr
+    assert load_checkpoint(tmp_path / "mean.pt")["model"]["weight"].tolist() == [25.0, 25.0]
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "message"),
+    [
+        ([], {}, "a run or checkpoints are missing"),
+        (["RUN"], {"N": "0"}, "N is '0'"),
+        (["RUN"], {"N": "9"}, "holds 3 checkpoints"),
+        (["RUN/checkpoints/checkpoint_1_10.pt"], {}, "one checkpoint alone has no average"),
+        (["RUN", "RUN"], {}, "one run at a time"),
+    ],
+)
+def test_average_sh_refuses_what_it_cannot_average(
+    run_folder: Path, words: list[str], env: dict[str, str], message: str
+) -> None:
+    result = run_script("average.sh", *(w.replace("RUN", str(run_folder)) for w in words), env=env)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert not list(run_folder.rglob("average_*"))

@@ -1,0 +1,216 @@
+"""scripts/train.sh and the recipes on it, with a fairseq-train that is not the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.runs import TINY, make_data
+from tests.support.shell import ROOT, FakeBin, run_script
+
+INTERVAL = (
+    "2026-01-02 03:04:05 | INFO | train_inner | "
+    '{"epoch": 1, "loss": "6.5", "wps": "10", "num_updates": "2"}\n'
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "corpus")
+
+
+def train(
+    fakes: FakeBin, folder: Path, data: Path, *options: str, script: str = "train.sh", **env: str
+) -> subprocess.CompletedProcess[str]:
+    words = ["multi30k", *TINY, *options] if script == "train.sh" else options
+    variables = {"RUN": str(folder), "DATA": str(data), "GPUS": "0", **env}
+    return run_script(script, *words, env=variables, path=fakes.path())
+
+
+def option(call: list[str], name: str) -> str:
+    return call[call.index(name) + 1]
+
+
+def test_a_run_on_the_cpu_is_recorded_trained_and_marked_as_done(
+    fake_bin: FakeBin, tmp_path: Path, data: Path
+) -> None:
+    fake_bin.add("fairseq-train", stdout=INTERVAL + "noise")
+    run = tmp_path / "run"
+    first = train(fake_bin, run, data, "--max-update", "8")
+    assert first.returncode == 0, first.stderr
+    (call,) = fake_bin.calls("fairseq-train")
+    assert call[0] == str(data)
+    assert "--cpu" in call
+    assert option(call, "--user-dir") == str(ROOT / "fairseq_deepnet")
+    assert option(call, "--save-dir") == str(run / "checkpoints")
+    assert option(call, "--tensorboard-logdir") == str(run / "tensorboard")
+    assert (option(call, "--source-lang"), option(call, "--target-lang")) == ("de", "en")
+    # 2,048 tokens an update, 200 a step
+    assert (option(call, "--max-tokens"), option(call, "--update-freq")) == ("200", "10")
+    assert "update 2/8  epoch  1  loss 6.500" in first.stdout
+    assert "noise" in first.stdout
+    assert (run / "train.log").read_text() == INTERVAL + "noise"
+    assert " fairseq-train" not in (run / "command.txt").read_text()
+    assert f"fairseq-train {data}" in (run / "command.txt").read_text()
+    facts = json.loads((run / "environment.json").read_text())
+    assert facts["versions"]["torch"]
+    assert facts["seed"] == 1
+
+    second = train(fake_bin, run, data, "--max-update", "8")
+    assert second.returncode == 0
+    assert "is complete: nothing to do" in second.stderr
+    assert len(fake_bin.calls("fairseq-train")) == 1
+
+
+def test_two_cpu_processes_halve_the_batch_and_have_a_rank_each(
+    fake_bin: FakeBin, tmp_path: Path, data: Path
+) -> None:
+    fake_bin.add("fairseq-train")
+    result = train(
+        fake_bin, tmp_path / "run", data, "--max-tokens", "2048", CPU_PROCESSES="2", THREADS="1"
+    )
+    assert result.returncode == 0, result.stderr
+    calls = fake_bin.calls("fairseq-train")
+    assert sorted(option(call, "--distributed-rank") for call in calls) == ["0", "1"]
+    for call in calls:
+        assert (option(call, "--max-tokens"), option(call, "--update-freq")) == ("1024", "1")
+        assert option(call, "--distributed-world-size") == "2"
+        assert option(call, "--ddp-backend") == "legacy_ddp"
+
+
+def test_the_exit_status_of_fairseq_train_is_the_scripts(
+    fake_bin: FakeBin, tmp_path: Path, data: Path
+) -> None:
+    fake_bin.add("fairseq-train", stdout="RuntimeError: out of luck\n", status=3)
+    run = tmp_path / "run"
+    result = train(fake_bin, run, data)
+    assert result.returncode == 3
+    assert "RuntimeError: out of luck" in result.stdout
+    assert "status 3" in result.stderr
+    assert not (run / "done").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "message"),
+    [
+        ([], {}, "a config is missing"),
+        (["--lr", "1"], {}, "a config is missing"),
+        (["multi30k"], {"CPU_PROCESSES": "0"}, "CPU_PROCESSES is '0'"),
+        (["multi30k"], {"NODES": "x"}, "NODES is 'x'"),
+        (["multi30k"], {"THREADS": "x"}, "THREADS is 'x'"),
+        (["multi30k"], {"RESUME": "yes"}, "RESUME is 'yes'"),
+        (["multi30k", "--max-token", "5"], {}, "no such option; did you mean max-tokens"),
+    ],
+)
+def test_bad_input_is_one_line_status_2_and_leaves_no_run_folder(
+    fake_bin: FakeBin, tmp_path: Path, words: list[str], env: dict[str, str], message: str
+) -> None:
+    fake_bin.add("fairseq-train")
+    variables = {"RUN": str(tmp_path / "run"), **env}
+    result = run_script("train.sh", *words, env=variables, path=fake_bin.path())
+    assert result.returncode == 2
+    (error,) = [line for line in result.stderr.splitlines() if "error:" in line]
+    assert message in error
+    assert not (tmp_path / "run").exists()
+    assert fake_bin.calls("fairseq-train") == []
+
+
+def test_a_stopped_training_ends_with_all_that_it_started_and_frees_the_folder(
+    fake_bin: FakeBin, tmp_path: Path, data: Path
+) -> None:
+    # stands for fairseq-train: ends on the signal that Ctrl-C sends, as Python does
+    began, ended = tmp_path / "began", tmp_path / "ended"
+    fake_bin.add(
+        "fairseq-train",
+        f"trap 'touch {ended}; exit 130' INT; touch {began}\n"
+        "for i in $(seq 300); do sleep 0.1; done",
+    )
+    run = tmp_path / "run"
+    environment = {
+        **os.environ,
+        **{"DEEPNET_SKIP_SETUP": "1", "PATH": fake_bin.path(), "OMP_NUM_THREADS": "1"},
+        **{"RUN": str(run), "DATA": str(data), "GPUS": "0"},
+    }
+    script = subprocess.Popen(
+        ["bash", str(ROOT / "scripts" / "train.sh"), "multi30k", *TINY],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_for(began)
+        beside = train(fake_bin, run, data)
+        assert beside.returncode == 2
+        assert "another training is at work" in beside.stderr
+        script.send_signal(signal.SIGTERM)
+        _, errors = script.communicate(timeout=30)
+    finally:
+        script.kill()
+    assert script.returncode == 130
+    assert "stopped; the same command goes on" in errors
+    assert ended.exists()
+    assert not lock_is_held(run)
+
+
+def lock_is_held(run: Path) -> bool:
+    command = ["flock", "--nonblock", str(run / ".lock"), "true"]
+    return subprocess.run(command, check=False).returncode != 0
+
+
+def wait_for(path: Path, seconds: float = 90) -> None:
+    limit = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < limit, f"{path} never came"
+        time.sleep(0.1)
+
+
+def test_the_multi30k_recipe_makes_missing_data_and_passes_depth_and_scheme_on(
+    fake_bin: FakeBin, tmp_path: Path, data: Path
+) -> None:
+    # stands for scripts/preprocess_multi30k.sh, which `bash` would run
+    made = tmp_path / "made"
+    fake_bin.add(
+        "bash",
+        f'if [[ $1 == */preprocess_multi30k.sh ]]; then cp -r {data} "$OUT"; exit; fi\n'
+        'exec /bin/bash "$@"',
+    )
+    fake_bin.add("fairseq-train")
+    result = subprocess.run(
+        ["/bin/bash", str(ROOT / "scripts" / "train_multi30k.sh"), "--max-update", "5"],
+        env={
+            **os.environ,
+            **{"DEEPNET_SKIP_SETUP": "1", "PATH": fake_bin.path(), "OMP_NUM_THREADS": "1"},
+            **{"RUN": str(tmp_path / "run"), "DATA": str(made), "GPUS": "0"},
+            **{"DEPTH": "3", "SCHEME": "pre-ln"},
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    (call,) = fake_bin.calls("fairseq-train")
+    assert call[0] == str(made)
+    assert (option(call, "--encoder-layers"), option(call, "--decoder-layers")) == ("3", "3")
+    assert option(call, "--residual-scheme") == "pre-ln"
+    assert option(call, "--max-update") == "5"
+
+
+def test_the_wmt17_recipe_says_what_is_missing_and_how_to_make_it(tmp_path: Path) -> None:
+    result = run_script("train_wmt17.sh", env={"DATA": str(tmp_path / "none")})
+    assert result.returncode == 2
+    for part in ("europarl-v7", "newstest2014", "bash scripts/preprocess.sh", "set DATA=FOLDER"):
+        assert part in result.stderr
+
+
+@pytest.mark.parametrize("script", ["train_multi30k.sh", "train_wmt17.sh"])
+def test_a_depth_that_is_no_number_of_layers_is_refused(script: str) -> None:
+    result = run_script(script, env={"DEPTH": "0"})
+    assert result.returncode == 2
+    assert "DEPTH is '0'" in result.stderr

@@ -1,0 +1,61 @@
+"""Data folders and checkpoints that are just real enough for the scripts to take them."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import torch
+
+from fairseq_deepnet.checkpoints import save_checkpoint
+from fairseq_deepnet.corpora.subwords import (
+    SubwordOptions,
+    load_model,
+    train_model,
+    write_dictionary,
+)
+
+SENTENCES = [
+    "Two men play chess.",
+    "A dog runs over the green grass.",
+    "The little girl reads a book.",
+    "An old woman sells flowers at the market.",
+]
+"""The target side of the test set."""
+
+TINY = [
+    *("--encoder-layers", "1", "--decoder-layers", "1", "--max-tokens", "200"),
+    *("--encoder-embed-dim", "8", "--encoder-ffn-embed-dim", "8", "--encoder-attention-heads", "2"),
+    *("--decoder-embed-dim", "8", "--decoder-ffn-embed-dim", "8", "--decoder-attention-heads", "2"),
+]
+"""fairseq-train options that make a model small enough for a test."""
+
+
+def make_data(folder: Path) -> Path:
+    """A data folder whose binarised parts are empty: enough to plan a run and to score one."""
+    (folder / "text").mkdir(parents=True)
+    text = "".join(f"{line}\n" for line in SENTENCES)
+    for language in ("de", "en"):
+        (folder / "text" / f"test.{language}").write_text(text, encoding="utf-8")
+        (folder / f"train.de-en.{language}.idx").touch()
+    train_model([folder / "text" / "test.en"], folder / "spm", SubwordOptions(vocab_size=60))
+    for language in ("de", "en"):
+        write_dictionary(load_model(folder / "spm.model"), folder / f"dict.{language}.txt")
+    manifest = {"source": "de", "target": "en", "lines": {"train": 4, "valid": 4, "test": 4}}
+    (folder / "corpus.json").write_text(json.dumps(manifest), encoding="utf-8")
+    return folder
+
+
+def make_checkpoint(path: Path, updates: int, data: Path | None = None) -> Path:
+    """A checkpoint with one weight, trained for `updates`, that remembers its data folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {
+        "args": None,
+        "cfg": {"model": Namespace(arch="transformer"), "task": {"data": str(data)}},
+        "model": {"weight": torch.full((2,), float(updates))},
+        "optimizer_history": [{"num_updates": updates}],
+        "last_optimizer_state": {"state": torch.ones(1)},
+    }
+    save_checkpoint(state, path)
+    return path

@@ -1,0 +1,187 @@
+"""Averaging: the mean by hand, what is left alone, and checkpoints that do not belong together."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.checkpoints import (
+    load_checkpoint,
+    mend_last,
+    num_updates,
+    periodic_checkpoints,
+    save_checkpoint,
+)
+from fairseq_deepnet.checkpoints.average import average_checkpoints, last_checkpoints
+
+
+def state(updates: int, model: dict[str, torch.Tensor], **arguments: Any) -> dict[str, Any]:
+    """What fairseq writes, with the parts that matter here."""
+    named = {"arch": "deepnet_transformer", "encoder_layers": 2, "dropout": 0.1, **arguments}
+    return {
+        "args": None,
+        "cfg": {"model": Namespace(**named), "task": {"data": "somewhere"}},
+        "model": model,
+        "optimizer_history": [{"num_updates": updates}],
+        "extra_state": {"train_iterator": {"epoch": 1}},
+        "last_optimizer_state": {"state": torch.ones(2)},
+    }
+
+
+def write(folder: Path, updates: int, **tensors: torch.Tensor) -> Path:
+    path = folder / f"checkpoint_1_{updates}.pt"
+    save_checkpoint(state(updates, tensors), path)
+    return path
+
+
+def test_the_average_is_the_mean_of_each_weight(tmp_path: Path) -> None:
+    values = [[1.0, 2.0], [2.0, 4.0], [6.0, 0.0]]
+    paths = [write(tmp_path, i, w=torch.tensor(v)) for i, v in enumerate(values)]
+    average_checkpoints(paths, tmp_path / "a.pt")
+    assert load_checkpoint(tmp_path / "a.pt")["model"]["w"].tolist() == [3.0, 2.0]
+
+
+def test_float16_is_summed_without_overflow_and_stays_float16(tmp_path: Path) -> None:
+    big = torch.tensor([60_000.0, 1.0], dtype=torch.float16)  # largest finite value: 65,504
+    paths = [write(tmp_path, 1, w=big), write(tmp_path, 2, w=big)]
+    average_checkpoints(paths, tmp_path / "a.pt")
+    weights = load_checkpoint(tmp_path / "a.pt")["model"]["w"]
+    assert weights.dtype == torch.float16
+    assert torch.equal(weights, big)
+
+
+def test_small_differences_of_many_checkpoints_are_not_lost(tmp_path: Path) -> None:
+    # in float32 1 + 1e-8 is 1; a sum of 64 in float32 would also lose the last bits
+    step = torch.finfo(torch.float32).eps
+    paths = [write(tmp_path, i, w=torch.tensor([1.0 + 2 * i * step])) for i in range(64)]
+    average_checkpoints(paths, tmp_path / "a.pt")
+    mean = load_checkpoint(tmp_path / "a.pt")["model"]["w"]
+    assert mean.item() == torch.tensor([1.0 + 63 * step]).item()
+
+
+def test_integers_are_not_averaged_but_taken_from_the_last(tmp_path: Path) -> None:
+    paths = [
+        write(tmp_path, i, w=torch.ones(1), version=torch.tensor([v])) for i, v in enumerate((3, 8))
+    ]
+    average_checkpoints(paths, tmp_path / "a.pt")
+    version = load_checkpoint(tmp_path / "a.pt")["model"]["version"]
+    assert version.dtype == torch.int64
+    assert version.tolist() == [8]
+
+
+def test_tied_weights_stay_tied(tmp_path: Path) -> None:
+    paths = []
+    for index in range(2):
+        shared = torch.full((100, 100), float(index))
+        paths.append(write(tmp_path, index, embed=shared, output=shared))
+    average_checkpoints(paths, tmp_path / "a.pt")
+    model = load_checkpoint(tmp_path / "a.pt")["model"]
+    assert model["embed"].data_ptr() == model["output"].data_ptr()
+    assert model["output"][0, 0].item() == 0.5
+
+
+def test_the_result_has_configuration_and_updates_but_no_optimiser(tmp_path: Path) -> None:
+    paths = [write(tmp_path, i, w=torch.ones(1)) for i in (5, 9)]
+    average_checkpoints(paths, tmp_path / "a.pt")
+    result = load_checkpoint(tmp_path / "a.pt")
+    assert result["cfg"]["model"].encoder_layers == 2
+    assert num_updates(result) == 9
+    assert result["last_optimizer_state"] is None
+    assert result["averaged"] == ["checkpoint_1_5.pt", "checkpoint_1_9.pt"]
+
+
+def test_the_last_ones_are_the_latest_by_updates_each_counted_once(tmp_path: Path) -> None:
+    for updates in (20, 100, 3):
+        write(tmp_path, updates, w=torch.ones(1))
+    save_checkpoint(state(110, {"w": torch.ones(1)}), tmp_path / "checkpoint2.pt")
+    save_checkpoint(state(100, {"w": torch.ones(1)}), tmp_path / "checkpoint_2_100.pt")
+    for name in ("checkpoint_best.pt", "checkpoint_last.pt", "average_5.pt"):
+        save_checkpoint(state(999, {"w": torch.ones(1)}), tmp_path / name)
+    names = [path.name for path in last_checkpoints(tmp_path, 3)]
+    assert names == ["checkpoint_1_20.pt", "checkpoint_2_100.pt", "checkpoint2.pt"]
+    with pytest.raises(ValueError, match="holds 4 checkpoints of different updates, not 5"):
+        last_checkpoints(tmp_path, 5)
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (state(2, {"v": torch.ones(2)}), "do not hold the same parameters: v"),
+        (state(2, {"w": torch.ones(3)}), r"b\.pt: w is of shape \(3,\)"),
+        (
+            state(2, {"w": torch.ones(2)}, encoder_layers=3),
+            r"b\.pt is .*encoder_layers is 3, not 2",
+        ),
+        (state(2, {"w": torch.ones(2)}, arch="transformer"), "arch is 'transformer'"),
+    ],
+)
+def test_checkpoints_of_different_models_are_refused_by_name(
+    tmp_path: Path, second: dict[str, Any], message: str
+) -> None:
+    save_checkpoint(state(1, {"w": torch.ones(2)}), tmp_path / "a.pt")
+    save_checkpoint(second, tmp_path / "b.pt")
+    with pytest.raises(ValueError, match=message):
+        average_checkpoints([tmp_path / "a.pt", tmp_path / "b.pt"], tmp_path / "out.pt")
+    assert not (tmp_path / "out.pt").exists()
+
+
+def test_what_only_matters_for_training_may_differ(tmp_path: Path) -> None:
+    save_checkpoint(state(1, {"w": torch.ones(2)}, no_save=True), tmp_path / "a.pt")
+    save_checkpoint(state(2, {"w": torch.zeros(2)}, dropout=0.3), tmp_path / "b.pt")
+    average_checkpoints([tmp_path / "a.pt", tmp_path / "b.pt"], tmp_path / "out.pt")
+    assert load_checkpoint(tmp_path / "out.pt")["model"]["w"].tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("kept", [0, 100, 0.5, 0.99])
+def test_a_truncated_checkpoint_is_named_and_nothing_is_written(
+    tmp_path: Path, kept: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = write(tmp_path, 1, w=torch.ones(1000))
+    bad = write(tmp_path, 2, w=torch.ones(1000))
+    size = bad.stat().st_size
+    bad.write_bytes(bad.read_bytes()[: int(kept if kept > 1 else kept * size)])
+    output = tmp_path / "out.pt"
+    assert cli.main(["average", str(good), str(bad), "--output", str(output)]) == 2
+    assert f"{bad} is damaged or incomplete" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == [good.name, bad.name]
+
+
+class Foreign:
+    """A class that is none of fairseq's."""
+
+
+def test_a_checkpoint_that_holds_another_class_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint1.pt"
+    torch.save({"model": {}, "surprise": Foreign()}, path)
+    with pytest.raises(ValueError, match=r"cannot be loaded safely"):
+        load_checkpoint(path)
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    torch.save({"weights": torch.ones(1)}, tmp_path / "x.pt")
+    with pytest.raises(ValueError, match="holds no model"):
+        load_checkpoint(tmp_path / "x.pt")
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
+        load_checkpoint(tmp_path / "y.pt")
+
+
+def test_a_damaged_last_checkpoint_is_replaced_by_the_latest_whole_one(tmp_path: Path) -> None:
+    write(tmp_path, 10, w=torch.ones(1))
+    write(tmp_path, 20, w=torch.ones(1))
+    last = write(tmp_path, 30, w=torch.ones(1)).rename(tmp_path / "checkpoint_last.pt")
+    assert mend_last(tmp_path) is None
+    last.write_bytes(last.read_bytes()[:500])
+    assert mend_last(tmp_path) == tmp_path / "checkpoint_1_20.pt"
+    assert num_updates(load_checkpoint(last)) == 20
+    assert len(periodic_checkpoints(tmp_path)) == 2
+
+
+def test_a_damaged_last_checkpoint_without_another_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint_last.pt").write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"checkpoint_last\.pt is damaged"):
+        mend_last(tmp_path)

@@ -1,0 +1,223 @@
+"""`deepnet evaluate`: from a run or a checkpoint to scores, with a fake fairseq-generate."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.checkpoints import load_checkpoint
+from fairseq_deepnet.corpora.subwords import encode_lines, load_model
+from fairseq_deepnet.scoring import score
+from tests.support.runs import SENTENCES, make_checkpoint, make_data
+from tests.support.shell import FakeBin
+
+TRANSLATIONS = ["Two men play chess.", "A dog runs over green grass.", "A girl reads.", "Flowers."]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "corpus")
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path, data: Path) -> Path:
+    run = tmp_path / "run"
+    for updates in (10, 20, 40):
+        make_checkpoint(run / "checkpoints" / f"checkpoint_1_{updates}.pt", updates)
+    make_checkpoint(run / "checkpoints" / "checkpoint_best.pt", 20)
+    make_checkpoint(run / "checkpoints" / "checkpoint_last.pt", 40)
+    (run / "config.yaml").write_text(f"arch: transformer\nrecipe:\n  data: {data}\n")
+    return run
+
+
+def generated(data: Path, numbers: list[int]) -> str:
+    """What fairseq-generate prints for these sentences, in this order."""
+    pieces = list(encode_lines(load_model(data / "spm.model"), TRANSLATIONS, 1))
+    return "".join(
+        f"S-{n}\t{pieces[n]}\nH-{n}\t-0.5\t{pieces[n]}\nD-{n}\t-0.5\t{pieces[n]}\nP-{n}\t-0.5\n"
+        for n in numbers
+    )
+
+
+class Evaluate:
+    """Calls `deepnet evaluate` with the fakes on PATH, and gives back what a process would."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(
+        self, target: str | Path, *extra: str, **settings: str
+    ) -> subprocess.CompletedProcess[str]:
+        options = {"processes": "1", "gpus": "0", **settings}
+        words = [f"--{key}={value}" for key, value in options.items()]
+        status = cli.main(["evaluate", *words, str(target), "--", *extra])
+        caught = self.capsys.readouterr()
+        return subprocess.CompletedProcess(words, status, caught.out, caught.err)
+
+
+@pytest.fixture
+def evaluate(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fake_bin: FakeBin
+) -> Evaluate:
+    monkeypatch.setenv("PATH", fake_bin.path())
+    return Evaluate(capsys)
+
+
+def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
+    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, data: Path
+) -> None:
+    fake_bin.add("fairseq-generate", stdout=generated(data, [2, 0, 3, 1]))
+    first = evaluate(run_folder, "--max-len-b", "30")
+    assert first.returncode == 0, first.stderr
+    (call,) = fake_bin.calls("fairseq-generate")
+    assert call[0] == str(data)
+    assert call[call.index("--path") + 1] == str(run_folder / "checkpoints" / "checkpoint_best.pt")
+    assert call[-2:] == ["--max-len-b", "30"]
+    assert [call[call.index(f"--{name}") + 1] for name in ("beam", "lenpen")] == ["5", "1"]
+    assert "--cpu" in call
+    assert "--user-dir" in call
+
+    name = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1"
+    scores = json.loads(Path(f"{name}.json").read_text())
+    expected = score(TRANSLATIONS, SENTENCES)
+    assert {key: scores[key] for key in expected} == expected
+    assert (scores["updates"], scores["lines"]) == (20, 4)
+    assert Path(f"{name}.txt").read_text().splitlines() == TRANSLATIONS
+    (line,) = first.stdout.splitlines()
+    assert line.startswith(f"BLEU {expected['bleu']:.2f}  chrF {expected['chrf']:.2f}  test, 4 sen")
+    assert expected["bleu_signature"] in line
+
+    second = evaluate(run_folder, "--max-len-b", "30")
+    assert second.stdout == first.stdout
+    assert "already scored" in second.stderr
+    assert len(fake_bin.calls("fairseq-generate")) == 1
+
+    # another model under the same name is scored anew
+    make_checkpoint(run_folder / "checkpoints" / "checkpoint_best.pt", 30)
+    third = evaluate(run_folder, "--max-len-b", "30")
+    assert "(update 30)" in third.stdout
+    assert len(fake_bin.calls("fairseq-generate")) == 2
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ([0, 1, 3], "no hypothesis for 1 sentences: 2"),
+        ([0, 1, 2, 3, 1], "more than one hypothesis (keep --nbest at 1) for 1 sentences: 1"),
+    ],
+)
+def test_a_missing_or_doubled_sentence_fails_and_leaves_no_score(
+    evaluate: Evaluate,
+    fake_bin: FakeBin,
+    run_folder: Path,
+    data: Path,
+    numbers: list[int],
+    message: str,
+) -> None:
+    fake_bin.add("fairseq-generate", stdout=generated(data, numbers))
+    result = evaluate(run_folder)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert result.stdout == ""
+    assert not (run_folder / "scores").exists()
+
+
+def test_a_failing_fairseq_generate_is_reported_with_its_last_line(
+    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path
+) -> None:
+    fake_bin.add("fairseq-generate", stdout="Traceback\nRuntimeError: out of luck\n", status=1)
+    result = evaluate(run_folder, processes="2")
+    assert result.returncode == 2
+    assert "fairseq-generate failed (status 1): RuntimeError: out of luck (log: " in result.stderr
+    log = Path(result.stderr.split("(log: ")[1].split(")")[0])
+    assert log.read_text() == "Traceback\nRuntimeError: out of luck\n"
+    log.unlink()
+
+
+def test_the_sentences_are_shared_out_over_processes(
+    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, data: Path
+) -> None:
+    fake_bin.add(
+        "fairseq-generate",
+        'case "$*" in *"--distributed-rank 0"*) half=0 ;; *) half=1 ;; esac\n'
+        f'[[ $half == 1 ]] || printf "%b" "{escaped(generated(data, [0, 2]))}"\n'
+        f'[[ $half == 0 ]] || printf "%b" "{escaped(generated(data, [3, 1]))}"\n',
+    )
+    result = evaluate(run_folder, processes="2")
+    assert result.returncode == 0, result.stderr
+    calls = fake_bin.calls("fairseq-generate")
+    assert sorted(call[call.index("--distributed-rank") + 1] for call in calls) == ["0", "1"]
+    assert {call[call.index("--distributed-world-size") + 1] for call in calls} == {"2"}
+    text = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1.txt"
+    assert text.read_text().splitlines() == TRANSLATIONS
+
+
+def escaped(text: str) -> str:
+    return text.replace("\n", "\\n").replace("\t", "\\t")
+
+
+def test_the_last_checkpoints_are_averaged_on_request(
+    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, data: Path
+) -> None:
+    fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
+    result = evaluate(run_folder, average="2", beam="4", lenpen="0.6", split="test")
+    assert result.returncode == 0, result.stderr
+    averaged = run_folder / "checkpoints" / "average_2.pt"
+    assert load_checkpoint(averaged)["model"]["weight"].tolist() == [30.0, 30.0]
+    scores = json.loads((run_folder / "scores" / "test.average_2.beam4.lenpen0.6.json").read_text())
+    assert scores["averaged"] == ["checkpoint_1_20.pt", "checkpoint_1_40.pt"]
+    again = evaluate(run_folder, average="2", beam="4", lenpen="0.6")
+    assert "already scored" in again.stderr
+
+
+def test_a_lone_checkpoint_finds_the_data_that_it_was_trained_on(
+    evaluate: Evaluate, fake_bin: FakeBin, tmp_path: Path, data: Path
+) -> None:
+    fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
+    path = make_checkpoint(tmp_path / "elsewhere" / "model.pt", 7, data)
+    result = evaluate(path)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "elsewhere" / "scores" / "test.model.beam5.lenpen1.json").is_file()
+
+
+def test_data_and_output_are_as_given(
+    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, tmp_path: Path, data: Path
+) -> None:
+    fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
+    other = make_data(tmp_path / "other")
+    result = evaluate(run_folder, data=str(other), output=str(tmp_path / "out"))
+    assert result.returncode == 0, result.stderr
+    assert fake_bin.calls("fairseq-generate")[0][0] == str(other)
+    assert len(list((tmp_path / "out").iterdir())) == 2
+    assert not (run_folder / "scores").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "message"),
+    [
+        ("/nowhere", {}, "there is no run or checkpoint /nowhere"),
+        ("RUN", {"average": "4"}, "holds 3 checkpoints of different updates, not 4"),
+        ("RUN", {"data": "/nowhere"}, "/nowhere is no complete data folder"),
+        ("RUN", {"split": "valid"}, "valid.en"),
+        ("RUN", {"gpus": "64"}, "GPUS=64, but"),
+        ("RUN/checkpoints/checkpoint_best.pt", {"average": "2"}, "needs a run folder"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    evaluate: Evaluate,
+    fake_bin: FakeBin,
+    run_folder: Path,
+    target: str,
+    settings: dict[str, str],
+    message: str,
+) -> None:
+    fake_bin.add("fairseq-generate")
+    result = evaluate(target.replace("RUN", str(run_folder)), **settings)
+    assert result.returncode == 2
+    (error,) = [line for line in result.stderr.splitlines() if "error:" in line]
+    assert message in error
+    assert fake_bin.calls("fairseq-generate") == []

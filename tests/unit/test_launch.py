@@ -1,0 +1,103 @@
+"""Devices, their share of the batch, precision."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairseq_deepnet import launch
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [(4096, 4096), ("128 x 4096", 524288), ("2*3x4", 24), ("8 × 5", 40)]
+)
+def test_a_batch_is_a_number_or_a_product(text: object, tokens: int) -> None:
+    assert launch.parse_tokens(text) == tokens
+
+
+@pytest.mark.parametrize("text", ["many", "4096 tokens", "-5", 0, "", "3 x 0"])
+def test_anything_else_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="global-batch-tokens"):
+        launch.parse_tokens(text)
+
+
+@pytest.mark.parametrize(
+    ("devices", "update_freq"), [(1, 128), (8, 16), (16, 8), (64, 2), (128, 1)]
+)
+def test_update_freq_keeps_the_papers_batch_for_any_number_of_gpus(
+    devices: int, update_freq: int
+) -> None:
+    batch = launch.split_batch(128 * 4096, 4096, devices)
+    assert (batch.max_tokens, batch.update_freq) == (4096, update_freq)
+    assert batch.is_exact
+    assert batch.tokens == 524_288
+
+
+def test_a_batch_that_does_not_divide_is_rounded_to_the_nearest_and_says_so() -> None:
+    batch = launch.split_batch(128 * 4096, 4096, 7)
+    assert batch.update_freq == 18  # 128 / 7 = 18.29
+    assert not batch.is_exact
+    assert "rounded: the recipe wants 524,288, -1.6 %" in str(batch)
+
+
+def test_devices_that_hold_more_than_the_batch_take_equal_shares() -> None:
+    batch = launch.split_batch(2048, 2048, 2)
+    assert (batch.max_tokens, batch.update_freq, batch.tokens) == (1024, 1, 2048)
+
+
+def test_more_devices_than_tokens_are_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be shared out over 8"):
+        launch.split_batch(4, 4096, 8)
+
+
+def test_all_visible_gpus_are_used_unless_told_otherwise() -> None:
+    assert launch.choose_devices("all", 1, 1, visible=8) == launch.Devices(gpus=8)
+    assert launch.choose_devices("2", 1, 1, visible=8) == launch.Devices(gpus=2)
+    assert launch.choose_devices("0", 2, 1, visible=8) == launch.Devices(gpus=0, cpu_processes=2)
+    assert launch.choose_devices("all", 2, 1, visible=0).total == 2
+
+
+@pytest.mark.parametrize(
+    ("wanted", "processes", "nodes", "message"),
+    [
+        ("8", 1, 1, r"GPUS=8, but 0 visible; set GPUS=0 to train on the CPU"),
+        ("two", 1, 1, "GPUS=two: a number"),
+        ("-1", 1, 1, "GPUS=-1: a number"),
+        ("0", 0, 1, "CPU_PROCESSES=0"),
+        ("0", 1, 2, "NODES=2: only a single node"),
+    ],
+)
+def test_devices_that_are_not_there_are_refused(
+    wanted: str, processes: int, nodes: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        launch.choose_devices(wanted, processes, nodes, visible=0)
+
+
+def test_each_kind_of_device_has_its_options() -> None:
+    eight = launch.device_arguments(launch.Devices(gpus=8), port=1)
+    assert eight == ["--distributed-world-size", "8"]
+    assert launch.device_arguments(launch.Devices(gpus=0), port=1) == ["--cpu"]
+    pair = launch.device_arguments(launch.Devices(gpus=0, cpu_processes=2), port=23456)
+    assert pair[:3] == ["--cpu", "--ddp-backend", "legacy_ddp"]
+    assert pair[-4:] == [
+        *("--distributed-world-size", "2"),
+        *("--distributed-init-method", "tcp://127.0.0.1:23456"),
+    ]
+
+
+@pytest.mark.parametrize("bf16_works", [True, False])
+def test_precision_on_gpus_is_bf16_where_that_works(
+    monkeypatch: pytest.MonkeyPatch, bf16_works: bool
+) -> None:
+    monkeypatch.setattr(launch, "_bf16_works", lambda: bf16_works)
+    expected = ["--bf16"] if bf16_works else ["--fp16"]
+    assert launch.precision_arguments("auto", has_gpus=True) == expected
+    assert launch.precision_arguments("fp32", has_gpus=True) == []
+    assert launch.precision_arguments("auto", has_gpus=False) == []
+
+
+def test_half_precision_without_a_gpu_and_unknown_precisions_are_refused() -> None:
+    with pytest.raises(ValueError, match="PRECISION=fp16 needs a GPU"):
+        launch.precision_arguments("fp16", has_gpus=False)
+    with pytest.raises(ValueError, match="choose from auto, bf16, fp16, fp32"):
+        launch.precision_arguments("fp8", has_gpus=True)

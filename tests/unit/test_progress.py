@@ -1,0 +1,111 @@
+"""The screen view of a training log: short lines, and nothing lost that explains a crash."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_deepnet import progress
+
+STAMP = "2026-01-02 03:04:05"
+INTERVAL = (
+    f"{STAMP} | INFO | train_inner | "
+    '{"epoch": 2, "update": 1.5, "loss": "6.123", "nll_loss": "5", "wps": "2117.4", "ups": "1.1", '
+    '"num_updates": "%d", "lr": "0.0002", "gnorm": "1.234"}'
+)
+VALID = (
+    f"{STAMP} | INFO | valid | "
+    '{"epoch": 2, "valid_loss": "5.1", "valid_nll_loss": "3.9", "valid_ppl": "14.93", '
+    '"valid_num_updates": "150", "valid_best_loss": "%s"}'
+)
+TRACEBACK = """Traceback (most recent call last):
+  File "train.py", line 1, in <module>
+    main()
+RuntimeError: out of luck
+"""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00:00"), (65.9, "0:01:05"), (36_610, "10:10:10")]
+)
+def test_a_clock_reads_hours_minutes_seconds(seconds: float, text: str) -> None:
+    assert progress.clock(seconds) == text
+
+
+def test_an_interval_is_one_short_line_with_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    view = progress.Progress(max_update=400)
+    first = view.show(INTERVAL % 100)
+    now = 1050.0
+    second = view.show(INTERVAL % 200)
+    assert first == (
+        "update 100/400  epoch  2  loss 6.123  grad norm 1.23  lr 2.0e-04  2,117 tokens/s  0:00:00"
+    )
+    # 100 updates took 50 s, and 200 are left
+    assert second is not None
+    assert second.endswith("0:00:50  left 0:01:40")
+
+
+def test_validation_says_whether_it_is_the_best_so_far() -> None:
+    view = progress.Progress()
+    best = view.show(VALID % "5.1")
+    assert best == "update 150  valid nll 3.900  perplexity 14.93  best so far"
+    worse = view.show(VALID % "5.0")
+    assert worse == "update 150  valid nll 3.900  perplexity 14.93"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{STAMP} | INFO | fairseq.tasks.translation | [de] dictionary: 8000 types",
+        f"{STAMP} | INFO | fairseq_cli.train | {{'_name': None, 'common': {{}}}}",
+        f'{STAMP} | INFO | train | {{"epoch": 1, "train_loss": "9"}}',
+    ],
+)
+def test_chatter_is_in_the_log_only(line: str) -> None:
+    assert progress.Progress().show(line) is None
+
+
+def test_warnings_and_errors_are_shown() -> None:
+    shown = progress.Progress().show(f"{STAMP} | ERROR | fairseq | Minimum loss scale reached")
+    assert shown == "error: Minimum loss scale reached"
+
+
+def test_a_traceback_is_shown_whole_and_a_printed_model_is_not() -> None:
+    view = progress.Progress()
+    model = [f"{STAMP} | INFO | fairseq_cli.train | Model(", "  (encoder): Encoder(", "  )", ")"]
+    assert [view.show(line) for line in model] == [None] * 4
+    assert [view.show(line) for line in TRACEBACK.splitlines()] == TRACEBACK.splitlines()
+
+
+def test_every_line_is_logged_even_where_it_is_no_utf8(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("from before\n")
+    command = [sys.executable, str(Path(progress.__file__)), str(log), "--max-update", "200"]
+    given = f"noise \u2028 here\n{INTERVAL % 200}\n".encode() + b"\xff\n" + TRACEBACK.encode()
+    result = subprocess.run(command, input=given, capture_output=True, check=True)
+    assert log.read_text(encoding="utf-8") == (
+        f"from before\nnoise \u2028 here\n{INTERVAL % 200}\n\\xff\n{TRACEBACK}"
+    )
+    assert result.stdout.decode().endswith(TRACEBACK)
+
+
+def test_a_counter_writes_a_line_at_intervals_and_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    screen = io.StringIO()
+    counter = progress.Counter(12, "sentences", screen, seconds=10)
+    for _ in range(12):
+        now += 2.0
+        counter.add()
+    counter.close()
+    assert screen.getvalue() == (
+        "6 of 12 sentences, 0:00:12\n11 of 12 sentences, 0:00:22\n12 of 12 sentences, 0:00:24\n"
+    )

@@ -1,0 +1,173 @@
+"""`deepnet record`: the command it plans, what it writes down, and what it refuses to train."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.fairseq_options import option_actions, training_parser
+from fairseq_deepnet.runs import MANAGED
+from tests.support.runs import TINY, make_checkpoint, make_data
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "corpus")
+
+
+class Recorder:
+    """Calls `deepnet record` on the same run folder; keeps status, command and what was said."""
+
+    def __init__(self, run: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.run = run
+        self.data = data
+        self.capsys = capsys
+        self.said = ""
+
+    def __call__(self, *extra: str, config: str = "multi30k", **settings: str) -> list[str] | None:
+        """The planned command, empty if there is nothing to do; None for a refusal."""
+        options = {"run": str(self.run), "data": str(self.data), "gpus": "0", **settings}
+        words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items() if value]
+        words += [f"--{key}" for key, value in options.items() if not value]
+        shape = [] if config != "multi30k" else TINY
+        status = cli.main(["record", *words, config, "--", *shape, *extra])
+        caught = self.capsys.readouterr()
+        self.said = caught.err
+        assert status in (0, 2)
+        return caught.out.split("\0")[:-1] if status == 0 else None
+
+
+@pytest.fixture
+def record(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> Recorder:
+    return Recorder(tmp_path / "run", data, capsys)
+
+
+def option(command: list[str] | None, name: str) -> str:
+    assert command is not None
+    return command[command.index(name) + 1]
+
+
+def test_what_is_recorded_is_a_config_that_trains_the_same(record: Recorder) -> None:
+    command = record("--lr", "5e-4", "--seed=7")
+    assert command is not None
+    assert (option(command, "--lr"), option(command, "--seed")) == ("5e-4", "7")
+    again = record(config=str(record.run / "config.yaml"))
+    assert again is not None
+    assert sorted(again) == sorted(command)
+    commands = [
+        line for line in (record.run / "command.txt").read_text().splitlines() if line[0] != "#"
+    ]
+    assert len(commands) == 2
+    assert commands[0].startswith(f"fairseq-train {record.data} --user-dir ")
+
+
+def test_the_environment_says_what_a_repetition_needs(record: Recorder) -> None:
+    record()
+    facts = json.loads((record.run / "environment.json").read_text())
+    assert facts["versions"]["torch"]
+    assert facts["versions"]["fairseq-fixed"]
+    assert facts["devices"] == "1 CPU process"
+    assert set(facts["data"]) == {"folder", "corpus_sha256", "subwords_sha256"}
+    assert len(facts["data"]["subwords_sha256"]["spm.model"]) == 64
+
+
+def test_eight_gpus_share_the_papers_batch(
+    record: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda index: f"GPU {index}")
+    monkeypatch.setattr("fairseq_deepnet.launch._bf16_works", lambda: True)
+    command = record(config="wmt17_base", gpus="all")
+    assert command is not None
+    assert option(command, "--distributed-world-size") == "8"
+    assert (option(command, "--max-tokens"), option(command, "--update-freq")) == ("4096", "16")
+    assert "--bf16" in command
+    assert "--cpu" not in command
+    assert "524,288 tokens an update = 4,096 tokens x 8 x update-freq 16" in record.said
+
+
+def test_an_update_freq_that_is_asked_for_is_left_alone(record: Recorder) -> None:
+    command = record("--update-freq", "3")
+    assert (option(command, "--max-tokens"), option(command, "--update-freq")) == ("200", "3")
+
+
+def test_settings_may_be_mended_until_there_is_a_checkpoint(record: Recorder) -> None:
+    assert record("--lr", "0.1")
+    assert record("--lr", "0.2")
+    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
+    recorded = (record.run / "config.yaml").read_bytes()
+
+    assert record("--lr", "0.3", "--max-update", "9000") is None
+    assert "lr [0.2] -> [0.3]; max-update" in record.said
+    assert "set RUN=FOLDER" in record.said
+    assert (record.run / "config.yaml").read_bytes() == recorded
+
+    # what changes no number may differ
+    assert record("--lr", "2e-1", "--log-interval", "7")
+    assert "going on from update 100" in record.said
+    assert record("--lr", "0.3", resume="")
+    assert "going on with new settings: lr [0.2] -> [0.3]" in record.said
+    assert yaml.safe_load((record.run / "config.yaml").read_text())["lr"] == "0.3"
+
+
+def test_other_data_is_another_run(record: Recorder, tmp_path: Path) -> None:
+    record()
+    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
+    record.data = make_data(tmp_path / "other")
+    assert record() is None
+    assert "recipe.data" in record.said
+
+
+def test_a_run_whose_last_checkpoint_is_at_the_end_is_complete(record: Recorder) -> None:
+    record("--max-update", "300")
+    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 300)
+    assert record("--max-update", "300") == []
+    assert "is complete at update 300" in record.said
+    assert (record.run / "done").is_file()
+    # and more updates make it a run to go on with
+    assert record("--max-update", "400", resume="")
+    assert not (record.run / "done").exists()
+
+
+def test_a_damaged_last_checkpoint_is_mended(record: Recorder) -> None:
+    record()
+    make_checkpoint(record.run / "checkpoints" / "checkpoint_1_50.pt", 50)
+    (record.run / "checkpoints" / "checkpoint_last.pt").write_bytes(b"PK\x03\x04")
+    assert record()
+    assert "checkpoint_last.pt is damaged: going on from checkpoint_1_50.pt" in record.said
+    assert "going on from update 50" in record.said
+
+
+@pytest.mark.parametrize(
+    ("extra", "settings", "message"),
+    [
+        (["--max-token", "5"], {}, "no such option; did you mean max-tokens"),
+        (["--lr-scheduler", "cosin"], {}, "did you mean cosine"),
+        (["--residual-scheme", "nonsense"], {}, "nonsense"),
+        (["--encoder-layers", "0"], {}, "--encoder-layers 0"),
+        (["--encoder-attention-heads", "3"], {}, "--encoder-attention-heads 3"),
+        (["--lr"], {}, "--lr: a value is expected"),
+        (["stray"], {}, "'stray' belongs to no option"),
+        (["--save-dir", "x"], {}, "save-dir: scripts/train.sh sets this itself; set RUN"),
+        ([], {"gpus": "64"}, "GPUS=64, but"),
+        ([], {"nodes": "2"}, "NODES=2"),
+        ([], {"precision": "fp16"}, "PRECISION=fp16 needs a GPU"),
+        ([], {"data": "/nowhere"}, "no training data in /nowhere: make it with `bash scripts/pre"),
+        ([], {"config": "multi40k"}, "configs/ holds"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_run_folder(
+    record: Recorder, extra: list[str], settings: dict[str, str], message: str
+) -> None:
+    assert record(*extra, **settings) is None
+    assert message in record.said
+    assert record.said.count("\n") == 1
+    assert not record.run.exists()
+
+
+def test_options_the_script_manages_are_all_real_ones() -> None:
+    assert set(MANAGED) <= set(option_actions(training_parser(["DATA", "--arch", "transformer"])))
