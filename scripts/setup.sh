@@ -7,7 +7,7 @@
 # Environment: the active virtual environment (VIRTUAL_ENV), otherwise VENV, which is made when it is missing.
 # Needs:       Python >= 3.11 with venv and headers, gcc and g++ (fairseq has C++ parts), free disk space.
 # Writes:      the environment, and in it deepnet-setup.log (what pip said) and .deepnet-setup (done, and for what).
-# Takes:       2 to 5 minutes, of which one or two compile fairseq; 1.5 GB with a CPU build of torch.
+# Takes:       2 to 5 minutes, of which one or two compile fairseq; 1.3 GB with a CPU build of torch.
 #
 # Variables (with their defaults):
 #   VENV=.venv         where to make an environment when none is active
@@ -165,7 +165,9 @@ install_everything() {
     say "$(requirement fairseq-fixed), compiling takes a minute or two"
     pip_install "$(requirement numpy)" cython
     # With build isolation pip would compile against a second torch, the newest. Without debugging symbols
-    # compiling takes three quarters of the time, and the result half the space.
+    # compiling takes three quarters of the time, and the result half the space. pip keeps the wheel and
+    # takes it again next time, also after torch moved: what links to torch in it (libnat, libbase) serves
+    # Levenshtein and BASE models only.
     CFLAGS="${CFLAGS:--O2 -g0 -fwrapv -DNDEBUG}" \
         pip_install --no-build-isolation "$(requirement torch)" "$(requirement fairseq-fixed)"
     say "fairseq_deepnet${extras:+ with $extras}"
