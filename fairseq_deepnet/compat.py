@@ -1,11 +1,15 @@
 """What fairseq 0.12 needs on today's Python and torch, and nothing more."""
 
 import argparse
+import functools
 import importlib.metadata
+import importlib.util
 import logging
 import warnings
 from typing import Any
 
+import fairseq.data.data_utils
+import fairseq.options
 import numpy as np
 import torch
 
@@ -21,7 +25,7 @@ KNOWN_WARNINGS: tuple[tuple[type[Warning], str], ...] = (
     (UserWarning, r".*pkg_resources is deprecated"),
     (DeprecationWarning, r".*pkg_resources"),
     (UserWarning, r"\s*'config' is validated against ConfigStore schema"),
-    (UserWarning, r".*torchaudio"),
+    (UserWarning, r"'pin_memory' argument is set as true but no accelerator"),
 )
 
 
@@ -33,6 +37,8 @@ def apply() -> None:
         warnings.filterwarnings("ignore", message=message, category=category)
     # fairseq imports every task it has, and each speaks of its optional packages.
     logging.getLogger("fairseq.tasks").setLevel(logging.WARNING)
+    keep_bf16_off_tpus()
+    keep_every_sentence()
     show_in_one_line()
 
 
@@ -55,6 +61,51 @@ def require_fairseq() -> None:
             f"fairseq_deepnet is tested with {FAIRSEQ}, found {found};"
             f" run: pip install --no-build-isolation {FAIRSEQ}"
         )
+
+
+def keep_bf16_off_tpus() -> None:
+    """Let --bf16 mean bfloat16 on the device at hand.
+
+    fairseq's parser turns --bf16 into --tpu and then fails without torch_xla, which leaves the
+    precision that deep stacks want unusable on GPUs. fairseq imports a user-dir before it parses,
+    so this is in time.
+    """
+    parse = fairseq.options.parse_args_and_arch
+    if getattr(parse, "keeps_bf16_off_tpus", False):
+        return
+
+    @functools.wraps(parse)
+    def parse_args_and_arch(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
+        parsed = parse(parser, *args, **kwargs)
+        namespace = parsed[0] if isinstance(parsed, tuple) else parsed
+        if getattr(namespace, "bf16", False):  # absent where defaults are suppressed
+            namespace.tpu = importlib.util.find_spec("torch_xla") is not None
+        return parsed
+
+    parse_args_and_arch.keeps_bf16_off_tpus = True  # type: ignore[attr-defined]
+    fairseq.options.parse_args_and_arch = parse_args_and_arch
+
+
+def keep_every_sentence() -> None:
+    """Give back the sentences that fairseq's batching loses.
+
+    Since 0.12.3 `batch_by_size` throws the last batch away if its size is no multiple of
+    --required-batch-size-multiple, 8 by default: the longest sentences are never trained on, and
+    fairseq-generate leaves up to a batch of the test set untranslated, without a word.
+    """
+    batch = fairseq.data.data_utils.batch_by_size
+    if getattr(batch, "keeps_every_sentence", False):
+        return
+
+    @functools.wraps(batch)
+    def batch_by_size(indices: Any, *args: Any, **kwargs: Any) -> Any:
+        indices = np.fromiter(indices, dtype=np.int64, count=-1)
+        batches = batch(indices, *args, **kwargs)
+        kept = sum(map(len, batches))
+        return batches if kept == len(indices) else [*batches, indices[kept:]]
+
+    batch_by_size.keeps_every_sentence = True  # type: ignore[attr-defined]
+    fairseq.data.data_utils.batch_by_size = batch_by_size
 
 
 def checkpoint_globals() -> tuple[Any, ...]:

@@ -5,6 +5,8 @@ import collections
 import importlib.metadata
 from pathlib import Path
 
+import fairseq.data.data_utils
+import fairseq.options
 import numpy as np
 import pytest
 import torch
@@ -50,3 +52,31 @@ def test_a_checkpoint_with_any_other_class_is_refused(tmp_path: Path) -> None:
     torch.save({"cfg": Path("x"), "model": {}}, tmp_path / "checkpoint.pt")
     with pytest.raises(Exception, match="Weights only load failed"):
         torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+
+
+def test_bf16_does_not_ask_for_a_tpu() -> None:
+    parser = fairseq.options.get_training_parser()
+    given = ["DATA", "--arch", "deepnet_transformer", "--bf16"]
+    args = fairseq.options.parse_args_and_arch(parser, given)
+    assert (args.bf16, args.tpu) == (True, False)
+
+
+def test_applying_compat_twice_wraps_fairseq_once() -> None:
+    before = fairseq.options.parse_args_and_arch
+    compat.apply()
+    assert fairseq.options.parse_args_and_arch is before
+
+
+@pytest.mark.parametrize("multiple", [1, 8])
+@pytest.mark.parametrize("sentences", [5, 12, 16])
+def test_batching_loses_no_sentence(sentences: int, multiple: int) -> None:
+    sizes = np.arange(3, 3 + sentences)
+    batches = fairseq.data.data_utils.batch_by_size(
+        np.arange(sentences),
+        num_tokens_fn=lambda index: sizes[index],
+        num_tokens_vec=sizes,
+        max_tokens=1000,
+        required_batch_size_multiple=multiple,
+    )
+    assert np.concatenate(batches).tolist() == list(range(sentences))
+    assert all(len(batch) % multiple == 0 for batch in batches[:-1])

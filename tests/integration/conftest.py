@@ -1,0 +1,59 @@
+"""One tiny corpus for all tests of fairseq's commands, and a way to run them."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.corpus import binarise
+
+RunCommand = Callable[..., "subprocess.CompletedProcess[str]"]
+
+SMALL = [
+    "--encoder-layers=2",
+    "--decoder-layers=2",
+    "--encoder-embed-dim=16",
+    "--decoder-embed-dim=16",
+    "--encoder-ffn-embed-dim=24",
+    "--decoder-ffn-embed-dim=24",
+    "--encoder-attention-heads=2",
+    "--decoder-attention-heads=2",
+    "--share-all-embeddings",
+]
+TRAIN = [
+    "--optimizer=adam",
+    "--lr=0.001",
+    "--criterion=label_smoothed_cross_entropy",
+    "--label-smoothing=0.1",
+    "--max-tokens=200",
+    "--max-update=2",
+    "--num-workers=0",
+    "--log-format=simple",
+    "--cpu",
+]
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return binarise(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="session")
+def run_command() -> RunCommand:
+    """Run a command in a folder; its failure is the caller's to judge."""
+
+    def run(
+        *command: object, cwd: Path, stdin: str | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [str(part) for part in command],
+            cwd=cwd,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
+    return run

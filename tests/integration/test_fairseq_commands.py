@@ -1,0 +1,132 @@
+"""fairseq's own commands with the plugin, from the project's root and from elsewhere."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+
+import fairseq_deepnet  # noqa: F401  (allow-lists what checkpoints hold)
+from fairseq_deepnet.schemes import Side, gains
+from tests.integration.conftest import SMALL, TRAIN, RunCommand
+
+ARCH = ["--arch", "deepnet_transformer"]
+
+
+@pytest.fixture(scope="session")
+def trained(
+    tiny_data: Path,
+    run_command: RunCommand,
+    project_root: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The checkpoint of two updates, trained from the project's root as the README says."""
+    folder = tmp_path_factory.mktemp("trained")
+    options = ["--user-dir", "fairseq_deepnet", *ARCH, *SMALL, *TRAIN, "--save-dir", folder]
+    done = run_command("fairseq-train", tiny_data, *options, cwd=project_root)
+    assert done.returncode == 0, done.stderr
+    assert "deepnorm(2L-2L, encoder alpha 1.006, decoder alpha 1.565)" in done.stdout
+    return folder / "checkpoint_best.pt"
+
+
+@pytest.fixture(scope="session")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> Path:
+    """A folder far from the project with a copy of the plugin, as where it is not installed."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    shutil.copytree(project_root / "fairseq_deepnet", folder / "plugin" / "fairseq_deepnet")
+    return folder
+
+
+def test_generate_translates_and_aligns_every_sentence_from_elsewhere(
+    trained: Path, tiny_data: Path, run_command: RunCommand, elsewhere: Path
+) -> None:
+    plugin = elsewhere / "plugin" / "fairseq_deepnet"
+    options = ["--user-dir", plugin, "--path", trained, "--beam", 3, "--max-len-b", 10, "--cpu"]
+    options += ["--print-alignment", "hard"]
+    done = run_command("fairseq-generate", tiny_data, *options, cwd=elsewhere)
+    assert done.returncode == 0, done.stderr
+    numbers = sorted(int(number) for number in re.findall(r"^H-(\d+)", done.stdout, re.MULTILINE))
+    assert numbers == list(range(12))
+    assert len(re.findall(r"^A-\d+\t\d+-\d+", done.stdout, re.MULTILINE)) == 12
+
+
+def test_interactive_translates_what_is_typed(
+    trained: Path, tiny_data: Path, run_command: RunCommand, elsewhere: Path
+) -> None:
+    plugin = elsewhere / "plugin" / "fairseq_deepnet"
+    options = ["--user-dir", plugin, "--path", trained, "--max-len-b", 10, "--cpu"]
+    options += ["--source-lang", "xx", "--target-lang", "yy"]
+    done = run_command(
+        "fairseq-interactive", tiny_data, *options, cwd=elsewhere, stdin="w1 w2 w3\nw4\n"
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^S-(\d)\t(.*)$", done.stdout, re.MULTILINE) == [
+        ("0", "w1 w2 w3"),
+        ("1", "w4"),
+    ]
+
+
+def test_validate_repeats_the_loss_of_training(
+    trained: Path, tiny_data: Path, run_command: RunCommand, project_root: Path
+) -> None:
+    options = ["--user-dir", project_root / "fairseq_deepnet", "--path", trained, "--cpu"]
+    options += ["--task", "translation", "--valid-subset", "valid", "--max-tokens", 200]
+    done = run_command("fairseq-validate", tiny_data, *options, cwd=trained.parent)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"valid on 'valid' subset \| loss ([\d.]+)", done.stderr + done.stdout)
+    assert found, done.stderr
+    held = torch.load(trained, weights_only=True)["extra_state"]["best"]
+    assert float(found.group(1)) == pytest.approx(held, abs=2e-3)
+
+
+def test_a_checkpoint_with_a_foreign_class_is_refused(
+    trained: Path, tiny_data: Path, run_command: RunCommand, project_root: Path, tmp_path: Path
+) -> None:
+    held = torch.load(trained, weights_only=True)
+    held["extra_state"]["smuggled"] = Path("x")
+    torch.save(held, tmp_path / "bad.pt")
+    options = ["--user-dir", "fairseq_deepnet", "--path", tmp_path / "bad.pt", "--cpu"]
+    done = run_command("fairseq-generate", tiny_data, *options, cwd=project_root)
+    assert done.returncode != 0
+    assert "Weights only load failed" in done.stderr
+    assert "H-0" not in done.stdout
+
+
+def test_layers_left_out_at_load_time_do_not_change_alpha(trained: Path, tiny_data: Path) -> None:
+    overrides = {
+        "encoder_layers_to_keep": "1",
+        "decoder_layers_to_keep": "0",
+        "data": str(tiny_data),
+    }
+    models, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(trained)], overrides)
+    expected = gains(2, 2)
+    for stack, side in ((models[0].encoder, Side.ENCODER), (models[0].decoder, Side.DECODER)):
+        assert len(stack.layers) == 1
+        assert stack.layers[0].residuals["ffn"].alpha == expected[side].alpha
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--residual-scheme", "deepnrom"], "--residual-scheme deepnrom is unknown"),
+        (["--decoder-layers", "0"], "--decoder-layers 0: a stack needs at least one layer"),
+    ],
+)
+def test_bad_options_end_in_one_line_and_leave_nothing_behind(
+    options: list[str],
+    message: str,
+    tiny_data: Path,
+    run_command: RunCommand,
+    project_root: Path,
+    tmp_path: Path,
+) -> None:
+    base = ["--user-dir", "fairseq_deepnet", *ARCH, *SMALL, *TRAIN, "--save-dir", tmp_path / "run"]
+    done = run_command("fairseq-train", tiny_data, *base, *options, cwd=project_root)
+    assert done.returncode == 1
+    errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
+    assert len(errors) == 1
+    assert errors[0].startswith("fairseq_deepnet: error: " + message)
+    assert "Traceback" not in done.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -1,0 +1,52 @@
+"""Data-parallel training: two CPU processes with half the batch each make one process's update."""
+
+import socket
+import subprocess
+from pathlib import Path
+
+import torch
+
+from tests.integration.conftest import SMALL, TRAIN
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(data: Path, save_dir: Path, *options: object) -> "subprocess.Popen[str]":
+    plugin = Path(__file__).parents[2] / "fairseq_deepnet"
+    base = ["--user-dir", plugin, "--arch", "deepnet_transformer", *SMALL, *TRAIN]
+    base += ["--dropout=0", "--max-update=3", "--disable-validation", "--save-dir", save_dir]
+    command = ["fairseq-train", data, *base, *options]
+    return subprocess.Popen(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=save_dir.parent,
+    )
+
+
+def weights(save_dir: Path) -> dict[str, torch.Tensor]:
+    held = torch.load(save_dir / "checkpoint_last.pt", weights_only=True)
+    assert held["optimizer_history"][-1]["num_updates"] == 3
+    return dict(held["model"])
+
+
+def test_two_processes_make_the_update_of_one(tiny_data: Path, tmp_path: Path) -> None:
+    one = start(tiny_data, tmp_path / "one", "--update-freq=2")
+    assert one.wait(timeout=200) == 0, one.communicate()[0]
+    shared = ["--ddp-backend=legacy_ddp", "--distributed-backend=gloo", "--distributed-no-spawn"]
+    shared += ["--device-id=0", "--distributed-world-size=2"]
+    shared += [f"--distributed-init-method=tcp://127.0.0.1:{free_port()}"]
+    ranks = [
+        start(tiny_data, tmp_path / "two", *shared, f"--distributed-rank={rank}") for rank in (0, 1)
+    ]
+    for process in ranks:
+        assert process.wait(timeout=200) == 0, process.communicate()[0]
+    alone, together = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert alone.keys() == together.keys()
+    for name, value in alone.items():
+        torch.testing.assert_close(together[name], value, atol=1e-5, rtol=0, msg=name)
