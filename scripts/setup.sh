@@ -7,7 +7,7 @@
 # Environment: the active virtual environment (VIRTUAL_ENV), otherwise VENV, which is made when it is missing.
 # Needs:       Python >= 3.11 with venv and headers, gcc and g++ (fairseq has C++ parts), free disk space.
 # Writes:      the environment, and in it deepnet-setup.log (what pip said) and .deepnet-setup (done, and for what).
-# Takes:       2 to 5 minutes, of which one or two compile fairseq; 1.3 GB with a CPU build of torch.
+# Takes:       2 to 5 minutes, of which one or two compile fairseq; 1.6 GB with a CPU build of torch.
 #
 # Variables (with their defaults):
 #   VENV=.venv         where to make an environment when none is active
@@ -142,9 +142,8 @@ quietly() {
     fi
 }
 
-# Without bytecode, which Python makes when it first imports a module: most modules never are.
 pip_install() {
-    quietly "$ENVIRONMENT/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$@"
+    quietly "$ENVIRONMENT/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
 }
 
 make_environment() {

@@ -77,7 +77,7 @@ class Machine:
     def installs(self) -> list[str]:
         """The arguments of every `pip install` so far, each as one line."""
         calls = [" ".join(call) for call in self.fakes.calls("python3.11")]
-        start = "-m pip install --quiet --disable-pip-version-check --no-compile "
+        start = "-m pip install --quiet --disable-pip-version-check "
         return [call.removeprefix(start) for call in calls if call.startswith(start)]
 
 
