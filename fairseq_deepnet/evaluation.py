@@ -191,6 +191,9 @@ def evaluate(
     arguments += ["--source-lang", corpus["source"], "--target-lang", corpus["target"]]
     arguments += ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]
     arguments += ["--max-tokens", str(args.batch), "--log-format", "none"]
+    if processes > 1:
+        # fairseq-generate fails where a process gets no batch at all
+        arguments += ["--batch-size", str(max(1, len(references) // (2 * processes)))]
     arguments += ([] if gpus else ["--cpu"]) + args.extra
     started = time.monotonic()
     threads = 1 if processes > 1 else _cores()

@@ -84,7 +84,6 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
         (["RUN"], {"BEAM": "five"}, "BEAM is 'five'"),
         (["RUN"], {"SPLIT": "train-2"}, "SPLIT is 'train-2'"),
         (["--beam", "3"], {}, "options need a run or a checkpoint before them"),
-        (["RUN"], {"AVERAGE": "4"}, "holds 3 checkpoints of different updates, not 4"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(
@@ -119,7 +118,6 @@ def test_average_sh_takes_named_checkpoints(run_folder: Path, tmp_path: Path) ->
     [
         ([], {}, "a run or checkpoints are missing"),
         (["RUN"], {"N": "0"}, "N is '0'"),
-        (["RUN"], {"N": "9"}, "holds 3 checkpoints"),
         (["RUN/checkpoints/checkpoint_1_10.pt"], {}, "one checkpoint alone has no average"),
         (["RUN", "RUN"], {}, "one run at a time"),
     ],

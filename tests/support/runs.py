@@ -6,11 +6,15 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
+import numpy as np
 import torch
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from fairseq_deepnet.checkpoints import save_checkpoint
 from fairseq_deepnet.corpora.subwords import (
     SubwordOptions,
+    encode_lines,
     load_model,
     train_model,
     write_dictionary,
@@ -33,15 +37,23 @@ TINY = [
 
 
 def make_data(folder: Path) -> Path:
-    """A data folder whose binarised parts are empty: enough to plan a run and to score one."""
+    """A data folder with the same few sentences, on both sides, for train, valid and test."""
     (folder / "text").mkdir(parents=True)
     text = "".join(f"{line}\n" for line in SENTENCES)
     for language in ("de", "en"):
         (folder / "text" / f"test.{language}").write_text(text, encoding="utf-8")
-        (folder / f"train.de-en.{language}.idx").touch()
     train_model([folder / "text" / "test.en"], folder / "spm", SubwordOptions(vocab_size=60))
+    model = load_model(folder / "spm.model")
     for language in ("de", "en"):
-        write_dictionary(load_model(folder / "spm.model"), folder / f"dict.{language}.txt")
+        path = folder / f"dict.{language}.txt"
+        write_dictionary(model, path)
+        symbols = Dictionary.load(str(path))
+        for split in ("train", "valid", "test"):
+            prefix = f"{folder}/{split}.de-en.{language}"
+            builder = MMapIndexedDatasetBuilder(f"{prefix}.bin", dtype=np.uint16)
+            for line in encode_lines(model, SENTENCES, 1):
+                builder.add_item(symbols.encode_line(line, add_if_not_exist=False))
+            builder.finalize(f"{prefix}.idx")
     manifest = {"source": "de", "target": "en", "lines": {"train": 4, "valid": 4, "test": 4}}
     (folder / "corpus.json").write_text(json.dumps(manifest), encoding="utf-8")
     return folder

@@ -152,6 +152,8 @@ def test_the_sentences_are_shared_out_over_processes(
     calls = fake_bin.calls("fairseq-generate")
     assert sorted(call[call.index("--distributed-rank") + 1] for call in calls) == ["0", "1"]
     assert {call[call.index("--distributed-world-size") + 1] for call in calls} == {"2"}
+    # four sentences in batches of one: no process is left without
+    assert {call[call.index("--batch-size") + 1] for call in calls} == {"1"}
     text = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1.txt"
     assert text.read_text().splitlines() == TRANSLATIONS
 
