@@ -4,7 +4,6 @@ import argparse
 import functools
 import importlib.metadata
 import importlib.util
-import logging
 import warnings
 from typing import Any
 
@@ -20,10 +19,11 @@ FAIRSEQ = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
 # Warnings about fairseq's own code that its users can do nothing about: category, start of the
 # message.
 KNOWN_WARNINGS: tuple[tuple[type[Warning], str], ...] = (
-    (FutureWarning, r"`torch\.cuda\.amp\.autocast"),
-    (FutureWarning, r"`torch\.cuda\.amp\.GradScaler"),
-    (UserWarning, r".*pkg_resources is deprecated"),
-    (DeprecationWarning, r".*pkg_resources"),
+    (FutureWarning, r"`torch\.cuda\.amp\.(autocast|GradScaler)"),
+    (UserWarning, r"hydra\.experimental\.\w+\(\) is no longer experimental"),
+    (UserWarning, r"\s*The version_base parameter is not specified"),
+    (UserWarning, r"\s*The strict flag in the compose API is deprecated"),
+    (UserWarning, r"In 'config': Usage of deprecated keyword in package header"),
     (UserWarning, r"\s*'config' is validated against ConfigStore schema"),
     (UserWarning, r"'pin_memory' argument is set as true but no accelerator"),
 )
@@ -35,8 +35,6 @@ def apply() -> None:
     torch.serialization.add_safe_globals(list(checkpoint_globals()))
     for category, message in KNOWN_WARNINGS:
         warnings.filterwarnings("ignore", message=message, category=category)
-    # fairseq imports every task it has, and each speaks of its optional packages.
-    logging.getLogger("fairseq.tasks").setLevel(logging.WARNING)
     keep_bf16_off_tpus()
     keep_every_sentence()
     show_in_one_line()

@@ -15,7 +15,8 @@
 #   OUT                  folder to make (data/multi30k.SRC-TGT)
 #   DOWNLOADS            folder for what is downloaded (data/multi30k.raw)
 #   MULTI30K_URL         where from (https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw)
-#   VOCAB_SIZE, ...      every other variable of scripts/preprocess.sh
+#   VOCAB_SIZE           number of subwords (4000)
+#   SUBWORDS, ...        every other variable of scripts/preprocess.sh
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
@@ -29,6 +30,7 @@ for name in SRC TGT; do
     esac
 done
 OUT=${OUT:-$ROOT/data/multi30k.$SRC-$TGT}
+export VOCAB_SIZE=${VOCAB_SIZE:-4000}
 DOWNLOADS=${DOWNLOADS:-$ROOT/data/multi30k.raw}
 MULTI30K_URL=${MULTI30K_URL:-https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw}
 

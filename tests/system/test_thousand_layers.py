@@ -1,0 +1,17 @@
+"""A thousand layers on a laptop: the paper's depth builds, trains an update and decodes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_500_layers_a_side_train_and_decode_in_little_memory(project_root: Path) -> None:
+    command = [sys.executable, "benchmarks/depth_cost.py", "--one", "1000", "--width", "64"]
+    done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["parameters"] > 40_000_000
+    assert found["finite"]  # every gradient of every weight
+    assert found["sentences"] == 4
+    assert found["peak_mib"] < 6 * 1024
