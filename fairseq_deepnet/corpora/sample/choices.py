@@ -22,10 +22,10 @@ from fairseq_deepnet.corpora.sample.phrases import Phrase
 
 SPEAKERS = (phrases.ICH, phrases.DU, phrases.WIR, phrases.IHR)
 EVERYONE = (*SPEAKERS, phrases.ER, phrases.SIE, phrases.SIE_PLURAL)
-MOTION = ("gehen", "laufen", "fahren", "kommen", "weglaufen")
+MOTION = ("gehen", "laufen", "fahren", "kommen")
 _STATES = ("haben", "brauchen", "lieben")  # not with a modal verb
 # verbs with sentence patterns of their own
-_APART = "wissen sagen glauben hoffen liegen stehen regnen schneien legen sein gehören gefallen"
+_APART = "wissen sagen glauben liegen stehen regnen schneien legen sein gehören gefallen"
 _ACTIONS = [v for v in VERBS.values() if v.infinitive not in _APART.split()]
 INTRANSITIVE = [v for v in _ACTIONS if not v.accusative + v.dative and v.infinitive not in MOTION]
 TRANSITIVE = [v for v in _ACTIONS if v.accusative and not v.dative]
@@ -83,7 +83,7 @@ class PhraseSampler:
 
     def number(self) -> int:
         """A number from 2 to 99, small ones more often."""
-        return self.random.randint(2, 12) if self.chance(0.4) else self.random.randint(13, 99)
+        return self.random.randint(2, 12) if self.chance(0.6) else self.random.randint(13, 99)
 
     def phrase(
         self,
@@ -245,7 +245,7 @@ class PhraseSampler:
             accusative=accusative,
             dative=dative,
             negated=negated,
-            place=self.direction() if verb.infinitive in MOTION and verb.prefix == "" else None,
+            place=self.direction() if verb.infinitive in MOTION else None,
         )
         return self.adorned(clause, tense) if adverbials and verb.infinitive != "haben" else clause
 

@@ -68,15 +68,11 @@ Arzt m Ärzte doctor - p
 Nachbar m* Nachbarn neighbour - p
 Student m* Studenten student - p
 Bauer m* Bauern farmer - p
-Koch m Köche cook - p
-Tante f Tanten aunt - p
 Onkel m Onkel uncle - p
 Schwester f Schwestern sister - p
 Bruder m Brüder brother - p
-Freundin f Freundinnen friend - p
 König m Könige king - p
 Königin f Königinnen queen - p
-Gast m Gäste guest - p
 Tochter f Töchter daughter - p
 Hund m Hunde dog - a
 Katze f Katzen cat - a
@@ -86,9 +82,7 @@ Vogel m Vögel bird - a
 Maus f Mäuse mouse mice a
 Schaf n Schafe sheep sheep a
 Löwe m* Löwen lion - a
-Ente f Enten duck - a
 Esel m Esel donkey - a
-Fuchs m Füchse fox - a
 Elefant m* Elefanten elephant - a
 Tisch m Tische table - ts
 Stuhl m Stühle chair - ts
@@ -96,27 +90,21 @@ Bett n Betten bed - gs
 Schrank m Schränke cupboard - gso
 Kiste f Kisten box - tso
 Lampe f Lampen lamp - t
-Bild n Bilder picture - t
 Schlüssel m Schlüssel key - t
 Messer n Messer knife knives t
 Uhr f Uhren clock - t
 Regenschirm m Regenschirme umbrella - t
 Koffer m Koffer suitcase - to
-Korb m Körbe basket - t
-Teller m Teller plate - t
 Flasche f Flaschen bottle - to
 Spiegel m Spiegel mirror - t
-Kerze f Kerzen candle - t
 Tasche f Taschen bag - to
 Blume f Blumen flower - t
 Ball m Bälle ball - t
-Geschenk n Geschenke present - to
 Auto n Autos car - g
 Fahrrad n Fahrräder bicycle - g
 Buch n Bücher book - wx
 Brief m Briefe letter - wx
 Zeitung f Zeitungen newspaper - w
-Gedicht n Gedichte poem - wx
 Hut m Hüte hat - c
 Mantel m Mäntel coat - c
 Jacke f Jacken jacket - c
@@ -124,37 +112,29 @@ Hemd n Hemden shirt - c
 Kleid n Kleider dress - c
 Schuh m Schuhe shoe - c
 Apfel m Äpfel apple - f
-Birne f Birnen pear - f
 Ei n Eier egg - f
 Orange f Orangen orange - f
 Kuchen m Kuchen cake - f
 Tomate f Tomaten tomato - f
-Kartoffel f Kartoffeln potato - f
 Kirsche f Kirschen cherry - f
 Brot n - bread - m
 Käse m - cheese - m
-Fleisch n - meat - m
 Suppe f - soup - m
 Wasser n - water - d
 Milch f - milk - d
 Kaffee m - coffee - d
 Tee m - tea - d
-Saft m - juice - d
 Garten m Gärten garden - l
 Wald m Wälder forest - l
 Stadt f Städte town - l
-Dorf n Dörfer village - l
 Park m Parks park - l
 Küche f Küchen kitchen - r
 Schule f Schulen school - rb
 Haus n Häuser house - rb
-Kirche f Kirchen church - rb
 Zimmer n Zimmer room - r
 Büro n Büros office - rb
 Hotel n Hotels hotel - rb
-Museum n Museen museum - rb
 Keller m Keller cellar - r
-Fabrik f Fabriken factory - rb
 """
 
 # prefix|infinitive, er-form (- regular), participle (+ with sein), English (_ fixed, + particle),
@@ -163,8 +143,6 @@ _VERBS = """
 schlafen schläft geschlafen sleep slept pa - -
 arbeiten - gearbeitet work - p - -
 lachen - gelacht laugh - p - -
-singen - gesungen sing sang p - -
-tanzen - getanzt dance - p - -
 warten - gewartet wait - pa - -
 spielen - gespielt play - pa - -
 schwimmen - +geschwommen swim swam pa - -
@@ -176,7 +154,6 @@ auf|stehen - +aufgestanden get_up got p - -
 ein|schlafen schläft +eingeschlafen fall_asleep fell pa - -
 auf|wachen - +aufgewacht wake_up woke pa - -
 an|kommen - +angekommen arrive - p - -
-weg|laufen läuft +weggelaufen run_away ran pa - -
 ein|kaufen - eingekauft go_shopping went p - -
 liegen - gelegen lie lay twcf - -
 stehen - gestanden stand stood t - -
@@ -194,7 +171,6 @@ waschen wäscht gewaschen wash - p cg -
 nehmen nimmt genommen take took p twcf -
 brauchen - gebraucht need - p twcmdg -
 lieben - geliebt love - p pa -
-vergessen vergisst vergessen forget forgot p twc -
 verlieren - verloren lose lost p twc -
 putzen - geputzt clean - p r -
 besuchen - besucht visit - p prl -
@@ -202,7 +178,6 @@ fragen - gefragt ask - p p -
 hören - gehört hear heard pa pa -
 füttern - gefüttert feed fed p a -
 jagen - gejagt chase - a a -
-fangen fängt gefangen catch caught p a -
 bezahlen - bezahlt pay_for paid p twcf -
 ab|holen - abgeholt pick+up - p ptw -
 an|rufen - angerufen phone - p p -
@@ -210,12 +185,8 @@ ein|laden lädt eingeladen invite - p p -
 auf|räumen - aufgeräumt tidy+up - p r -
 weg|werfen wirft weggeworfen throw+away threw p twcf -
 an|ziehen - angezogen put+on put p c -
-aus|ziehen - ausgezogen take+off took p c -
 auf|machen - aufgemacht open - p o -
-zu|machen - zugemacht close - p o -
 an|schauen - angeschaut look_at - p twparl -
-auf|essen isst aufgegessen eat+up ate p fm -
-zurück|geben gibt zurückgegeben give+back gave p twc -
 legen - gelegt put put p twcf -
 helfen hilft geholfen help - p - pa
 danken - gedankt thank - p - p
@@ -224,12 +195,10 @@ gehören - gehört belong_to - twcga - p
 gefallen gefällt gefallen like - twcrlg - p
 geben gibt gegeben give gave p twcf p
 zeigen - gezeigt show - p twarl p
-schicken - geschickt send sent p twc p
 bringen - gebracht bring brought p twcfmd p
 wissen weiß gewusst know knew p - -
 sagen - gesagt say said p - -
 glauben - geglaubt believe - p - -
-hoffen - gehofft hope - p - -
 regnen - geregnet rain - - - -
 schneien - geschneit snow - - - -
 haben - gehabt have had p twcga -
@@ -248,9 +217,7 @@ grün green tgcf
 schwarz black atgc
 weiß white atgc
 schön beautiful patgwcrl
-hässlich ugly atgcrl
 teuer/teur expensive tgwc
-billig cheap tgwc
 schwer heavy tg
 nützlich useful tgw
 interessant interesting wpl
@@ -258,15 +225,11 @@ jung young pa
 müde/müd tired pa
 hungrig hungry pa
 glücklich happy p
-traurig sad p
 krank sick pa
-freundlich friendly p
 klug clever pa
 ehrlich honest p
 wütend angry p
-stark strong pa
 schmutzig dirty tgcr
-sauber clean tgcr
 leer empty or
 kalt cold dmr
 warm warm dmcr

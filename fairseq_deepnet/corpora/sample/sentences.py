@@ -102,8 +102,8 @@ class SentenceSampler(MainClauseSampler):
         )
 
     def content(self) -> Pair:
-        """What somebody knows, says, believes or hopes; or does not know."""
-        verb = VERBS[self.random.choice(("wissen", "sagen", "glauben", "hoffen"))]
+        """What somebody knows, says or believes; or does not know."""
+        verb = VERBS[self.random.choice(("wissen", "sagen", "glauben"))]
         subject = self.subject("p", SPEAKERS, definite=True)
         unsure = verb.infinitive == "wissen" and self.chance(0.5)
         main = Clause(subject, verb, negated=unsure)

@@ -1,0 +1,112 @@
+"""Training curves: what is read from fairseq's log, and the image that is drawn."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from fairseq_deepnet import plotting
+
+HEAD = "2024-05-01 12:00:00 | INFO | "
+
+
+def line(kind: str, update: int, loss: float | str) -> str:
+    prefix = "valid_" if kind == "valid" else ""
+    record = {
+        f"{prefix}loss": str(loss),
+        f"{prefix}nll_loss": "1.25",
+        f"{prefix}num_updates": str(update),
+    }
+    return f"{HEAD}{kind} | {json.dumps(record)}\n"
+
+
+def make_run(folder: Path, *lines: str) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "train.log").write_text(
+        f"{HEAD}fairseq_cli.train | {{'_name': None}}\n" + "".join(lines), encoding="utf-8"
+    )
+    return folder
+
+
+def draw(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    plotting.add_arguments(parser)
+    return plotting.run(parser.parse_args(list(words)))
+
+
+def test_train_and_valid_lines_are_read_and_others_are_not(tmp_path: Path) -> None:
+    run = make_run(
+        tmp_path / "a",
+        line("train_inner", 20, 8.5),
+        line("valid", 20, 8.25),
+        line("train", 20, 99),
+        line("train_inner", 40, 7.5),
+    )
+    curves = plotting.read_curves(run)
+    assert curves.name == "a"
+    assert curves.train == [(20, 8.5), (40, 7.5)]
+    assert curves.valid == [(20, 8.25)]
+    assert plotting.read_curves(run, "nll_loss").train[0] == (20, 1.25)
+
+
+def test_a_resumed_run_counts_once_and_a_line_cut_short_is_passed_over(tmp_path: Path) -> None:
+    cut = line("train_inner", 60, 6)[:-20]
+    run = make_run(
+        tmp_path / "a", line("train_inner", 20, 9), cut + "}\n", line("train_inner", 20, 8)
+    )
+    assert plotting.read_curves(run).train == [(20, 8.0)]
+
+
+def test_a_loss_that_is_not_finite_is_kept(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", line("train_inner", 20, "nan"), line("train_inner", 40, "inf"))
+    (_, first), (_, second) = plotting.read_curves(run).train
+    assert math.isnan(first)
+    assert math.isinf(second)
+    assert draw(str(run), "--out", str(tmp_path / "x.png")) == 0
+
+
+def test_runs_are_drawn_into_a_png(tmp_path: Path) -> None:
+    names = ("deepnorm", "post-ln")
+    lines = (line("train_inner", 20, 9), line("train_inner", 40, 8), line("valid", 40, 8))
+    runs = [str(make_run(tmp_path / n, *lines)) for n in names]
+    out = tmp_path / "figures" / "curves.png"
+    assert draw(*runs, "--out", str(out), "--title", "both") == 0
+    assert out.read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in out.parent.iterdir()] == ["curves.png"]
+
+
+def test_axes_have_units_and_the_legend_names_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib import pyplot
+
+    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+    curves = plotting.Curves("mine", [(20, 9.0), (400, 8.0)], [(400, 8.5)])
+    plotting.plot_curves([curves], tmp_path / "x.svg", title="a title")
+    axes = pyplot.gcf().axes[0]
+    assert axes.get_xscale() == "log"
+    assert axes.get_ylabel() == plotting.METRICS["loss"]
+    assert "bits per token" in axes.get_ylabel()
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["mine, train", "mine, valid"]
+
+
+def test_a_run_without_a_log_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"has no train\.log"):
+        draw(str(tmp_path), "--out", str(tmp_path / "x.png"))
+
+
+def test_a_log_without_progress_lines_is_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a")
+    with pytest.raises(ValueError, match="no progress lines"):
+        draw(str(run), "--out", str(tmp_path / "x.png"))
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_an_image_format_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", line("train_inner", 20, 9))
+    with pytest.raises(ValueError, match=r"\.png, \.pdf or \.svg"):
+        draw(str(run), "--out", str(tmp_path / "x.jpeg2"))
