@@ -55,13 +55,14 @@ def test_float16_is_summed_without_overflow_and_stays_float16(tmp_path: Path) ->
     assert torch.equal(weights, big)
 
 
-def test_small_differences_of_many_checkpoints_are_not_lost(tmp_path: Path) -> None:
-    # in float32 1 + 1e-8 is 1; a sum of 64 in float32 would also lose the last bits
-    step = torch.finfo(torch.float32).eps
-    paths = [write(tmp_path, i, w=torch.tensor([1.0 + 2 * i * step])) for i in range(64)]
+def test_small_weights_are_not_lost_beside_large_ones(tmp_path: Path) -> None:
+    # in float32 2^24 + 1 is 2^24 again, and the mean would be 2^22 + 0.5
+    values = [2.0**24, 1.0, 1.0, 2.0]
+    paths = [write(tmp_path, i, w=torch.tensor([value])) for i, value in enumerate(values)]
     average_checkpoints(paths, tmp_path / "a.pt")
     mean = load_checkpoint(tmp_path / "a.pt")["model"]["w"]
-    assert mean.item() == torch.tensor([1.0 + 63 * step]).item()
+    assert mean.dtype == torch.float32
+    assert mean.item() == 2**22 + 1
 
 
 def test_integers_are_not_averaged_but_taken_from_the_last(tmp_path: Path) -> None:
