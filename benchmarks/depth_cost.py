@@ -92,7 +92,8 @@ def in_own_process(layers: int, options: argparse.Namespace) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The measurements as Markdown, each with its growth from the row above, a layer."""
-    head = "layers parameters build_s update_s decode_s peak_MiB s/layer MiB/layer".split(" ")
+    head = ("layers", "parameters", "build s", "update s", "decode s", "peak MiB")
+    head += ("s / layer", "MiB / layer")
     lines = ["| " + " | ".join(head) + " |", "|" + "---:|" * len(head)]
     previous: dict[str, Any] | None = None
     for row in rows:

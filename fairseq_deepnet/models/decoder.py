@@ -102,9 +102,7 @@ class DeepNetDecoder(TransformerDecoderBase):
             raise ValueError("deepnet_transformer's decoder needs the encoder's output")
         if alignment_layer is None and self.need_attn:
             alignment_layer = self.num_layers - 1
-        cache = None
-        if incremental_state is not None:
-            cache = incremental_state.setdefault(CACHE_KEY, new_cache(encoder_out))
+        cache = None if incremental_state is None else cache_of(incremental_state, encoder_out)
         x = self.embed(prev_output_tokens, incremental_state)
         mask, causal = self.self_mask(prev_output_tokens, cache is not None, full_context_alignment)
         source, source_mask = source_and_mask(encoder_out, cache)
@@ -185,8 +183,13 @@ class DeepNetDecoder(TransformerDecoderBase):
         self.need_attn = bool(need_attn)
 
 
-def new_cache(encoder_out: EncoderOut) -> DecodingCache:
-    return DecodingCache(encoder_out.get("hypotheses_per_sentence", [1])[0])
+def cache_of(incremental_state: dict[str, Any], encoder_out: EncoderOut) -> DecodingCache:
+    """The cache in a generator's state, new at the first step."""
+    if CACHE_KEY not in incremental_state:
+        hypotheses = encoder_out.get("hypotheses_per_sentence", [1])[0]
+        incremental_state[CACHE_KEY] = DecodingCache(hypotheses)
+    cache: DecodingCache = incremental_state[CACHE_KEY]
+    return cache
 
 
 def source_and_mask(
