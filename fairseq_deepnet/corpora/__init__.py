@@ -1,1 +1,1 @@
-"""From raw parallel text to what fairseq trains on: checks, cleaning, subwords, the sample grammar."""
+"""Raw corpora become clean parallel text, subwords and fairseq's data folder."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..modules import ActivationCheckpointing, DecoderLayer, DecodingCache, run_layers
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
 from .encoder import EncoderOut
-from .options import layer_shape
+from .options import build_layer
 
 CACHE_KEY = "deepnet.decoding_cache"
 
@@ -45,12 +45,9 @@ class DeepNetDecoder(TransformerDecoderBase):
         scheme.initialise_ends(Side.DECODER, self)
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> DecoderLayer:
-        """The next layer from the bottom, with the scheme's weights unless `--init stock`."""
+        """The next layer from the bottom."""
         place = Place(Side.DECODER, next(self._next_layer))
-        layer = DecoderLayer(layer_shape(cfg, Side.DECODER), self.scheme, place)
-        if cfg.init == "scheme":
-            layer.initialise(self.scheme)
-        return layer
+        return build_layer(DecoderLayer, cfg, self.scheme, place)
 
     def forward(
         self,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..modules import ActivationCheckpointing, EncoderLayer, run_layers
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
-from .options import layer_shape
+from .options import build_layer
 
 EncoderOut = dict[str, list[Any]]
 
@@ -44,12 +44,9 @@ class DeepNetEncoder(TransformerEncoderBase):
         scheme.initialise_ends(Side.ENCODER, self)
 
     def build_encoder_layer(self, cfg: Any) -> EncoderLayer:
-        """The next layer from the bottom, with the scheme's weights unless `--init stock`."""
+        """The next layer from the bottom."""
         place = Place(Side.ENCODER, next(self._next_layer))
-        layer = EncoderLayer(layer_shape(cfg, Side.ENCODER), self.scheme, place)
-        if cfg.init == "scheme":
-            layer.initialise(self.scheme)
-        return layer
+        return build_layer(EncoderLayer, cfg, self.scheme, place)
 
     def forward_scriptable(
         self,

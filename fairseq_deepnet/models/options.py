@@ -1,11 +1,13 @@
-"""The model's options: what is refused and why, and what the layers are told."""
+"""The model's options: what is refused and why, and the layers they stand for."""
 
 from argparse import Namespace
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import ConfigurationError
-from ..modules import LayerShape
-from ..schemes import NormPlacement, Side, scheme_class
+from ..modules import LayerShape, TransformerLayer
+from ..schemes import NormPlacement, Place, ResidualScheme, Side, scheme_class
+
+Layer = TypeVar("Layer", bound=TransformerLayer)
 
 # Stock options that our layers do not implement: attribute, option as typed, neutral values.
 UNSUPPORTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
@@ -77,6 +79,14 @@ def check_shape(args: Namespace, side: Side) -> None:
             f"--{name}-attention-heads {heads} does not divide --{name}-embed-dim {width};"
             " choose a number of heads that does"
         )
+
+
+def build_layer(layer_class: type[Layer], cfg: Any, scheme: ResidualScheme, place: Place) -> Layer:
+    """A layer for its place, with the scheme's initial weights unless `--init stock`."""
+    layer = layer_class(layer_shape(cfg, place.side), scheme, place)
+    if cfg.init == "scheme":
+        layer.initialise(scheme)
+    return layer
 
 
 def layer_shape(cfg: Any, side: Side) -> LayerShape:

@@ -13,7 +13,7 @@ def model_builder() -> BuildModel:
 
 @pytest.fixture
 def batch() -> dict[str, torch.Tensor]:
-    """Three sentence pairs of different lengths, padded as fairseq pads: source left, target right."""
+    """Three sentence pairs of different lengths; fairseq pads sources left, targets right."""
     generator = torch.Generator().manual_seed(7)
     pad, eos = 1, 2
     source = torch.randint(4, 4 + SYMBOLS, (3, 9), generator=generator)
