@@ -60,7 +60,7 @@ is_over() {
 # Each training is a process group of its own, so that stopping it stops all that it started.
 start() {
     local options=()
-    [[ -z $UPDATES ]] || options=(--max-update "$UPDATES" --total-num-update "$UPDATES")
+    [[ -z $UPDATES ]] || options=(--max-update "$UPDATES")
     mkdir -p "$OUT/$1"
     set -m
     SCHEME=$1 RUN=$OUT/$1 DATA=$DATA DEPTH=$DEPTH SEED=$SEED GPUS=$GPUS THREADS=$THREADS PRECISION=fp32 \

@@ -124,7 +124,7 @@ def test_another_depth_has_its_own_folder(project: Path) -> None:
     assert start(project, DEPTH="6", UPDATES="70").returncode == 0
     train = next(call for call in calls(project) if call.startswith("train deepnorm"))
     assert "depth 6" in train
-    assert train.endswith("--max-update 70 --total-num-update 70")
+    assert train.endswith("--max-update 70")
     assert (project / "runs" / "quickstart_6l_70updates" / "deepnorm" / "done").is_file()
 
 
