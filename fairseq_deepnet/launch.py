@@ -62,11 +62,13 @@ def device_arguments(devices: Devices, port: int) -> list[str]:
     fairseq starts one process a GPU by itself. CPU processes are started by the caller, each with
     its own `--distributed-rank`; pytorch_ddp does not start on CPU, legacy_ddp with gloo does.
     """
-    if devices.gpus:
-        return ["--distributed-world-size", str(devices.total)]
     if devices.total == 1:
-        return ["--cpu"]
-    arguments = ["--cpu", "--ddp-backend", "legacy_ddp", "--distributed-backend", "gloo"]
+        return ["--distributed-world-size", "1"] if devices.gpus else ["--cpu"]
+    # otherwise rank 0 sends the others what it read, with classes that torch refuses to unpickle
+    alone = ["--load-checkpoint-on-all-dp-ranks"]
+    if devices.gpus:
+        return ["--distributed-world-size", str(devices.total), *alone]
+    arguments = ["--cpu", *alone, "--ddp-backend", "legacy_ddp", "--distributed-backend", "gloo"]
     arguments += ["--distributed-no-spawn", "--device-id", "0"]
     arguments += ["--distributed-world-size", str(devices.total)]
     arguments += ["--distributed-init-method", f"tcp://127.0.0.1:{port}"]

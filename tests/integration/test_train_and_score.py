@@ -49,7 +49,8 @@ def test_a_run_is_trained_continued_averaged_and_scored(tmp_path: Path, data: Pa
     assert list((run / "tensorboard").rglob("events.*"))
     assert [path.name for path in run.parent.iterdir()] == ["tiny"], "nothing beside the run"
 
-    more = train(run, data, "multi30k", 4, RESUME="1")
+    # on two processes: rank 1 must get at the checkpoint, too
+    more = train(run, data, "multi30k", 4, RESUME="1", CPU_PROCESSES="2")
     assert more.returncode == 0, more.stdout + more.stderr
     assert "going on from update 2" in more.stderr
     assert "update 3/4" in more.stdout

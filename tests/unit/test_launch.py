@@ -75,10 +75,15 @@ def test_devices_that_are_not_there_are_refused(
 
 def test_each_kind_of_device_has_its_options() -> None:
     eight = launch.device_arguments(launch.Devices(gpus=8), port=1)
-    assert eight == ["--distributed-world-size", "8"]
+    assert eight == ["--distributed-world-size", "8", "--load-checkpoint-on-all-dp-ranks"]
+    one = launch.device_arguments(launch.Devices(gpus=1), port=1)
+    assert one == ["--distributed-world-size", "1"]
     assert launch.device_arguments(launch.Devices(gpus=0), port=1) == ["--cpu"]
     pair = launch.device_arguments(launch.Devices(gpus=0, cpu_processes=2), port=23456)
-    assert pair[:3] == ["--cpu", "--ddp-backend", "legacy_ddp"]
+    assert pair[:4] == [
+        *("--cpu", "--load-checkpoint-on-all-dp-ranks"),
+        *("--ddp-backend", "legacy_ddp"),
+    ]
     assert pair[-4:] == [
         *("--distributed-world-size", "2"),
         *("--distributed-init-method", "tcp://127.0.0.1:23456"),
