@@ -94,7 +94,7 @@ class PhraseSampler:
         owner: Phrase | None = None,
         verb: Verb | None = None,
         singular: bool = False,
-        adjectives: float = 0.35,
+        adjectives: float = 0.25,
     ) -> Phrase:
         """A noun phrase.
 
@@ -251,7 +251,7 @@ class PhraseSampler:
 
     def adorned(self, clause: Clause, tense: str, place: bool = True) -> Clause:
         """The clause with adverbials of time or frequency, and of place if it takes one."""
-        time = self.time(tense, clause.negated) if self.chance(0.35) else None
+        time = self.time(tense, clause.negated) if self.chance(0.3) else None
         frequency = None
         if not time and not clause.negated and tense in ("present", "past") and self.chance(0.15):
             frequency = self.random.choice(FREQUENCIES)

@@ -73,13 +73,17 @@ class SentenceSampler(MainClauseSampler):
         tenses: tuple[str, ...] = ("past",) if self.chance(0.3) else ("present", "present", "m")
         if conjunction[0] == "wenn":
             tenses = ("present", "present", "m")
-        main = self.clause(pronouns=SPEAKERS, tenses=tenses, negation=0.15)
+        main = self._short_clause(tenses)
         if self.chance(0.15):
             verb = VERBS[self.random.choice(("regnen", "schneien"))]
             tense = "past" if tenses == ("past",) else "present"
             return conjunction, main, Clause(phrases.ES, verb, tense)
-        side = self.clause(pronouns=SPEAKERS, tenses=tenses, negation=0.15)
-        return conjunction, main, side
+        return conjunction, main, self._short_clause(tenses)
+
+    def _short_clause(self, tenses: tuple[str, ...]) -> Clause:
+        """One of two clauses: seldom with adverbials, never with er, sie or es as its subject."""
+        adverbials = self.chance(0.3)
+        return self.clause(pronouns=SPEAKERS, tenses=tenses, adverbials=adverbials, negation=0.15)
 
     def subordinate(self) -> Pair:
         """A main clause, then a subordinate clause with its verb at the end."""
@@ -107,7 +111,7 @@ class SentenceSampler(MainClauseSampler):
         subject = self.subject("p", SPEAKERS, definite=True)
         unsure = verb.infinitive == "wissen" and self.chance(0.5)
         main = Clause(subject, verb, negated=unsure)
-        side = self.clause(pronouns=SPEAKERS, negation=0.15)
+        side = self._short_clause(("present", "present", "past", "m", "future"))
         word, translation = ("ob", "whether") if unsure else ("dass", "that")
         return make_pair(
             [*german(main), ",", word, *german(side, "final")],
@@ -147,7 +151,12 @@ class SentenceSampler(MainClauseSampler):
         while not refers_clearly(subject):
             subject = self.phrase("pa", definite=True, counted=False, adjectives=0)
         side = self.described(subject, tense)
-        main = self.clause(subject=phrases.pronoun_for(subject), tenses=(tense,), negation=0.15)
+        main = self.clause(
+            subject=phrases.pronoun_for(subject),
+            tenses=(tense,),
+            adverbials=self.chance(0.3),
+            negation=0.15,
+        )
         return make_pair(
             ["weil", *german(side, "final"), ",", *german(main, "inverted")],
             ["because", *english(side), ",", *english(main)],
