@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import re
 import sys
@@ -74,6 +75,8 @@ def read_curves(run: Path, metric: str = "loss") -> Curves:
 
 def plot_curves(runs: list[Curves], file: Path, metric: str = "loss", title: str = "") -> None:
     """Draw the curves of several runs into one image: train as lines, valid as dots."""
+    # fairseq sets the root logger to its own taste; matplotlib would list every font it weighs
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     import matplotlib
 
     matplotlib.use("Agg")

@@ -110,3 +110,12 @@ def test_an_image_format_that_is_not_known_is_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", line("train_inner", 20, 9))
     with pytest.raises(ValueError, match=r"\.png, \.pdf or \.svg"):
         draw(str(run), "--out", str(tmp_path / "x.jpeg2"))
+
+
+def test_drawing_is_quiet_whatever_the_root_logger_lets_through(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run(tmp_path / "a", line("train_inner", 20, 9))
+    with caplog.at_level("DEBUG"):
+        draw(str(run), "--out", str(tmp_path / "x.png"))
+    assert not [record for record in caplog.records if record.name.startswith("matplotlib")]
