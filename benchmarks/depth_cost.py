@@ -33,7 +33,7 @@ def measure(layers: int, width: int, tokens: int, checkpoint: bool) -> dict[str,
     from fairseq.sequence_generator import SequenceGenerator
 
     import fairseq_deepnet  # noqa: F401  (registers the architectures)
-    from fairseq_deepnet.models.standalone import VocabularyTask, build_model
+    from fairseq_deepnet.standalone import VocabularyTask, build_model
 
     task = VocabularyTask(VOCABULARY)
     sides: dict[str, Any] = {}
@@ -59,9 +59,9 @@ def measure(layers: int, width: int, tokens: int, checkpoint: bool) -> dict[str,
     logits, _ = model(words[0], None, words[1])
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), words[1].flatten())
     loss.backward()
-    finite = all(bool(torch.isfinite(p.grad).all()) for p in model.parameters())
     optimiser.step()
     updated = time.perf_counter()
+    finite = all(bool(torch.isfinite(p.grad).all()) for p in model.parameters())
     trained_peak = peak_mib()
     optimiser.zero_grad()
     model.eval()
@@ -127,6 +127,9 @@ def main() -> None:
         found = measure(options.one, options.width, options.tokens, options.checkpoint_activations)
         print(json.dumps(found))
         return
+    odd = [layers for layers in options.layers if layers < 2 or layers % 2]
+    if odd:
+        parser.error(f"--layers {odd[0]}: half of them stand on each side; give an even number")
     rows = []
     for layers in options.layers:
         rows.append(in_own_process(layers, options))

@@ -3,7 +3,7 @@
 import argparse
 import functools
 import importlib.metadata
-import importlib.util
+import sys
 import warnings
 from typing import Any
 
@@ -77,7 +77,8 @@ def keep_bf16_off_tpus() -> None:
         parsed = parse(parser, *args, **kwargs)
         namespace = parsed[0] if isinstance(parsed, tuple) else parsed
         if getattr(namespace, "bf16", False):  # absent where defaults are suppressed
-            namespace.tpu = importlib.util.find_spec("torch_xla") is not None
+            words = args[0] if args else kwargs.get("input_args")
+            namespace.tpu = "--tpu" in (sys.argv if words is None else words)
         return parsed
 
     parse_args_and_arch.keeps_bf16_off_tpus = True  # type: ignore[attr-defined]
@@ -97,7 +98,8 @@ def keep_every_sentence() -> None:
 
     @functools.wraps(batch)
     def batch_by_size(indices: Any, *args: Any, **kwargs: Any) -> Any:
-        indices = np.fromiter(indices, dtype=np.int64, count=-1)
+        if not isinstance(indices, np.ndarray):
+            indices = np.fromiter(indices, dtype=np.int64, count=-1)
         batches = batch(indices, *args, **kwargs)
         kept = sum(map(len, batches))
         return batches if kept == len(indices) else [*batches, indices[kept:]]

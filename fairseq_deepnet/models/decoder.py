@@ -37,12 +37,15 @@ class DeepNetDecoder(TransformerDecoderBase):
         self.scheme = scheme
         self._next_layer = count()
         super().__init__(cfg, dictionary, embed_tokens)
-        self.run = ActivationCheckpointing(cfg.checkpoint_activations, cfg.offload_activations)
+        self.dropout_module.module_name = "TransformerDecoder"
+        self.checkpointing = ActivationCheckpointing(
+            cfg.checkpoint_activations, cfg.offload_activations
+        )
         self.combination = scheme.build_combination(Side.DECODER, self.embed_dim)
         has_norm = scheme.norm is NormPlacement.PRE and not cfg.no_decoder_final_norm
         self.layer_norm = LayerNorm(self.embed_dim) if has_norm else None
-        self.need_attn = False
-        scheme.initialise_ends(Side.DECODER, self)
+        # Training on given alignments needs them; else only what prints them asks.
+        self.need_attn = bool(getattr(cfg, "load_alignments", False))
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> DecoderLayer:
         """The next layer from the bottom."""
@@ -107,7 +110,9 @@ class DeepNetDecoder(TransformerDecoderBase):
 
         def apply(layer: Any, h: Tensor) -> Tensor:
             aligned = layer.place.layer == alignment_layer
-            h, weights = self.run(layer, h, source, mask, source_mask, causal, cache, aligned)
+            h, weights = self.checkpointing(
+                lambda x: layer(x, source, mask, source_mask, causal, cache, aligned), h
+            )
             if weights is not None:
                 alignment.append(weights[:, :alignment_heads].mean(dim=1).to(h))
             return h

@@ -13,6 +13,7 @@ from fairseq.models.transformer import TransformerModel, base_architecture
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
+from ..errors import ConfigurationError
 from ..schemes import DEFAULT_SCHEME, SCHEMES, Depths, ResidualScheme, Side, scheme_class
 from .decoder import DeepNetDecoder
 from .encoder import DeepNetEncoder
@@ -43,7 +44,7 @@ class DeepNetTransformerModel(TransformerModel):
 
     @classmethod
     def build_model(cls, args: Namespace, task: FairseqTask) -> "DeepNetTransformerModel":
-        """Check the options, fix alpha for good, and build.
+        """Fix alpha for good, and build.
 
         alpha goes into `args`, hence into every checkpoint: --encoder-layers-to-keep shortens a
         trained stack when it is loaded, and its alpha must stay that of the depth it was trained
@@ -53,12 +54,17 @@ class DeepNetTransformerModel(TransformerModel):
             ConfigurationError: for options that contradict each other or cannot be honoured.
         """
         deepnet_transformer(args)
-        check_options(args)
         scheme = scheme_of(args)
-        args.residual_depths = [scheme.depths.encoder, scheme.depths.decoder]
-        args.residual_alphas = [scheme.alphas[side] for side in Side]
+        args.residual_record = {
+            "scheme": scheme.name,
+            "depths": [scheme.depths.encoder, scheme.depths.decoder],
+            "alphas": {side.value: alpha for side, alpha in scheme.alphas.items()},
+        }
         logger.info("residual scheme: %s, init: %s", scheme, args.init)
-        return super().build_model(args, task)
+        model: DeepNetTransformerModel = super().build_model(args, task)
+        if args.init == "scheme":
+            scheme.initialise_ends(model)
+        return model
 
     @classmethod
     def build_encoder(
@@ -100,11 +106,17 @@ class DeepNetTransformerModel(TransformerModel):
 
 def scheme_of(args: Any) -> ResidualScheme:
     """The scheme of a model: as its checkpoint recorded it, else from the depths asked for."""
-    asked_for = (args.encoder_layers, args.decoder_layers)
-    encoder, decoder = getattr(args, "residual_depths", None) or asked_for
-    recorded = getattr(args, "residual_alphas", None)
-    alphas = dict(zip(Side, recorded, strict=True)) if recorded else None
-    return scheme_class(args.residual_scheme)(Depths(encoder, decoder), alphas)
+    chosen = scheme_class(args.residual_scheme)
+    record = getattr(args, "residual_record", None)
+    if record is None:
+        return chosen(Depths(args.encoder_layers, args.decoder_layers))
+    if record["scheme"] != chosen.name:
+        raise ConfigurationError(
+            f"--residual-scheme {chosen.name} contradicts the checkpoint, which was trained with"
+            f" {record['scheme']}; leave it out of the overrides"
+        )
+    alphas = {Side(side): alpha for side, alpha in record["alphas"].items()}
+    return chosen(Depths(*record["depths"]), alphas)
 
 
 def default(args: Namespace, **values: Any) -> None:
@@ -139,6 +151,9 @@ def deepnet_transformer(args: Namespace) -> None:
     default_shape(args, 512, 2048, 8)
     default_depth(args, 6)
     base_architecture(args)
+    # Here and not in build_model: fairseq applies an arch while it parses, before it makes folders
+    # and starts a process a GPU, so that a mistyped option is one line and leaves nothing behind.
+    check_options(args)
 
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer_tiny")
@@ -178,10 +193,10 @@ def deepnet_transformer_wmt_en_de_1024(args: Namespace) -> None:
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer_mm102")
 def deepnet_transformer_mm102(args: Namespace) -> None:
-    """100L-100L, 1024/4096/16, one embedding for all: paper, Table 8."""
+    """100L-100L, 1024/4096/16: paper, Table 8."""
     default_shape(args, 1024, 4096, 16)
     default_depth(args, 100)
-    default(args, dropout=0.1, share_all_embeddings=True)
+    default(args, dropout=0.1)
     deepnet_transformer(args)
 
 
@@ -190,10 +205,10 @@ def register_opus100(total: int) -> None:
 
     def arch(args: Namespace) -> None:
         default_depth(args, total // 2)
-        default(args, dropout=0.1, share_all_embeddings=True)
+        default(args, dropout=0.1)
         deepnet_transformer(args)
 
-    arch.__doc__ = f"{total // 2}L-{total // 2}L, one embedding for all: paper, Tables 2 and 7."
+    arch.__doc__ = f"{total // 2}L-{total // 2}L: paper, Tables 2 and 7."
     register_model_architecture("deepnet_transformer", f"deepnet_transformer_opus100_{total}")(arch)
 
 

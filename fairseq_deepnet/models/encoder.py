@@ -36,12 +36,14 @@ class DeepNetEncoder(TransformerEncoderBase):
         self.scheme = scheme
         self._next_layer = count()
         super().__init__(cfg, dictionary, embed_tokens)
-        self.run = ActivationCheckpointing(cfg.checkpoint_activations, cfg.offload_activations)
+        self.dropout_module.module_name = "TransformerEncoder"
+        self.checkpointing = ActivationCheckpointing(
+            cfg.checkpoint_activations, cfg.offload_activations
+        )
         self.combination = scheme.build_combination(Side.ENCODER, embed_tokens.embedding_dim)
         self.layer_norm = (
             LayerNorm(embed_tokens.embedding_dim) if scheme.norm is NormPlacement.PRE else None
         )
-        scheme.initialise_ends(Side.ENCODER, self)
 
     def build_encoder_layer(self, cfg: Any) -> EncoderLayer:
         """The next layer from the bottom."""
@@ -65,7 +67,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         x, states = run_layers(
             self.layers,
             x,
-            lambda layer, h: self.run(layer, h, mask),
+            lambda layer, h: self.checkpointing(lambda h: layer(h, mask), h),
             self.combination,
             return_all_hiddens,
         )
@@ -77,6 +79,7 @@ class DeepNetEncoder(TransformerEncoderBase):
             "encoder_padding_mask": [padding],
             "encoder_embedding": [embedding],
             "encoder_states": [state.transpose(0, 1) for state in states],
+            "fc_results": [],
             "src_tokens": [],
             "src_lengths": [lengths.unsqueeze(1)],
         }

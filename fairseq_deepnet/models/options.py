@@ -11,12 +11,12 @@ Layer = TypeVar("Layer", bound=TransformerLayer)
 
 # Stock options that our layers do not implement: attribute, option as typed, neutral values.
 UNSUPPORTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
-    ("quant_noise_pq", "--quant-noise-pq", (0, None)),
-    ("quant_noise_scalar", "--quant-noise-scalar", (0, None)),
+    ("quant_noise_pq", "--quant-noise-pq", (0,)),
+    ("quant_noise_scalar", "--quant-noise-scalar", (0,)),
     ("adaptive_input", "--adaptive-input", (False, None)),
     ("cross_self_attention", "--cross-self-attention", (False, None)),
     ("no_cross_attention", "--no-cross-attention", (False, None)),
-    ("base_layers", "--base-layers", (0, None)),
+    ("base_layers", "--base-layers", (0,)),
     ("char_inputs", "--char-inputs", (False, None)),
     ("export", "--export", (False, None)),
     ("scale_attn", "--scale-attn", (False, None)),
@@ -32,7 +32,7 @@ def check_options(args: Namespace) -> None:
     """Refuse what cannot be honoured; the ConfigurationError names the option and the remedy."""
     scheme = scheme_class(args.residual_scheme)
     for attribute, option, neutral in UNSUPPORTED:
-        value = getattr(args, attribute, None)
+        value = getattr(args, attribute, neutral[0])
         if value not in neutral:
             raise ConfigurationError(
                 f"{option} {value} is not supported by deepnet_transformer; leave it out,"

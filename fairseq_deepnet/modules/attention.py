@@ -7,6 +7,7 @@ import math
 
 import torch
 import torch.nn.functional as F
+from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor, nn
 
 
@@ -38,7 +39,7 @@ class MultiheadAttention(nn.Module):
         source_dim = embed_dim if source_dim is None else source_dim
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
-        self.dropout = dropout
+        self.dropout_module = FairseqDropout(dropout, module_name="MultiheadAttention")
         # The order k, v, q, out is fairseq's: one seed draws the same stock weights in both.
         self.k_proj = nn.Linear(source_dim, embed_dim, bias=bias)
         self.v_proj = nn.Linear(source_dim, embed_dim, bias=bias)
@@ -84,12 +85,17 @@ class MultiheadAttention(nn.Module):
             key,
             value,
             attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
+            dropout_p=self.dropout_probability(),
             is_causal=causal,
         )
         if self.head_transform is not None:
             heads = self.head_transform(heads)
         return self.out_proj(heads.transpose(1, 2).flatten(2))
+
+    def dropout_probability(self) -> float:
+        """Of an attention weight now: none at inference, unless --retain-dropout asks for it."""
+        module = self.dropout_module
+        return module.p if module.training or module.apply_during_inference else 0.0
 
     def weights(self, x: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attention weights [B, H, T, S] of x [B, T, C] over key [B, H, S, D], for alignments."""
@@ -100,4 +106,4 @@ class MultiheadAttention(nn.Module):
         return scores.softmax(dim=-1)
 
     def extra_repr(self) -> str:
-        return f"heads={self.num_heads}, dropout={self.dropout}"
+        return f"heads={self.num_heads}"

@@ -15,10 +15,9 @@ KeysValues = tuple[Tensor, Tensor]
 class DecodingCache:
     """What one decoder remembers between steps.
 
-    The hypotheses of a sentence share its source keys and values: they are projected once a
-    sentence and never copied for each beam, nor re-ordered when beams change places. Target keys
-    and values grow in a buffer that doubles, so that a step copies one position and not the whole
-    past.
+    The hypotheses of a sentence share its source keys and values: these are projected once a
+    sentence, never copied for each beam, and not touched when beams change places. Target keys and
+    values stand in a buffer that doubles when it is full; a change of beams copies it.
     """
 
     INITIAL_CAPACITY = 32  # positions; doubled when full
@@ -66,17 +65,8 @@ class DecodingCache:
             identity = torch.arange(rows, device=new_order.device)
             if not torch.equal(new_order, identity):
                 for layer, buffer in self._target.items():
-                    self._target[layer] = self._reordered(buffer, new_order)
+                    self._target[layer] = buffer.index_select(1, new_order)
         self._reorder_source(new_order)
-
-    def _reordered(self, buffer: Tensor, new_order: Tensor) -> Tensor:
-        if self.length == 0:
-            return buffer.index_select(1, new_order)
-        shape = (2, new_order.numel(), *buffer.shape[2:])
-        reordered = buffer.new_empty(shape)
-        used = buffer[:, :, :, : self.length].index_select(1, new_order)
-        reordered[:, :, :, : self.length] = used
-        return reordered
 
     def _reorder_source(self, new_order: Tensor) -> None:
         """Follow sentences that ended; share no more if a sentence's rows were torn apart."""

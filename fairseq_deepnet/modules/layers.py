@@ -49,7 +49,8 @@ class TransformerLayer(nn.Module):
     def __init__(self, shape: LayerShape, scheme: ResidualScheme, place: Place) -> None:
         super().__init__()
         self.place = place
-        name = type(self).__name__
+        # --retain-dropout-modules knows our layers by fairseq's names.
+        name = f"Transformer{type(self).__name__}"
         self.dropout_module = FairseqDropout(shape.dropout, module_name=name)
         self.activation_dropout_module = FairseqDropout(shape.activation_dropout, module_name=name)
         self.activation_fn = utils.get_activation_fn(shape.activation)

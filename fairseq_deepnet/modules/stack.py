@@ -26,13 +26,17 @@ class ActivationCheckpointing:
     enabled: bool = False
     offload: bool = False
 
-    def __call__(self, layer: nn.Module, *inputs: Any) -> Any:
-        """layer(*inputs), cheaper in memory if so set."""
+    def __call__(self, layer: Callable[[Tensor], Any], x: Tensor) -> Any:
+        """layer(x), cheaper in memory if so set.
+
+        What else a layer reads, such as the encoder's output, it is to hold by itself: an argument
+        would be offloaded once a layer.
+        """
         if not (self.enabled or self.offload) or not torch.is_grad_enabled():
-            return layer(*inputs)
+            return layer(x)
         keep = save_on_cpu(pin_memory=torch.cuda.is_available()) if self.offload else nullcontext()
         with keep:
-            return checkpoint(layer, *inputs, use_reentrant=False)
+            return checkpoint(layer, x, use_reentrant=False)
 
 
 def run_layers(

@@ -12,7 +12,7 @@ from .base import (
 )
 from .deepnorm import DeepNorm, Gains, gains
 from .plain import PostLN, PostLNInit, PreLN
-from .residual import NoNormResidual, PostNormResidual, PreNormResidual, Residual
+from .residual import PostNormResidual, PreNormResidual, Residual
 
 SCHEMES: dict[str, type[ResidualScheme]] = {
     scheme.name: scheme for scheme in (DeepNorm, PostLN, PostLNInit, PreLN)
@@ -35,7 +35,6 @@ __all__ = [
     "DeepNorm",
     "Depths",
     "Gains",
-    "NoNormResidual",
     "NormPlacement",
     "Place",
     "PostLN",

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from .residual import NoNormResidual, PostNormResidual, PreNormResidual, Residual
+from .residual import PostNormResidual, PreNormResidual, Residual
 
 
 class Side(StrEnum):
@@ -55,7 +55,7 @@ class Role(StrEnum):
     FC2 = "fc2"
 
 
-# Attn =Theta v w X whatever W_Q and W_K are (paper, Lemma 4.1): these two roles set the size of a
+# Attn =Theta v w X whatever W_Q and W_K are (paper, Lemma 4.1): q and k do not set the size of a
 # branch's output.
 VALUE_PATH = frozenset({Role.V_PROJ, Role.OUT_PROJ, Role.FC1, Role.FC2})
 
@@ -100,11 +100,11 @@ class ResidualScheme:
 
     def __init__(self, depths: Depths, alphas: dict[Side, float] | None = None) -> None:
         self.depths = depths
-        present = [side for side in Side if depths.of(side)]
+        present = [side for side in Side if depths.of(side) and self.norm is NormPlacement.POST]
         self.alphas = {side: (alphas or {}).get(side, self.default_alpha(side)) for side in present}
 
     def default_alpha(self, side: Side) -> float:
-        """Constant that multiplies the residual on this side."""
+        """Constant that multiplies the residual on this side, where LayerNorm follows the sum."""
         return 1.0
 
     # How a branch joins, and what it carries
@@ -113,12 +113,10 @@ class ResidualScheme:
         self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
     ) -> dict[Sublayer, Residual]:
         """One residual a sublayer of the layer at `place`; `embed_dim` sizes learned vectors."""
-        alpha = self.alphas[place.side]
         if self.norm is NormPlacement.POST:
-            return {sublayer: PostNormResidual(alpha) for sublayer in sublayers}
-        if self.norm is NormPlacement.PRE:
-            return {sublayer: PreNormResidual() for sublayer in sublayers}
-        return {sublayer: NoNormResidual() for sublayer in sublayers}
+            return {sublayer: PostNormResidual(self.alphas[place.side]) for sublayer in sublayers}
+        kind = PreNormResidual if self.norm is NormPlacement.PRE else Residual
+        return {sublayer: kind() for sublayer in sublayers}
 
     def build_head_transform(
         self, place: Place, sublayer: Sublayer, num_heads: int
@@ -148,12 +146,14 @@ class ResidualScheme:
         if linear.bias is not None:
             nn.init.zeros_(linear.bias)
 
-    def initialise_ends(self, side: Side, stack: nn.Module) -> None:
-        """Scale what lies outside the layers: `stack.embed_tokens`, `stack.output_projection`.
+    def initialise_ends(self, model: nn.Module) -> None:
+        """Change what lies outside the layers: embeddings, vocabulary projection.
 
-        DeepNorm leaves them as fairseq makes them; T-Fixup and R-Fixup do not.
+        Called once, on the whole model, whose embeddings may be shared. DeepNorm leaves them as
+        fairseq makes them; T-Fixup and R-Fixup do not.
         """
 
     def __repr__(self) -> str:
-        alphas = ", ".join(f"{side.value} alpha {alpha:.4g}" for side, alpha in self.alphas.items())
-        return f"{self.name}({self.depths.encoder}L-{self.depths.decoder}L, {alphas})"
+        parts = [f"{self.depths.encoder}L-{self.depths.decoder}L"]
+        parts += [f"{side.value} alpha {alpha:.4g}" for side, alpha in self.alphas.items()]
+        return f"{self.name}({', '.join(parts)})"

@@ -14,7 +14,7 @@ Map = Callable[[Tensor], Tensor]
 
 
 class Residual(nn.Module):
-    """Base: no LayerNorm, x + dropout(G(x))."""
+    """x + dropout(G(x)): no LayerNorm; the base of the others."""
 
     def enter(self, x: Tensor, norm: Map | None) -> Tensor:
         """Input of the branch, [B, T, C] -> [B, T, C]."""
@@ -23,10 +23,6 @@ class Residual(nn.Module):
     def leave(self, x: Tensor, branch: Tensor, norm: Map | None, dropout: Map) -> Tensor:
         """The stream after the sublayer, from the stream before it and the branch's output."""
         return x + dropout(branch)
-
-
-class NoNormResidual(Residual):
-    """x + G(x), for schemes without LayerNorm."""
 
 
 class PreNormResidual(Residual):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 import fairseq_deepnet  # noqa: F401  (registers the architectures)
-from fairseq_deepnet.models import standalone
+from fairseq_deepnet import standalone
 
 SYMBOLS = 60
 BuildModel = Callable[..., Any]

@@ -8,6 +8,8 @@ from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
     TransformerEncoderLayerBase,
 )
+from fairseq.search import DiverseBeamSearch as Search
+from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
 from tests.support.models import BuildModel
@@ -24,6 +26,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"decoder_output_dim": 24},
     {"no_token_positional_embeddings": True},
     {"encoder_layers": 1, "decoder_layers": 4},
+    {"merge_src_tgt_embed": True},
+    {"max_source_positions": 20, "max_target_positions": 30},
 ]
 
 
@@ -102,6 +106,46 @@ def test_attention_weights_for_alignments_equal_stock_fairseq(
         theirs, mine = (model(**batch, **asked)[1]["attn"][0][real] for model in (stock, ours))
         torch.testing.assert_close(mine, theirs)
     assert ours(**batch)[1]["attn"] == [None]
+
+
+def search(models: list[Any], prefix: Tensor | None, **options: Any) -> list[list[Any]]:
+    """Tokens of all hypotheses of eight source sentences by fairseq's beam search."""
+    generator = torch.Generator().manual_seed(4)
+    source = torch.randint(4, 60, (8, 7), generator=generator)
+    source[::2, :3] = 1
+    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
+    dictionary = models[0].decoder.dictionary
+    generated = SequenceGenerator(models, dictionary, max_len_b=25, **options).generate(
+        models, sample, prefix_tokens=prefix
+    )
+    return [[hypothesis["tokens"].tolist() for hypothesis in beam] for beam in generated]
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.parametrize("ensemble", [1, 2])
+@pytest.mark.parametrize("prefixed", [False, True])
+def test_beam_search_finds_what_it_finds_with_stock_fairseq(
+    beam: int, ensemble: int, prefixed: bool, model_builder: BuildModel
+) -> None:
+    """Sentences end at different steps, so that finished ones leave the batch."""
+    plain = {"residual_scheme": "post-ln", "init": "stock"}
+    ours, stock = [], []
+    for seed in range(ensemble):
+        stock.append(model_builder("transformer", seed=seed).eval())
+        with torch.no_grad():  # larger weights and a likely end make hypotheses that differ
+            for parameter in stock[-1].parameters():
+                parameter.mul_(1.6 if parameter.dim() > 1 else 1.0)
+            stock[-1].decoder.output_projection.weight[2] *= 3
+        ours.append(model_builder(**plain).eval())
+        ours[-1].load_state_dict(stock[-1].state_dict())
+    prefix = torch.arange(8, 24).view(8, 2) if prefixed else None
+    found = search(ours, prefix, beam_size=beam)
+    assert found == search(stock, prefix, beam_size=beam)
+    assert len({len(hypotheses[0]) for hypotheses in found}) > 1
+    if beam > 1:
+        diverse = Search(ours[0].decoder.dictionary, 2, 0.5)
+        options = {"beam_size": 4, "search_strategy": diverse}
+        assert search(ours, prefix, **options) == search(stock, prefix, **options)
 
 
 def test_hidden_states_are_given_in_fairseqs_layout_when_asked_for(

@@ -143,11 +143,14 @@ def test_activation_checkpointing_changes_neither_output_nor_gradient(
     model_builder: BuildModel, batch: Batch, options: dict[str, bool]
 ) -> None:
     gradients = []
-    for extra in ({}, {"checkpoint_activations": True} | options):
+    for runs, extra in ((1, {}), (2, {"checkpoint_activations": True} | options)):
         model = model_builder(dropout=0.2, **extra).train()
+        forwards: list[int] = []
+        model.decoder.layers[1].fc1.register_forward_hook(lambda *_, seen=forwards: seen.append(1))
         torch.manual_seed(5)  # dropout must be drawn again, and alike
         loss = log_probs(model, batch).square().mean()
         loss.backward()
+        assert len(forwards) == runs  # checkpointed layers run again in the backward pass
         gradients.append((loss.detach(), *(p.grad for p in model.parameters())))
     for plain, checkpointed in zip(*gradients, strict=True):
         assert torch.equal(plain, checkpointed)
@@ -173,16 +176,21 @@ def test_bf16_agrees_with_fp32_within_its_precision(model: Any, batch: Batch) ->
 def test_layerdrop_drops_in_training_and_never_in_evaluation(
     model_builder: BuildModel, batch: Batch
 ) -> None:
-    model = model_builder(encoder_layerdrop=0.5, decoder_layerdrop=0.5, encoder_layers=8)
-    called: list[int] = []
-    for layer in (model.encoder.layers[i] for i in range(8)):
-        layer.register_forward_hook(lambda module, *_: called.append(module.place.layer))
+    drop = {"encoder_layerdrop": 0.5, "decoder_layerdrop": 0.5}
+    model = model_builder(encoder_layers=8, decoder_layers=8, **drop)
+    called: dict[str, list[int]] = {"encoder": [], "decoder": []}
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        for layer in (stack.layers[index] for index in range(8)):
+            layer.register_forward_hook(
+                lambda module, *_, seen=called[side]: seen.append(module.place.layer)
+            )
     torch.manual_seed(0)
     model.train()
     for _ in range(20):
         model(**batch)
-    assert 40 < len(called) < 120
-    called.clear()
+    for seen in called.values():
+        assert 40 < len(seen) < 120
+        seen.clear()
     model.eval()
     model(**batch)
-    assert called == list(range(8))
+    assert list(called.values()) == [list(range(8))] * 2

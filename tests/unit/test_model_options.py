@@ -6,9 +6,12 @@ from argparse import Namespace
 from typing import Any
 
 import pytest
+import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
+from torch import Tensor
 
 from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.models.options import UNSUPPORTED
 from fairseq_deepnet.schemes import Side, gains
 from tests.support.models import BuildModel
 
@@ -49,9 +52,9 @@ def test_an_arch_has_the_shape_of_the_paper(arch: str) -> None:
 
 @pytest.mark.parametrize("arch", SHAPES)
 def test_an_arch_keeps_what_the_user_asked_for(arch: str) -> None:
-    args = Namespace(encoder_layers=9, decoder_embed_dim=40, dropout=0.0, residual_scheme="pre-ln")
+    args = Namespace(encoder_layers=9, decoder_embed_dim=48, dropout=0.0, residual_scheme="pre-ln")
     ARCH_CONFIG_REGISTRY[arch](args)
-    assert (args.encoder_layers, args.decoder_embed_dim) == (9, 40)
+    assert (args.encoder_layers, args.decoder_embed_dim) == (9, 48)
     assert (args.dropout, args.residual_scheme) == (0.0, "pre-ln")
 
 
@@ -66,12 +69,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"init": "stock"}, "--init stock contradicts --residual-scheme deepnorm"),
     ({"init": "zero"}, "--init zero is unknown; choose scheme or stock"),
     ({"no_decoder_final_norm": True}, "--no-decoder-final-norm means nothing"),
-    ({"quant_noise_pq": 0.1}, "--quant-noise-pq 0.1 is not supported"),
-    ({"cross_self_attention": True}, "--cross-self-attention True is not supported"),
-    ({"no_cross_attention": True}, "--no-cross-attention"),
-    ({"adaptive_input": True}, "--adaptive-input"),
-    ({"base_layers": 1}, "--base-layers 1"),
-    ({"scale_fc": True}, "--scale-fc"),
     ({"ddp_backend": "fully_sharded"}, "--ddp-backend fully_sharded"),
 ]
 
@@ -83,6 +80,21 @@ def test_what_cannot_be_honoured_is_refused_by_name(
     with pytest.raises(ConfigurationError, match=message) as caught:
         model_builder(**options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("attribute", "option", "neutral"), UNSUPPORTED)
+def test_stock_options_that_our_layers_lack_are_refused(
+    attribute: str, option: str, neutral: tuple[Any, ...], model_builder: BuildModel
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{option} 1 is not supported"):
+        model_builder(**{attribute: 1})
+    for value in neutral:
+        model_builder(**{attribute: value})
+
+
+def test_bad_options_are_found_while_parsing_before_fairseq_makes_folders() -> None:
+    with pytest.raises(ConfigurationError, match="--decoder-layers 0"):
+        ARCH_CONFIG_REGISTRY["deepnet_transformer_tiny"](Namespace(decoder_layers=0))
 
 
 def test_pre_ln_flags_agree_with_pre_ln(model_builder: BuildModel) -> None:
@@ -97,15 +109,53 @@ def test_pre_ln_flags_agree_with_pre_ln(model_builder: BuildModel) -> None:
 def test_pruning_layers_keeps_the_alpha_of_the_trained_depth(model_builder: BuildModel) -> None:
     trained = [gains(6, 4)[side].alpha for side in Side]
     whole = model_builder(encoder_layers=6, decoder_layers=4)
-    recorded = {name: getattr(whole.args, name) for name in ("residual_depths", "residual_alphas")}
-    assert recorded == {"residual_depths": [6, 4], "residual_alphas": trained}
+    record = whole.args.residual_record
+    alphas = dict(zip(("encoder", "decoder"), trained, strict=True))
+    assert record == {"scheme": "deepnorm", "depths": [6, 4], "alphas": alphas}
+    recorded = {"residual_record": record}
     kept = {"encoder_layers": 6, "decoder_layers": 4, "encoder_layers_to_keep": "0,3"}
     for options in (kept, kept | recorded, recorded | {"encoder_layers": 2, "decoder_layers": 4}):
         pruned = model_builder(**options)
         assert len(pruned.encoder.layers) == 2
         assert pruned.encoder.layers[1].residuals["ffn"].alpha == trained[0]
         assert pruned.decoder.layers[1].residuals["ffn"].alpha == trained[1]
-        assert pruned.args.residual_depths == [6, 4]
+        assert pruned.args.residual_record == record
+
+
+def test_a_recorded_alpha_is_used_and_not_computed_again(model_builder: BuildModel) -> None:
+    record = {"scheme": "deepnorm", "depths": [3, 2], "alphas": {"encoder": 7.0, "decoder": 8.0}}
+    model = model_builder(residual_record=record)
+    assert model.encoder.layers[0].residuals["ffn"].alpha == 7.0
+    assert model.decoder.layers[0].residuals["ffn"].alpha == 8.0
+
+
+def test_another_scheme_than_the_checkpoints_is_refused(model_builder: BuildModel) -> None:
+    record = model_builder().args.residual_record
+    with pytest.raises(ConfigurationError, match=r"post-ln contradicts the checkpoint.*deepnorm"):
+        model_builder(residual_scheme="post-ln", residual_record=record)
+
+
+def test_dropouts_reach_every_layer(model_builder: BuildModel) -> None:
+    model = model_builder(dropout=0.3, attention_dropout=0.2, activation_dropout=0.1)
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        assert layer.dropout_module.p == 0.3
+        assert layer.self_attn.dropout_module.p == 0.2
+        assert layer.activation_dropout_module.p == 0.1
+    assert model_builder(relu_dropout=0.4).encoder.layers[0].activation_dropout_module.p == 0.4
+
+
+def test_retained_dropout_is_retained_by_fairseqs_names(
+    model_builder: BuildModel, batch: dict[str, Tensor]
+) -> None:
+    names = ["MultiheadAttention", "TransformerEncoderLayer", "TransformerDecoder"]
+    model = model_builder(dropout=0.3, attention_dropout=0.5).eval()
+    assert torch.equal(model(**batch)[0], model(**batch)[0])
+    model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=names)
+    assert not torch.equal(model(**batch)[0], model(**batch)[0])
+    assert model.encoder.layers[0].self_attn.dropout_probability() == 0.5
+    assert model.encoder.layers[0].dropout_module.apply_during_inference
+    assert model.decoder.dropout_module.apply_during_inference
+    assert not model.decoder.layers[0].dropout_module.apply_during_inference
 
 
 def test_the_printed_model_stays_short_however_deep(model_builder: BuildModel) -> None:

@@ -1,6 +1,7 @@
 """The schemes' arithmetic against the paper's formulas, and the contract for later schemes."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from fairseq_deepnet.schemes import (
     gains,
     scheme_class,
 )
+from tests.support.models import BuildModel
 
 # Computed by hand from Fig. 2(b) of arXiv 2203.00555 for N = M: (layers, encoder alpha, beta,
 # decoder alpha, beta).
@@ -144,8 +146,21 @@ class HeadScale(nn.Module):
         return x * self.scale[:, None, None]
 
 
+class Mean(nn.Module):
+    """The mean of all outputs so far, with one learned factor: a small DLCL."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(()))
+        self.seen: list[int] = []
+
+    def forward(self, outputs: list[Tensor]) -> Tensor:
+        self.seen.append(len(outputs))
+        return self.factor * torch.stack(outputs).mean(dim=0)
+
+
 class EverythingScheme(ResidualScheme):
-    """Uses every hook of the contract at once: what later methods need must reach the layers."""
+    """Uses every hook of the contract at once: what later methods need must reach the model."""
 
     name = "everything"
     summary = "a test"
@@ -164,8 +179,15 @@ class EverythingScheme(ResidualScheme):
     def build_ffn_transforms(self, place: Place, ffn_dim: int) -> tuple[nn.Module, nn.Module]:
         return Shift(), nn.LayerNorm(ffn_dim)
 
+    def build_combination(self, side: Side, embed_dim: int) -> nn.Module:
+        return Mean()
+
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
         return 0.0 if role is Role.FC2 else 1.0
+
+    def initialise_ends(self, model: Any) -> None:
+        with torch.no_grad():
+            model.encoder.embed_tokens.weight.mul_(0.5)
 
 
 def test_the_contract_carries_branch_scales_shifts_head_scales_and_missing_biases() -> None:
@@ -183,6 +205,22 @@ def test_the_contract_carries_branch_scales_shifts_head_scales_and_missing_biase
         assert torch.equal(layer(x, source)[0], x)  # ReZero is the identity at the start
         layer.residuals["self_attn"].scale.fill_(1.0)
         assert not torch.equal(layer(x, source)[0], x)
+
+
+def test_the_contract_carries_layer_combinations_and_scaled_embeddings(
+    model_builder: BuildModel, batch: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = model_builder(share_all_embeddings=True)
+    monkeypatch.setitem(SCHEMES, "everything", EverythingScheme)
+    model = model_builder(residual_scheme="everything", share_all_embeddings=True)
+    # Once, though both stacks and the vocabulary projection share the embedding.
+    halved = plain.encoder.embed_tokens.weight * 0.5
+    assert torch.equal(model.decoder.output_projection.weight, halved)
+    logits, _ = model(**batch)
+    assert model.encoder.combination.seen == [1, 2, 3, 4]
+    assert model.decoder.combination.seen == [1, 2, 3]
+    logits.sum().backward()
+    assert model.decoder.combination.factor.grad.abs() > 0
 
 
 def test_an_encoder_layer_without_norms_has_none() -> None:
