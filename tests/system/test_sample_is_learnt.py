@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Measured: 62.9 with torch 2.13 on one CPU thread. The bound leaves room for other versions and seeds,
-# not for a model that copies its source or ignores it (below 5).
+# Measured: 62.9 with torch 2.13 on one CPU thread. The bound leaves room for other versions and
+# seeds, not for a model that copies its source or ignores it (below 5).
 LEAST_BLEU = 50.0
 
 
