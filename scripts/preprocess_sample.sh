@@ -10,7 +10,7 @@
 # Variables (with defaults):
 #   OUT                                 folder to make (data/sample.de-en)
 #   SEED                                of the grammar: another seed, other sentences (1)
-#   TRAIN_LINES, VALID_LINES, TEST_LINES   sentence pairs (40000, 500, 500)
+#   TRAIN_LINES, VALID_LINES, TEST_LINES   sentence pairs (25000, 500, 500)
 #   VOCAB_SIZE                          number of subwords (2000)
 #   FORCE                               1: make OUT anew even if it is there (0)
 #   DEEPNET_SKIP_SETUP                  1: use the Python environment that is active, without checking it (0)
@@ -23,7 +23,7 @@ help_if_asked "$@"
 OUT=${OUT:-$ROOT/data/sample.de-en}
 OUT=${OUT%/}
 SEED=${SEED:-1}
-TRAIN_LINES=${TRAIN_LINES:-40000}
+TRAIN_LINES=${TRAIN_LINES:-25000}
 VALID_LINES=${VALID_LINES:-500}
 TEST_LINES=${TEST_LINES:-500}
 VOCAB_SIZE=${VOCAB_SIZE:-2000}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fairseq_deepnet.corpora.sample.corpus import SPLITS, generate, write
 
-DEFAULT_SIZES = {"train": 40_000, "valid": 500, "test": 500}
+DEFAULT_SIZES = {"train": 25_000, "valid": 500, "test": 500}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -94,7 +94,7 @@ class PhraseSampler:
         owner: Phrase | None = None,
         verb: Verb | None = None,
         singular: bool = False,
-        adjectives: float = 0.2,
+        adjectives: float = 0.25,
     ) -> Phrase:
         """A noun phrase.
 

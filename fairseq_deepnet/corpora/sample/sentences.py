@@ -46,16 +46,16 @@ class SentenceSampler(MainClauseSampler):
     def pair(self) -> Pair:
         """A sentence pair of a random construction."""
         constructions: dict[Callable[[], Pair], int] = {
-            self.statement: 30,
+            self.statement: 26,
             self.description: 9,
             self.position: 6,
             self.possession: 5,
             self.existence: 3,
             self.question: 6,
             self.question_word: 6,
-            self.subordinate: 7,
-            self.subordinate_first: 5,
-            self.content: 6,
+            self.subordinate: 9,
+            self.subordinate_first: 6,
+            self.content: 7,
             self.reason: 6,
             self.reason_first: 3,
             self.sequence: 6,
