@@ -225,6 +225,12 @@ def test_the_verdict_follows_from_the_numbers(twin: Result, expected: str) -> No
         assert "did not" not in said
 
 
+def test_two_models_that_learnt_nothing_are_not_said_to_have_trained() -> None:
+    deep = Result("DeepNorm", curves(4.5), False, 0.5)
+    said = verdict(deep, Result("Post-LN", curves(7.5), False, 0.0))
+    assert "Neither model learnt to translate in 1,000 updates" in said
+
+
 def test_the_page_shows_scores_and_translations_of_both() -> None:
     twin = Result("Post-LN", curves(8.25), True)
     texts = (["Er isst."] * 4, ["He eats!"] * 4)
