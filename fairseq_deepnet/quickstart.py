@@ -68,7 +68,7 @@ def verdict(deep: Result, twin: Result) -> str:
     if max(deep.bleu, twin.bleu) < _NOTHING:
         return (
             f"Neither model learnt to translate in {deep.updates:,} updates: both are below"
-            f" {_NOTHING:g} BLEU. A lower --lr (configs/sample.yaml), another SEED or a smaller DEPTH may help."
+            f" {_NOTHING:g} BLEU. A lower lr (configs/sample.yaml), another SEED or DEPTH may help."
         )
     gap = deep.bleu - twin.bleu
     if abs(gap) < _CLOSE:
