@@ -1,6 +1,7 @@
 """What all tests share: one thread each, the project's root, the real corpora, fake commands."""
 
 import os
+import signal
 
 # Before torch is imported: the workers of pytest-xdist share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -12,6 +13,9 @@ import pytest
 from tests.support.shell import ROOT, FakeBin
 
 SHARED = ROOT.parent / "shared" / "data"
+
+# A run that was started in the background ignores Ctrl-C, and so would every script it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
