@@ -71,3 +71,25 @@ def make_checkpoint(path: Path, updates: int, data: Path | None = None) -> Path:
     }
     save_checkpoint(state, path)
     return path
+
+
+TRANSLATIONS = ["Two men play chess.", "A dog runs over green grass.", "A girl reads.", "Flowers."]
+
+
+def make_run(run: Path, data: Path) -> Path:
+    """A run folder with checkpoints at 10, 20 (the best) and 40 (the last) updates."""
+    for updates in (10, 20, 40):
+        make_checkpoint(run / "checkpoints" / f"checkpoint_1_{updates}.pt", updates)
+    make_checkpoint(run / "checkpoints" / "checkpoint_best.pt", 20)
+    make_checkpoint(run / "checkpoints" / "checkpoint_last.pt", 40)
+    (run / "config.yaml").write_text(f"arch: transformer\nrecipe:\n  data: {data}\n")
+    return run
+
+
+def generated(data: Path, numbers: list[int]) -> str:
+    """What fairseq-generate prints for these sentences, in this order."""
+    pieces = list(encode_lines(load_model(data / "spm.model"), TRANSLATIONS, 1))
+    return "".join(
+        f"S-{n}\t{pieces[n]}\nH-{n}\t-0.5\t{pieces[n]}\nD-{n}\t-0.5\t{pieces[n]}\nP-{n}\t-0.5\n"
+        for n in numbers
+    )

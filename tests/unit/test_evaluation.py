@@ -10,12 +10,16 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.corpora.subwords import encode_lines, load_model
 from fairseq_deepnet.scoring import score
-from tests.support.runs import SENTENCES, make_checkpoint, make_data
+from tests.support.runs import (
+    SENTENCES,
+    TRANSLATIONS,
+    generated,
+    make_checkpoint,
+    make_data,
+    make_run,
+)
 from tests.support.shell import FakeBin
-
-TRANSLATIONS = ["Two men play chess.", "A dog runs over green grass.", "A girl reads.", "Flowers."]
 
 
 @pytest.fixture(scope="module")
@@ -25,22 +29,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run_folder(tmp_path: Path, data: Path) -> Path:
-    run = tmp_path / "run"
-    for updates in (10, 20, 40):
-        make_checkpoint(run / "checkpoints" / f"checkpoint_1_{updates}.pt", updates)
-    make_checkpoint(run / "checkpoints" / "checkpoint_best.pt", 20)
-    make_checkpoint(run / "checkpoints" / "checkpoint_last.pt", 40)
-    (run / "config.yaml").write_text(f"arch: transformer\nrecipe:\n  data: {data}\n")
-    return run
-
-
-def generated(data: Path, numbers: list[int]) -> str:
-    """What fairseq-generate prints for these sentences, in this order."""
-    pieces = list(encode_lines(load_model(data / "spm.model"), TRANSLATIONS, 1))
-    return "".join(
-        f"S-{n}\t{pieces[n]}\nH-{n}\t-0.5\t{pieces[n]}\nD-{n}\t-0.5\t{pieces[n]}\nP-{n}\t-0.5\n"
-        for n in numbers
-    )
+    return make_run(tmp_path / "run", data)
 
 
 class Evaluate:
