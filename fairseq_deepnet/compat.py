@@ -3,16 +3,20 @@
 import argparse
 import functools
 import importlib.metadata
+import logging
 import sys
 import warnings
 from typing import Any
 
-import fairseq.data.data_utils
-import fairseq.options
-import numpy as np
-import torch
+# Importing fairseq advises everyone to install tensorboardX, which only its speech tasks need.
+logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
-from .errors import show_in_one_line
+import fairseq.data.data_utils  # noqa: E402
+import fairseq.options  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from .errors import show_in_one_line  # noqa: E402
 
 FAIRSEQ = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
 
