@@ -1,0 +1,115 @@
+"""A data folder, as scripts/preprocess*.sh make it: what is in it, and how its subwords read.
+
+A folder holds one language pair, or many pairs that share one dictionary and are told apart by
+language tokens. data/README.md shows both layouts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq_deepnet.corpora.subwords import decode_line, load_model
+
+MULTILINGUAL_TASK = "translation_multi_simple_epoch"
+"""fairseq's task for folders of many pairs: it adds language tokens and samples by temperature."""
+
+
+class Direction(NamedTuple):
+    """From which language into which."""
+
+    source: str
+    target: str
+
+    @classmethod
+    def parse(cls, name: str) -> Direction:
+        """Read "de-en"; ValueError for anything that is not two different languages."""
+        source, dash, target = name.partition("-")
+        if not (source and dash and target) or "-" in target or source == target:
+            raise ValueError(f"{name!r} is no direction; two languages are expected, as in de-en")
+        return cls(source, target)
+
+    @property
+    def pair(self) -> str:
+        """The name that both directions of a pair share in a folder of many pairs."""
+        return "-".join(sorted(self))
+
+    def __str__(self) -> str:
+        return f"{self.source}-{self.target}"
+
+
+@dataclasses.dataclass(frozen=True)
+class DataFolder:
+    """A complete data folder and the record in its corpus.json."""
+
+    path: Path
+    record: dict[str, Any]
+
+    @classmethod
+    def open(cls, path: Path) -> DataFolder:
+        """Read a folder's record; FileNotFoundError where there is none, so nothing complete."""
+        manifest = path / "corpus.json"
+        if not manifest.is_file():
+            raise FileNotFoundError(
+                f"{path} is no complete data folder of scripts/preprocess*.sh: it has no"
+                " corpus.json; set DATA=FOLDER"
+            )
+        record = json.loads(manifest.read_text(encoding="utf-8"))
+        if not isinstance(record, dict) or not ({"source", "directions"} & record.keys()):
+            raise ValueError(f"{manifest} is not the record of a data folder; make it anew")
+        return cls(path, record)
+
+    @property
+    def is_multilingual(self) -> bool:
+        """Whether it holds many pairs with language tokens."""
+        return "directions" in self.record
+
+    @property
+    def languages(self) -> list[str]:
+        """Every language in it; of many pairs in the order of their tokens."""
+        if self.is_multilingual:
+            return list(self.record["languages"])
+        return [self.record["source"], self.record["target"]]
+
+    def directions(self, split: str) -> list[Direction]:
+        """The directions that a split has text of; empty where there is no such split."""
+        if self.is_multilingual:
+            return [Direction.parse(name) for name in self.record["directions"].get(split, [])]
+        only = Direction(self.record["source"], self.record["target"])
+        return [only] if self.text(split, only, only.target).is_file() else []
+
+    def is_trained(self, direction: Direction) -> bool:
+        """Whether there is training text for a direction; zero-shot directions have none."""
+        return direction in self.directions("train")
+
+    def text(self, split: str, direction: Direction, language: str) -> Path:
+        """The raw text of one side."""
+        name = f"{split}.{direction.pair}" if self.is_multilingual else split
+        return self.path / "text" / f"{name}.{language}"
+
+    def subword_model(self, language: str) -> Path:
+        """The sentencepiece model of a language: its own, or the joint one."""
+        own = self.path / f"spm.{language}.model"
+        return own if own.is_file() else self.path / "spm.model"
+
+    def decode(self, lines: Iterable[str], language: str) -> list[str]:
+        """Text from lines of space-separated subwords."""
+        model = load_model(self.subword_model(language))
+        return [decode_line(model, line) for line in lines]
+
+    def task_options(self) -> dict[str, str]:
+        """What fairseq's task needs to be told to read this folder, by option name."""
+        if not self.is_multilingual:
+            return {
+                "source-lang": self.record["source"],
+                "target-lang": self.record["target"],
+            }
+        return {
+            "source-dict": str((self.path / "dict.txt").resolve()),
+            "target-dict": str((self.path / "dict.txt").resolve()),
+            "lang-dict": str((self.path / "languages.txt").resolve()),
+            "lang-pairs": ",".join(map(str, self.directions("train"))),
+        }
