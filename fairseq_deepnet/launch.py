@@ -7,6 +7,8 @@ import re
 from typing import Final
 
 PRECISIONS: Final = ("auto", "bf16", "fp16", "fp32")
+SMALL_SHARE: Final = 512
+"""Tokens; sentences are rarely longer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,50 +31,41 @@ class Devices:
         return (self.gpus or self.cpu_processes) * self.nodes
 
     def __str__(self) -> str:
-        if self.gpus:
-            return f"{self.total} GPU{'s' if self.total > 1 else ''}"
-        return f"{self.total} CPU process{'es' if self.total > 1 else ''}"
+        kind, more = ("GPU", "s") if self.gpus else ("CPU process", "es")
+        text = f"{self.total} {kind}{more if self.total > 1 else ''}"
+        each = self.total // self.nodes
+        return text if self.nodes == 1 else f"{text} ({self.nodes} nodes of {each})"
 
 
-def choose_devices(wanted: str, cpu_processes: int, nodes: int, visible: int) -> Devices:
-    """The devices to train on; `wanted` is a number of GPUs, or "all" for those that are visible.
+def choose_devices(
+    wanted: str, cpu_processes: int, nodes: int, visible: int, elsewhere: bool = False
+) -> Devices:
+    """The devices to train on.
+
+    Arguments:
+        wanted: a number of GPUs a node, or "all" for those that are visible
+        cpu_processes: processes a node where there are no GPUs
+        nodes: machines
+        visible: GPUs of this machine
+        elsewhere: the training is for another machine, so `wanted` is taken as said
 
     Raises ValueError for more GPUs than there are, and for numbers that make no sense.
     """
     if cpu_processes < 1:
         raise ValueError(f"CPU_PROCESSES={cpu_processes}: at least 1 is needed")
-    if nodes != 1:
-        raise ValueError(f"NODES={nodes}: only a single node is supported")
+    if nodes < 1:
+        raise ValueError(f"NODES={nodes}: at least 1 is needed")
     if wanted == "all":
         return Devices(visible, 1 if visible else cpu_processes, nodes)
     if not wanted.isdecimal():
         raise ValueError(f"GPUS={wanted}: a number is expected; 0 trains on the CPU")
     gpus = int(wanted)
-    if gpus > visible:
+    if gpus > visible and not elsewhere:
         raise ValueError(
             f"GPUS={gpus}, but {visible} visible; set GPUS={visible}"
             + ("" if visible else " to train on the CPU")
         )
     return Devices(gpus, 1 if gpus else cpu_processes, nodes)
-
-
-def device_arguments(devices: Devices, port: int) -> list[str]:
-    """fairseq-train's options for these devices, except the rank of a CPU process.
-
-    fairseq starts one process a GPU by itself. CPU processes are started by the caller, each with
-    its own `--distributed-rank`; pytorch_ddp does not start on CPU, legacy_ddp with gloo does.
-    """
-    if devices.total == 1:
-        return ["--distributed-world-size", "1"] if devices.gpus else ["--cpu"]
-    # otherwise rank 0 sends the others what it read, with classes that torch refuses to unpickle
-    alone = ["--load-checkpoint-on-all-dp-ranks"]
-    if devices.gpus:
-        return ["--distributed-world-size", str(devices.total), *alone]
-    arguments = ["--cpu", *alone, "--ddp-backend", "legacy_ddp", "--distributed-backend", "gloo"]
-    arguments += ["--distributed-no-spawn", "--device-id", "0"]
-    arguments += ["--distributed-world-size", str(devices.total)]
-    arguments += ["--distributed-init-method", f"tcp://127.0.0.1:{port}"]
-    return arguments
 
 
 def parse_tokens(value: object) -> int:
@@ -113,6 +106,8 @@ class Batch:
         if not self.is_exact:
             off = 100 * (self.tokens - self.wanted) / self.wanted
             text += f" (rounded: the recipe wants {self.wanted:,}, {off:+.1f} %)"
+        if self.update_freq == 1 and self.max_tokens < SMALL_SHARE:
+            text += "; a sentence longer than a device's share would stop the training"
         return text
 
 
@@ -130,8 +125,10 @@ def split_batch(wanted: int, max_tokens: int, devices: int) -> Batch:
     return Batch(max_tokens, update_freq, devices, wanted)
 
 
-def precision_arguments(precision: str, has_gpus: bool) -> list[str]:
+def precision_arguments(precision: str, has_gpus: bool, elsewhere: bool = False) -> list[str]:
     """fairseq-train's option for a precision; "auto" on GPUs is bf16 where that works, else fp16.
+
+    GPUs `elsewhere` than on this machine are taken to know bf16, as all since 2020 do.
 
     Raises ValueError for half precision on the CPU and for a name that is not known.
     """
@@ -142,7 +139,7 @@ def precision_arguments(precision: str, has_gpus: bool) -> list[str]:
     if not has_gpus:
         raise ValueError(f"PRECISION={precision} needs a GPU; the CPU trains in fp32")
     if precision == "auto":
-        precision = "bf16" if _bf16_works() else "fp16"
+        precision = "bf16" if elsewhere or _bf16_works() else "fp16"
     return [f"--{precision}"]
 
 

@@ -8,18 +8,19 @@ scripts/train.sh. It prints nothing where the run is complete.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import platform
-import random
 import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet import configs, fairseq_options, launch
+from fairseq_deepnet import configs, fairseq_options, launch, launchers, nodes
 from fairseq_deepnet.checkpoints import load_checkpoint, mend_last, num_updates
+from fairseq_deepnet.corpora.folder import MULTILINGUAL_TASK, DataFolder
 from fairseq_deepnet.provenance import (
     git_revision,
     inside_project,
@@ -55,13 +56,26 @@ def check_data(data: Path, recipe: dict[str, configs.Value]) -> dict[str, Any]:
     """
     script = recipe.get("preprocess")
     remedy = f"make it with `bash {script}`" if script else "make it with scripts/preprocess.sh"
-    if not any(data.glob("dict.*.txt")) or not any(data.glob("train*.idx")):
+    if not any(data.glob("dict*.txt")) or not any(data.glob("train*.idx")):
         raise FileNotFoundError(f"no training data in {shown(data)}: {remedy}, or set DATA=FOLDER")
     manifest = data / "corpus.json"
     if not manifest.is_file():
         return {}
     content = json.loads(manifest.read_text(encoding="utf-8"))
     return content if isinstance(content, dict) else {}
+
+
+def check_task(corpus: dict[str, Any], config: configs.Config, data: Path) -> None:
+    """Raise ValueError where a config for many pairs meets a folder of one, or the reverse."""
+    many = "directions" in corpus
+    if many == (config.options.get("task") == MULTILINGUAL_TASK) or not corpus:
+        return
+    holds = "many language pairs" if many else "one language pair"
+    wants = "one language pair" if many else "many language pairs"
+    raise ValueError(
+        f"{shown(data)} holds {holds}, and config {config.name} trains on {wants}"
+        f" (task {config.options.get('task')}); set DATA=FOLDER, or choose another config"
+    )
 
 
 def differences(old: configs.Config, new: configs.Config) -> list[str]:
@@ -126,6 +140,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="data folder (the recipe's)")
     parser.add_argument("--gpus", default="all", help="GPUs to use; 0 is the CPU (all visible)")
     parser.add_argument("--nodes", type=int, default=1, help="machines (1)")
+    parser.add_argument("--node-rank", type=int, help="number of this machine, from 0 (torchrun)")
+    parser.add_argument("--launcher", default="auto", help=", ".join(launchers.LAUNCHERS))
+    parser.add_argument(
+        "--node-timeout", type=float, default=600, help="seconds to wait for node 0 (600)"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show plan and commands, write nothing"
+    )
     parser.add_argument("--cpu-processes", type=int, default=1, help="processes on the CPU (1)")
     parser.add_argument("--precision", default="auto", help=", ".join(launch.PRECISIONS))
     parser.add_argument(
@@ -172,8 +194,7 @@ def _updates(run: Path) -> int | None:
 def plan(args: argparse.Namespace) -> tuple[configs.Config, Path]:
     """The config with the options of the command line, and the data folder, both checked."""
     config = configs.load_config(args.config)
-    arch = config.options.get("arch")
-    extra = fairseq_options.read_options(args.extra, [f"--arch={arch}"] if arch else [])
+    extra = fairseq_options.read_options(args.extra, config.choosing())
     config.options |= extra
     config.sources |= dict.fromkeys(extra, "command line")
     for key, remedy in MANAGED.items():
@@ -183,7 +204,12 @@ def plan(args: argparse.Namespace) -> tuple[configs.Config, Path]:
     if args.data is None and "data" not in config.recipe:
         raise ValueError(f"{args.config} names no recipe.data; set DATA=FOLDER")
     data = inside_project(args.data or str(config.recipe["data"]))
-    check_data(data, config.recipe)
+    try:
+        check_task(check_data(data, config.recipe), config, data)
+    except FileNotFoundError as error:
+        if not args.dry_run:
+            raise
+        say(f"{error}; its languages will join the command")
     config.recipe["data"] = shown(data)
     configs.check_options(config)
     return config, data
@@ -200,10 +226,9 @@ def build_command(
     options = dict(config.options)
     if batch:
         options |= {"max-tokens": batch.max_tokens, "update-freq": batch.update_freq}
-    corpus = check_data(data, config.recipe)
-    for side in ("source", "target"):
-        if side in corpus:
-            options.setdefault(f"{side}-lang", corpus[side])
+    if (data / "corpus.json").is_file():
+        told: dict[str, configs.Value] = dict(DataFolder.open(data).task_options())
+        options = told | options
     options.setdefault("tensorboard-logdir", str(run.resolve() / "tensorboard"))
     command = ["fairseq-train", str(data.resolve()), "--user-dir", fairseq_options.user_dir()]
     command += configs.to_arguments(options)
@@ -215,14 +240,31 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     config, data = plan(args)
+    visible = torch.cuda.device_count()
+    queued = args.launcher == "slurm" and "SLURM_JOB_ID" not in os.environ
+    elsewhere = (args.dry_run or queued) and args.gpus != "all"
     devices = launch.choose_devices(
-        args.gpus, args.cpu_processes, args.nodes, torch.cuda.device_count()
+        args.gpus, args.cpu_processes, args.nodes, visible, elsewhere=elsewhere
+    )
+    launcher = launchers.choose_launcher(
+        args.launcher, devices, os.environ, args.node_rank, planned=args.dry_run
     )
     batch = _batch(config, devices)
-    precision = launch.precision_arguments(args.precision, devices.gpus > 0)
-    machine = precision + launch.device_arguments(devices, random.randint(20000, 60000))
+    precision = launch.precision_arguments(
+        args.precision, devices.gpus > 0, elsewhere and devices.gpus > visible
+    )
+    machine = precision + launcher.arguments()
     command = build_command(config, data, args.run, batch, machine)
     parsed = fairseq_options.parse_training(command[1:])
+    summary = functools.partial(
+        _summary, config, data, args.run, parsed, launcher, batch, precision
+    )
+    if args.dry_run or launcher.submits:
+        return _show(args, launcher, command, summary())
+    shared = nodes.facts(command, data, devices.nodes)
+    if launcher.node_rank > 0:
+        return _join(args, config, shared, [*launcher.prefix(), *command])
+    nodes.withdraw(args.run)
     _refuse_changes(args.run, config, args.resume)
     if (args.run / "done").is_file():
         say(f"{shown(args.run)} is complete: nothing to do (RUN=FOLDER trains another)")
@@ -232,23 +274,88 @@ def run(args: argparse.Namespace) -> int:
         write_text(args.run / "done", f"{updates} updates\n")
         say(f"{shown(args.run)} is complete at update {updates:,}: nothing to do")
         return 0
-    parameters = fairseq_options.count_parameters(parsed)
+    text = summary()  # builds the model once without memory: what it refuses leaves no folder
     record(args.run, config, command, environment(config, data, devices, batch))
-
-    lines = check_data(data, config.recipe).get("lines", {}).get("train")
-    size = "" if parameters is None else f", {parameters:,} parameters"
-    say(f"model    {parsed.arch}, {_depth(parsed)}{size} (config {config.name})")
-    say(f"data     {shown(data)}" + (f", {lines:,} training pairs" if lines else ""))
-    say(f"devices  {devices}, {precision[0][2:] if precision else 'fp32'}")
-    say(f"batch    {batch or 'as the config says'}")
-    say(
-        f"run      {shown(args.run)}"
-        + (f", {parsed.max_update:,} updates" * bool(parsed.max_update))
-    )
+    say(text)
     if updates:
         say(f"going on from update {updates:,}")
-    sys.stdout.write("".join(f"{word}\0" for word in command))
+    if devices.nodes > 1:
+        nodes.announce(args.run, shared)
+    _hand_over([*launcher.prefix(), *command])
     return 0
+
+
+def _hand_over(words: list[str]) -> None:
+    """To scripts/train.sh, each word ended by NUL."""
+    sys.stdout.write("".join(f"{word}\0" for word in words))
+
+
+def _summary(
+    config: configs.Config,
+    data: Path,
+    run: Path,
+    parsed: argparse.Namespace,
+    launcher: launchers.Launcher,
+    batch: launch.Batch | None,
+    precision: list[str],
+) -> str:
+    """What is going to be trained, on what, where: five lines."""
+    there = any(data.glob("train*.idx"))
+    parameters = fairseq_options.count_parameters(parsed) if there else None
+    size = "" if parameters is None else f", {parameters:,} parameters"
+    lines = _training_pairs(check_data(data, config.recipe)) if there else None
+    pairs = f", {lines:,} training pairs" if lines else "" if there else ", not there yet"
+    updates = f", {parsed.max_update:,} updates" if parsed.max_update else ""
+    started = "" if launcher.name == "fairseq" else f", {launcher}"
+    return "\n".join(
+        [
+            f"model    {parsed.arch}, {_depth(parsed)}{size} (config {config.name})",
+            f"data     {shown(data)}{pairs}",
+            f"devices  {launcher.devices}, {precision[0][2:] if precision else 'fp32'}{started}",
+            f"batch    {batch or 'as the config says'}",
+            f"run      {shown(run)}{updates}",
+        ]
+    )
+
+
+def _show(
+    args: argparse.Namespace, launcher: launchers.Launcher, command: list[str], summary: str
+) -> int:
+    """A dry run's lines for people, or the words that hand the training to SLURM's queue."""
+    say(summary)
+    submission = launcher.submission(args.run, [args.config, *args.extra])
+    if not args.dry_run:
+        _hand_over(submission)
+        return 0
+    if launcher.submits:
+        print(f"# handed to the queue; the job runs the next line\n{shlex.join(submission)}")
+    print("\n".join(launcher.lines(command)))
+    return 0
+
+
+def _join(
+    args: argparse.Namespace, config: configs.Config, shared: dict[str, Any], words: list[str]
+) -> int:
+    """A node that is not the first: what is recorded is not its business, but must be as here."""
+
+    def is_complete() -> bool:
+        recorded = args.run / "config.yaml"
+        if not (args.run / "done").is_file() or not recorded.is_file():
+            return False
+        return not differences(configs.load_config(str(recorded)), config)
+
+    say(f"waiting for node 0 in {shown(args.run)}")
+    if nodes.wait_to_join(args.run, shared, is_complete, args.node_timeout):
+        _hand_over(words)
+    else:
+        say(f"{shown(args.run)} is complete: nothing to do")
+    return 0
+
+
+def _training_pairs(corpus: dict[str, Any]) -> int | None:
+    """Sentence pairs to train on; of many pairs each counts once, though it serves two ways."""
+    lines = corpus.get("lines", {}).get("train")
+    return sum(lines.values()) if isinstance(lines, dict) else lines
 
 
 def _depth(parsed: argparse.Namespace) -> str:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Train a model as a config says, on all GPUs of this machine, or on the CPU where there are none.
+# Train a model as a config says: on all GPUs of this machine or of several, or on the CPU where there are
+# none.
 #
 #   bash scripts/train.sh CONFIG [fairseq-train options]
 #
@@ -13,18 +14,37 @@
 # Variables (with defaults):
 #   DATA            data folder (the config's recipe.data)
 #   RUN             run folder (runs/CONFIG)
-#   GPUS            number of GPUs; 0 trains on the CPU (all that are visible)
-#   NODES           number of machines; only 1 for now (1)
-#   CPU_PROCESSES   on the CPU: processes that share each update (1)
+#   GPUS            number of GPUs, on each node; 0 trains on the CPU (all that are visible)
+#   NODES           number of machines (1); see "Several nodes"
+#   LAUNCHER        auto, fairseq (one node), torchrun or slurm; auto with NODES > 1 is torchrun where
+#                   MASTER_ADDR is set, slurm inside a SLURM job (auto)
+#   DRY_RUN         1: print the plan and the command lines, write nothing, start nothing; needs neither
+#                   data nor the GPUs that GPUS names (0)
+#   CPU_PROCESSES   on the CPU: processes that share each update, on each node (1)
 #   THREADS         threads of each CPU process (cores / CPU_PROCESSES)
 #   PRECISION       auto, bf16, fp16 or fp32; auto is bf16 or fp16 on GPUs, fp32 on the CPU (auto)
 #   RESUME          1: go on with a run although settings differ from the recorded ones (0)
 #   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
 #
 # The batch is the config's, whatever the machine: update-freq follows from recipe.global-batch-tokens,
-# max-tokens and the number of devices.
+# max-tokens and the number of devices on all nodes.
 #
-# Example: DATA=data/mine.de-en RUN=runs/mine bash scripts/train.sh multi30k --lr 5e-4 --max-update 8000
+# Several nodes: RUN, DATA and this project must lie on storage that all nodes share, at the same paths; that
+# is checked. Node 0 alone writes the records in RUN. A stopped run goes on by the same commands.
+#   torchrun: the same command on every node, with its number. The nodes wait for one another.
+#     NODE_RANK     number of this node, from 0
+#     MASTER_ADDR   host name of node 0
+#     MASTER_PORT   free port of node 0 (29500)
+#     NODE_TIMEOUT  seconds that a node waits for the plan of node 0 (600)
+#   SLURM: inside a job (salloc, or scripts/slurm_train.sbatch), srun starts one task a node. Elsewhere
+#     LAUNCHER=slurm hands the training to the queue by sbatch; then GPUS must be said.
+#     SRUN_OPTIONS    further options of srun ()
+#     SBATCH_...      SLURM's own variables, such as SBATCH_PARTITION and SBATCH_TIMELIMIT
+#
+# Examples: DATA=data/mine.de-en RUN=runs/mine bash scripts/train.sh multi30k --lr 5e-4 --max-update 8000
+#           DRY_RUN=1 GPUS=8 NODES=16 bash scripts/train.sh wmt17_base
+#           NODES=4 NODE_RANK=0 MASTER_ADDR=node0 bash scripts/train.sh wmt17_base   # on node0, and so on
+#           NODES=4 GPUS=8 LAUNCHER=slurm bash scripts/train.sh wmt17_base
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
@@ -40,9 +60,17 @@ NODES=${NODES:-1}
 CPU_PROCESSES=${CPU_PROCESSES:-1}
 PRECISION=${PRECISION:-auto}
 RESUME=${RESUME:-0}
+LAUNCHER=${LAUNCHER:-auto}
+NODE_RANK=${NODE_RANK:-}
+NODE_TIMEOUT=${NODE_TIMEOUT:-600}
+DRY_RUN=${DRY_RUN:-0}
 [[ $CPU_PROCESSES =~ ^[1-9][0-9]*$ ]] || die "CPU_PROCESSES is '$CPU_PROCESSES'; it must be a number from 1 on"
 [[ $NODES =~ ^[1-9][0-9]*$ ]] || die "NODES is '$NODES'; it must be a number from 1 on"
-[[ $RESUME == [01] ]] || die "RESUME is '$RESUME'; it must be 0 or 1"
+for name in RESUME DRY_RUN; do
+    [[ ${!name} == [01] ]] || die "$name is '${!name}'; it must be 0 or 1"
+done
+[[ -z $NODE_RANK || $NODE_RANK =~ ^(0|[1-9][0-9]*)$ ]] || die "NODE_RANK is '$NODE_RANK'; it must be a number from 0 on"
+[[ $NODE_TIMEOUT =~ ^[1-9][0-9]*$ ]] || die "NODE_TIMEOUT is '$NODE_TIMEOUT'; it must be seconds from 1 on"
 
 CORES=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 THREADS=${THREADS:-$((CORES > CPU_PROCESSES ? CORES / CPU_PROCESSES : 1))}
@@ -51,7 +79,9 @@ export OMP_NUM_THREADS=$THREADS PYTHONUNBUFFERED=1
 activate_environment
 
 # One training a folder: the lock is held by every process started from here, and ends with the last.
+# Further nodes join the training of node 0, which holds it.
 lock_run() {
+    [[ ${NODE_RANK:-0} -eq 0 && $DRY_RUN == 0 ]] || return 0
     exec 9>"$RUN/.lock"
     if command -v flock >/dev/null && ! flock --nonblock 9; then
         die "another training is at work in $RUN; wait for it, or set RUN=FOLDER"
@@ -62,17 +92,47 @@ lock_run() {
 plan=(deepnet record --run "$RUN" --gpus "$GPUS" --nodes "$NODES")
 plan+=(--cpu-processes "$CPU_PROCESSES" --precision "$PRECISION")
 [[ -z ${DATA:-} ]] || plan+=(--data "$DATA")
+plan+=(--launcher "$LAUNCHER" --node-timeout "$NODE_TIMEOUT")
+[[ -z $NODE_RANK ]] || plan+=(--node-rank "$NODE_RANK")
 [[ $RESUME == 0 ]] || plan+=(--resume)
+if [[ $DRY_RUN == 1 ]]; then
+    exec "${plan[@]}" --dry-run "$CONFIG" -- "$@"
+fi
 mapfile -d '' -t command < <("${plan[@]}" "$CONFIG" -- "$@")
 wait "$!" || exit "$?"
 [[ ${#command[@]} -gt 0 ]] || exit 0
+
+if [[ ${command[0]} == sbatch ]]; then
+    # the job runs this script again, from the project's folder
+    mkdir -p "$RUN"
+    RUN=$(cd "$RUN" && pwd)
+    [[ -z ${DATA:-} || ! -d $DATA ]] || DATA=$(cd "$DATA" && pwd)
+    export RUN DATA=${DATA:-}
+    cd "$ROOT"
+    exec "${command[@]}"
+fi
 lock_run
+# A node that joined the training of another leaves its records alone.
+is_first=1
+[[ ${NODE_RANK:-0} -eq 0 ]] || is_first=0
+
+if [[ ${command[0]} == srun ]]; then
+    # fairseq finds its rank by scontrol; without it, every node would train by itself in the same folder
+    # shellcheck disable=SC2016  # for the shell of each node to expand
+    check='command -v scontrol >/dev/null && [[ -s $1 && -d $2 ]]'
+    srun --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 bash -c "$check" _ "$RUN/config.yaml" "$RUN/checkpoints" ||
+        die "not every node has scontrol and sees $RUN; RUN must be on storage that all nodes share"
+fi
 
 # Ranks above 0 of a CPU run in several processes work in the background and end with this script.
 helpers=()
-trap '[[ ${#helpers[@]} -eq 0 ]] || kill "${helpers[@]}" 2>/dev/null || true' EXIT
+leave() {
+    [[ ${#helpers[@]} -eq 0 ]] || kill "${helpers[@]}" 2>/dev/null || true
+    [[ $is_first == 0 ]] || rm -f "$RUN/nodes.json"
+}
+trap leave EXIT
 rank=()
-if [[ " ${command[*]} " == *" --distributed-no-spawn "* ]]; then
+if [[ ${command[0]} == fairseq-train && " ${command[*]} " == *" --distributed-no-spawn "* ]]; then
     rank=(--distributed-rank 0)
     for ((index = 1; index < CPU_PROCESSES; index++)); do
         "${command[@]}" --distributed-rank "$index" >>"$RUN/rank$index.log" 2>&1 &
@@ -85,17 +145,22 @@ for ((index = 0; index < ${#command[@]} - 1; index++)); do
     [[ ${command[index]} != --max-update ]] || max_update=(--max-update "${command[index + 1]}")
 done
 
-log "training; everything is logged in $RUN/train.log; Ctrl-C stops, the same command goes on"
+# Every line goes to the log, what is worth it also to the screen; node 0 alone has fairseq's own lines.
+LOG=$RUN/train.log
+[[ $is_first == 1 ]] || LOG=$RUN/node$NODE_RANK.log
+
+log "training; everything is logged in $LOG; Ctrl-C stops, the same command goes on"
 # In a process group of its own, so that one signal reaches fairseq-train with all that it started.
 set -m
 ("${command[@]}" "${rank[@]}" </dev/null 2>&1 |
-    python "$ROOT/fairseq_deepnet/progress.py" "$RUN/train.log" "${max_update[@]}") &
+    python "$ROOT/fairseq_deepnet/progress.py" "$LOG" "${max_update[@]}") &
 training=$!
 set +m
 
 stop() {
     trap - INT TERM HUP
-    kill -INT -- "-$training" 2>/dev/null || true
+    # srun passes a SIGTERM on, and takes a SIGINT for a question
+    kill "-$([[ ${command[0]} == srun ]] && echo TERM || echo INT)" -- "-$training" 2>/dev/null || true
     wait "$training" || true
     log "stopped; the same command goes on from the last checkpoint"
     exit 130
@@ -105,9 +170,10 @@ trap stop INT TERM HUP
 status=0
 wait "$training" || status=$?
 if [[ $status -ne 0 ]]; then
-    log "fairseq-train ended with status $status; see the end of $RUN/train.log"
+    log "${command[0]} ended with status $status; see the end of $LOG"
     exit "$status"
 fi
+[[ $is_first == 1 ]] || exit 0
 date -u +'%Y-%m-%dT%H:%M:%SZ' >"$RUN/done.part"
 mv "$RUN/done.part" "$RUN/done"
 log "trained: $RUN"

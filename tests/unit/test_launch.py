@@ -21,15 +21,24 @@ def test_anything_else_is_refused(text: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "update_freq"), [(1, 128), (8, 16), (16, 8), (64, 2), (128, 1)]
+    ("gpus", "nodes", "update_freq"),
+    [(1, 1, 128), (8, 1, 16), (1, 8, 16), (8, 4, 4), (4, 8, 4), (8, 16, 1), (128, 1, 1)],
 )
-def test_update_freq_keeps_the_papers_batch_for_any_number_of_gpus(
-    devices: int, update_freq: int
+def test_update_freq_keeps_the_papers_batch_for_any_number_of_gpus_and_nodes(
+    gpus: int, nodes: int, update_freq: int
 ) -> None:
-    batch = launch.split_batch(128 * 4096, 4096, devices)
+    devices = launch.choose_devices(str(gpus), 1, nodes, visible=gpus)
+    batch = launch.split_batch(128 * 4096, 4096, devices.total)
     assert (batch.max_tokens, batch.update_freq) == (4096, update_freq)
     assert batch.is_exact
     assert batch.tokens == 524_288
+
+
+def test_more_gpus_than_the_batch_has_steps_keep_it_by_smaller_shares() -> None:
+    batch = launch.split_batch(128 * 4096, 4096, 256)
+    assert (batch.max_tokens, batch.update_freq, batch.tokens) == (2048, 1, 524_288)
+    assert "sentence" not in str(batch)
+    assert "a sentence longer than a device's share" in str(launch.split_batch(4000, 4000, 32))
 
 
 def test_a_batch_that_does_not_divide_is_rounded_to_the_nearest_and_says_so() -> None:
@@ -63,7 +72,7 @@ def test_all_visible_gpus_are_used_unless_told_otherwise() -> None:
         ("two", 1, 1, "GPUS=two: a number"),
         ("-1", 1, 1, "GPUS=-1: a number"),
         ("0", 0, 1, "CPU_PROCESSES=0"),
-        ("0", 1, 2, "NODES=2: only a single node"),
+        ("0", 1, 0, "NODES=0: at least 1"),
     ],
 )
 def test_devices_that_are_not_there_are_refused(
@@ -73,21 +82,10 @@ def test_devices_that_are_not_there_are_refused(
         launch.choose_devices(wanted, processes, nodes, visible=0)
 
 
-def test_each_kind_of_device_has_its_options() -> None:
-    eight = launch.device_arguments(launch.Devices(gpus=8), port=1)
-    assert eight == ["--distributed-world-size", "8", "--load-checkpoint-on-all-dp-ranks"]
-    one = launch.device_arguments(launch.Devices(gpus=1), port=1)
-    assert one == ["--distributed-world-size", "1"]
-    assert launch.device_arguments(launch.Devices(gpus=0), port=1) == ["--cpu"]
-    pair = launch.device_arguments(launch.Devices(gpus=0, cpu_processes=2), port=23456)
-    assert pair[:4] == [
-        *("--cpu", "--load-checkpoint-on-all-dp-ranks"),
-        *("--ddp-backend", "legacy_ddp"),
-    ]
-    assert pair[-4:] == [
-        *("--distributed-world-size", "2"),
-        *("--distributed-init-method", "tcp://127.0.0.1:23456"),
-    ]
+def test_gpus_of_another_machine_are_taken_as_said() -> None:
+    devices = launch.choose_devices("8", 1, 4, visible=0, elsewhere=True)
+    assert (devices.total, str(devices)) == (32, "32 GPUs (4 nodes of 8)")
+    assert launch.precision_arguments("auto", has_gpus=True, elsewhere=True) == ["--bf16"]
 
 
 @pytest.mark.parametrize("bf16_works", [True, False])

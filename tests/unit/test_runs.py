@@ -154,7 +154,7 @@ def test_a_damaged_last_checkpoint_is_mended(record: Recorder) -> None:
         (["stray"], {}, "'stray' belongs to no option"),
         (["--save-dir", "x"], {}, "save-dir: scripts/train.sh sets this itself; set RUN"),
         ([], {"gpus": "64"}, "GPUS=64, but"),
-        ([], {"nodes": "2"}, "NODES=2"),
+        ([], {"nodes": "2"}, "NODES=2: run this on every node with NODE_RANK=0 to 1"),
         ([], {"precision": "fp16"}, "PRECISION=fp16 needs a GPU"),
         ([], {"data": "/nowhere"}, "no training data in /nowhere: make it with `bash scripts/pre"),
         ([], {"config": "multi40k"}, "configs/ holds"),
