@@ -1,0 +1,350 @@
+"""Download a corpus: resumable, in parallel, from several mirrors, and never unverified.
+
+A file gets its name only once it is whole and right: until then it is FILE.part. Right means: the
+length that the server announced; the size and checksum of the catalogue (sources.py) where somebody
+published them; where nobody did, a whole gzip file, trusted on first use and recorded in
+checksums.json, against which it is checked ever after.
+
+Plain HTTP(S) by Python's urllib does the work. mtdata indexes most of these corpora (OPUS-100,
+Flores-101, the TED talks, and Europarl v7 and Common Crawl of WMT 2013; not News Commentary v12,
+Multi30k or IWSLT 2014), at the same addresses; but its downloader (0.5.1) neither resumes nor
+checks lengths or checksums, and turns certificate checks off where they fail. So mtdata is asked
+for addresses only (`--via mtdata`), which helps when one has moved; the transfer stays ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+from urllib.parse import urlsplit
+
+from .checksums import Records, judge
+from .fetch import SourceError, Transfer, UnreachableError
+from .sources import CATALOGUE, File
+
+_EVERY: Final = 10.0  # seconds between two lines about the same file
+
+
+class DownloadError(Exception):
+    """Why one file could not be had: what each URL said, or what is wrong with the file there."""
+
+    def __init__(self, causes: Mapping[str, str] | str, unreachable: bool = False) -> None:
+        super().__init__(causes)
+        self.causes = {"": causes} if isinstance(causes, str) else dict(causes)
+        self.unreachable = unreachable
+
+    def __str__(self) -> str:
+        """The URLs by cause, as many say the same."""
+        places: dict[str, list[str]] = {}
+        for url, cause in self.causes.items():
+            places.setdefault(cause, []).append(url)
+        return "; ".join(
+            f"{' '.join(urls)}: {cause}".lstrip(": ") for cause, urls in places.items()
+        )
+
+
+def log(text: str) -> None:
+    """One line on standard error."""
+    print(f"[download] {text}", file=sys.stderr, flush=True)
+
+
+def size_of(count: float) -> str:
+    """1500000 -> "1.5 MB"."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"
+
+
+class Progress:
+    """Says when a file is begun or taken up, and how far it is every few seconds."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._said = self._from = 0.0
+        self._start = 0
+
+    def __call__(self, done: int, total: int | None, resumed: bool) -> None:
+        now = time.monotonic()
+        whole = f" of {size_of(total)}" if total is not None else ""
+        if not self._from or done < self._start:
+            self._from = self._said = now
+            self._start = done
+            log(f"{self.name}: " + (f"taken up at {size_of(done)}{whole}" if resumed else "begun"))
+        elif now - self._said >= _EVERY:
+            self._said = now
+            speed = size_of((done - self._start) / max(now - self._from, 1e-3))
+            log(f"{self.name}: {size_of(done)}{whole}, {speed} a second")
+
+
+@contextmanager
+def _exclusively(part: Path) -> Iterator[BinaryIO]:
+    """FILE.part, opened to read and append, and locked against a second download of the same."""
+    while True:
+        with part.open("a+b") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise DownloadError("another download of it is under way; wait for it") from error
+            # Another process may have finished it, and given it its name, before we had the lock.
+            if part.exists() and part.stat().st_ino == os.fstat(stream.fileno()).st_ino:
+                yield cast(BinaryIO, stream)
+                return
+
+
+@dataclass
+class Downloader:
+    """Brings files of a corpus into `folder`, each from the first of its URLs that is good.
+
+    `mirrors` are URL prefixes tried before the catalogue's, as PREFIX/CORPUS/FILE. With
+    `only_mirrors` nothing else is asked, and what they serve is trusted on first use even where
+    the catalogue knows a checksum, because a mirror of one's own may hold an edition of its own.
+    """
+
+    corpus: str
+    folder: Path
+    mirrors: tuple[str, ...] = ()
+    only_mirrors: bool = False
+    accept: bool = False
+    timeout: float = 30.0
+    wait: float = 1.0
+    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.records = Records(self.folder)
+
+    def urls(self, file: File) -> list[str]:
+        """Where to look for a file, in order, each place once."""
+        places = [f"{mirror.rstrip('/')}/{self.corpus}/{file.name}" for mirror in self.mirrors]
+        if not self.only_mirrors:
+            places += [*self.extra.get(file.name, ()), *file.urls]
+        return list(dict.fromkeys(places))
+
+    def expected(self, file: File) -> File:
+        """The catalogue's entry, without its checksums where they do not count."""
+        return File(file.name, file.urls) if self.only_mirrors or self.accept else file
+
+    def obtain(self, file: File) -> Path:
+        """The path of a file that is there and right; downloads it if needed.
+
+        Raises DownloadError with the cause for each URL, or InterruptedTransferError.
+        """
+        path = self.folder / file.name
+        if path.is_file():
+            return self._check_present(file, path)
+        with _exclusively(path.with_name(f"{file.name}.part")) as stream:
+            if path.is_file():
+                return self._check_present(file, path)
+            causes: dict[str, str] = {}
+            unreachable = True
+            for url in self.urls(file):
+                try:
+                    self._from(url, file, path, stream)
+                    return path
+                except SourceError as error:
+                    unreachable &= isinstance(error, UnreachableError)
+                    causes[url] = str(error)
+                    log(f"{file.name}: {url}: {error}")
+        raise DownloadError(causes, unreachable)
+
+    def _check_present(self, file: File, path: Path) -> Path:
+        record = self.records.read().get(file.name)
+        try:
+            digest, trust = judge(self.expected(file), path, record, self.accept)
+        except ValueError as error:
+            raise DownloadError(
+                f"{path} is there, but {error}; remove it to download it again"
+            ) from error
+        if not record or self.accept:
+            self.records.write(file.name, digest, "found in the folder", trust)
+        log(f"{file.name}: there already, {size_of(digest.size)}, {trust}")
+        return path
+
+    def _from(self, url: str, file: File, path: Path, stream: BinaryIO) -> None:
+        known = self.expected(file)
+        part = path.with_name(f"{file.name}.part")
+        transfer = Transfer(
+            part,
+            known.size,
+            checked=bool(known.sha256 or known.md5),
+            timeout=self.timeout,
+            wait=self.wait,
+            report=Progress(file.name),
+            stop=self.stop,
+        )
+        record = self.records.read().get(file.name)
+        resumed = transfer.fetch(url, stream)
+        try:
+            digest, trust = judge(known, part, record, self.accept)
+        except ValueError as error:
+            transfer.discard(stream)
+            if not resumed:
+                raise SourceError(f"refused, because {error}") from error
+            log(f"{file.name}: what was continued does not fit together ({error}); starting afresh")
+            self._from(url, file, path, stream)
+            return
+        os.fsync(stream.fileno())
+        self.records.write(file.name, digest, url, trust)
+        part.replace(path)
+        transfer.forget()
+        note = f", trusted on first use and recorded in {self.records.path}"
+        log(
+            f"{file.name}: {size_of(digest.size)}, SHA-256 {digest.sha256[:12]}..."
+            + (note if trust == "first use" else f", {trust}")
+        )
+
+
+def indexed_by_mtdata(names: set[str]) -> dict[str, tuple[str, ...]]:
+    """File name -> the URLs that mtdata's index has for it. Takes seconds, as the index is large.
+
+    Raises ValueError if mtdata is not installed.
+    """
+    try:
+        from mtdata.index import Index
+    except ImportError as error:
+        raise ValueError(
+            "mtdata is not installed: pip install 'fairseq_deepnet[corpora]', or leave --via out"
+        ) from error
+    found: dict[str, dict[str, None]] = {}
+    for entry in Index.get_instance().get_entries():
+        urls = entry.url if isinstance(entry.url, tuple | list) else (entry.url,)
+        for url in urls:
+            name = urlsplit(str(url)).path.rsplit("/", 1)[-1]
+            if name in names:
+                found.setdefault(name, {})[str(url)] = None
+    return {name: tuple(urls) for name, urls in found.items()}
+
+
+def download(downloader: Downloader, files: tuple[File, ...], jobs: int = 4) -> list[Path]:
+    """All the files, `jobs` at a time. Raises ValueError naming every one that could not be had."""
+    downloader.folder.mkdir(parents=True, exist_ok=True)
+    downloader.records.read()
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(downloader.obtain, file) for file in files]
+        failures: dict[str, DownloadError] = {}
+        paths = []
+        try:
+            for file, future in zip(files, futures, strict=True):
+                try:
+                    paths.append(future.result())
+                except DownloadError as error:
+                    failures[file.name] = error
+        except BaseException:
+            downloader.stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        finally:
+            for file in files:
+                _remove_empty(downloader.folder / f"{file.name}.part")
+    if failures:
+        raise ValueError(_explain(downloader.corpus, len(files), failures))
+    return paths
+
+
+def _explain(corpus: str, count: int, failures: Mapping[str, DownloadError]) -> str:
+    """One line: what is missing and why, and what to do about it."""
+    offline = all(error.unreachable for error in failures.values())
+    if offline:
+        urls = [url for error in failures.values() for url in error.causes]
+        cause = next(iter(next(iter(failures.values())).causes.values()))
+        what = f"no connection ({cause}) to any of {' '.join(urls)}; set https_proxy if you need a "
+        what += "proxy, "
+    else:
+        what = "; ".join(f"{name} ({error})" for name, error in failures.items()) + "; "
+    return (
+        f"{len(failures)} of {count} files of {corpus} could not be downloaded: {what}"
+        "run again to go on, or fetch them in another way and set RAW=FOLDER to use them"
+    )
+
+
+def _remove_empty(part: Path) -> None:
+    if part.is_file() and part.stat().st_size == 0:
+        part.unlink()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `deepnet download`."""
+    names = "\n".join(f"  {name:<10} {corpus.what}" for name, corpus in CATALOGUE.items())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (
+        f"corpora:\n{names}\n\n"
+        'DEEPNET_MIRROR="URL ..." is tried first, as URL/CORPUS/FILE; with DEEPNET_MIRROR_ONLY=1\n'
+        "nothing else is asked, and what it serves is trusted on first use whatever the catalogue\n"
+        "says. http_proxy, https_proxy and no_proxy are honoured."
+    )
+    parser.add_argument("corpus", nargs="?", metavar="CORPUS", help="one of those named below")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: data/downloads/CORPUS")
+    parser.add_argument("--jobs", type=int, default=4, metavar="N", help="files at a time (4)")
+    parser.add_argument(
+        "--languages", nargs="+", default=[], metavar="CODE", help="only the files of these"
+    )
+    parser.add_argument("--via", choices=["mtdata"], help="ask mtdata's index for more addresses")
+    parser.add_argument(
+        "--accept-changed",
+        action="store_true",
+        help="take files whose checksum is not the known one, and record theirs",
+    )
+    parser.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="(30)")
+    parser.add_argument(
+        "--wait", type=float, default=1.0, metavar="SECONDS", help="before the second try (1)"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print the files, sizes and URLs; download nothing"
+    )
+
+
+def _mirrors() -> tuple[tuple[str, ...], bool]:
+    mirrors = tuple(os.environ.get("DEEPNET_MIRROR", "").split())
+    for mirror in mirrors:
+        if not mirror.startswith(("http://", "https://")):
+            raise ValueError(
+                f"DEEPNET_MIRROR has {mirror!r}; it must begin with http:// or https://"
+            )
+    only = os.environ.get("DEEPNET_MIRROR_ONLY", "0")
+    if only not in ("0", "1"):
+        raise ValueError(f"DEEPNET_MIRROR_ONLY is {only!r}; it must be 0 or 1")
+    if only == "1" and not mirrors:
+        raise ValueError("DEEPNET_MIRROR_ONLY=1 needs DEEPNET_MIRROR=URL")
+    return mirrors, only == "1"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Download, and print the paths; or print the catalogue."""
+    if args.corpus not in CATALOGUE and not (args.list and args.corpus is None):
+        known = ", ".join(CATALOGUE)
+        raise ValueError(f"CORPUS is {args.corpus!r}; choose from {known}")
+    if args.list:
+        for name in [args.corpus] if args.corpus else CATALOGUE:
+            for file in CATALOGUE[name].select(args.languages):
+                print(f"{name}/{file.name}", file.size or "-", *file.urls, sep="\t")
+        return 0
+    for option in ("jobs", "timeout"):
+        if getattr(args, option) <= 0:
+            raise ValueError(f"--{option} is {getattr(args, option)}; it must be above 0")
+    files = CATALOGUE[args.corpus].select(args.languages)
+    mirrors, only = _mirrors()
+    downloader = Downloader(
+        args.corpus,
+        args.out or Path("data/downloads") / args.corpus,
+        mirrors,
+        only,
+        args.accept_changed,
+        args.timeout,
+        max(0.0, args.wait),
+        indexed_by_mtdata({file.name for file in files}) if args.via == "mtdata" else {},
+    )
+    for path in download(downloader, files, args.jobs):
+        print(path)
+    return 0

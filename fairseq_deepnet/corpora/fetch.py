@@ -1,0 +1,224 @@
+"""One URL into one FILE.part, taken up where an earlier try stopped.
+
+A part is continued (HTTP Range) only where the server says that the file is still the one that was
+begun: its ETag or Last-Modified and its length are kept in FILE.part.json. Otherwise it starts
+afresh. Proxies come from the standard variables (https_proxy, http_proxy, no_proxy), certificates
+from the system (or SSL_CERT_FILE), both by urllib.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+_BLOCK: Final = 1 << 18
+_AGENT: Final = "fairseq_deepnet/0.1 (deepnet download; Python urllib)"
+_WORTH_ANOTHER_TRY: Final = {408, 425, 429, 500, 502, 503, 504}
+_LONGEST_WAIT: Final = 60.0
+_RANGE: Final = re.compile(r"bytes (?:(?P<start>\d+)-\d+|\*)/(?P<total>\d+)")
+_PAGE: Final = re.compile(rb"\s*(<!doctype html|<html|<\?xml|<!--|<head)", re.IGNORECASE)
+
+Report = Callable[[int, int | None, bool], None]
+"""Told of progress: bytes in the part, the length of the file if known, whether it is taken up."""
+
+
+class SourceError(Exception):
+    """This URL does not give the file; another may. The message is the cause, without the URL."""
+
+
+class UnreachableError(SourceError):
+    """No connection to the server: no network, or a proxy that is not set."""
+
+
+class InterruptedTransferError(Exception):
+    """The transfer was asked to stop."""
+
+
+class _DroppedError(Exception):
+    """A passing fault: the same URL is worth another try, after `wait` seconds if it says so."""
+
+    def __init__(self, cause: str, wait: float | None = None) -> None:
+        super().__init__(cause)
+        self.wait = wait
+
+
+class _ChangedError(Exception):
+    """What the server offers does not continue the part."""
+
+
+@dataclass
+class Transfer:
+    """How to fetch one file: where to, how patiently, whom to tell.
+
+    `size` is the file's length in bytes, where known beforehand; `checked` says that a checksum
+    will tell whether the parts of two mirrors fit. `timeout` and `wait` (the first pause between
+    tries, doubled after each) are in seconds; `attempts` counts tries in a row without progress.
+    """
+
+    part: Path
+    size: int | None = None
+    checked: bool = False
+    timeout: float = 30.0
+    attempts: int = 6
+    wait: float = 1.0
+    report: Report = lambda done, total, resumed: None
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def _notes(self) -> Path:
+        return self.part.with_name(self.part.name + ".json")
+
+    def forget(self) -> None:
+        """Remove what was noted about the part."""
+        self._notes.unlink(missing_ok=True)
+
+    def discard(self, stream: BinaryIO) -> None:
+        """Empty the part and forget where it came from."""
+        self.forget()
+        stream.seek(0)
+        stream.truncate()
+
+    def fetch(self, url: str, stream: BinaryIO) -> bool:
+        """Fill the part (`stream`, opened for reading and writing) from `url`.
+
+        Returns whether an earlier part was continued. What was received stays in the part when
+        this raises SourceError or InterruptedTransferError.
+        """
+        furthest, fruitless, progress = _length(stream), 0, False
+        while True:
+            try:
+                return self._get(url, stream)
+            except _ChangedError:
+                self.discard(stream)
+                furthest = 0
+                continue
+            except _DroppedError as error:
+                cause, wait, unreachable = str(error), error.wait, False
+            except urllib.error.URLError as error:
+                reason = error.reason
+                cause = str(getattr(reason, "strerror", None) or reason)
+                wait, unreachable = None, True
+            except (OSError, http.client.HTTPException) as error:
+                cause, wait, unreachable = str(error) or type(error).__name__, None, False
+            if _length(stream) > furthest:
+                furthest, fruitless, progress = _length(stream), 0, True
+            else:
+                fruitless += 1
+            # A server that never answered is soon given up; one that did may have a bad minute.
+            patience = self.attempts if progress or not unreachable else min(2, self.attempts)
+            if fruitless >= patience:
+                raise (UnreachableError if unreachable else SourceError)(cause)
+            pause = self.wait * 2.0 ** max(0, fruitless - 1) if wait is None else wait
+            if self.stop.wait(min(pause, _LONGEST_WAIT)):
+                raise InterruptedTransferError
+
+    def _get(self, url: str, stream: BinaryIO) -> bool:
+        """One request; returns, as `fetch` does, once the whole file is there."""
+        begun = _length(stream)
+        notes = self._read_notes() if begun else {}
+        resume = bool(notes) and (notes.get("url") == url or self.checked)
+        if begun and not resume:
+            raise _ChangedError
+        request = urllib.request.Request(
+            url, headers={"User-Agent": _AGENT, "Accept-Encoding": "identity"}
+        )
+        if resume:
+            request.add_header("Range", f"bytes={begun}-")
+            if notes.get("url") == url and (validator := _validator(notes)):
+                request.add_header("If-Range", validator)
+        try:
+            response = urllib.request.urlopen(request, timeout=self.timeout)
+        except urllib.error.HTTPError as error:
+            with error:
+                return self._refused(error, begun, notes)
+        with response:
+            known = self._check(response, url, begun, notes)
+            continued = response.status == 206
+            if not continued:
+                self.discard(stream)
+            self._notes.write_text(json.dumps(known), encoding="utf-8")
+            stream.seek(0, os.SEEK_END)
+            self._copy(response, stream, known["length"], continued)
+        return continued
+
+    def _refused(self, error: urllib.error.HTTPError, begun: int, notes: dict[str, Any]) -> bool:
+        cause = f"{error.code} {error.reason}".strip()
+        if error.code == 416 and begun:
+            total = _RANGE.match(error.headers.get("Content-Range", ""))
+            if begun == (int(total["total"]) if total else notes.get("length")):
+                return True  # nothing is missing
+            raise _ChangedError
+        if error.code in _WORTH_ANOTHER_TRY:
+            after = error.headers.get("Retry-After", "")
+            raise _DroppedError(cause, float(after) if after.isdigit() else None)
+        raise SourceError(cause)
+
+    def _check(self, response: Any, url: str, begun: int, notes: dict[str, Any]) -> dict[str, Any]:
+        """What is known of the file that is offered, after checking that it is the one wanted."""
+        headers = response.headers
+        if headers.get_content_type() == "text/html":
+            raise SourceError("the server sends a web page instead of the file")
+        length = headers.get("Content-Length")
+        total = int(length) if length and length.isdigit() else None
+        if response.status == 206:
+            place = _RANGE.match(headers.get("Content-Range", ""))
+            if not place or place["start"] is None or int(place["start"]) != begun:
+                if not begun:
+                    raise SourceError("the server sends a piece of the file that was not asked for")
+                raise _ChangedError
+            total = int(place["total"])
+        known = {"url": url, "length": total}
+        known |= {key: headers.get(key) for key in ("ETag", "Last-Modified")}
+        if response.status == 206 and begun:
+            same = ("length", "ETag", "Last-Modified") if notes.get("url") == url else ("length",)
+            if any(known[key] != notes.get(key) for key in same):
+                raise _ChangedError
+        if self.size is not None and total is not None and total != self.size:
+            raise SourceError(f"the file has {total:,} bytes instead of {self.size:,}")
+        return known
+
+    def _copy(self, response: Any, stream: BinaryIO, total: int | None, continued: bool) -> None:
+        done = _length(stream)
+        self.report(done, total, continued)
+        while block := response.read(_BLOCK):
+            if not done and _PAGE.match(block):
+                self.discard(stream)
+                raise SourceError("the server sends a web page instead of the file")
+            stream.write(block)
+            stream.flush()
+            done += len(block)
+            self.report(done, total, continued)
+            if self.stop.is_set():
+                raise InterruptedTransferError
+        if total is not None and done < total:
+            raise _DroppedError(f"the connection ended after {done:,} of {total:,} bytes")
+        if total is not None and done > total:
+            self.discard(stream)
+            raise SourceError(f"the server sent {done:,} bytes and had announced {total:,}")
+
+    def _read_notes(self) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError):
+            notes = json.loads(self._notes.read_text(encoding="utf-8"))
+            if isinstance(notes, dict):
+                return notes
+        return {}
+
+
+def _length(stream: BinaryIO) -> int:
+    return os.fstat(stream.fileno()).st_size
+
+
+def _validator(notes: dict[str, Any]) -> str | None:
+    """What If-Range may hold: a strong ETag, else the date of the last change."""
+    tag = notes.get("ETag")
+    return tag if tag and not tag.startswith("W/") else notes.get("Last-Modified")
