@@ -39,6 +39,11 @@ class Config:
     sources: dict[str, str] = dataclasses.field(default_factory=dict)
     """Option -> the file (or command line) that set it, for error messages."""
 
+    def choosing(self) -> list[str]:
+        """Those options that decide which other options there are, as fairseq-train takes them."""
+        names = (name for name in fairseq_options.CHOOSING if name in self.options)
+        return to_arguments({name: self.options[name] for name in names})
+
     def to_yaml(self) -> str:
         """One flat config file that stands for all of them."""
         content: dict[str, Any] = dict(self.options)
@@ -185,13 +190,8 @@ def check_options(config: Config) -> None:
     Raises ValueError that names the file and the option, and the nearest option where the name is
     unknown.
     """
-    choosing: dict[str, Value] = {
-        key: config.options[key]
-        for key in ("arch", "task", "criterion", "optimizer", "lr-scheduler")
-        if key in config.options
-    }
     try:
-        parser = fairseq_options.training_parser(["DATA", *to_arguments(choosing)])
+        parser = fairseq_options.training_parser(["DATA", *config.choosing()])
     except ValueError as error:
         raise ValueError(f"{_blame(config, str(error))}{error}") from error
     known = fairseq_options.option_actions(parser)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-_CHOOSING: Final = ("--arch", "--task", "--criterion", "--optimizer", "--lr-scheduler")
+CHOOSING: Final = ("arch", "task", "criterion", "optimizer", "lr-scheduler")
+"""Options that decide which other options there are."""
 
 
 def user_dir() -> str:
@@ -138,7 +139,7 @@ def _choices(words: Sequence[str]) -> list[str]:
     """Those of the words that choose which other options there are."""
     chosen: list[str] = []
     for index, word in enumerate(words):
-        if word.partition("=")[0] in _CHOOSING:
+        if word.startswith("--") and word[2:].partition("=")[0] in CHOOSING:
             chosen += words[index : index + (1 if "=" in word else 2)]
     return chosen
 

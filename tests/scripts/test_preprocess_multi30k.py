@@ -84,7 +84,8 @@ def house(tmp_path: Path) -> Path:
     """The script beside a preprocess.sh that only says what it was given."""
     scripts = tmp_path / "house" / "scripts"
     (scripts / "lib").mkdir(parents=True)
-    shutil.copy(ROOT / "scripts" / "lib" / "common.sh", scripts / "lib")
+    for name in ("common.sh", "multi30k.sh"):
+        shutil.copy(ROOT / "scripts" / "lib" / name, scripts / "lib")
     shutil.copy(ROOT / "scripts" / "preprocess_multi30k.sh", scripts)
     (scripts / "preprocess.sh").write_text('echo "$SRC|$TGT|$TRAIN|$VALID|$TEST|$OUT|$*"\n')
     return scripts.parent
@@ -213,7 +214,7 @@ def test_raw_takes_plain_files_under_our_names(house: Path, public: Path, tmp_pa
 @pytest.mark.parametrize(
     ("variables", "cause"),
     [
-        ({"SRC": "nl"}, "SRC is 'nl'; Multi30k has de, en, fr and cs"),
+        ({"SRC": "nl"}, "no language 'nl' in Multi30k; it has de, en, fr and cs"),
         ({"RAW": "absent"}, "RAW=absent is not a folder"),
         ({"RAW": "scripts"}, "scripts has no train.de, nor train.de"),
         ({"RAW": "PUBLIC", "TGT": "fr"}, "there is no PUBLIC/train.fr, plain or .gz"),

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Multi30k in four languages as one multilingual corpus: English into and from each of the others is
+# trained, the directions without English are zero-shot.
+#
+#   bash scripts/preprocess_multi30k_multilingual.sh                              # download
+#   RAW=../shared/data/multi30k LANGS="de en fr" bash scripts/preprocess_multi30k_multilingual.sh
+#
+# Input: a folder RAW as for scripts/preprocess_multi30k.sh. Without RAW, the files are downloaded.
+# Output: OUT, a data folder as scripts/preprocess_multilingual.sh makes it; test is the 2016 Flickr set.
+#
+# Variables (with defaults):
+#   RAW                  folder with the raw text (none: download)
+#   LANGS                two or more of cs, de, en, fr; en among them (cs de en fr)
+#   OUT                  folder to make (data/multi30k_multilingual)
+#   VOCAB_SIZE           number of subwords (8000)
+#   CHARACTER_COVERAGE   share of characters in the vocabulary (1.0)
+#   TEMPERATURE          of the text that subwords are learnt on (1: the languages are of one size)
+#   SUBWORDS, ...        every other variable of scripts/preprocess_multilingual.sh
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/lib/multi30k.sh"
+help_if_asked "$@"
+
+read -ra languages <<<"${LANGS:-cs de en fr}"
+[[ ${#languages[@]} -ge 2 && " ${languages[*]} " == *" en "* ]] ||
+    die "LANGS is '${languages[*]}'; two or more languages are needed, en among them"
+export OUT=${OUT:-$ROOT/data/multi30k_multilingual} VOCAB_SIZE=${VOCAB_SIZE:-8000}
+export CHARACTER_COVERAGE=${CHARACTER_COVERAGE:-1.0} TEMPERATURE=${TEMPERATURE:-1}
+
+find_multi30k "${languages[@]}"
+TABLE=$(mktemp "${TMPDIR:-/tmp}/multi30k.XXXXXX.tsv")
+trap 'rm -f "$TABLE"' EXIT
+row() { printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "${PREFIX[$1]}"; }
+for language in "${languages[@]}"; do
+    for other in "${languages[@]}"; do
+        [[ $language < $other ]] || continue
+        if [[ $language == en || $other == en ]]; then
+            row train "$language" "$other"
+            row valid "$language" "$other"
+        fi
+        row test "$language" "$other"
+    done
+done >"$TABLE"
+TABLE=$TABLE bash "$ROOT/scripts/preprocess_multilingual.sh" "$@"
