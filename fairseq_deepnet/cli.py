@@ -14,12 +14,16 @@ SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "average": ("checkpoints.average", "average the weights of several checkpoints"),
     "evaluate": ("evaluation", "translate a test set with a checkpoint or run, and score it"),
     "score": ("scoring", "sacreBLEU and chrF of a file of hypotheses"),
+    "directions": ("directions_report", "table and averages of the scores of many directions"),
     "download": ("corpora.download", "download a corpus: resumable, verified, from mirrors"),
+    "opus100": ("corpora.opus100", "unpack OPUS-100 and write its table of pairs"),
     "clean": ("corpora.clean", "check and clean raw parallel text"),
     "pairs": ("corpora.multilingual", "make a data folder of many language pairs"),
     "subwords": ("corpora.subwords", "train or apply a sentencepiece model"),
     "sample": ("corpora.sample", "generate the sample corpus"),
     "plot": ("plotting", "draw training curves"),
+    "sweep": ("sweeps", "train and score the cells of one of the paper's tables"),
+    "report": ("report", "runs as the paper's tables, our column beside the paper's"),
 }
 """Name -> (module within this package, one line of help). A module offers add_arguments and run."""
 
