@@ -120,7 +120,7 @@ class Launcher:
         last = self.devices.nodes - 1
         if self.name == "torchrun" and last and self.node_rank == 0:
             others = "1" if last == 1 else f"1 to {last}"
-            found.append(f"# node {others}: the same with --node-rank={others}")
+            found.append(f"# node{'s' * (last > 1)} {others}: the same with --node-rank={others}")
         return found
 
     def __str__(self) -> str:

@@ -275,13 +275,14 @@ def run(args: argparse.Namespace) -> int:
         say(f"{shown(args.run)} is complete at update {updates:,}: nothing to do")
         return 0
     text = summary()  # builds the model once without memory: what it refuses leaves no folder
-    record(args.run, config, command, environment(config, data, devices, batch))
+    words = [*launcher.prefix(), *command]
+    record(args.run, config, words, environment(config, data, devices, batch))
     say(text)
     if updates:
         say(f"going on from update {updates:,}")
     if devices.nodes > 1:
         nodes.announce(args.run, shared)
-    _hand_over([*launcher.prefix(), *command])
+    _hand_over(words)
     return 0
 
 

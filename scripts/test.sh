@@ -36,7 +36,7 @@ check() {
 check "ruff (lint)" ruff check --quiet
 check "ruff (format: 'ruff format' mends it)" ruff format --check --quiet
 check "mypy" mypy --no-error-summary
-check "shellcheck" shellcheck scripts/*.sh scripts/lib/*.sh .ci/run
+check "shellcheck" shellcheck scripts/*.sh scripts/*.sbatch scripts/lib/*.sh .ci/run
 for name in "${failed[@]}"; do
     log "FAILED: $name"
 done

@@ -173,7 +173,10 @@ if [[ $status -ne 0 ]]; then
     log "${command[0]} ended with status $status; see the end of $LOG"
     exit "$status"
 fi
-[[ $is_first == 1 ]] || exit 0
+if [[ $is_first == 0 ]]; then
+    log "trained: $RUN, with node $NODE_RANK of $NODES"
+    exit 0
+fi
 date -u +'%Y-%m-%dT%H:%M:%SZ' >"$RUN/done.part"
 mv "$RUN/done.part" "$RUN/done"
 log "trained: $RUN"

@@ -1,44 +1,49 @@
 #!/usr/bin/env bash
-# Train a deep Transformer on WMT-17 English-German with the DeepNet paper's hyper-parameters (base size,
-# table 5): configs/wmt17_base.yaml. Meant for GPUs; the batch of 128 x 4,096 tokens holds for any number.
+# Train a deep Transformer on WMT-17 English-German with the DeepNet paper's hyper-parameters: base size
+# (table 5) or the wider settings (table 6). Meant for GPUs; the batch of 128 x 4,096 tokens holds for any
+# number of GPUs and nodes.
 #
 #   bash scripts/train_wmt17.sh [fairseq-train options]
 #
-# Input: the data folder DATA. This script does not download WMT-17; without DATA it says how to make it.
-#
+# Input: the data folder DATA; where it is missing, scripts/preprocess_wmt17.sh downloads and makes it.
 # Output: a run folder, see scripts/train.sh; score it with AVERAGE=10 bash scripts/eval_bleu.sh.
 #
 # Variables (with defaults):
-#   DEPTH   layers of the encoder and of the decoder; the paper has 6, 18, 50 and 100 (18)
-#   SCHEME  deepnorm, post-ln, post-ln-init or pre-ln (deepnorm)
-#   DATA    data folder (data/wmt17.en-de)
-#   RUN     run folder (runs/wmt17_DEPTHl, with SCHEME added where it is not deepnorm)
-#   GPUS, PRECISION, ...   every other variable of scripts/train.sh
+#   DEPTH    layers of the encoder and of the decoder; the paper has 6, 18, 50 and 100 (18)
+#   SCHEME   deepnorm, post-ln, post-ln-init or pre-ln; schemes without LayerNorm (rezero, r-fixup, t-fixup)
+#            take the learning rate that table 5 has for them (deepnorm)
+#   SIZE     base: table 5, 512 wide, 100K updates; large-512, large-768 or large-1024: table 6, that wide,
+#            30K updates (base)
+#   SEED     of initialisation and batches (1)
+#   DATA     data folder (data/wmt17.en-de)
+#   RAW      files to make it from, see scripts/preprocess_wmt17.sh (none: download)
+#   RUN      run folder (runs/wmt17_DEPTHl; SIZE, SCHEME and SEED are added where they differ)
+#   DRY_RUN, GPUS, NODES, PRECISION, ...   every other variable of scripts/train.sh
 #
-# Example: DEPTH=100 bash scripts/train_wmt17.sh --max-tokens 2048 --checkpoint-activations
+# Examples: DEPTH=100 bash scripts/train_wmt17.sh --max-tokens 2048 --checkpoint-activations
+#           DRY_RUN=1 GPUS=8 NODES=4 SIZE=large-1024 bash scripts/train_wmt17.sh
+#           NODES=4 NODE_RANK=0 MASTER_ADDR=node0 bash scripts/train_wmt17.sh   # on node0, and so on
+#           NODES=4 GPUS=8 LAUNCHER=slurm bash scripts/train_wmt17.sh
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
 help_if_asked "$@"
 
-DEPTH=${DEPTH:-18}
-SCHEME=${SCHEME:-deepnorm}
-[[ $DEPTH =~ ^[1-9][0-9]*$ ]] || die "DEPTH is '$DEPTH'; it must be a number of layers from 1 on"
-DATA=${DATA:-$ROOT/data/wmt17.en-de}
-DATA=${DATA%/}
+recipe_variables 18
+SIZE=${SIZE:-base}
 name=wmt17_${DEPTH}l
-[[ $SCHEME == deepnorm ]] || name+=_$SCHEME
-RUN=${RUN:-$ROOT/runs/$name}
-
-if [[ ! -f $DATA/corpus.json ]]; then
-    log "There is no WMT-17 data in $DATA, and this script does not download it. It takes:
-  training    europarl-v7, commoncrawl and news-commentary-v12, one after the other: raw/train.en, raw/train.de
-  validation  newstest2013 (or every 100th training pair, held out): raw/valid.en, raw/valid.de
-  test        newstest2014: raw/test.en, raw/test.de
-All are on https://www.statmt.org/wmt17/translation-task.html: raw text, one sentence a line. Then run
-  SRC=en TGT=de TRAIN=raw/train VALID=raw/valid TEST=raw/test VOCAB_SIZE=32000 OUT=$DATA \\
-      bash scripts/preprocess.sh"
-    die "no data in $DATA; make it as above, or set DATA=FOLDER"
-fi
-export DATA RUN
-exec bash "$ROOT/scripts/train.sh" wmt17_base \
-    --encoder-layers "$DEPTH" --decoder-layers "$DEPTH" --residual-scheme "$SCHEME" "$@"
+case $SIZE in
+    base)
+        config=wmt17_base
+        case $SCHEME in
+            rezero | r-fixup | t-fixup) config=wmt17_base_nonorm ;;
+        esac
+        ;;
+    large-512) config=wmt17_large ;;
+    large-768 | large-1024) config=wmt17_large_${SIZE#large-} ;;
+    *) die "SIZE is '$SIZE'; choose base, large-512, large-768 or large-1024" ;;
+esac
+[[ $SIZE == base ]] || name+=_$SIZE
+recipe_folders "$name" "$ROOT/data/wmt17.en-de"
+make_data preprocess_wmt17.sh
+train_recipe "$config" "$@"

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Train a deep Transformer on IWSLT-14 German-English with the DeepNet paper's hyper-parameters (table 4):
+# configs/iwslt14.yaml. One GPU is enough; the batch of 4,000 tokens holds for any number.
+#
+#   bash scripts/train_iwslt14.sh [fairseq-train options]
+#
+# Input: the data folder DATA; where it is missing, scripts/preprocess_iwslt14.sh downloads and makes it.
+# Output: a run folder, see scripts/train.sh; score it with scripts/eval_bleu.sh.
+#
+# Variables (with defaults):
+#   DEPTH    layers of the encoder and of the decoder; the paper's figure 6 has 10 to 100 (18)
+#   SCHEME   deepnorm, post-ln, post-ln-init or pre-ln (deepnorm)
+#   SEED     of initialisation and batches (1)
+#   DATA     data folder (data/iwslt14.tokenized.de-en)
+#   RAW      files to make it from, see scripts/preprocess_iwslt14.sh (none: download)
+#   RUN      run folder (runs/iwslt14_DEPTHl; SCHEME and SEED are added where they differ)
+#   DRY_RUN, GPUS, NODES, PRECISION, ...   every other variable of scripts/train.sh
+#
+# Examples: DEPTH=100 bash scripts/train_iwslt14.sh
+#           DRY_RUN=1 GPUS=1 SCHEME=post-ln bash scripts/train_iwslt14.sh --max-update 33000
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
+help_if_asked "$@"
+
+recipe_variables 18
+recipe_folders "iwslt14_${DEPTH}l" "$ROOT/data/iwslt14.tokenized.de-en"
+make_data preprocess_iwslt14.sh
+train_recipe iwslt14 "$@"
