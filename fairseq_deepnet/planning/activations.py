@@ -1,0 +1,174 @@
+"""What a micro-batch leaves behind in the forward pass, because backward needs it.
+
+The formulas follow modules/: they count each tensor that autograd saves, once. Tests compare them
+with saved-tensor hooks, byte by byte.
+
+n = tokens of the micro-batch on the side at hand, m = on the encoder's side, C = channels,
+F = feed-forward width, H = heads, L = tokens a sentence; e = bytes of an activation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fairseq_deepnet.modules import LayerShape
+from fairseq_deepnet.planning.parameters import (
+    SUBLAYERS,
+    has_final_norm,
+    scheme_modules,
+)
+from fairseq_deepnet.planning.setting import Model
+from fairseq_deepnet.schemes import NormPlacement, Side, Sublayer
+
+FP32 = 4
+RNG_STATE = 5056 + 16
+"""Bytes of the generators' states that torch's checkpoint keeps a layer, CPU's and GPU's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MicroBatch:
+    """One forward and backward pass on one device.
+
+    Arguments:
+        sentences: B
+        source, target: tokens of a sentence on each side, padding included
+        element: e, bytes of an activation
+        on_gpu: where dropout keeps a mask of one byte; the CPU keeps one of e bytes
+        padded: whether sources have padding, so that attention is given a mask
+    """
+
+    sentences: int
+    source: int
+    target: int
+    element: int
+    on_gpu: bool
+    padded: bool = True
+
+    def tokens(self, side: Side) -> int:
+        """n: tokens of a side, padding included."""
+        return self.sentences * (self.source if side is Side.ENCODER else self.target)
+
+    def length(self, side: Side) -> int:
+        """L: tokens of a sentence."""
+        return self.source if side is Side.ENCODER else self.target
+
+    def dropout_mask(self, elements: int, probability: float) -> int:
+        """Bytes of what dropout keeps of `elements` activations."""
+        if not probability:
+            return 0
+        return elements * (1 if self.on_gpu else self.element)
+
+    def is_fused(self, attention_dropout: float) -> bool:
+        """Whether scaled_dot_product_attention takes a kernel that keeps no L x L weights.
+
+        On GPUs the flash and memory-efficient kernels also drop weights; the CPU's does not, and
+        torch falls back to its plain ("math") form.
+        """
+        return self.on_gpu or not attention_dropout
+
+
+def attention(batch: MicroBatch, shape: LayerShape, side: Side, cross: bool) -> int:
+    """Bytes that the attention branch keeps, beyond its input.
+
+    A fused kernel keeps queries, keys, values and its output, which out_proj keeps anyway: 2 n C +
+    2 k C elements for k keys, and a logarithm of fp32 a query and head; the mask of the sources is
+    one number a key. The math form keeps scaled copies of queries, keys and values, its output,
+    and tokens x heads x keys weights: after softmax, and with dropout its mask and the product.
+    """
+    n, c = batch.tokens(side), shape.embed_dim
+    keys_of = Side.ENCODER if cross else side
+    k, length = batch.tokens(keys_of), batch.length(keys_of)
+    total = (2 * n * c + 2 * k * c) * batch.element
+    if batch.is_fused(shape.attention_dropout):
+        total += n * shape.heads * FP32
+        if batch.padded and (cross or side is Side.ENCODER):
+            total += k * batch.element
+        return total
+    weights = n * shape.heads * length
+    total += weights * batch.element * (2 if shape.attention_dropout else 1)
+    return total + batch.dropout_mask(weights, shape.attention_dropout)
+
+
+def feed_forward(batch: MicroBatch, shape: LayerShape, side: Side) -> int:
+    """Bytes that the feed-forward branch keeps, beyond its input.
+
+    relu keeps its result, which is fc2's input: n F elements. Other activations keep what they are
+    given as well, in fp32 as fairseq computes them. Dropout after the activation adds its mask,
+    and its result to relu's.
+    """
+    hidden = batch.tokens(side) * shape.ffn_dim
+    total = hidden * batch.element
+    if shape.activation != "relu":
+        total += hidden * FP32
+    elif shape.activation_dropout:
+        total += hidden * batch.element
+    return total + batch.dropout_mask(hidden, shape.activation_dropout)
+
+
+def joint(batch: MicroBatch, model: Model, side: Side) -> int:
+    """Bytes that joining one branch to the residual stream keeps: dropout, LayerNorm, its input.
+
+    The branch's input is kept by its linear maps (n C); LayerNorm keeps its own input (n C) and a
+    mean and a deviation a token in fp32: Post-LN the sum, Pre-LN the stream, so they cost the same.
+    """
+    shape, n = model.layers[side], batch.tokens(side)
+    elements = n * shape.embed_dim
+    total = elements * batch.element + batch.dropout_mask(elements, shape.dropout)
+    if model.scheme.norm is not NormPlacement.NONE:
+        total += elements * batch.element + 2 * n * FP32
+    return total
+
+
+def scheme_extra(batch: MicroBatch, model: Model, side: Side) -> int:
+    """Bytes that what a scheme adds to a layer keeps: each module with parameters its input."""
+    shape, n = model.layers[side], batch.tokens(side)
+    total = 0
+    for role, module in scheme_modules(model, side, 0).items():
+        if any(True for _ in module.parameters()):
+            width = shape.ffn_dim if role.startswith("ffn.") else shape.embed_dim
+            total += n * width * batch.element
+    return total
+
+
+def layer(batch: MicroBatch, model: Model, side: Side) -> int:
+    """Bytes that one layer keeps without checkpointing.
+
+    Post-LN or Pre-LN, fused attention, relu and no dropout: an encoder layer keeps 8 n C + n F
+    elements, a decoder layer 11 n C + 2 m C + n F; dropout adds a mask of n C a branch. Statistics
+    of LayerNorm and attention are a few numbers a token.
+    """
+    shape = model.layers[side]
+    total = feed_forward(batch, shape, side) + scheme_extra(batch, model, side)
+    for sublayer in SUBLAYERS[side]:
+        total += joint(batch, model, side)
+        if sublayer is not Sublayer.FFN:
+            total += attention(batch, shape, side, sublayer is Sublayer.ENCODER_ATTN)
+    return total
+
+
+def checkpointed_layer(batch: MicroBatch, model: Model, side: Side) -> int:
+    """Bytes that one layer keeps with --checkpoint-activations: its input and random states.
+
+    --offload-activations keeps the input in host memory.
+    """
+    where = 0 if model.offload and batch.on_gpu else 1
+    return where * batch.tokens(side) * model.layers[side].embed_dim * batch.element + RNG_STATE
+
+
+def outside(batch: MicroBatch, model: Model) -> int:
+    """Bytes kept outside the layers.
+
+    Each side's dropout on the embeddings, the tokens (int64), the embeddings that the encoder hands
+    on, its output, which every decoder layer reads, and the decoder's, which the projection keeps.
+    """
+    total = 0
+    for side in Side:
+        n, shape = batch.tokens(side), model.layers[side]
+        elements = n * shape.embed_dim
+        total += 3 * n * 8 + batch.dropout_mask(elements, shape.dropout)
+        total += elements * batch.element * (2 if side is Side.ENCODER else 1)
+        norms = has_final_norm(model, side) + model.embedding_norm
+        total += norms * (elements * batch.element + 2 * n * FP32)
+        if model.learned_positions[side] or batch.padded:
+            total += n
+    return total

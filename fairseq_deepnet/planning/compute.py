@@ -1,0 +1,96 @@
+"""Floating-point operations of an update, and the time they take.
+
+A multiplication with an addition counts as two. Only matrix products count; the rest (LayerNorm,
+dropout, softmax) is bound by memory, and is what the utilisation stands for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from fairseq_deepnet.planning.activations import MicroBatch
+from fairseq_deepnet.planning.parameters import SUBLAYERS
+from fairseq_deepnet.planning.setting import Model, Training
+from fairseq_deepnet.schemes import Side, Sublayer
+
+UTILISATION: Final = 0.3
+"""Share of the device's peak that training reaches, unless told: assumed, not measured. 512-wide
+layers in half precision reach about this on large GPUs with 4,096 tokens a device."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Flops:
+    """Operations, all forward, of one micro-batch on one device.
+
+    Arguments:
+        linear: the linear maps of both stacks
+        attention: Q K^T and weights x V, of whole sentences (kernels skip the masked half of the
+            decoder's at best)
+        projection: to the vocabulary
+        fused: whether attention's backward computes Q K^T again
+        checkpoint: whether backward computes the layers again
+    """
+
+    linear: int
+    attention: int
+    projection: int
+    fused: bool
+    checkpoint: bool
+
+    @property
+    def backward(self) -> float:
+        """Twice the forward pass; a fused attention has five products for two."""
+        return 2 * (self.linear + self.projection) + (2.5 if self.fused else 2) * self.attention
+
+    @property
+    def recomputation(self) -> int:
+        """The layers once more, under --checkpoint-activations."""
+        return (self.linear + self.attention) if self.checkpoint else 0
+
+    @property
+    def total(self) -> float:
+        """Forward, backward and recomputation."""
+        return self.linear + self.attention + self.projection + self.backward + self.recomputation
+
+
+def count(model: Model, batch: MicroBatch) -> Flops:
+    """Count the operations of one micro-batch.
+
+    A linear map from a to b channels costs 2 a b a token; attention 4 C a query and key.
+    """
+    linear = attention = 0
+    for side in Side:
+        shape, n = model.layers[side], batch.tokens(side)
+        c, f, depth = shape.embed_dim, shape.ffn_dim, model.depths.of(side)
+        per_layer = 2 * n * (2 * c * f)
+        for sublayer in SUBLAYERS[side][:-1]:
+            cross = sublayer is Sublayer.ENCODER_ATTN
+            keys_of = Side.ENCODER if cross else side
+            source = shape.source_dim if cross else c
+            per_layer += 2 * (2 * n * c * c + 2 * batch.tokens(keys_of) * source * c)
+            attention += depth * 4 * n * batch.length(keys_of) * c
+        linear += depth * per_layer
+    n, width = batch.tokens(Side.DECODER), model.layers[Side.DECODER].embed_dim
+    projection = 2 * n * model.output_dim * model.vocabulary[1]
+    if model.output_dim != width:
+        projection += 2 * n * width * model.output_dim
+    return Flops(
+        linear=linear,
+        attention=attention,
+        projection=projection,
+        fused=batch.is_fused(model.layers[Side.ENCODER].attention_dropout),
+        checkpoint=model.checkpoint,
+    )
+
+
+def seconds_per_update(
+    flops: Flops, training: Training, teraflops: float, utilisation: float
+) -> float:
+    """Time of an update; devices work side by side, communication is taken to be hidden.
+
+    Arguments:
+        teraflops: the peak of one device in the training's precision, 10^12 a second
+        utilisation: share of it that is reached
+    """
+    return flops.total * training.update_freq / (teraflops * 1e12 * utilisation)

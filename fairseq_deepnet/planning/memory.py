@@ -1,0 +1,212 @@
+"""Memory of a training update on one device: what is always there, and the peak within an update.
+
+An update is followed as fairseq runs it: forward, loss, backward from the top layer to the bottom,
+optimiser. Gradients do not exist in the first micro-batch until backward makes them, just as the
+activations go: the peak is at the one end or the other, and the plan says which.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from fairseq_deepnet.planning import activations
+from fairseq_deepnet.planning.activations import FP32, MicroBatch
+from fairseq_deepnet.planning.parameters import Parameters
+from fairseq_deepnet.planning.setting import STATES, Model, Training
+from fairseq_deepnet.schemes import Side
+
+GIB: Final = 2**30
+LEGACY_BUFFER: Final = 2**28
+"""Elements of legacy_ddp's buffer, unless the model is smaller."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes on one device.
+
+    Arguments:
+        weights: as the model computes with them, and the tables of positions
+        masters: the fp32 copy of weights, and of gradients, that fairseq's FP16Optimizer keeps
+        optimiser: the optimiser's own state
+        communication: buffers of distributed data parallel
+        gradients: of all weights, at the end of backward
+        activations: kept for backward at the end of the forward pass
+        loss: the most that the tables of tokens x vocabulary hold at once
+        moments: bytes alive at each moment that may be the peak, by its name
+    """
+
+    weights: int
+    masters: int
+    optimiser: int
+    communication: int
+    gradients: int
+    activations: int
+    loss: int
+    moments: dict[str, int]
+
+    @property
+    def persistent(self) -> int:
+        """What is there between two updates."""
+        return self.weights + self.masters + self.optimiser + self.communication
+
+    @property
+    def peak(self) -> int:
+        """The most that is alive at once."""
+        return max(self.moments.values())
+
+    @property
+    def peak_moment(self) -> str:
+        """When that is."""
+        return max(self.moments, key=lambda name: self.moments[name])
+
+
+def optimiser_state(training: Training, parameters: Parameters) -> int:
+    """Bytes of the optimiser's state, which fairseq holds in fp32 whatever the precision.
+
+    adam keeps two numbers a parameter. adafactor keeps a number a row and one a column of every
+    matrix, and a number a parameter of the vectors; not counted, as it is less than a thousandth.
+    """
+    if training.optimizer == "adafactor":
+        return parameters.total * FP32 if training.first_moment else 0
+    if training.optimizer == "sgd":
+        return parameters.total * training.element if training.first_moment else 0
+    return STATES[training.optimizer] * parameters.total * FP32
+
+
+def optimiser_temporary(training: Training, parameters: Parameters) -> int:
+    """Bytes that a step of the optimiser needs for the tensor that it is at.
+
+    fairseq's optimisers go tensor by tensor in Python; the largest counts, which with the flat fp32
+    copy of --fp16 is the whole model. adam needs its denominator, adafactor two copies of the
+    update; with --memory-efficient-* gradient and weight are brought to fp32 as well.
+    """
+    flat = training.flat and not training.memory_efficient
+    largest = parameters.total if flat else parameters.largest
+    copies = 2 if training.optimizer == "adafactor" else 1
+    if training.memory_efficient:
+        copies += 2
+    return copies * largest * FP32
+
+
+def communication(training: Training, parameters: Parameters) -> int:
+    """Bytes of distributed data parallel: pytorch_ddp's buckets hold all gradients once more.
+
+    With --gradient-as-bucket-view the gradients themselves lie in the buckets. legacy_ddp has one
+    buffer of 2^28 elements, or of the model's size.
+    """
+    if training.devices == 1:
+        return 0
+    if training.ddp_backend in ("legacy_ddp", "no_c10d"):
+        return min(LEGACY_BUFFER, parameters.total) * training.element
+    return 0 if training.bucket_view else parameters.total * training.element
+
+
+def position_tables(model: Model, element: int) -> int:
+    """Bytes of sinusoidal positions, which are no parameters."""
+    return sum(
+        model.positions[side] * model.layers[side].embed_dim * element
+        for side in Side
+        if not model.learned_positions[side]
+    )
+
+
+def follow(model: Model, training: Training, parameters: Parameters, batch: MicroBatch) -> Memory:
+    """Follow one update and note what is alive at each moment."""
+    element = training.element
+    gradients = parameters.total * element
+    masters = 0
+    if training.precision != "fp32" and not training.memory_efficient:
+        masters = 2 * parameters.total * FP32
+    weights = parameters.total * element + position_tables(model, element)
+    state = optimiser_state(training, parameters)
+    buffers = communication(training, parameters)
+    walk = _Walk(model, training, parameters, batch)
+    base = weights + masters + state + buffers
+    moments = {name: base + size for name, size in walk.moments().items()}
+    moments["optimiser"] = base + gradients + optimiser_temporary(training, parameters)
+    return Memory(weights, masters, state, buffers, gradients, walk.kept, walk.loss_peak, moments)
+
+
+class _Walk:
+    """Forward and backward of one micro-batch: activations and gradients alive, in bytes."""
+
+    def __init__(
+        self, model: Model, training: Training, parameters: Parameters, batch: MicroBatch
+    ) -> None:
+        self.model, self.parameters, self.batch = model, parameters, batch
+        self.element = training.element
+        # gradients of earlier micro-batches are there from the start
+        self.carried = parameters.total * self.element if training.update_freq > 1 else 0
+        self.full = {side: activations.layer(batch, model, side) for side in Side}
+        self.per_layer = dict(self.full)
+        if model.checkpoint:
+            self.per_layer = {
+                side: activations.checkpointed_layer(batch, model, side) for side in Side
+            }
+        self.outside = activations.outside(batch, model)
+        self.kept = self.outside + sum(
+            model.depths.of(side) * self.per_layer[side] for side in Side
+        )
+        table = batch.tokens(Side.DECODER) * model.vocabulary[1]
+        self.logits = table * self.element
+        self.table = table * FP32
+        # fp32 log-probabilities; then their gradient in two parts, and the sum of these
+        self.loss_peak = max(self.logits + self.table, 3 * self.table)
+
+    def moments(self) -> dict[str, int]:
+        """The moments that may be the peak, by name."""
+        width = self.model.output_dim
+        projection = width * self.model.vocabulary[1] * self.element
+        features = self.batch.tokens(Side.DECODER) * width * self.element
+        return {
+            "loss": self.carried + self.kept + self.loss_peak,
+            "vocabulary projection": self.carried + self.kept + self.logits + projection + features,
+            "backward through the decoder": self._stack(Side.DECODER, projection),
+            "backward through the encoder": self._stack(Side.ENCODER, projection),
+            "embeddings": self._embeddings(),
+        }
+
+    def _stack(self, side: Side, projection: int) -> int:
+        """The most that is alive while backward goes down one stack."""
+        model, batch = self.model, self.batch
+        layer = self.parameters.layer[side] * self.element
+        gradients = projection
+        kept = self.kept
+        if side is Side.ENCODER:
+            gradients += self.parameters.decoder * self.element
+            kept -= model.depths.decoder * self.per_layer[Side.DECODER]
+        working = _working_set(batch, model, side)
+        if model.checkpoint:
+            working += self.full[side]
+        depth = model.depths.of(side)
+        alive = []
+        for done in (0, depth - 1):
+            below = kept - done * self.per_layer[side]
+            made = gradients + (done + 1) * layer if not self.carried else self.carried + layer
+            alive.append(below + made + working - (0 if model.checkpoint else self.full[side] // 2))
+        return max(alive)
+
+    def _embeddings(self) -> int:
+        """The end of backward: every gradient, and one more table that is being added to it."""
+        tables = max(
+            self.model.vocabulary[index] * self.model.layers[side].embed_dim
+            for index, side in enumerate(Side)
+        )
+        extra = 2 if self.carried and self.model.share_all else 1
+        gradients = self.parameters.total * self.element
+        return gradients + extra * tables * self.element + self.outside
+
+
+def _working_set(batch: MicroBatch, model: Model, side: Side) -> int:
+    """Bytes of the gradients in flight within one layer.
+
+    The feed-forward branch has most: the gradient of its hidden units before and after the
+    activation (2 n F), and those of the stream and the branch (2 n C). The decoder also collects
+    the gradient of the encoder's output: two of m C.
+    """
+    shape, n = model.layers[side], batch.tokens(side)
+    elements = 2 * n * (shape.ffn_dim + shape.embed_dim)
+    if side is Side.DECODER:
+        elements += 2 * batch.tokens(Side.ENCODER) * shape.source_dim
+    return elements * batch.element
