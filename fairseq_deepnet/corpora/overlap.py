@@ -1,0 +1,75 @@
+"""How many test sentences stand in the training text? Their scores would be too good."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .text import find_side, open_bytes
+
+
+class Question(NamedTuple):
+    """Is the `language` side of `test` in that of `train`? Both are prefixes of files."""
+
+    pair: str
+    language: str
+    test: str
+    train: str
+
+
+def count(question: Question) -> tuple[int, int]:
+    """Lines of the test side, and how many of them are also a line of the training side.
+
+    Lines are compared as bytes, without white space at either end; blank lines are left out.
+    """
+    with open_bytes(find_side(question.test, question.language)) as stream:
+        lines = [line.strip() for line in stream]
+    lines = [line for line in lines if line]
+    wanted, found = set(lines), set[bytes]()
+    with open_bytes(find_side(question.train, question.language)) as stream:
+        for line in stream:
+            stripped = line.strip()
+            if stripped in wanted:
+                found.add(stripped)
+    return len(lines), sum(line in found for line in lines)
+
+
+def _fingerprint(questions: Sequence[Question]) -> list[list[Any]]:
+    paths = {find_side(prefix, q.language) for q in questions for prefix in (q.test, q.train)}
+    return [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in sorted(paths)]
+
+
+def ask(questions: Sequence[Question], report: Path, workers: int = 1) -> str:
+    """Answer all questions, write them to `report` (JSON), and return one line that sums them up.
+
+    A report on the same files is not made anew.
+    """
+    fingerprint = _fingerprint(questions)
+    record = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
+    if record.get("files") != fingerprint:
+        answers: dict[str, dict[str, dict[str, int]]] = {}
+        with ProcessPoolExecutor(max(1, workers)) as pool:
+            for question, (lines, seen) in zip(questions, pool.map(count, questions), strict=True):
+                sides = answers.setdefault(question.pair, {})
+                sides[question.language] = {"lines": lines, "in_training_text": seen}
+        record = {"files": fingerprint, "pairs": answers}
+        part = report.with_name(f"{report.name}.part")
+        part.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        part.replace(report)
+    return summarise(record["pairs"])
+
+
+def summarise(pairs: dict[str, dict[str, dict[str, int]]]) -> str:
+    """One line: how many test sentences were seen in training, and where most of them are."""
+    sides = [(name, code, x) for name, found in pairs.items() for code, x in found.items()]
+    lines = sum(x["lines"] for _, _, x in sides)
+    seen = sum(x["in_training_text"] for _, _, x in sides)
+    text = f"{seen:,} of {lines:,} test sentences ({len(pairs)} pairs, both sides) are also in the "
+    text += "training text"
+    if seen:
+        name, code, worst = max(sides, key=lambda x: x[2]["in_training_text"])
+        text += f"; most in {name} ({code}): {worst['in_training_text']:,} of {worst['lines']:,}"
+    return text
