@@ -109,6 +109,8 @@ def read_scores(folder: Path) -> dict[Direction, Score]:
     """All SRC-TGT.json of a folder; other files are passed over."""
     scores = {}
     for path in sorted(folder.glob("*-*.json")):
+        if "." in path.stem:
+            continue
         try:
             direction = Direction.parse(path.stem)
         except ValueError:

@@ -8,164 +8,27 @@ directions have been scored, and that of an incomplete set is marked wherever it
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
-import re
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet import paper
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
-from fairseq_deepnet.directions import (
-    ENGLISH,
-    Average,
-    Score,
-    average,
-    direction_class,
-    groups,
-    is_zero_shot,
-    pair_lines,
-    read_scores,
+from fairseq_deepnet.directions import average, groups, read_scores
+from fairseq_deepnet.directions_tables import (
+    PAPER,
+    as_csv,
+    averages_table,
+    english_table,
+    matrix,
+    paper_table,
+    tokenisations,
 )
 from fairseq_deepnet.provenance import write_text
 
 WIDEST_MATRIX: Final = 16
 """Languages that a matrix may have on a terminal; table.md has it whatever its width."""
-PAPER: Final = {
-    "opus100": ("table2", {"x-en": "X-En", "en-x": "En-X", "average": "all supervised"}),
-    "wmt": ("table3", {"wmt": "all"}),
-    "opus": ("table3", {"opus": "all"}),
-    "ted": ("table3", {"ted": "all"}),
-    "flores": ("table3", {"flores": "all"}),
-}
-"""Published numbers to show beside ours: paper's table, and its columns as names of averages."""
-
-Rows = list[list[str]]
-
-
-def markdown(rows: Rows) -> str:
-    """A Markdown table, also aligned for reading as it is; numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    lines = [
-        "| "
-        + " | ".join(
-            cell.ljust(width) if number == 0 else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        + " |"
-        for row in (rows[0], rule, *rows[1:])
-    ]
-    return "\n".join(lines)
-
-
-def _number(value: float | None, percent: bool = False) -> str:
-    if value is None:
-        return ""
-    return f"{100 * value:.1f} %" if percent else f"{value:.2f}"
-
-
-def matrix(directions: Iterable[Direction], scores: Mapping[Direction, Score]) -> str:
-    """BLEU of every source (down) into every target (across); * is zero-shot, ? is to be scored."""
-    wanted = set(directions)
-    sources = sorted({direction.source for direction in wanted})
-    targets = sorted({direction.target for direction in wanted})
-    rows = [["from \\ into", *targets]]
-    for source in sources:
-        row = [source]
-        for target in targets:
-            direction = Direction(source, target)
-            score = scores.get(direction)
-            if score is None:
-                row.append("?" if direction in wanted else "")
-            else:
-                row.append(f"{score.bleu:.2f}{'*' * bool(score.zero_shot)}")
-        rows.append(row)
-    return markdown(rows)
-
-
-def english_table(
-    directions: Iterable[Direction],
-    scores: Mapping[Direction, Score],
-    training_lines: Mapping[str, int],
-) -> str | None:
-    """One line a language, for corpora that are centred on English; None if few directions are."""
-    wanted = list(directions)
-    others = sorted({name for pair in wanted if ENGLISH in pair for name in pair if name != "en"})
-    if sum(ENGLISH in direction for direction in wanted) < len(wanted) / 2:
-        return None
-    rows = [["language", "training lines", "class", "X-En", "En-X", "off-target En-X"]]
-    for language in others:
-        into, out_of = Direction(language, ENGLISH), Direction(ENGLISH, language)
-        lines = pair_lines(into, training_lines)
-        row = [language, f"{lines:,}" if lines else "", direction_class(into, training_lines) or ""]
-        for direction in (into, out_of):
-            score = scores.get(direction)
-            row.append(_number(score.bleu) if score else "?" * (direction in wanted))
-        rows.append([*row, _number(scores[out_of].off_target, True) if out_of in scores else ""])
-    return markdown(rows)
-
-
-def averages_table(averages: Sequence[Average]) -> str:
-    """The averages, each with the number of directions that it stands for."""
-    rows = [["average over", "directions", "BLEU", "chrF", "off-target", "(of references)"]]
-    for item in averages:
-        count = f"{item.present}" if item.complete else f"{item.present} of {item.expected} !"
-        shares = [_number(share, True) for share in (item.off_target, item.off_target_floor)]
-        if item.off_target is not None and item.off_target_of < item.present:
-            shares[0] = f"{shares[0]} (of {item.off_target_of})"
-        rows.append([item.name, count, _number(item.bleu), _number(item.chrf), *shares])
-    return markdown(rows)
-
-
-def paper_table(averages: Sequence[Average], published: str) -> str:
-    """Our averages below the paper's numbers; an incomplete one is marked with "!"."""
-    if published not in PAPER:
-        raise ValueError(f"no published numbers for {published!r}; choose from {', '.join(PAPER)}")
-    name, columns = PAPER[published]
-    table = paper.table(name)
-    ours = {item.name: item for item in averages}
-    rows = [[f"{table.source}, BLEU", *columns.values()]]
-    for key, row in table.rows.items():
-        rows.append([row.name, *(str(table.value(key, column)) for column in columns)])
-    own = [ours.get(group) for group in columns.values()]
-    cells = [_number(item.bleu) + " !" * (not item.complete) if item else "" for item in own]
-    return f"{markdown([*rows, ['this model', *cells]])}\n\nThe paper's numbers: {table.metric}."
-
-
-def tokenisations(scores: Iterable[Score]) -> str:
-    """Which tokenisation how many directions were scored with, and with which sacreBLEU."""
-    found = [re.findall(r"(tok|version|case):([^|]*)", score.signature) for score in scores]
-    counts = Counter(", ".join(f"{key} {value}" for key, value in fields) for fields in found)
-    return "; ".join(f"{text} ({count} directions)" for text, count in counts.most_common())
-
-
-def _csv(
-    directions: Sequence[Direction],
-    scores: Mapping[Direction, Score],
-    training_lines: Mapping[str, int],
-) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    head = ["direction", "source", "target", "zero_shot", "class", "training_lines", "lines"]
-    writer.writerow([*head, "bleu", "chrf", "off_target", "off_target_floor", "bleu_signature"])
-    for direction in directions:
-        score = scores.get(direction)
-        own = (
-            [score.lines, score.bleu, score.chrf, score.off_target, score.off_target_floor]
-            if score
-            else [None] * 5
-        )
-        lines = pair_lines(direction, training_lines)
-        level = direction_class(direction, training_lines)
-        unseen = is_zero_shot(direction, score, training_lines)
-        row = [direction, *direction, unseen, level, lines, *own, score and score.signature]
-        writer.writerow("" if cell is None else str(cell) for cell in row)
-    return stream.getvalue()
 
 
 def _list(names: Sequence[object], limit: int = 12) -> str:
@@ -194,7 +57,7 @@ def summarise(
     scores = {direction: there[direction] for direction in wanted if direction in there}
     if not scores:
         raise FileNotFoundError(
-            f"{folder} holds no scores (SRC-TGT.json) of {'the expected ' * bool(expected)}directions"
+            f"{folder} has no SRC-TGT.json of {'the expected directions' if expected else 'scores'}"
         )
     missing = [direction for direction in wanted if direction not in there]
     surplus = sorted(set(there) - set(wanted))
@@ -228,7 +91,7 @@ def summarise(
     legend = "BLEU by direction (* zero-shot, ? still to be scored):"
     parts = [*notes, *tables, *filter(None, [by_language]), legend, full]
     write_text(folder / "table.md", "\n\n".join(parts) + "\n")
-    write_text(folder / "table.csv", _csv(wanted, scores, known))
+    write_text(folder / "table.csv", as_csv(wanted, scores, known))
     summary = {
         "complete": not missing,
         "directions": len(scores),

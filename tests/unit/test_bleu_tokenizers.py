@@ -1,0 +1,187 @@
+"""Tokenisation by target language, and what is said where a machine lacks what it needs."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sacrebleu.tokenizers.tokenizer_spm as sacrebleu_spm
+import sacrebleu.utils
+import sentencepiece
+
+from fairseq_deepnet import bleu_tokenizers
+from fairseq_deepnet.scoring import score
+
+needs_mecab = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("MeCab", "ipadic", "mecab_ko")),
+    reason="needs the extra cjk",
+)
+CHINESE = ["我喜欢吃红色的苹果。", "他们在公园里踢足球。"]
+JAPANESE = ["私は赤いリンゴが好きです。", "彼らは公園でサッカーをしています。"]
+KOREAN = ["나는 빨간 사과를 좋아합니다.", "그들은 공원에서 축구를 하고 있습니다."]
+THAI = ["ฉันชอบกินแอปเปิ้ลสีแดง", "พวกเขากำลังเล่นฟุตบอลในสวน"]
+
+
+@pytest.fixture(autouse=True)
+def forget_checks() -> Iterator[None]:
+    bleu_tokenizers.check.cache_clear()
+    yield
+    bleu_tokenizers.check.cache_clear()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in the place of sacreBLEU's own."""
+    monkeypatch.setattr(sacrebleu.utils, "SACREBLEU_DIR", str(tmp_path / "sacrebleu"))
+    monkeypatch.setattr(sacrebleu_spm, "SACREBLEU_DIR", str(tmp_path / "sacrebleu"))
+    for variable in bleu_tokenizers.SENTENCEPIECE.values():
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path / "sacrebleu" / "models"
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model in the place of Flores-101's."""
+    folder = tmp_path_factory.mktemp("spm")
+    text = folder / "text"
+    text.write_text("\n".join([*CHINESE, *THAI, "a red apple", "they play football"] * 5))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text), model_prefix=str(folder / "spm"), vocab_size=64, minloglevel=2
+    )
+    return folder / "spm.model"
+
+
+@pytest.mark.parametrize(
+    ("target", "tokenizer"),
+    [
+        ("de", "13a"),
+        ("ar", "13a"),
+        ("hi", "13a"),
+        ("zh", "zh"),
+        ("zho_simpl", "zh"),
+        ("zho_trad", "zh"),
+        ("zh-cn", "zh"),
+        ("ja", "ja-mecab"),
+        ("jpn", "ja-mecab"),
+        ("ko", "ko-mecab"),
+        ("th", "char"),
+        ("my", "char"),
+        ("xx", "13a"),
+        (None, "13a"),
+    ],
+)
+def test_the_target_language_chooses_the_tokenizer(target: str | None, tokenizer: str) -> None:
+    assert bleu_tokenizers.choose(target) == tokenizer
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "signature"),
+    [
+        ("zh", CHINESE, "tok:zh"),
+        ("th", THAI, "tok:char"),
+        pytest.param("ja", JAPANESE, "tok:ja-mecab-0.996-IPA", marks=needs_mecab),
+        pytest.param("ko", KOREAN, "tok:ko-mecab-0.996/ko-0.9.2-KO", marks=needs_mecab),
+    ],
+)
+def test_text_without_spaces_is_scored_by_its_words(
+    target: str, text: list[str], signature: str
+) -> None:
+    """One word of several is wrong: 13a sees one wrong word a line and gives about nothing."""
+    wrong = [line[1:] for line in text]
+    by_words = score(wrong, text, target_language=target)
+    assert signature in by_words["bleu_signature"].split("|")
+    assert by_words["bleu"] > 60
+    assert score(text, text, target_language=target)["bleu"] == pytest.approx(100)
+    if target != "ko":
+        assert score(wrong, text)["bleu"] < 30
+
+
+def test_a_tokenizer_by_name_overrides_the_language() -> None:
+    assert "tok:char" in score(CHINESE, CHINESE, target_language="zh", tokenizer="char")[
+        "bleu_signature"
+    ].split("|")
+
+
+def test_lower_case_is_in_the_signatures() -> None:
+    lower = score(["THE CAT SAT ON A MAT"], ["the cat sat on a mat"], lowercase=True)
+    assert lower["bleu"] == pytest.approx(100)
+    assert "case:lc" in lower["bleu_signature"]
+    assert "case:lc" in lower["chrf_signature"]
+
+
+def test_an_unknown_tokenizer_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"no tokenizer 'mecab'; choose from 13a, .*flores200"):
+        score(["a"], ["a"], tokenizer="mecab")
+
+
+@pytest.mark.parametrize(("target", "package"), [("ja", "MeCab"), ("ko", "mecab_ko")])
+def test_without_mecab_the_extra_is_named(
+    target: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=rf"needs {package} .*fairseq_deepnet\[cjk\]") as said:
+        score(["x"], ["x"], target_language=target)
+    assert "\n" not in str(said.value)
+
+
+def test_spbleu_without_a_network_names_the_file_and_the_variable(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_network(*arguments: object, **options: object) -> None:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(socket, "create_connection", no_network)
+    with pytest.raises(ValueError, match=r"could not be fetched.*FLORES101_SPM=FILE") as said:
+        score(["x"], ["x"], tokenizer="flores101")
+    assert str(cache / "sacrebleu_tokenizer_spm.model") in str(said.value)
+    assert not list(cache.glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "variable", "name"),
+    [
+        ("flores101", "FLORES101_SPM", "sacrebleu_tokenizer_spm.model"),
+        ("flores200", "FLORES200_SPM", "flores200sacrebleuspm"),
+    ],
+)
+def test_spbleu_takes_the_model_that_the_user_has(
+    tokenizer: str,
+    variable: str,
+    name: str,
+    cache: Path,
+    sentencepiece_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(variable, str(sentencepiece_model))
+    scores = score(CHINESE, CHINESE, target_language="zh", tokenizer=tokenizer)
+    assert scores["bleu"] == pytest.approx(100)
+    assert f"tok:{tokenizer}" in scores["bleu_signature"].split("|")
+    assert [path.name for path in cache.iterdir()] == [name]
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_model))
+    counted = score([CHINESE[0]] * 2, CHINESE, tokenizer=tokenizer)
+    by_hand = score(
+        [" ".join(pieces.encode_as_pieces(CHINESE[0]))] * 2,
+        [" ".join(pieces.encode_as_pieces(line)) for line in CHINESE],
+        tokenizer="none",
+    )
+    assert counted["bleu"] == by_hand["bleu"]
+
+
+def test_half_a_sentencepiece_model_is_not_trusted(
+    cache: Path, sentencepiece_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = sentencepiece_model.read_bytes()[:1000]
+    cache.mkdir(parents=True)
+    (cache / "sacrebleu_tokenizer_spm.model").write_bytes(half)
+    with pytest.raises(ValueError, match="is no sentencepiece model, perhaps half a download"):
+        score(["x"], ["x"], tokenizer="flores101")
+    (tmp_path / "own").write_bytes(half)
+    monkeypatch.setenv("FLORES101_SPM", str(tmp_path / "own"))
+    with pytest.raises(ValueError, match="own is no sentencepiece model"):
+        score(["x"], ["x"], tokenizer="flores101")
+    monkeypatch.setenv("FLORES101_SPM", str(tmp_path / "absent"))
+    with pytest.raises(FileNotFoundError, match=r"FLORES101_SPM is .*absent, which is no file"):
+        score(["x"], ["x"], tokenizer="flores101")

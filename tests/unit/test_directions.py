@@ -1,0 +1,294 @@
+"""Averages of many directions against values worked out by hand; what is missing is said."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.corpora.text import read_lines
+from fairseq_deepnet.directions_report import summarise
+from fairseq_deepnet.scoring import score
+
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+BLEU = {
+    "de-en": 30.0,
+    "en-de": 26.0,
+    "fr-en": 40.0,
+    "en-fr": 35.0,
+    "cs-en": 20.0,
+    "en-cs": 11.0,
+    "de-fr": 9.0,
+    "fr-de": 6.0,
+}
+ZERO_SHOT = {"de-fr", "fr-de"}
+LINES = {"de-en": 1_000_000, "en-fr": 500_000, "cs-en": 20_000}
+"""Training lines by pair, under either of its names."""
+
+
+def write(folder: Path, name: str, bleu: float | None = None, **fields: Any) -> None:
+    content = {
+        "direction": name,
+        "bleu": BLEU.get(name) if bleu is None else bleu,
+        "chrf": (BLEU.get(name) or 0) + 20,
+        "bleu_signature": SIGNATURE,
+        "lines": 1000,
+        "zero_shot": name in ZERO_SHOT,
+        "off_target": 0.6 if name == "de-fr" else 0.01,
+        "off_target_floor": 0.002,
+        **fields,
+    }
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in BLEU:
+        write(tmp_path / "scores", name)
+    return tmp_path / "scores"
+
+
+def averages(folder: Path) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads((folder / "summary.json").read_text())["averages"]
+    return found
+
+
+def test_averages_are_those_worked_out_by_hand(folder: Path) -> None:
+    summarise(folder, list(BLEU), LINES)
+    found = averages(folder)
+    assert found["X-En"]["bleu"] == 30  # (30 + 40 + 20) / 3
+    assert found["En-X"]["bleu"] == 24  # (26 + 35 + 11) / 3
+    assert found["all supervised"]["bleu"] == 27  # the mean of the six
+    assert found["zero-shot"]["bleu"] == 7.5  # (9 + 6) / 2
+    assert found["all"]["bleu"] == 22.125  # 177 / 8
+    assert found["all"]["chrf"] == 42.125
+    assert found["zero-shot"]["off_target"] == 0.305  # (0.6 + 0.01) / 2
+    assert found["all supervised"]["off_target"] == 0.01
+    assert found["zero-shot"]["off_target_floor"] == 0.002
+    assert {name: (entry["directions"], entry["expected"]) for name, entry in found.items()} == {
+        **{"X-En": (3, 3), "En-X": (3, 3), "all supervised": (6, 6), "zero-shot": (2, 2)},
+        **{"all": (8, 8), "high resource": (2, 2), "X-En high resource": (1, 1)},
+        **{"En-X high resource": (1, 1), "medium resource": (2, 2)},
+        **{"X-En medium resource": (1, 1), "En-X medium resource": (1, 1)},
+        **{"low resource": (2, 2), "X-En low resource": (1, 1), "En-X low resource": (1, 1)},
+    }
+
+
+def test_resource_classes_go_by_the_training_lines_of_the_pair(folder: Path) -> None:
+    text = summarise(folder, list(BLEU), LINES)
+    found = averages(folder)
+    assert found["high resource"]["bleu"] == 28  # de: (30 + 26) / 2
+    assert found["medium resource"]["bleu"] == 37.5  # fr
+    assert found["low resource"]["bleu"] == 15.5  # cs
+    assert found["X-En low resource"]["bleu"] == 20
+    assert "low resource" in text
+    without = summarise(folder, list(BLEU), {})
+    assert "resource" not in without
+    assert averages(folder)["X-En"]["bleu"] == 30
+
+
+def test_one_class_for_all_is_a_sentence_instead_of_three_rows(folder: Path) -> None:
+    text = summarise(folder, list(BLEU), dict.fromkeys(LINES, 29_000))
+    assert "Every trained pair is low-resource" in text
+    assert "| low resource" not in text
+    assert averages(folder)["low resource"]["directions"] == 6
+
+
+def test_the_matrix_has_sources_down_and_targets_across(folder: Path) -> None:
+    (folder / "de-fr.json").unlink()
+    lines = summarise(folder, list(BLEU), LINES).splitlines()
+    rows = {
+        cells[0]: cells[1:]
+        for line in lines
+        if (cells := [cell.strip() for cell in line.strip("|").split("|")])
+    }
+    assert rows["from \\ into"] == ["cs", "de", "en", "fr"]
+    assert rows["de"] == ["", "", "30.00", "?"]
+    assert rows["en"] == ["11.00", "26.00", "", "35.00"]
+    assert rows["fr"] == ["", "6.00*", "40.00", ""]
+
+
+def test_an_incomplete_set_is_never_averaged_silently(folder: Path) -> None:
+    for name in ("en-cs", "fr-de"):
+        (folder / f"{name}.json").unlink()
+    text = summarise(folder, list(BLEU), LINES)
+    assert text.startswith("INCOMPLETE: 6 of 8 directions are scored; to be scored: en-cs, fr-de.")
+    assert "2 of 3 !" in text
+    assert "1 of 2 !" in text
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["complete"] is False
+    assert summary["missing"] == ["en-cs", "fr-de"]
+    found = summary["averages"]
+    assert found["X-En"] == found["X-En"] | {"complete": True, "bleu": 30, "directions": 3}
+    assert "bleu" not in found["En-X"]
+    assert found["En-X"]["incomplete_bleu"] == 30.5  # (26 + 35) / 2
+    assert (found["zero-shot"]["directions"], found["zero-shot"]["expected"]) == (1, 2)
+    assert (folder / "table.md").read_text().startswith("INCOMPLETE")
+
+
+def test_directions_that_are_not_expected_are_left_out_and_named(folder: Path) -> None:
+    text = summarise(folder, ["de-en", "en-de"], LINES)
+    assert "Not among the expected directions, and left out: cs-en, de-fr" in text
+    assert averages(folder)["all"]["bleu"] == 28
+
+
+def test_without_expectations_what_is_there_counts(folder: Path) -> None:
+    assert "INCOMPLETE" not in summarise(folder)
+    assert averages(folder)["all"]["expected"] == 8
+
+
+def test_other_files_are_passed_over_and_a_second_summary_is_the_same(folder: Path) -> None:
+    (folder / "de-en.txt").write_text("x\n")
+    (folder / "test.some-thing.else.json").write_text("{}")
+    first = summarise(folder, list(BLEU), LINES)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert summarise(folder, list(BLEU), LINES) == first
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_the_csv_has_a_line_for_every_direction_also_missing_ones(folder: Path) -> None:
+    (folder / "en-cs.json").unlink()
+    summarise(folder, list(BLEU), LINES)
+    rows = {row["direction"]: row for row in csv.DictReader((folder / "table.csv").open())}
+    assert set(rows) == set(BLEU)
+    assert rows["de-fr"]["zero_shot"] == "True"
+    assert rows["fr-en"]["training_lines"] == "500000"
+    assert rows["fr-en"]["class"] == "medium"
+    assert rows["de-en"]["bleu"] == "30.0"
+    assert rows["en-cs"]["bleu"] == ""
+    assert rows["en-cs"]["zero_shot"] == "False"
+
+
+def test_directions_without_an_off_target_rate_are_counted(folder: Path) -> None:
+    write(folder, "fr-de", off_target=None, off_target_floor=None)
+    text = summarise(folder, list(BLEU), LINES)
+    assert averages(folder)["zero-shot"]["off_target"] == 0.6
+    assert averages(folder)["zero-shot"]["off_target_of"] == 1
+    assert "60.0 % (of 1)" in text
+
+
+def test_unknown_is_neither_supervised_nor_zero_shot(folder: Path) -> None:
+    for name in BLEU:
+        write(folder, name, zero_shot=None)
+    summarise(folder, list(BLEU))
+    assert set(averages(folder)) == {"X-En", "En-X", "all"}
+
+
+def test_tokenisations_are_told_and_counted(folder: Path) -> None:
+    write(folder, "en-cs", bleu_signature=SIGNATURE.replace("13a", "char"))
+    text = summarise(folder, list(BLEU), LINES, published="opus100")
+    assert "tok 13a, version 2.6.0 (7 directions)" in text
+    assert "tok char, version 2.6.0 (1 directions)" in text
+    assert "1 directions here do not" in text
+
+
+@pytest.mark.parametrize(
+    ("published", "theirs", "ours"),
+    [
+        ("opus100", ["DeepNet, 1000 layers (3.8B)", "33.9", "30.2", "32.1"], "30.00 24.00 27.00"),
+        ("flores", ["M2M-100, 48 layers (12B)", "13.6"], "22.12"),
+        ("ted", ["DeepNet, 200 layers (3.2B)", "20.1"], "22.12"),
+    ],
+)
+def test_the_papers_numbers_stand_beside_ours(
+    folder: Path, published: str, theirs: list[str], ours: str
+) -> None:
+    text = summarise(folder, list(BLEU), LINES, published)
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()]
+    assert theirs in rows
+    assert ["this model", *ours.split()] in rows
+
+
+def test_many_languages_give_one_line_a_language(tmp_path: Path) -> None:
+    names = [f"l{number}" for number in range(20)]
+    expected = [name for code in names for name in (f"{code}-en", f"en-{code}")]
+    for number, name in enumerate(expected):
+        write(tmp_path / "scores", name, float(number))
+    lines = {f"{code}-en": 50_000 * number for number, code in enumerate(names, start=1)}
+    text = summarise(tmp_path / "scores", expected, lines)
+    assert "from \\ into" not in text
+    assert "from \\ into" in (tmp_path / "scores" / "table.md").read_text()
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()]
+    assert ["l0", "50,000", "low", "0.00", "1.00", "1.0 %"] in rows
+    assert ["l19", "1,000,000", "high", "38.00", "39.00", "1.0 %"] in rows
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "de-en.json is no score of a direction"),
+        ("[]", "it has no bleu, chrf"),
+        (json.dumps({"bleu": 1, "chrf": 2, "lines": 3}), "it has no bleu_signature"),
+        (
+            json.dumps(
+                {"bleu": 1, "chrf": 2, "lines": 3, "bleu_signature": "x", "direction": "en-de"}
+            ),
+            "it says that it is of en-de",
+        ),
+    ],
+)
+def test_a_damaged_score_is_named(folder: Path, content: str, message: str) -> None:
+    (folder / "de-en.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        summarise(folder, list(BLEU), LINES)
+    assert not (folder / "table.md").exists()
+
+
+def test_deepnet_directions_prints_the_table_and_fails_while_it_is_incomplete(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    record = {
+        "languages": ["cs", "de", "en", "fr"],
+        "directions": {"train": sorted(set(BLEU) - ZERO_SHOT), "test": list(BLEU)},
+        "lines": {"train": LINES},
+    }
+    (data / "corpus.json").write_text(json.dumps(record))
+    assert cli.main(["directions", str(folder), "--data", str(data), "--paper", "opus100"]) == 0
+    said = capsys.readouterr()
+    assert "| X-En" in said.out
+    assert "this model" in said.out
+    assert "written: " in said.err
+    (folder / "de-en.json").unlink()
+    assert cli.main(["directions", str(folder), "--data", str(data)]) == 1
+    assert "INCOMPLETE: 7 of 8" in capsys.readouterr().out
+    (tmp_path / "list").write_text("en-de\nen-fr\n")
+    assert cli.main(["directions", str(folder), "--expect", str(tmp_path / "list")]) == 0
+    capsys.readouterr()
+    assert cli.main(["directions", str(tmp_path / "absent")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    assert cli.main(["directions", str(data)]) == 2
+    assert "has no SRC-TGT.json" in capsys.readouterr().err
+
+
+@pytest.mark.needs_shared
+def test_real_text_of_four_languages_goes_from_lines_to_a_table(
+    tmp_path: Path, shared_data: Path
+) -> None:
+    """Multi30k's references as their own translations, and the source copied in zero-shot ones."""
+    off_target = pytest.importorskip("fairseq_deepnet.off_target")
+    pytest.importorskip("py3langid", reason="needs the extra langid")
+    languages = ["cs", "de", "en", "fr"]
+    text = {
+        name: list(read_lines(shared_data / "multi30k" / f"test.{name}.gz"))[:200]
+        for name in languages
+    }
+    for source in languages:
+        for target in set(languages) - {source}:
+            zero_shot = "en" not in (source, target)
+            hypotheses = text[source if zero_shot else target]
+            scores = score(hypotheses, text[target], target_language=target)
+            told = off_target.off_target_record(hypotheses, text[target], target, languages)
+            write(tmp_path, f"{source}-{target}", **(scores | told | {"zero_shot": zero_shot}))
+    summarise(tmp_path, [], {f"{name}-en": 29_000 for name in ("cs", "de", "fr")})
+    found = averages(tmp_path)
+    assert found["all supervised"]["bleu"] == pytest.approx(100)
+    assert found["zero-shot"]["bleu"] < 5
+    assert found["zero-shot"]["off_target"] > 0.99
+    assert found["all supervised"]["off_target"] < 0.01

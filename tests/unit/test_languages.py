@@ -1,0 +1,77 @@
+"""The table of languages against the counts that the corpora and papers publish."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+
+from fairseq_deepnet import bleu_tokenizers
+from fairseq_deepnet.languages import find, language, languages, resource_class
+
+
+def test_the_sets_of_languages_have_the_published_sizes() -> None:
+    every = languages().values()
+    assert sum(entry.opus100 is not None for entry in every) == 99
+    assert sum(entry.flores101 is not None for entry in every) == 102
+    assert sum(entry.m2m100 is not None for entry in every) == 100
+    assert sum(bool(entry.flores101 and entry.m2m100) for entry in every) == 87
+    assert sum(entry.ted is not None for entry in every) == 28
+
+
+def test_opus_100_has_the_published_amounts_of_text() -> None:
+    """README of the corpus: about 55 M; 44 pairs of 1 M, 73 from 100k, 95 from 10k."""
+    lines = [entry.opus100 for entry in languages().values() if entry.opus100 is not None]
+    assert round(sum(lines) / 1e6) == 55
+    assert [sum(n >= bound for n in lines) for bound in (1e6, 1e5, 1e4)] == [44, 73, 95]
+    assert Counter(map(resource_class, lines)) == {"high": 45, "medium": 28, "low": 26}
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [(900_000, "high"), (899_999, "medium"), (100_000, "medium"), (99_999, "low"), (1, "low")],
+)
+def test_resource_classes_have_the_bounds_of_the_literature(lines: int, expected: str) -> None:
+    assert resource_class(lines) == expected
+
+
+def test_every_spelling_leads_to_one_language() -> None:
+    names: list[str] = []
+    for entry in languages().values():
+        own = {entry.code, entry.flores101, entry.m2m100, *entry.also} - {None}
+        names += map(str, own)
+        assert {find(str(name)) for name in own} == {entry}
+    assert len(names) == len(set(names))
+
+
+def test_codes_of_the_corpora_are_mapped() -> None:
+    assert language("zho_simpl").code == language("zh-cn").code == "zh"
+    assert language("zho_trad").code == "zt"
+    assert language("nob").code == "no"
+    assert language("nso").in_codes_of("m2m100") == "ns"
+    assert language("ro").in_codes_of("flores101") == "ron"
+    with pytest.raises(ValueError, match="m2m100 has no code for Maltese"):
+        language("mlt").in_codes_of("m2m100")
+    with pytest.raises(ValueError, match="no codes 'iso'"):
+        language("de").in_codes_of("iso")
+    with pytest.raises(ValueError, match="'xx' is no language known here"):
+        language("xx")
+
+
+def test_every_tokenizer_named_is_one_that_sacrebleu_has() -> None:
+    named = {entry.bleu for entry in languages().values()}
+    assert named <= set(bleu_tokenizers.TOKENIZERS)
+    assert set(bleu_tokenizers.TOKENIZERS) <= set(BLEU.TOKENIZERS)
+
+
+def test_scripts_without_spaces_are_not_scored_by_words_between_spaces() -> None:
+    without = {"Hans", "Hant", "Jpan", "Thai", "Khmr", "Laoo", "Mymr", "Tibt"}
+    for entry in languages().values():
+        assert (entry.script in without | {"Hang"}) == (entry.bleu != "13a"), entry.code
+
+
+def test_identified_languages_are_known_to_the_identifier() -> None:
+    langid = pytest.importorskip("py3langid.langid", reason="needs the extra langid")
+    labels = set(langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE).labels)
+    assert {entry.langid for entry in languages().values()} - {None} <= labels

@@ -1,0 +1,98 @@
+"""Off-target rates on sentences of known language, and on real references."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_deepnet import off_target as module
+from fairseq_deepnet.corpora.text import read_lines
+from fairseq_deepnet.off_target import letters, off_target, off_target_record
+
+pytest.importorskip("py3langid", reason="needs the extra langid")
+FOUR = ["cs", "de", "en", "fr"]
+GERMAN = ["Ein Mann fährt mit dem Fahrrad über die Straße.", "Zwei Hunde spielen im Schnee."]
+ENGLISH = ["A man is riding his bicycle across the street.", "Two dogs are playing in the snow."]
+FRENCH = ["Un homme traverse la rue à vélo.", "Deux chiens jouent dans la neige."]
+
+
+def test_lines_in_another_language_are_counted_by_language() -> None:
+    found = off_target([*GERMAN, ENGLISH[0], *FRENCH], "de", FOUR)
+    assert found.share == pytest.approx(3 / 5)
+    assert found.counted == 5
+    assert found.by_language == {"de": 2, "fr": 2, "en": 1}
+    assert list(found.by_language)[-1] == "en"
+
+
+def test_only_the_languages_of_the_corpus_are_considered() -> None:
+    assert off_target(FRENCH, "de", ["de", "en"]).by_language.keys() <= {"de", "en"}
+
+
+def test_short_lines_are_left_out_of_the_count() -> None:
+    found = off_target(
+        ["OK.", "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11", "", "...", GERMAN[0]], "de", FOUR
+    )
+    assert (found.share, found.counted) == (0.0, 1)
+    assert off_target(["", "Ja."], "de", FOUR).share is None
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [("a1 b2-c", 3), ("é", 1), ("e\u0301", 2), ("我们ab", 8), ("사과", 6), ("", 0)],
+)
+def test_a_character_that_stands_for_a_word_or_syllable_counts_as_three(
+    line: str, count: int
+) -> None:
+    assert letters(line) == count
+
+
+def test_languages_that_the_identifier_does_not_tell_apart_count_as_one() -> None:
+    norwegian = ["To hunder leker i snøen utenfor huset.", "En mann sykler over gaten."]
+    for target in ("nb", "no"):
+        found = off_target(norwegian, target, ["de", "nb", "no"])
+        assert (found.share, found.by_language) == (0.0, {target: 2})
+
+
+def test_a_language_that_the_identifier_does_not_know_has_no_rate() -> None:
+    found = off_target(GERMAN, "umb", [*FOUR, "umb"])
+    assert (found.share, found.counted, found.by_language) == (None, 0, {})
+
+
+def test_a_single_language_cannot_be_told_from_others() -> None:
+    with pytest.raises(ValueError, match="de cannot be told from other languages without any"):
+        off_target(GERMAN, "de", ["de"])
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
+    module._identifier.cache_clear()
+    with pytest.raises(ValueError, match=r"needs py3langid: pip install .*\[langid\]"):
+        off_target(GERMAN, "de", FOUR)
+    module._identifier.cache_clear()
+
+
+def test_a_record_has_the_rate_its_floor_and_how_it_was_made() -> None:
+    record = off_target_record([GERMAN[0], ENGLISH[1]], GERMAN, "de", FOUR)
+    assert record["off_target"] == 0.5
+    assert record["off_target_floor"] == 0.0
+    assert record["off_target_counted"] == 2
+    assert record["off_target_languages"] == {"de": 1, "en": 1}
+    assert record["off_target_signature"].endswith("|min:10|cs,de,en,fr")
+
+
+@pytest.mark.needs_shared
+@pytest.mark.parametrize("language", FOUR)
+def test_the_floor_on_real_references_is_almost_nothing(language: str, shared_data: Path) -> None:
+    """Measured: 0 of 1,000 in every language (999 of the Czech lines are long enough to tell)."""
+    lines = list(read_lines(shared_data / "multi30k" / f"test.{language}.gz"))
+    found = off_target(lines, language, FOUR)
+    assert found.counted >= 0.99 * len(lines)
+    assert found.share is not None
+    assert found.share <= 0.002
+    others = [name for name in FOUR if name != language]
+    for other in others:
+        wrong = off_target(lines, other, FOUR)
+        assert wrong.share is not None
+        assert wrong.share >= 0.998
