@@ -16,7 +16,7 @@
 # Variables (with defaults):
 #   SRC, TGT             source and target language: the endings of the files (required)
 #   TRAIN, VALID         prefixes (required)
-#   TEST                 prefix (none)
+#   TEST                 prefix (none); several, separated by commas, become test, test1, test2, ...
 #   OUT                  folder to make (data/corpus.SRC-TGT)
 #   VOCAB_SIZE           number of subwords (8000)
 #   SUBWORDS             bpe or unigram (bpe)
@@ -31,6 +31,7 @@
 #   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+source "$ROOT/scripts/lib/stages.sh"
 help_if_asked "$@"
 
 for name in SRC TGT TRAIN VALID; do
@@ -67,70 +68,20 @@ done
 [[ $SRC != "$TGT" ]] || die "SRC and TGT are both '$SRC'; they must differ"
 [[ $OUT != *,* ]] || die "OUT is '$OUT'; fairseq-preprocess splits paths at commas, so choose a name without"
 [[ $SUBWORDS == bpe || $SUBWORDS == unigram ]] || die "SUBWORDS is '$SUBWORDS'; it must be bpe or unigram"
-for option in "$@"; do
-    case $option in
-        --dataset-impl* | --destdir* | --trainpref* | --validpref* | --testpref* | --srcdict* | --tgtdict* | --only-source*)
-            die "$option is set by this script; see --help for its variables"
-            ;;
-    esac
-done
+refuse_options_of_ours "$@"
 
 activate_environment
-PART=$OUT.part
-mkdir -p "$PART"
-# Two runs that make the same folder would overwrite each other's stages.
-if command -v flock >/dev/null; then
-    exec 9<"$PART"
-    flock --timeout 2 9 || die "another run is making $OUT; wait for it, or set OUT=FOLDER"
-fi
+begin_stages
 
-true_or_false() { if [[ $1 == 1 ]]; then echo true; else echo false; fi; }
-
-deepnet() {
-    PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" python -m fairseq_deepnet.cli "$@"
-}
-
-manifest() {
-    python "$ROOT/fairseq_deepnet/corpora/manifest.py" "$@"
-}
-
-# After a failure OUT.part holds finished stages, or is not there at all.
-tidy() {
-    rm -rf "$PART"/*.part
-    if [[ -f $PART/plan.json && ! -d $PART/text ]]; then
-        rm -f "$PART/plan.json"
-    fi
-    rmdir "$PART" 2>/dev/null || true
-}
-trap tidy EXIT
-
-# Run one stage: a function that fills the folder $1.part, renamed to $1 when done.
-stage() {
-    local folder=$PART/$1 what=$2
-    shift 2
-    if [[ -d $folder ]]; then
-        log "$what: done before"
-        return
-    fi
-    log "$what"
-    rm -rf "$folder.part"
-    "$@" "$folder.part"
-    mv "$folder.part" "$folder"
-}
-
-splits=(train valid)
 inputs=(--input "train=$TRAIN" --input "valid=$VALID")
-if [[ -n $TEST ]]; then
-    splits+=(test)
-    inputs+=(--input "test=$TEST")
-fi
+[[ -z $TEST ]] || inputs+=(--input "test=$TEST")
 
 clean() {
     local options=(--min-words "$MIN_WORDS" --max-words "$MAX_WORDS" --max-ratio "$MAX_RATIO")
     [[ $DROP_DUPLICATES == 0 ]] || options+=(--drop-duplicates)
     [[ -z $TEST ]] || options+=(--test "$TEST")
     deepnet clean --source "$SRC" --target "$TGT" --train "$TRAIN" --valid "$VALID" \
-        "${options[@]}" --out "$1" >/dev/null
+        "${options[@]}" --workers "$WORKERS" --out "$1" >/dev/null
 }
 
 learn() {
@@ -143,28 +94,19 @@ learn() {
 }
 
 encode() {
-    local files=() split
-    for split in "${splits[@]}"; do
-        files+=("$PART/text/$split.$SRC" "$PART/text/$split.$TGT")
-    done
-    deepnet subwords encode --model "$PART/subwords" --workers "$WORKERS" --out "$1" "${files[@]}"
+    deepnet subwords encode --model "$PART/subwords" --workers "$WORKERS" --out "$1" \
+        "$PART"/text/*."$SRC" "$PART"/text/*."$TGT"
 }
 
 binarise() {
-    local out=$1 options=(--srcdict "$PART/subwords/dict.$SRC.txt") output=$PART/fairseq-preprocess.out
-    shift
+    local out=$1 options=(--srcdict "$PART/subwords/dict.$SRC.txt")
     if [[ $JOINT == 1 ]]; then
         options+=(--joined-dictionary)
     else
         options+=(--tgtdict "$PART/subwords/dict.$TGT.txt")
     fi
-    [[ -z $TEST ]] || options+=(--testpref "$PART/encoded/test")
-    fairseq-preprocess --source-lang "$SRC" --target-lang "$TGT" --trainpref "$PART/encoded/train" \
-        --validpref "$PART/encoded/valid" "${options[@]}" --destdir "$out" --workers "$WORKERS" \
-        "${passed_on[@]}" 2>&1 | tee "$output" |
-        awk '/ sents, / { sub(/.*\//, ""); print; fflush() }' >&2 ||
-        die "fairseq-preprocess failed: $(tail -n 1 "$output"); all it said is in $output"
-    rm "$output"
+    [[ -z $TEST ]] || options+=(--testpref "$(test_prefixes "$PART/encoded")")
+    fairseq_preprocess "$out" "${options[@]}" "${passed_on[@]}"
     cp "$PART"/subwords/spm.* "$out/"
 }
 
@@ -182,23 +124,9 @@ settings=(
 if [[ $FORCE == 1 ]]; then
     settings+=(--force)
 fi
-state=$(manifest state "$OUT" "${settings[@]}" "${inputs[@]}") || exit 2
-if [[ $state == complete ]]; then
-    log "$OUT is complete: nothing to do"
-    exit 0
-fi
+end_if_complete "${settings[@]}" "${inputs[@]}"
 stage text "checking and cleaning the text" clean
 stage subwords "training subwords" learn
 stage encoded "encoding" encode
 stage binarised "binarising" binarise
-log "checking line counts"
-summary=$(manifest finish "$PART") || exit 2
-rm -rf "$PART/binarised/text" "$OUT.old"
-mv "$PART/text" "$PART/binarised/text"
-if [[ -d $OUT ]]; then # FORCE=1
-    mv "$OUT" "$OUT.old"
-fi
-mv "$PART/binarised" "$OUT"
-trap - EXIT
-rm -rf "$PART" "$OUT.old"
-log "made $OUT: $summary"
+end_stages

@@ -10,16 +10,20 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import compress
 from pathlib import Path
 
-from fairseq_deepnet.corpora.text import find_side, is_blank, normalise, read_lines
+from fairseq_deepnet.corpora.manifest import test_sets
+from fairseq_deepnet.corpora.parallel import CHUNK, map_in_order
+from fairseq_deepnet.corpora.text import PairChunk, find_side, is_blank, normalise, pair_chunks
 
 # What counts as one word where a script writes no spaces: one Han or Kana character, or up to four
 # characters of Thai, Lao, Burmese or Khmer (about their mean word length).
@@ -68,19 +72,8 @@ def why_dropped(source: str, target: str, limits: Limits) -> str | None:
 
 def read_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     """Yield (source line, target line); ValueError if the sides differ in length or are empty."""
-    pair = None
-    sides = zip_longest(read_lines(source), read_lines(target))
-    for pair in sides:
-        left, right = pair
-        if left is None or right is None:
-            counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
-            raise ValueError(
-                f"the sides differ in length: {source} has {counts[0]} lines, {target} has "
-                f"{counts[1]}; line i of one must translate line i of the other"
-            )
-        yield left, right
-    if pair is None:
-        raise ValueError(f"{source} and {target} are empty; give files with at least one line")
+    for chunk in pair_chunks(source, target, CHUNK):
+        yield from chunk.decode(source, target)
 
 
 def check_line(line: str, path: Path, number: int) -> None:
@@ -97,72 +90,137 @@ def check_line(line: str, path: Path, number: int) -> None:
         )
 
 
+class Seen:
+    """The pairs so far, by 12 bytes each: about 100 bytes of memory a pair."""
+
+    def __init__(self) -> None:
+        self._digests: set[bytes] = set()
+
+    def add(self, digest: bytes) -> bool:
+        """Whether it was there before."""
+        before = len(self._digests)
+        self._digests.add(digest)
+        return len(self._digests) == before
+
+
+def fingerprint(source: str, target: str) -> bytes:
+    """12 bytes that stand for a pair when duplicates are looked for."""
+    return hashlib.blake2b(f"{source}\n{target}".encode(), digest_size=12).digest()
+
+
 def clean_train(
-    pairs: Iterator[tuple[str, str]], limits: Limits, dropped: Counter[str]
+    pairs: Iterable[tuple[str, str]], limits: Limits, dropped: Counter[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield the normalised training pairs that stay, counting in `dropped` why others do not.
 
     Memory is bounded, except with `drop_duplicates`: about 100 bytes a kept pair.
     """
-    seen: set[bytes] = set()
+    seen = Seen()
     for source, target in pairs:
         source, target = normalise(source), normalise(target)
         reason = why_dropped(source, target, limits)
-        if reason is None and limits.drop_duplicates:
-            digest = hashlib.blake2b(f"{source}\n{target}".encode(), digest_size=12).digest()
-            reason = "duplicate" if digest in seen else None
-            seen.add(digest)
+        if reason is None and limits.drop_duplicates and seen.add(fingerprint(source, target)):
+            reason = "duplicate"
         if reason is None:
             yield source, target
         else:
             dropped[reason] += 1
 
 
+@dataclass(frozen=True)
+class _Cleaned:
+    """What is left of a chunk: lines of both sides, and why the others are not there."""
+
+    source: list[bytes]
+    target: list[bytes]
+    dropped: Counter[str]
+    fingerprints: list[bytes]
+    """Of every kept pair, where duplicates are dropped; otherwise empty."""
+
+
+def _clean_chunk(
+    chunk: PairChunk, paths: tuple[Path, Path], split: str, limits: Limits
+) -> _Cleaned:
+    """Work of one process on one chunk; duplicates are found only where all chunks meet."""
+    result = _Cleaned([], [], Counter(), [])
+    pairs: Iterable[tuple[str, str]] = chunk.decode(*paths)
+    if split == "train":
+        here = replace(limits, drop_duplicates=False)
+        pairs = clean_train(pairs, here, result.dropped)
+    else:
+        pairs = _checked(pairs, *paths, chunk.start)
+    for source, target in pairs:
+        result.source.append(f"{source}\n".encode())
+        result.target.append(f"{target}\n".encode())
+        if split == "train" and limits.drop_duplicates:
+            result.fingerprints.append(fingerprint(source, target))
+    return result
+
+
+def _without_duplicates(chunks: Iterable[_Cleaned]) -> Iterator[_Cleaned]:
+    """Drop every pair that an earlier chunk, or the same one, had before."""
+    seen = Seen()
+    for chunk in chunks:
+        new = [not seen.add(digest) for digest in chunk.fingerprints]
+        source, target = (list(compress(side, new)) for side in (chunk.source, chunk.target))
+        repeated = Counter({"duplicate": len(new) - len(source)})
+        yield _Cleaned(source, target, chunk.dropped + repeated, [])
+
+
 def _checked(
-    pairs: Iterator[tuple[str, str]], source: Path, target: Path
+    pairs: Iterable[tuple[str, str]], source: Path, target: Path, start: int
 ) -> Iterator[tuple[str, str]]:
-    for number, pair in enumerate(pairs, start=1):
+    for number, pair in enumerate(pairs, start):
         for line, path in zip(pair, (source, target), strict=True):
             check_line(line, path, number)
         yield pair
 
 
 def clean_split(
-    split: str, prefix: str, languages: tuple[str, str], out: Path, limits: Limits
+    split: str,
+    prefix: str,
+    languages: tuple[str, str],
+    out: Path,
+    limits: Limits,
+    workers: int = 1,
 ) -> dict[str, object]:
     """Write OUT/SPLIT.LANGUAGE for both languages; return the counts."""
     source, target = (find_side(prefix, language) for language in languages)
     dropped: Counter[str] = Counter()
-    pairs = read_pairs(source, target)
-    if split == "train":
-        pairs = clean_train(pairs, limits, dropped)
-    else:
-        pairs = _checked(pairs, source, target)
-    kept = 0
+    kept = read = 0
+    work = partial(_clean_chunk, paths=(source, target), split=split, limits=limits)
+    chunks = map_in_order(work, pair_chunks(source, target, CHUNK), workers)
+    if split == "train" and limits.drop_duplicates:
+        chunks = _without_duplicates(chunks)
     paths = [out / f"{split}.{language}" for language in languages]
-    with (
-        paths[0].open("w", encoding="utf-8", newline="\n") as left,
-        paths[1].open("w", encoding="utf-8", newline="\n") as right,
-    ):
-        for source_line, target_line in pairs:
-            left.write(source_line + "\n")
-            right.write(target_line + "\n")
-            kept += 1
-            if kept % _PROGRESS_EVERY == 0:
-                print(f"{split}: {kept:,} pairs", file=sys.stderr, flush=True)
+    with paths[0].open("wb") as left, paths[1].open("wb") as right:
+        for chunk in chunks:
+            left.writelines(chunk.source)
+            right.writelines(chunk.target)
+            dropped += chunk.dropped
+            kept += len(chunk.source)
+            now = kept + dropped.total()
+            if now // _PROGRESS_EVERY > read // _PROGRESS_EVERY:
+                print(f"{split}: {now:,} pairs read", file=sys.stderr, flush=True)
+            read = now
     if kept == 0:
         reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.most_common())
         raise ValueError(f"no pair of {source} and {target} is left ({reasons}); widen the limits")
-    return {"read": kept + dropped.total(), "kept": kept, "dropped": dict(dropped)}
+    return {"read": read, "kept": kept, "dropped": dict(dropped)}
 
 
 def clean_corpus(
-    prefixes: dict[str, str], languages: tuple[str, str], out: Path, limits: Limits
+    prefixes: dict[str, str],
+    languages: tuple[str, str],
+    out: Path,
+    limits: Limits,
+    workers: int = 1,
 ) -> dict[str, object]:
     """Check every split, clean the training split, and write all into the new folder OUT.
 
-    `prefixes` maps "train", "valid", "test" to PREFIX of PREFIX.LANGUAGE[.gz]. The folder appears
-    only when everything in it is complete. Returns (and writes as clean.json) the counts.
+    `prefixes` maps "train", "valid", "test", "test1", ... to PREFIX of PREFIX.LANGUAGE[.gz]. The
+    folder appears only when everything in it is complete. Text is worked on by `workers` processes,
+    whose number changes nothing in the result. Returns (and writes as clean.json) the counts.
     """
     if languages[0] == languages[1]:
         raise ValueError(f"source and target language are both {languages[0]!r}; they must differ")
@@ -176,7 +234,7 @@ def clean_corpus(
     part.mkdir(parents=True)
     try:
         report: dict[str, object] = {
-            split: clean_split(split, prefix, languages, part, limits)
+            split: clean_split(split, prefix, languages, part, limits, workers)
             for split, prefix in prefixes.items()
         }
         report["limits"] = asdict(limits)
@@ -193,8 +251,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = __doc__
     parser.add_argument("--source", required=True, help="source language, the files' ending")
     parser.add_argument("--target", required=True, help="target language, the files' ending")
-    for split in ("train", "valid", "test"):
+    for split in ("train", "valid"):
         parser.add_argument(f"--{split}", metavar="PREFIX", help="of PREFIX.LANGUAGE[.gz]")
+    parser.add_argument(
+        "--test", metavar="PREFIX[,PREFIX]", help="the same; more than one: test, test1, ..."
+    )
     parser.add_argument("--out", required=True, type=Path, help="new folder for the checked text")
     parser.add_argument("--min-words", type=int, default=Limits.min_words)
     parser.add_argument("--max-words", type=int, default=Limits.max_words)
@@ -202,17 +263,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-ratio", type=float, default=Limits.max_ratio, help="longer side over shorter side"
     )
     parser.add_argument("--drop-duplicates", action="store_true", help="drop repeated train pairs")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
 
 
 def run(args: argparse.Namespace) -> int:
     """`deepnet clean`: counts as JSON on standard output, a line a split on standard error."""
-    prefixes = {
-        split: prefix for split in ("train", "valid", "test") if (prefix := getattr(args, split))
-    }
+    prefixes = {split: prefix for split in ("train", "valid") if (prefix := getattr(args, split))}
+    prefixes |= test_sets(args.test)
     if not prefixes:
         raise ValueError("nothing to check: give --train, --valid or --test")
     limits = Limits(args.min_words, args.max_words, args.max_ratio, args.drop_duplicates)
-    report = clean_corpus(prefixes, (args.source, args.target), args.out, limits)
+    report = clean_corpus(prefixes, (args.source, args.target), args.out, limits, args.workers)
     for split in prefixes:
         counts = report[split]
         assert isinstance(counts, dict)

@@ -10,10 +10,12 @@ import argparse
 import gzip
 import hashlib
 import json
+import os
 import re
 import shutil
 import struct
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,7 +25,7 @@ _INDEX_HEADER = struct.Struct("<9sQBQ")  # fairseq's mmap index: magic, version,
 _INDEX_MAGIC = b"MMIDIDX\x00\x00"
 # "[de] path/train.de: 29000 sents, 400000 tokens, 0.01% replaced (by <unk>)"
 _SUMMARY = re.compile(
-    r"\[(?P<language>\w+)\] .*/(?P<split>train|valid|test)\.\w+: "
+    r"\[(?P<language>\w+)\] .*/(?P<split>train|valid|test\d*)\.\w+: "
     r"\d+ sents, (?P<tokens>\d+) tokens, (?P<unknown>[\d.e+-]+)% replaced"
 )
 
@@ -41,15 +43,23 @@ def digest(path: Path) -> str:
     return result.hexdigest()
 
 
+def test_sets(prefixes: str | None) -> dict[str, str]:
+    """The splits "test", "test1", "test2", ... (fairseq's names) of prefixes between commas."""
+    names = (prefix for prefix in (prefixes or "").split(",") if prefix)
+    return {f"test{index or ''}": prefix for index, prefix in enumerate(names)}
+
+
 def digests(prefixes: dict[str, str], languages: list[str]) -> dict[str, str]:
     """SHA-256 of every input that is there, by "SPLIT.LANGUAGE"."""
-    found = {}
-    for split, prefix in prefixes.items():
-        for language in languages:
-            for name in (f"{prefix}.{language}", f"{prefix}.{language}.gz"):
-                if Path(name).is_file():
-                    found[f"{split}.{language}"] = digest(Path(name))
-    return found
+    found = {
+        f"{split}.{language}": Path(name)
+        for split, prefix in prefixes.items()
+        for language in languages
+        for name in (f"{prefix}.{language}", f"{prefix}.{language}.gz")
+        if Path(name).is_file()
+    }
+    with ThreadPoolExecutor() as pool:  # hashing and unpacking leave Python's lock to the others
+        return dict(zip(found, pool.map(digest, found.values()), strict=True))
 
 
 def differences(recorded: dict[str, object], asked: dict[str, object]) -> list[str]:
@@ -93,7 +103,8 @@ def require(prefixes: dict[str, str], languages: list[str], inputs: dict[str, st
             if f"{split}.{language}" not in inputs:
                 raise ValueError(
                     f"no {language} side of {split}: neither {prefix}.{language} nor "
-                    f"{prefix}.{language}.gz exists; set {split.upper()}=PREFIX of such a file"
+                    f"{prefix}.{language}.gz exists; "
+                    f"set {split.rstrip('0123456789').upper()}=PREFIX of such a file"
                 )
 
 
@@ -134,6 +145,12 @@ def count_binarised(path: Path) -> int:
     return int(_INDEX_HEADER.unpack(header)[3])
 
 
+def text_folder(part: Path) -> Path:
+    """Where the text is, from which the binarised data are made; encoding may drop pairs of it."""
+    later = part / "encoded" / "text"
+    return later if later.is_dir() else part / "text"
+
+
 def check_counts(part: Path, splits: list[str], languages: list[str]) -> dict[str, int]:
     """Lines a split, after checking that text, subwords and binarised data agree on both sides."""
     pair = "-".join(languages)
@@ -142,7 +159,7 @@ def check_counts(part: Path, splits: list[str], languages: list[str]) -> dict[st
         counts = {}
         for language in languages:
             name = f"{split}.{language}"
-            counts[f"text/{name}"] = count_lines(part / "text" / name)
+            counts[f"text/{name}"] = count_lines(text_folder(part) / name)
             counts[f"encoded/{name}"] = count_lines(part / "encoded" / name)
             index = f"{split}.{pair}.{language}.idx"
             counts[index] = count_binarised(part / "binarised" / index)
@@ -150,6 +167,19 @@ def check_counts(part: Path, splits: list[str], languages: list[str]) -> dict[st
             raise ValueError(f"line counts of {split} differ between stages: {counts}; FORCE=1")
         lines[split] = counts[f"text/{split}.{languages[0]}"]
     return lines
+
+
+def link_folder(source: Path, target: Path) -> None:
+    """Make `target` anew with the files of `source`, not copied where links are possible."""
+    shutil.rmtree(target, ignore_errors=True)
+
+    def link(origin: str, copy: str) -> None:
+        try:
+            os.link(origin, copy)
+        except OSError:
+            shutil.copy2(origin, copy)
+
+    shutil.copytree(source, target, copy_function=link)
 
 
 def read_summaries(log: Path) -> dict[str, dict[str, float]]:
@@ -173,24 +203,42 @@ def installed(name: str) -> str:
 
 
 def finish(part: Path) -> dict[str, Any]:
-    """Check the counts of every stage, and return what corpus.json is to hold."""
+    """Check the counts of every stage, bring the text to the binarised data, and return what
+    corpus.json is to hold."""
     plan = json.loads((part / "plan.json").read_text(encoding="utf-8"))
     settings = plan["settings"]
     languages = [settings["source"], settings["target"]]
-    cleaning = json.loads((part / "text" / "clean.json").read_text(encoding="utf-8"))
-    splits = [split for split in ("train", "valid", "test") if split in cleaning]
+    cleaning = json.loads((text_folder(part) / "clean.json").read_text(encoding="utf-8"))
+    splits = [split for split in cleaning if re.fullmatch(r"train|valid|test\d*", split)]
+    lines = check_counts(part, splits, languages)
+    link_folder(text_folder(part), part / "binarised" / "text")
+    moses = settings.get("tokenisation") == "moses"
+    if moses:
+        link_folder(part / "encoded" / "tokenised", part / "binarised" / "tokenised")
+        # fairseq's four special symbols are in no file
+        sizes = [4 + count_lines(part / "binarised" / f"dict.{code}.txt") for code in languages]
+        facts = {
+            key: settings[key] for key in ("tokenisation", "lowercase", "aggressive", "merges")
+        }
+        facts |= {
+            "vocab_size": max(sizes),
+            "vocabularies": dict(zip(languages, sizes, strict=True)),
+        }
+    else:
+        facts = {"vocab_size": settings["vocab_size"]}
+    tools = ("sacremoses", "subword-nmt") if moses else ("sentencepiece",)
     return {
         "source": languages[0],
         "target": languages[1],
-        "lines": check_counts(part, splits, languages),
-        "vocab_size": settings["vocab_size"],
+        "lines": lines,
         "subwords": settings["subwords"],
         "joint": settings["joint"],
+        **facts,
         "binarised": read_summaries(part / "binarised" / "preprocess.log"),
         "cleaning": cleaning,
         "settings": settings,
         "inputs": plan["inputs"],
-        "versions": {name: installed(name) for name in ("sentencepiece", "fairseq-fixed")},
+        "versions": {name: installed(name) for name in (*tools, "fairseq-fixed")},
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -230,6 +278,7 @@ def main(arguments: list[str] | None = None) -> int:
             pairs = (item.split("=", 1) for item in args.setting)
             settings = {key: _value(value) for key, value in pairs}
             prefixes = dict(item.split("=", 1) for item in args.input)
+            prefixes |= test_sets(prefixes.pop("test", None))
             languages = [str(settings["source"]), str(settings["target"])]
             inputs = digests(prefixes, languages)
             answer = state(args.folder, settings, inputs, args.force)

@@ -13,19 +13,22 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 
 import sentencepiece
 
-from fairseq_deepnet.corpora.text import normalise, read_lines
+from fairseq_deepnet.corpora.parallel import CHUNK, map_in_order
+from fairseq_deepnet.corpora.text import decode, normalise, numbered_chunks, read_lines
 
 KINDS = ("bpe", "unigram")
 UNKNOWN = "<unk>"
 FAIRSEQ_SPECIALS = frozenset({"<s>", "<pad>", "</s>", UNKNOWN})
 # Results of unigram training depend on the number of threads, so it is no knob of the machine.
 _TRAINING_THREADS = 16
-_CHUNK = 50_000
+_CHUNK = 10_000
+_PROGRESS_EVERY = 1_000_000
 _MAX_LINE_BYTES = 16_384
 
 
@@ -159,15 +162,31 @@ def decode_line(model: sentencepiece.SentencePieceProcessor, line: str) -> str:
     return str(model.decode(line.split()))
 
 
-def encode_file(
-    model: sentencepiece.SentencePieceProcessor, source: Path, target: Path, workers: int
-) -> int:
-    """Encode a text file (plain or .gz) into a plain one; return the number of lines."""
+@cache
+def _model_of_this_process(path: Path) -> sentencepiece.SentencePieceProcessor:
+    return load_model(path)
+
+
+def _encode_chunk(chunk: tuple[int, list[bytes]], source: Path, model: Path) -> bytes:
+    """Work of one process on consecutive lines, the first of which has the given number."""
+    lines = (decode(raw, source, number) for number, raw in enumerate(chunk[1], chunk[0]))
+    encoded = encode_lines(_model_of_this_process(model), lines, workers=1)
+    return "".join(f"{line}\n" for line in encoded).encode()
+
+
+def encode_file(model: Path, source: Path, target: Path, workers: int) -> int:
+    """Encode a text file (plain or .gz) into a plain one, with `workers` processes.
+
+    Memory is bounded. Returns the number of lines.
+    """
+    load_model(model)  # a bad model is told before any text is read
     count = 0
-    with target.open("w", encoding="utf-8", newline="\n") as stream:
-        for count, line in enumerate(encode_lines(model, read_lines(source), workers), start=1):
-            stream.write(line + "\n")
-            if count % (20 * _CHUNK) == 0:
+    with target.open("wb") as stream:
+        work = partial(_encode_chunk, source=source, model=model)
+        for encoded in map_in_order(work, numbered_chunks(source, CHUNK), workers):
+            stream.write(encoded)
+            before, count = count, count + encoded.count(b"\n")
+            if count // _PROGRESS_EVERY > before // _PROGRESS_EVERY:
                 print(f"{source.name}: {count:,} lines encoded", file=sys.stderr, flush=True)
     return count
 
@@ -211,8 +230,7 @@ def _encode(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     for path in args.files:
         name = path.name.removesuffix(".gz")
-        model = load_model(model_for(args.model, name))
-        encode_file(model, path, args.out / name, args.workers)
+        encode_file(model_for(args.model, name), path, args.out / name, args.workers)
     return 0
 
 
@@ -238,7 +256,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     encode.add_argument("files", nargs="+", type=Path, help="plain or .gz")
     encode.add_argument("--model", required=True, type=Path, help="spm.model or its folder")
     encode.add_argument("--out", required=True, type=Path, help="folder for the encoded files")
-    encode.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="threads")
+    encode.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     encode.set_defaults(subwords_run=_encode)
 
 

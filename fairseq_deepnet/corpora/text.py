@@ -12,8 +12,9 @@ import re
 import unicodedata
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 # Everything that Python or fairseq takes for a space (fairseq splits at \s and str.split), and what
 # sentencepiece takes for one: zero-width space, byte-order mark, and its own mark for spaces.
@@ -47,29 +48,90 @@ def open_bytes(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file, plain or .gz, without their ends ("\\n" or "\\r\\n").
+def raw_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, plain or .gz, as bytes with their ends.
 
-    A byte-order mark at the start of the file is removed. Raises ValueError naming the file and the
-    line for what is not UTF-8, and the file for what is not gzip or is cut short.
+    Raises ValueError naming the file for what is not gzip or is cut short.
     """
     number = 0
     try:
         with open_bytes(path) as stream:
-            for number, raw in enumerate(stream, start=1):
-                try:
-                    line = raw.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise ValueError(
-                        f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1} of it); "
-                        f"convert the file first, as in: iconv -f ISO-8859-1 -t UTF-8"
-                    ) from error
-                line = line.removesuffix("\n").removesuffix("\r")
-                yield line.removeprefix("\ufeff") if number == 1 else line
+            for raw in stream:
+                number += 1
+                yield raw
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(
             f"{path}: not a complete gzip file (after line {number}): {error}; fetch it again"
         ) from error
+
+
+def decode(raw: bytes, path: Path, number: int) -> str:
+    """The text of line `number` (from 1), without its end ("\\n" or "\\r\\n").
+
+    A byte-order mark at the start of the file is removed. Raises ValueError naming the file and the
+    line for what is not UTF-8.
+    """
+    try:
+        line = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1} of it); "
+            f"convert the file first, as in: iconv -f ISO-8859-1 -t UTF-8"
+        ) from error
+    line = line.removesuffix("\n").removesuffix("\r")
+    return line.removeprefix("\ufeff") if number == 1 else line
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file, plain or .gz; errors as of `raw_lines` and `decode`."""
+    for number, raw in enumerate(raw_lines(path), start=1):
+        yield decode(raw, path, number)
+
+
+def numbered_chunks(path: Path, size: int) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield `size` lines at a time as bytes, with the number of the first of them."""
+    lines, start = raw_lines(path), 1
+    while chunk := list(islice(lines, size)):
+        yield start, chunk
+        start += len(chunk)
+
+
+class PairChunk(NamedTuple):
+    """Consecutive lines of both sides of a corpus, as bytes, to be sent to another process."""
+
+    start: int
+    """Number of the first line, from 1."""
+    source: list[bytes]
+    target: list[bytes]
+
+    def decode(self, source: Path, target: Path) -> Iterator[tuple[str, str]]:
+        """The pairs as text; the paths are for the errors."""
+        for number, (left, right) in enumerate(
+            zip(self.source, self.target, strict=True), self.start
+        ):
+            yield decode(left, source, number), decode(right, target, number)
+
+
+def pair_chunks(source: Path, target: Path, size: int) -> Iterator[PairChunk]:
+    """Yield both sides `size` lines at a time; ValueError if they differ in length or are empty."""
+    sides = raw_lines(source), raw_lines(target)
+    start = 1
+    while True:
+        left, right = (list(islice(side, size)) for side in sides)
+        if len(left) != len(right):
+            counts = [start - 1 + len(side) for side in (left, right)]
+            for index, side in enumerate(sides):
+                counts[index] += sum(1 for _ in side)
+            raise ValueError(
+                f"the sides differ in length: {source} has {counts[0]} lines, {target} has "
+                f"{counts[1]}; line i of one must translate line i of the other"
+            )
+        if not left:
+            break
+        yield PairChunk(start, left, right)
+        start += len(left)
+    if start == 1:
+        raise ValueError(f"{source} and {target} are empty; give files with at least one line")
 
 
 def is_blank(line: str) -> bool:

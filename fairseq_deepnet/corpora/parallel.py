@@ -1,0 +1,67 @@
+"""Work on text in chunks by several processes, with the results in order and memory bounded."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CHUNK = 10_000
+"""Lines that one call works on: a second of work or less, some megabytes."""
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent is killed with -9 would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            wait([parent.sentinel])
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def map_in_order(
+    function: Callable[[T], R], chunks: Iterable[T], workers: int = 1, ahead: int = 2
+) -> Iterator[R]:
+    """Yield `function(chunk)` for every chunk, in order, computed by `workers` processes.
+
+    At most `workers` x `ahead` chunks and results are held at a time. A single chunk is worked on
+    in this process, so that short text costs no start of processes. `function` must be a function
+    of a module (or a functools.partial of one). The first exception of a worker is raised here;
+    ValueError if a worker was killed.
+    """
+    iterator = iter(chunks)
+    first = list(itertools.islice(iterator, 2))
+    if workers <= 1 or len(first) < 2:
+        yield from map(function, itertools.chain(first, iterator))
+        return
+    # fork where it exists: a fresh interpreter would import the whole package once a worker
+    methods = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
+    waiting: deque[Future[R]] = deque()
+    try:
+        for chunk in itertools.chain(first, iterator):
+            waiting.append(pool.submit(function, chunk))
+            if len(waiting) >= workers * ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise ValueError(
+            "a worker process was killed, for want of memory perhaps; run again with fewer WORKERS"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
