@@ -1,0 +1,86 @@
+"""What stands below a table: what each number is, so that nobody compares what is not alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from fairseq_deepnet import paper
+from fairseq_deepnet.report.results import TOKENISED, Result
+from fairseq_deepnet.sweeps.state import Status
+
+_FEW: Final = 4
+_KINDS: Final = {
+    "bleu": "sacreBLEU (detokenised)",
+    TOKENISED: "tokenised BLEU",
+    "chrf": "chrF",
+}
+
+
+def below(published: paper.Table, measure: str, results: Sequence[Result]) -> list[str]:
+    """The notes of one of the paper's tables."""
+    lines = [
+        f"paper: {published.certainty}, {paper.REFERENCE}, {published.source}: {published.metric}"
+    ]
+    if published.certainty == "digitised":
+        lines.append("≈: read off the paper's plot, to about 0.1 BLEU or 0.01 of a loss")
+    if measure == "valid_loss":
+        lines += grouped("ours", [(run, _loss_facts(run)) for run in results if run.valid_loss])
+    else:
+        lines += grouped("ours", [(run, score_facts(run)) for run in results if run.score])
+    return lines + endings(results)
+
+
+def _loss_facts(result: Result) -> str:
+    return (
+        "label-smoothed validation loss, bits a token, "
+        f"{result.updates:,} updates, {result.config.recipe.get('data')}"
+    )
+
+
+def score_facts(result: Result) -> str:
+    """What a run's score is: metric, signature, split, search, model, length, data."""
+    score = result.score
+    if score is None:
+        return ""
+    metric = TOKENISED if TOKENISED in score.values else "bleu"
+    facts = score.facts
+    parts = [f"{_KINDS[metric]} {score.signatures.get(metric, '')}".strip()]
+    lines = f"{facts.get('split', 'test')} set, {int(facts.get('lines') or 0):,} sentences"
+    if "directions" in facts:
+        lines += f" in {facts['directions']} directions"
+        expected = facts.get("expected")
+        if expected and expected != facts["directions"]:
+            lines += f" of {expected}, INCOMPLETE"
+    parts.append(lines)
+    parts.append(f"beam {facts.get('beam')}, lenpen {facts.get('lenpen')}")
+    if facts.get("averaged"):
+        parts.append(f"average of {len(facts['averaged'])} checkpoints")
+    parts.append(f"{int(facts.get('updates') or result.updates):,} updates")
+    parts.append(str(result.config.recipe.get("data")))
+    return ", ".join(parts)
+
+
+def grouped(title: str, items: Sequence[tuple[Result, str]]) -> list[str]:
+    """One line for each different text, with the runs that it is true of."""
+    groups: dict[str, list[str]] = {}
+    for run, text in items:
+        names = groups.setdefault(text, [])
+        names += [run.name] * (run.name not in names)
+    if len(groups) == 1:
+        return [f"{title}: {next(iter(groups))}"]
+    return [f"{title}, {_some(names)}: {text}" for text, names in groups.items()]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return ", ".join(names[:_FEW]) + more
+
+
+def endings(results: Sequence[Result]) -> list[str]:
+    """Why runs are not done, a line each."""
+    lines = []
+    for result in {run.folder: run for run in results}.values():
+        if result.status != Status.DONE:
+            lines.append(f"{result.name}: {result.reason or result.status}")
+    return lines

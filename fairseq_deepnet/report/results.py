@@ -1,0 +1,207 @@
+"""What a run folder tells: settings, how it ended, validation losses, and its test score."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fairseq_deepnet import configs
+from fairseq_deepnet.plotting import read_curves
+from fairseq_deepnet.provenance import shown
+
+SPLIT: Final = "test"
+TOKENISED: Final = "bleu_tokenised"
+"""Key of fairseq's own BLEU on the tokens of the data, where a score has it beside sacreBLEU."""
+_AVERAGES: Final = {
+    "x-en": "X-En",
+    "en-x": "En-X",
+    "average": "all supervised",
+    "zero-shot": "zero-shot",
+}
+"""What is read of a multilingual model -> the group of fairseq_deepnet.directions."""
+_PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
+
+
+@dataclass(frozen=True)
+class Score:
+    """A test score as scripts/eval_bleu.sh wrote it.
+
+    Arguments:
+        file: relative to the run folder; a folder where many directions were scored
+        values: bleu, chrf, bleu_tokenised; of many directions x-en, en-x, average, zero-shot
+        signatures: metric -> signature, all that occur
+        facts: lines, beam, lenpen, updates, averaged, ... as recorded
+    """
+
+    file: str
+    values: dict[str, float]
+    signatures: dict[str, str]
+    facts: dict[str, Any]
+
+    @property
+    def headline(self) -> float:
+        """The one number that stands for all: sacreBLEU, or its mean over trained directions."""
+        return self.values["average"] if "average" in self.values else self.values["bleu"]
+
+    def described(self) -> str:
+        """One short text with the numbers."""
+        if "average" in self.values:
+            parts = [f"{key} {value:.2f}" for key, value in self.values.items()]
+            return f"BLEU of {self.facts['directions']} directions: {', '.join(parts)}"
+        return f"BLEU {self.values['bleu']:.2f}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run folder.
+
+    Arguments:
+        status: done, diverged, failed or unfinished, in the words of fairseq_deepnet.sweeps.state
+        reason: why it is not done
+        valid: updates and validation losses, label-smoothed and not (bits a token)
+        places: as the sweep recorded them
+        definition: the sweep that it is a cell of; None for a run of its own
+    """
+
+    folder: Path
+    config: configs.Config
+    status: str
+    reason: str
+    updates: int
+    parameters: int | None
+    valid_loss: list[tuple[int, float]]
+    valid_nll: list[tuple[int, float]]
+    score: Score | None
+    places: tuple[dict[str, Any], ...] = ()
+    definition: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The folder's."""
+        return self.folder.resolve().name
+
+
+def _one(file: Path, run: Path) -> Score:
+    content = json.loads(file.read_text(encoding="utf-8"))
+    values = {
+        key: float(content[key])
+        for key in ("bleu", "chrf", TOKENISED)
+        if content.get(key) is not None
+    }
+    signatures = {
+        key: str(content[f"{key}_signature"]) for key in values if f"{key}_signature" in content
+    }
+    return Score(str(file.relative_to(run)), values, signatures, content)
+
+
+def _many(folder: Path, run: Path) -> Score | None:
+    """The means over the directions of a multilingual model: X-En and En-X of those trained, their
+    average as in the paper's table 2, and the rest zero-shot.
+    """
+    from fairseq_deepnet import directions
+
+    scores = directions.read_scores(folder)
+    if not scores:
+        return None
+    members = directions.groups(scores, scores, {})
+    values: dict[str, float] = {}
+    for key, group in _AVERAGES.items():
+        mean = directions.average(group, members.get(group, []), scores).bleu
+        if mean is not None:
+            values[key] = mean
+    values.setdefault("average", directions.average("all", members["all"], scores).bleu or 0.0)
+    signatures = sorted({score.signature for score in scores.values()})
+    first = json.loads((folder / f"{next(iter(scores))}.json").read_text(encoding="utf-8"))
+    facts = {key: first.get(key) for key in ("beam", "lenpen", "updates", "split", "averaged")}
+    facts |= {"lines": sum(score.lines for score in scores.values()), "directions": len(scores)}
+    summary = folder / "summary.json"
+    if summary.is_file():
+        facts["expected"] = json.loads(summary.read_text(encoding="utf-8")).get("expected")
+    return Score(str(folder.relative_to(run)), values, {"bleu": "; ".join(signatures)}, facts)
+
+
+def read_score(run: Path, name: str | None = None) -> Score | None:
+    """A run's test score: the one called `name` (a file or folder in it), otherwise the newest."""
+    if name is not None and (run / name).exists():
+        found = [run / name]
+    else:
+        found = sorted((run / "scores").glob(f"{SPLIT}.*"), key=lambda path: path.stat().st_mtime)
+    for path in reversed(found):
+        if path.is_dir():
+            score = _many(path, run)
+        else:
+            score = _one(path, run) if path.suffix == ".json" else None
+        if score is not None:
+            return score
+    return None
+
+
+def _curve(run: Path, metric: str) -> list[tuple[int, float]]:
+    try:
+        return read_curves(run, metric).valid
+    except (FileNotFoundError, ValueError):
+        return []
+
+
+def _parameters(run: Path) -> int | None:
+    log = run / "train.log"
+    if log.is_file():
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                found = _PARAMETERS.search(line)
+                if found:
+                    return int(found[1].replace(",", ""))
+    return None
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is one that a training made, or a cell that never came so far."""
+    return (folder / "config.yaml").is_file() or (folder / "sweep.json").is_file()
+
+
+def read_result(run: Path) -> Result:
+    """Read a run folder; a cell of a sweep ended as its record says, any other as its log does."""
+    from fairseq_deepnet.sweeps import divergence, state
+
+    record = state.read(run)
+    score = read_score(run, record.get("score"))
+    files = [run / name for name in ("config.yaml", "cell.yaml") if (run / name).is_file()]
+    config = configs.load_config(str(files[0])) if files else configs.Config(run.name, {}, {})
+    evidence = divergence.gather(run, score.headline if score else None)
+    if record:
+        status, reason = str(record["status"]), str(record.get("reason", ""))
+    else:
+        diverged = divergence.why_diverged(evidence)
+        is_done = (run / "done").is_file()
+        status = state.Status.DONE.value if is_done else state.Status.UNFINISHED.value
+        reason = "" if is_done else f"stopped at update {evidence.updates:,}"
+        if diverged is not None:
+            status, reason = state.Status.DIVERGED.value, f"diverged: {diverged}"
+    return Result(
+        folder=run,
+        config=config,
+        status=status,
+        reason=reason,
+        updates=evidence.updates,
+        parameters=_parameters(run),
+        valid_loss=_curve(run, "loss"),
+        valid_nll=_curve(run, "nll_loss"),
+        score=score,
+        places=tuple(record.get("places", ())),
+        definition=record.get("definition"),
+    )
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """The run folders that a folder stands for: itself, or those in it (a sweep's)."""
+    if is_run(folder):
+        return [folder]
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
+    found = sorted(path for path in folder.iterdir() if path.is_dir() and is_run(path))
+    if not found:
+        raise FileNotFoundError(f"{shown(folder)} is no run folder, and holds none")
+    return found

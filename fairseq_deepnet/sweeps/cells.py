@@ -1,0 +1,211 @@
+"""From a sweep's definition to its cells: one ordinary run each, with a name and settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import yaml
+
+from fairseq_deepnet import configs, launch, paper
+from fairseq_deepnet.configs import Value
+from fairseq_deepnet.provenance import inside_project, shown
+from fairseq_deepnet.sweeps.definition import Factor, Panel, Sweep
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+
+_HARMLESS: Final = {"log-interval", "log-format", "num-workers", "no-progress-bar"}
+"""Options that may differ when a cell goes on: they change no number."""
+
+TINY: Final[dict[str, Value]] = {
+    **{"encoder-embed-dim": 16, "encoder-ffn-embed-dim": 16, "encoder-attention-heads": 2},
+    **{"decoder-embed-dim": 16, "decoder-ffn-embed-dim": 16, "decoder-attention-heads": 2},
+    **{"max-update": 2, "validate-interval-updates": 1, "save-interval-updates": 1},
+    **{"max-tokens": 256, "recipe.global-batch-tokens": 256, "log-interval": 1, "num-workers": 0},
+}
+"""What a rehearsal changes, save for what a factor sets: it walks the whole way in minutes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a cell's result stands: its panel, the key of every factor's value, its seed."""
+
+    panel: str
+    values: dict[str, str]
+    seed: int
+
+
+@dataclasses.dataclass
+class Cell:
+    """One run of a sweep.
+
+    Arguments:
+        name: the run folder's name within the sweep's
+        config: the config it builds on
+        options: fairseq-train options (and `recipe.KEY`) that win over the config's
+        variables: variables of scripts/train.sh
+        score: variables of scripts/eval_bleu.sh; None where it is not scored
+        vocabulary: symbols to plan with where the data are not there
+        planned_updates: updates to plan with where the config has epochs instead
+        places: panels with these settings; the run is shared between them
+    """
+
+    name: str
+    config: str
+    options: dict[str, Value]
+    variables: dict[str, str]
+    score: dict[str, str] | None
+    vocabulary: int | None
+    planned_updates: int | None
+    places: list[Place]
+
+    def resolve(self) -> configs.Config:
+        """The whole config of the run."""
+        overrides = [f"{key}={_as_yaml(value)}" for key, value in self.options.items()]
+        return configs.load_config(self.config, overrides)
+
+    def settings(self) -> dict[str, str]:
+        """Everything that decides its numbers, in one spelling however it was written."""
+        config = self.resolve()
+        found = {
+            key: paper.key(value) for key, value in config.options.items() if key not in _HARMLESS
+        }
+        if "data" in config.recipe:
+            found["recipe.data"] = shown(inside_project(str(config.recipe["data"])))
+        if "global-batch-tokens" in config.recipe:
+            tokens = launch.parse_tokens(config.recipe["global-batch-tokens"])
+            found["recipe.global-batch-tokens"] = str(tokens)
+        found |= self.variables
+        return found | {f"score.{key}": value for key, value in (self.score or {}).items()}
+
+    def described(self) -> str:
+        """What tells it from the others: the values of its factors."""
+        place = self.places[0]
+        return ", ".join(f"{factor} {value}" for factor, value in place.values.items())
+
+
+@dataclasses.dataclass(frozen=True)
+class Overrides:
+    """What a command line changes in a definition.
+
+    Arguments:
+        factors: factor -> its values instead of the definition's
+        options: options of every cell
+    """
+
+    factors: dict[str, tuple[Value, ...]]
+    options: dict[str, Value]
+
+
+def _as_yaml(value: Value) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**6)
+    return text.removesuffix("...\n").strip()
+
+
+def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
+    """`key=value` words: a factor's name replaces its values (`depth=6,18`), all else is an option.
+
+    Raises ValueError for an option that a factor sets: the cells would all be the same.
+    """
+    factors = {factor.name: factor for panel in sweep.panels for factor in panel.factors}
+    set_by = {option: factor.name for factor in factors.values() for option in factor.sets}
+    values: dict[str, tuple[Value, ...]] = {}
+    options: dict[str, Value] = {}
+    for word in words:
+        key, value = configs.parse_override(word)
+        if key in factors:
+            texts = word.partition("=")[2].split(",")
+            values[key] = tuple(yaml.safe_load(text) for text in texts if text.strip())
+            if not values[key]:
+                raise ValueError(f"{word!r}: {key} is a factor of {sweep.name}: give it values")
+        elif key in set_by:
+            factor = set_by[key]
+            raise ValueError(
+                f"{key} is what the factor {factor} of {sweep.name} sets: say {factor}=VALUE"
+            )
+        else:
+            options[key] = value
+    return Overrides(values, options)
+
+
+def expand(
+    sweep: Sweep, overrides: Overrides, seeds: Sequence[int] = (1,), tiny: bool = False
+) -> list[Cell]:
+    """All cells in the definition's order; those of equal settings are one, with several places.
+
+    Raises ValueError for two cells of one name, and for names that cannot be a folder's.
+    """
+    cells: dict[str, Cell] = {}
+    seen: dict[str, Cell] = {}
+    for panel in sweep.panels:
+        factors = [_with_values(factor, overrides, tiny) for factor in panel.factors]
+        for seed in seeds:
+            for values in itertools.product(*(factor.values for factor in factors)):
+                cell = _cell(panel, factors, values, seed, overrides, tiny)
+                settings = repr(sorted(cell.settings().items()))
+                if settings in seen:
+                    seen[settings].places += cell.places
+                    continue
+                if cell.name in cells:
+                    raise ValueError(
+                        f"{sweep.name}: two cells are called {cell.name}: name every factor in "
+                        f"`cell: {panel.cell}`"
+                    )
+                cells[cell.name] = seen[settings] = cell
+    return list(cells.values())
+
+
+def _with_values(factor: Factor, overrides: Overrides, tiny: bool) -> Factor:
+    values = overrides.factors.get(factor.name, factor.tiny if tiny else factor.values)
+    if "residual-scheme" in factor.sets:
+        from fairseq_deepnet.schemes import scheme_class
+
+        for value in values:
+            scheme_class(str(value))
+    return dataclasses.replace(factor, values=values)
+
+
+def _cell(
+    panel: Panel,
+    factors: Sequence[Factor],
+    values: Sequence[Value],
+    seed: int,
+    overrides: Overrides,
+    tiny: bool,
+) -> Cell:
+    keys = {factor.name: paper.key(value) for factor, value in zip(factors, values, strict=True)}
+    try:
+        name = panel.cell.format(**keys)
+    except KeyError as error:
+        raise ValueError(f"cell: {panel.cell}: there is no factor {error}") from error
+    name += "" if seed == 1 else f".seed{seed}"
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"cell: {name!r} is no name of a folder")
+    from_factors: dict[str, Value] = {}
+    settings: dict[str, Any] = {}
+    for factor, value in zip(factors, values, strict=True):
+        from_factors |= factor.options(value)
+        settings |= panel.settings.get(factor.name, {}).get(keys[factor.name], {})
+    variables = {key: str(value) for key, value in settings.items() if key.isupper()}
+    options = panel.options | {k: v for k, v in settings.items() if not k.isupper()}
+    options |= TINY if tiny else {}
+    options |= overrides.options | from_factors | {"seed": seed}
+    score = panel.score
+    if tiny and score is not None:
+        score = {key: value for key, value in score.items() if key != "AVERAGE"}
+    place = Place(panel.name, keys, seed)
+    planned = panel.vocabulary, panel.planned_updates
+    return Cell(name, panel.config, options, variables, score, *planned, [place])
+
+
+def choose(cells: list[Cell], pattern: str | None) -> list[Cell]:
+    """The cells whose name matches a shell pattern; ValueError where there is none."""
+    chosen = [cell for cell in cells if pattern is None or fnmatch.fnmatch(cell.name, pattern)]
+    if not chosen:
+        names = ", ".join(cell.name for cell in cells[:4]) + ", ..." * (len(cells) > 4)
+        raise ValueError(f"--only {pattern}: there is no such cell among {names}")
+    return chosen

@@ -1,0 +1,255 @@
+"""A sweep's definition: one YAML file in configs/sweeps/, read and checked.
+
+Keys of the file:
+
+    title       one line
+    also        other names of the sweep
+    panels      name -> a part of the sweep with keys of its own, for which those at the top are
+                defaults; without panels the top is the only part
+    config      config of the training, a name in configs/
+    options     fairseq-train options of every cell; `recipe.KEY` sets a recipe's key
+    cell        pattern of a cell's name: "{scheme}_{depth}l"
+    factors     name -> {set, values | schemes [, others] [, tiny]}; cells are all combinations
+    settings    factor -> value -> options of the cells with that value; names in capitals are
+                variables of scripts/train.sh
+    score       variables of scripts/eval_bleu.sh; false: cells are not scored
+    vocabulary  symbols to count parameters with where the data are not there
+    planned-updates   for the hours of a plan, where the config has epochs instead
+    tables      {paper, rows, columns, measure [, panel, split, fit]}: see fairseq_deepnet.report
+
+A factor's `set` is an option, a list of options, or a mapping of options to what the value is
+multiplied by. `schemes: TABLE` takes the residual schemes of a published table that are registered,
+`others: true` adds every other registered one. `tiny` stands for `values` in a rehearsal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from fairseq_deepnet import paper
+from fairseq_deepnet.configs import CONFIG_FOLDER, Value
+
+FOLDER: Final = CONFIG_FOLDER / "sweeps"
+MEASURES: Final = ("bleu", "valid_loss", "directions")
+_TOP: Final = {"title", "also", "panels", "tables"}
+_PANEL: Final = {
+    *("config", "options", "cell", "factors", "settings", "score"),
+    *("vocabulary", "planned-updates"),
+}
+_FACTOR: Final = {"set", "values", "schemes", "others", "tiny"}
+_TABLE: Final = {"paper", "panel", "rows", "columns", "measure", "split", "fit"}
+MAIN: Final = "main"
+"""The one panel of a sweep that names none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Factor:
+    """What differs between the cells of a panel.
+
+    Arguments:
+        sets: option -> what the value is multiplied by; 1 also takes words
+        values: the values, as options take them
+        tiny: the values of a rehearsal
+    """
+
+    name: str
+    sets: dict[str, Fraction]
+    values: tuple[Value, ...]
+    tiny: tuple[Value, ...]
+
+    def options(self, value: Value) -> dict[str, Value]:
+        """The options that a value stands for; ValueError where it cannot be shared out."""
+        found: dict[str, Value] = {}
+        for option, multiple in self.sets.items():
+            if multiple == 1:
+                found[option] = value
+                continue
+            try:
+                product = multiple * Fraction(str(value))
+            except ValueError as error:
+                raise ValueError(f"{self.name}={value}: a number is expected") from error
+            if product.denominator != 1 or product < 1:
+                raise ValueError(
+                    f"{self.name}={value}: {option} would be {float(product):g}, "
+                    "and must be a whole number from 1 on"
+                )
+            found[option] = int(product)
+        return found
+
+    def value_of(self, options: dict[str, Any]) -> str | None:
+        """The key of the value which options have been made with; None where there is none."""
+        found = set()
+        for option, multiple in self.sets.items():
+            if option not in options:
+                return None
+            value = options[option]
+            try:
+                found.add(paper.key(value if multiple == 1 else Fraction(str(value)) / multiple))
+            except ValueError:
+                return None
+        return found.pop() if len(found) == 1 else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """Cells that share a config: all combinations of the factors' values."""
+
+    name: str
+    config: str
+    cell: str
+    factors: tuple[Factor, ...]
+    options: dict[str, Value]
+    settings: dict[str, dict[str, dict[str, Value]]]
+    score: dict[str, str] | None
+    vocabulary: int | None
+    planned_updates: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a panel's cells become one of the paper's tables; see fairseq_deepnet.report.tables."""
+
+    paper: str
+    panel: str
+    rows: str
+    columns: str
+    measure: str
+    split: str | None = None
+    fit: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """A whole definition."""
+
+    name: str
+    title: str
+    panels: tuple[Panel, ...]
+    layouts: tuple[Layout, ...]
+
+    def panel(self, name: str) -> Panel:
+        """A panel by its name."""
+        return next(panel for panel in self.panels if panel.name == name)
+
+
+def find_sweep(name: str, folder: Path = FOLDER) -> Path:
+    """The file of a sweep given as a path, a name in configs/sweeps/, or another name of it."""
+    for candidate in (Path(name), folder / name, folder / f"{name}.yaml"):
+        if candidate.is_file():
+            return candidate
+    known = {}
+    for path in sorted(folder.glob("*.yaml")):
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for other in [path.stem, *(content or {}).get("also", [])]:
+            known[other] = path
+    if name in known:
+        return known[name]
+    there = ", ".join(known) or "none"
+    raise FileNotFoundError(f"no sweep {name!r}: not a file, and configs/sweeps/ holds {there}")
+
+
+def load_sweep(name: str, folder: Path = FOLDER) -> Sweep:
+    """Read and check a definition; ValueError names the file and the key that is wrong."""
+    path = find_sweep(name, folder)
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        detail = " ".join(str(error).split())
+        raise ValueError(f"{path}: not a valid sweep: {detail}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: a sweep is a mapping of keys, see configs/sweeps/table1.yaml")
+    try:
+        return _sweep(path.stem, content)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _known(content: dict[str, Any], allowed: set[str], place: str) -> None:
+    for key in content:
+        if key not in allowed:
+            raise ValueError(f"{place}unknown key {key!r}; known are {', '.join(sorted(allowed))}")
+
+
+def _sweep(name: str, content: dict[str, Any]) -> Sweep:
+    _known(content, _TOP | _PANEL, "")
+    common = {key: value for key, value in content.items() if key in _PANEL}
+    parts = content.get("panels") or {MAIN: {}}
+    panels = tuple(_panel(part, common, own or {}) for part, own in parts.items())
+    layouts = tuple(_layout(item, panels) for item in content.get("tables") or [])
+    return Sweep(name, str(content.get("title", name)), panels, layouts)
+
+
+def _panel(name: str, common: dict[str, Any], own: dict[str, Any]) -> Panel:
+    place = "" if name == MAIN else f"panels: {name}: "
+    _known(own, _PANEL, place)
+    content = common | own
+    for key in ("config", "cell", "factors"):
+        if key not in content:
+            raise ValueError(f"{place}{key} is missing")
+    factors = tuple(_factor(key, value, place) for key, value in content["factors"].items())
+    names = {factor.name for factor in factors}
+    settings = content.get("settings") or {}
+    for factor in settings:
+        if factor not in names:
+            raise ValueError(f"{place}settings: there is no factor {factor!r}")
+    score = content.get("score", {})
+    return Panel(
+        name=str(name),
+        config=str(content["config"]),
+        cell=str(content["cell"]),
+        factors=factors,
+        options={**common.get("options", {}), **own.get("options", {})},
+        settings={
+            factor: {paper.key(value): dict(options) for value, options in by_value.items()}
+            for factor, by_value in settings.items()
+        },
+        score=None if score is False else {key: str(value) for key, value in score.items()},
+        vocabulary=content.get("vocabulary"),
+        planned_updates=content.get("planned-updates"),
+    )
+
+
+def _factor(name: str, content: dict[str, Any], place: str) -> Factor:
+    place = f"{place}factors: {name}: "
+    _known(content, _FACTOR, place)
+    sets = content.get("set")
+    if isinstance(sets, str):
+        sets = [sets]
+    if not sets or not isinstance(sets, list | dict):
+        raise ValueError(f"{place}set: an option, a list of options, or option: multiple")
+    multiples = sets if isinstance(sets, dict) else dict.fromkeys(sets, 1)
+    if ("values" in content) == ("schemes" in content):
+        raise ValueError(f"{place}either values or schemes is expected")
+    values = content.get("values") or _schemes(content["schemes"], bool(content.get("others")))
+    return Factor(
+        name,
+        {option: Fraction(str(multiple)) for option, multiple in multiples.items()},
+        tuple(values),
+        tuple(content.get("tiny") or values),
+    )
+
+
+def _schemes(table: str, others: bool) -> list[str]:
+    """The registered schemes that a published table lists, in its order; then the others."""
+    from fairseq_deepnet.schemes import SCHEMES
+
+    published = paper.table(table)
+    listed = [name for name in published.rows if name in SCHEMES]
+    return listed + [name for name in SCHEMES if others and name not in listed]
+
+
+def _layout(content: dict[str, Any], panels: tuple[Panel, ...]) -> Layout:
+    _known(content, _TABLE, "tables: ")
+    layout = Layout(**({"panel": panels[0].name} | content))
+    paper.table(layout.paper)
+    if layout.panel not in {panel.name for panel in panels}:
+        raise ValueError(f"tables: {layout.paper}: there is no panel {layout.panel!r}")
+    if layout.measure not in MEASURES:
+        known = ", ".join(MEASURES)
+        raise ValueError(f"tables: measure {layout.measure!r} is unknown; known are {known}")
+    return layout
