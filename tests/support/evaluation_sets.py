@@ -1,0 +1,65 @@
+"""Published test sets in small, in the true layout of their archives."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+SENTENCES = {
+    "de": ["Zwei Hunde spielen im Schnee.", "Ein Mann liest ein Buch.", "Das ist \u2028 alles."],
+    "en": ["Two dogs play in the snow.", "A man reads a book.", "That is all."],
+    "fr": ["Deux chiens jouent dans la neige.", "Un homme lit un livre.", "C'est tout."],
+    "zh": ["两只狗在雪中玩耍。", "一个男人在看书。", "就这些。"],
+}
+FLORES = {"de": "deu", "en": "eng", "fr": "fra", "zh": "zho_simpl"}
+
+
+def _write(path: Path, lines: Sequence[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def flores101(folder: Path, sentences: Mapping[str, Sequence[str]] = SENTENCES) -> Path:
+    """flores101_dataset/devtest/deu.devtest and so on, with a dev part that is something else."""
+    top = folder / "flores101_dataset"
+    for code, lines in sentences.items():
+        _write(top / "devtest" / f"{FLORES[code]}.devtest", lines)
+        _write(top / "dev" / f"{FLORES[code]}.dev", ["not this"])
+    return top
+
+
+def opus100(folder: Path) -> Path:
+    """opus-100-corpus/v1.0/zero-shot/de-fr/opus.de-fr-test.de and so on, of de, fr and zh."""
+    top = folder / "opus-100-corpus" / "v1.0" / "zero-shot"
+    for one, other in (("de", "fr"), ("de", "zh"), ("fr", "zh")):
+        for side in (one, other):
+            name = f"opus.{one}-{other}-test.{side}"
+            _write(top / f"{one}-{other}" / name, [f"{one}-{other}", *SENTENCES[side]])
+    return folder / "opus-100-corpus"
+
+
+def ted(folder: Path) -> Path:
+    """all_talks_test.tsv with its marks of missing text, and tokenised as it is published."""
+    rows = [
+        ["talk_name", "en", "es", "fr", "zh-cn", "de"],
+        [
+            "t1",
+            "Thank you , Chris .",
+            "__NULL__",
+            "Merci , Chris .",
+            "谢谢 你 。",
+            "Danke , Chris .",
+        ],
+        ["t1", '" It &apos;s good , "', "x", "_ _ NULL _ _", "很 好", "Das ist gut ."],
+        ["t2", "No .", "x", "Non .", "__NULL__", ""],
+    ]
+    _write(folder / "all_talks_test.tsv", ["\t".join(row) for row in rows])
+    return folder
+
+
+def pack(folder: Path, archive: Path) -> Path:
+    """A .tar.gz of a folder under its own name."""
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, folder.name)
+    return archive

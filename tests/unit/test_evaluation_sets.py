@@ -1,0 +1,204 @@
+"""The sets of the paper's table 3: their sizes, and their published layouts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import sacrebleu
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.corpora.text import read_lines
+from fairseq_deepnet.evaluation_sets import definition, directions, make, sets
+from tests.support.evaluation_sets import SENTENCES, flores101, opus100, pack, ted
+
+
+def text(folder: Path, name: str) -> list[str]:
+    return list(read_lines(folder / name))
+
+
+@pytest.mark.parametrize(
+    ("name", "languages", "count"),
+    [("flores101", 87, 7482), ("ted28", 28, 756), ("opus30", 6, 30), ("wmt10", 10, 18)],
+)
+def test_sets_have_the_sizes_of_the_paper(name: str, languages: int, count: int) -> None:
+    content = definition(name)
+    assert len(content["languages"]) == languages
+    assert len(directions(content, content["languages"])) == count == content["directions"]
+
+
+def test_sets_are_listed_and_an_unknown_one_is_refused() -> None:
+    assert sets() == ["flores101", "opus30", "ted28", "wmt10"]
+    with pytest.raises(ValueError, match="no evaluation set 'iwslt'; choose from flores101"):
+        definition("iwslt")
+
+
+def test_wmt_test_sets_are_sacrebleus_and_of_the_years_that_the_paper_cites() -> None:
+    test_sets = definition("wmt10")["test_sets"]
+    assert {name[3:] for name in test_sets.values()} == {"14", "17", "18", "19"}
+    for code, name in test_sets.items():
+        assert {f"en-{code}", f"{code}-en"} <= set(sacrebleu.DATASETS[name].langpairs)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_flores_is_read_from_its_layout_in_the_codes_of_the_model(
+    tmp_path: Path, packed: bool
+) -> None:
+    raw = flores101(tmp_path)
+    if packed:
+        raw = pack(raw, tmp_path / "flores101_dataset.tar.gz")
+    out = tmp_path / "out"
+    facts = make("flores101", raw, out, model=["fra", "de", "zho_simpl", "xx", "yi"])
+    pairs = ["de-fra", "fra-de", "de-zho_simpl", "zho_simpl-de", "fra-zho_simpl", "zho_simpl-fra"]
+    assert facts["lines"] == dict.fromkeys(pairs, 3)
+    assert (facts["directions"], facts["of"], facts["tokenizer"]) == (6, 7482, "flores101")
+    assert text(out, "flores101.de-fra.de") == SENTENCES["de"]
+    assert text(out, "flores101.de-fra.fra") == SENTENCES["fr"]
+    assert text(out, "flores101.fra-zho_simpl.fra") == SENTENCES["fr"]
+    assert text(out, "flores101.fra-zho_simpl.zho_simpl") == SENTENCES["zh"]
+    links = [path.name for path in out.iterdir() if path.is_symlink()]
+    assert len(links) == 3  # six sides, three texts
+    assert text(out, "directions.txt") == sorted(facts["lines"])
+    assert text(out, "pairs.tsv")[0].split("\t") == ["flores101", "de", "fra", "flores101.de-fra"]
+    assert json.loads((out / "evaluation.json").read_text()) == facts
+
+
+def test_codes_of_m2m_100_can_be_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="lacks 83 of 87 files"):
+        make("flores101", flores101(tmp_path), tmp_path / "out", naming="m2m100")
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_ted_is_detokenised_and_pairs_have_what_both_languages_have(tmp_path: Path) -> None:
+    pytest.importorskip("sacremoses", reason="needs the extra moses")
+    out = tmp_path / "out"
+    facts = make("ted28", ted(tmp_path), out, model=["en", "fr", "zh", "de"])
+    assert facts["lines"]["en-fr"] == facts["lines"]["fr-en"] == 2
+    assert facts["lines"]["en-zh"] == facts["lines"]["de-zh"] == 2
+    assert facts["lines"]["fr-zh"] == 1
+    assert text(out, "ted28.en-fr.en") == ["Thank you, Chris.", "No."]
+    assert text(out, "ted28.en-fr.fr") == ["Merci, Chris.", "Non."]
+    assert text(out, "ted28.en-zh.en")[1].startswith("\"It's good")
+    assert text(out, "ted28.en-zh.zh") == ["谢谢你。", "很好"]
+    assert facts["tokenizer"] is None
+
+
+def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("sacremoses", reason="needs the extra moses")
+    with pytest.raises(ValueError, match=r"all_talks_test.tsv has no column sv"):
+        make("ted28", ted(tmp_path), tmp_path / "out", model=["en", "sv"])
+
+
+def test_the_zero_shot_pairs_of_opus_100_serve_both_directions(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    facts = make("opus30", opus100(tmp_path), out, model=["de", "en", "fr", "zh"])
+    assert set(facts["lines"]) == {"de-fr", "fr-de", "de-zh", "zh-de", "fr-zh", "zh-fr"}
+    assert text(out, "opus30.de-zh.zh") == ["de-zh", *SENTENCES["zh"]]
+
+
+def sacrebleu_cache(folder: Path, name: str, sides: dict[str, tuple[list[str], list[str]]]) -> str:
+    """SACREBLEU/NAME/NAME.en-de.{src,ref,...}, as sacreBLEU unpacks a test set."""
+    top = folder / name
+    top.mkdir(parents=True)
+    for pair, (source, reference) in sides.items():
+        for field in sacrebleu.DATASETS[name].fieldnames(pair):
+            lines = {"src": source, "ref": reference}.get(field.split(":")[0], ["x"] * len(source))
+            path = top / f"{name}.{pair}.{field.replace(':', '-')}"
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(top)
+
+
+def test_wmt_is_taken_from_sacrebleus_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """newstest2014 is one text for both directions; newstest2019 has its own for each."""
+    en, fr, zh = (SENTENCES[code] for code in ("en", "fr", "zh"))
+    cache = {
+        "wmt14": {"en-fr": (en, fr), "fr-en": (fr, en)},
+        "wmt19": {"en-zh": (en, zh), "zh-en": (["好。"], ["Yes."])},
+    }
+    for name, sides in cache.items():
+        place = sacrebleu_cache(tmp_path / "sacrebleu", name, sides)
+        monkeypatch.setattr(sacrebleu.DATASETS[name], "_outdir", place)
+    facts = make("wmt10", None, tmp_path / "out", model=["zh", "en", "fr"])
+    assert facts["lines"] == {"en-fr": 3, "fr-en": 3, "en-zh": 3, "zh-en": 1}
+    out = tmp_path / "out"
+    assert text(out, "wmt10.en-fr.fr") == fr
+    assert not (out / "wmt10.fr-en.fr").exists()
+    assert text(out, "wmt10.en-zh.zh") == zh
+    assert text(out, "wmt10.zh-en.zh") == ["好。"]
+
+
+def test_wmt_without_a_network_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_network(*arguments: object, **options: object) -> None:
+        raise OSError("Network is unreachable")
+
+    test_set = sacrebleu.DATASETS["wmt14"]
+    monkeypatch.setattr(test_set, "_outdir", str(tmp_path / "none"))
+    monkeypatch.setattr(test_set, "process_to_text", no_network)
+    with pytest.raises(ValueError, match=r"cannot read or fetch wmt14 en-fr .*SACREBLEU=FOLDER"):
+        make("wmt10", None, tmp_path / "out", model=["en", "fr"])
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_second_call_does_nothing_and_another_set_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw, out = flores101(tmp_path), tmp_path / "out"
+    first = make("flores101", raw, out, model=["de", "en"])
+    before = (out / "evaluation.json").stat().st_mtime_ns
+    assert make("flores101", raw, out, model=["de", "en"]) == first
+    assert "is there already" in capsys.readouterr().err
+    assert (out / "evaluation.json").stat().st_mtime_ns == before
+    with pytest.raises(ValueError, match="exists and holds something else"):
+        make("flores101", raw, out, model=["de", "fr"])
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "model", "message"),
+    [
+        ("flores101", None, ["de", "en"], "needs RAW.*scripts/download.sh flores101"),
+        ("flores101", "absent", ["de", "en"], "there is no folder or archive"),
+        ("flores101", "flores101_dataset", ["de", "yi"], "the model knows no two languages"),
+        ("wmt10", None, ["de", "fr"], "the model knows no two languages"),
+        ("ted28", "flores101_dataset", ["de", "en"], r"lacks 1 of 1 files, .*all_talks_test.tsv"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(
+    tmp_path: Path, name: str, raw: str | None, model: list[str], message: str
+) -> None:
+    flores101(tmp_path)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        make(name, tmp_path / raw if raw else None, tmp_path / "out", model)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_sides_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    raw = flores101(tmp_path, {"de": SENTENCES["de"], "en": SENTENCES["en"][:2]})
+    with pytest.raises(ValueError, match="Flores-101 de-en has 3 and 2 lines"):
+        make("flores101", raw, tmp_path / "out", model=["de", "en"])
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_half_an_archive_is_refused(tmp_path: Path) -> None:
+    archive = pack(flores101(tmp_path), tmp_path / "flores101_dataset.tar.gz")
+    archive.write_bytes(archive.read_bytes()[:200])
+    with pytest.raises(ValueError, match="is no whole archive"):
+        make("flores101", archive, tmp_path / "out", model=["de", "en"])
+
+
+def test_deepnet_evaluation_set_says_how_much_of_the_set_can_be_scored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    record = {"languages": ["de", "en", "fr"], "directions": {}, "lines": {}}
+    (data / "corpus.json").write_text(json.dumps(record))
+    words = ["--raw", str(flores101(tmp_path)), "--data", str(data)]
+    assert cli.main(["evaluation-set", "flores101", *words, "--output", str(tmp_path / "o")]) == 0
+    assert capsys.readouterr().out.startswith("flores101: 6 of 7,482 directions, 18 lines")
+    assert cli.main(["evaluation-set", "flores", *words, "--output", str(tmp_path / "p")]) == 2
+    assert "no evaluation set 'flores'" in capsys.readouterr().err
