@@ -8,14 +8,23 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet import fairseq_options, launch, scoring, translation
+from fairseq_deepnet import (
+    directions_report,
+    fairseq_options,
+    launch,
+    many_directions,
+    scoring,
+    translation,
+)
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.checkpoints.average import average_checkpoints, last_checkpoints
 from fairseq_deepnet.configs import load_config
+from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.corpora.text import read_lines
 from fairseq_deepnet.provenance import (
     ROOT,
@@ -80,7 +89,7 @@ def choose_model(target: Path, average: int) -> Model:
     )
 
 
-def find_data(model: Model, given: Path | None) -> Path:
+def find_data(model: Model, given: Path | None) -> DataFolder:
     """The data folder: as given, as the run recorded it, or as the checkpoint remembers it."""
     if given is not None:
         data = inside_project(given)
@@ -90,24 +99,13 @@ def find_data(model: Model, given: Path | None) -> Path:
         task = (load_checkpoint(model.sources[-1]).get("cfg") or {}).get("task") or {}
         values = task if isinstance(task, dict) else vars(task)
         data = Path(str(values.get("data", "")).split(os.pathsep)[0])
-    if not (data / "corpus.json").is_file():
-        raise FileNotFoundError(
-            f"{data} is no complete data folder of scripts/preprocess*.sh: it has no corpus.json; "
-            "set DATA=FOLDER"
-        )
-    return data
+    return DataFolder.open(data)
 
 
-def subword_model(data: Path) -> Path:
-    """The sentencepiece model of the target side."""
-    target = json.loads((data / "corpus.json").read_text(encoding="utf-8"))["target"]
-    own = data / f"spm.{target}.model"
-    return own if own.is_file() else data / "spm.model"
-
-
-def what_scores_depend_on(data: Path, split: str) -> list[Path]:
-    """The files of a data folder that a score of this split follows from."""
-    return [*sorted((data / "text").glob(f"{split}.*")), subword_model(data)]
+def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
+    """The files of a data folder of one pair that a score of this split follows from."""
+    target = data.languages[1]
+    return [*sorted((data.path / "text").glob(f"{split}.*")), data.subword_model(target)]
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
@@ -128,14 +126,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=4000, help="source tokens a batch (4000)")
     parser.add_argument("--gpus", default="all", help="GPUs to use; 0 is the CPU (all visible)")
     parser.add_argument("--processes", type=int, help="processes on the CPU (one a core)")
+    parser.add_argument("--directions", default="", help="of many: only these, as in de-en,en-de")
+    parser.add_argument(
+        "--text",
+        type=Path,
+        help="translate this folder's SPLIT.A-B.A and score against SPLIT.A-B.B",
+    )
+    parser.add_argument("--tokenizer", help="BLEU's tokenizer for --text (by target language)")
     parser.add_argument("--output", type=Path, help="folder of the scores (scores/ in the run)")
 
 
-def request(args: argparse.Namespace, model: Model, data: Path) -> dict[str, Any]:
+def request(args: argparse.Namespace, model: Model, files: Sequence[Path]) -> dict[str, Any]:
     """All that decides the scores; where it is as recorded, there is nothing to do."""
     return {
         "checkpoints": [fingerprint(path) for path in model.sources],
-        "data": {path.name: sha256(path) for path in what_scores_depend_on(data, args.split)},
+        "data": {path.name: sha256(path) for path in files},
         "split": args.split,
         "beam": args.beam,
         "lenpen": args.lenpen,
@@ -150,17 +155,21 @@ def run(args: argparse.Namespace) -> int:
         print(f"newest run: {shown(args.target)}", file=sys.stderr)
     model = choose_model(args.target, args.average)
     data = find_data(model, args.data)
+    if data.is_multilingual or args.text:
+        return run_many(args, model, data)
+    if args.directions:
+        raise ValueError(f"{shown(data.path)} holds one direction; leave --directions out")
     folder = args.output or (model.run or model.path.resolve().parent) / "scores"
     name = f"{args.split}.{model.path.stem}.beam{args.beam}.lenpen{args.lenpen:g}"
     record = folder / f"{name}.json"
-    wanted = request(args, model, data)
+    wanted = request(args, model, what_scores_depend_on(data, args.split))
     if record.is_file():
         recorded = json.loads(record.read_text(encoding="utf-8"))
         if recorded.get("request") == wanted and (folder / f"{name}.txt").is_file():
             print(f"already scored: {shown(record)}", file=sys.stderr)
             print(scoring.describe(recorded, recorded["what"]))
             return 0
-    print(f"model {shown(model.path)}, data {shown(data)}, {args.split} set", file=sys.stderr)
+    print(f"model {shown(model.path)}, data {shown(data.path)}, {args.split} set", file=sys.stderr)
     scores, hypotheses = evaluate(args, model, data)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / f"{name}.txt", "".join(f"{line}\n" for line in hypotheses))
@@ -171,14 +180,48 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
+    """Score every direction of a split, or of a folder of text; a table on standard output."""
+    import torch
+
+    folder = args.output or (model.run or model.path.resolve().parent) / "scores"
+    out = folder / f"{args.split}.{model.path.stem}.beam{args.beam}.lenpen{args.lenpen:g}"
+    if model.sources != [model.path]:
+        average_checkpoints(model.sources, model.path)
+    files = [data.subword_model(language) for language in data.languages]
+    wanted = request(args, model, files)
+    only = [name for name in args.directions.split(",") if name]
+    if args.text:
+        jobs = many_directions.jobs_of_text(
+            data, args.text, args.split, out, wanted, only, args.tokenizer
+        )
+    else:
+        jobs = many_directions.jobs_of_folder(data, args.split, out, wanted, only)
+    gpus = launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
+    processes = args.processes or gpus or _cores()
+    options = ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]
+    options += ["--max-tokens", str(args.batch), *args.extra]
+    threads = max(1, _cores() // processes)
+    engine = many_directions.Engine(model.path, data.path, tuple(options), threads)
+    print(
+        f"model {shown(model.path)}, {len(jobs)} directions of {args.split}, {processes} at a time",
+        file=sys.stderr,
+    )
+    many_directions.translate_all(jobs, engine, processes, gpus)
+    lines = data.record["lines"]["train"]
+    training = lines if isinstance(lines, dict) else {Direction(*data.languages).pair: lines}
+    print(directions_report.summarise(out, [str(job.direction) for job in jobs], training))
+    return 0
+
+
 def evaluate(
-    args: argparse.Namespace, model: Model, data: Path
+    args: argparse.Namespace, model: Model, data: DataFolder
 ) -> tuple[dict[str, Any], list[str]]:
     """Translate and score; returns the scores with what they are of, and the hypotheses."""
     import torch
 
-    corpus = json.loads((data / "corpus.json").read_text(encoding="utf-8"))
-    reference_file = data / "text" / f"{args.split}.{corpus['target']}"
+    direction = Direction(*data.languages)
+    reference_file = data.text(args.split, direction, direction.target)
     references = list(read_lines(reference_file))
     if model.sources != [model.path]:
         average_checkpoints(model.sources, model.path)
@@ -186,9 +229,9 @@ def evaluate(
     gpus = launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
     processes = gpus or args.processes or _cores()
     processes = min(processes, max(1, len(references)))
-    arguments = [str(data.resolve()), "--path", str(model.path.resolve())]
+    arguments = [str(data.path.resolve()), "--path", str(model.path.resolve())]
     arguments += ["--user-dir", fairseq_options.user_dir(), "--gen-subset", args.split]
-    arguments += ["--source-lang", corpus["source"], "--target-lang", corpus["target"]]
+    arguments += ["--source-lang", direction.source, "--target-lang", direction.target]
     arguments += ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]
     arguments += ["--max-tokens", str(args.batch), "--log-format", "none"]
     if processes > 1:
@@ -199,8 +242,8 @@ def evaluate(
     threads = 1 if processes > 1 else _cores()
     pieces = translation.generate(arguments, processes, gpus, len(references), threads)
     seconds = round(time.monotonic() - started, 1)
-    hypotheses = translation.detokenise(pieces, subword_model(data))
-    scores = scoring.score(hypotheses, references)
+    hypotheses = data.decode(pieces, direction.target)
+    scores = scoring.score(hypotheses, references, target_language=direction.target)
     what = (
         f"{args.split}, {len(references):,} sentences, {shown(model.path)} (update {updates:,}), "
         f"beam {args.beam}, lenpen {args.lenpen:g}"

@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 CHOOSING: Final = ("arch", "task", "criterion", "optimizer", "lr-scheduler")
 """Options that decide which other options there are."""
@@ -66,6 +66,19 @@ def parse_training(arguments: Sequence[str]) -> argparse.Namespace:
 
     parser = _new_parser()
     return options.parse_args_and_arch(parser, ["--user-dir", user_dir(), *arguments])
+
+
+def parse_generation(arguments: Sequence[str]) -> Any:
+    """fairseq-generate's configuration for `arguments`. Raises ValueError where it would exit."""
+    from fairseq import options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    for noisy in ("fairseq.utils", "hydra"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    parser = options.get_generation_parser()
+    parser.error = _refuse  # type: ignore[method-assign]
+    words = ["--user-dir", user_dir(), *arguments]
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, words))
 
 
 def count_parameters(args: argparse.Namespace) -> int | None:

@@ -9,9 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from fairseq_deepnet.corpora.subwords import decode_line, load_model
 from fairseq_deepnet.progress import Counter
 
 _HYPOTHESIS = re.compile(r"H-(\d+)\t\S+\t(.*)")
@@ -39,12 +37,6 @@ def in_corpus_order(found: Sequence[tuple[int, str]], sentences: int) -> list[st
             listed = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
             raise ValueError(f"fairseq-generate gave {trouble} {len(numbers)} sentences: {listed}")
     return [by_id[number] for number in range(sentences)]
-
-
-def detokenise(pieces: Sequence[str], model: Path) -> list[str]:
-    """Text from lines of space-separated subwords, by the sentencepiece model that made them."""
-    processor = load_model(model)
-    return [decode_line(processor, line) for line in pieces]
 
 
 class _Shard:

@@ -6,9 +6,13 @@
 # Input: a run folder or a checkpoint, stock fairseq models included; without one, the newest run in
 # runs/. The reference is the raw text in the data folder (DATA/text/SPLIT.TARGET).
 #
+# A multilingual model is scored in all directions that the data folder has text of, zero-shot ones
+# included: several at a time, and those that are done are not done again.
+#
 # Output: one readable line on standard output; in scores/ of the run NAME.json (scores, signatures,
 # model, settings, versions) and NAME.txt (hypotheses, detokenised, in corpus order). Fails if any
-# sentence has no translation. A model that is already scored is not translated with again.
+# sentence has no translation. A model that is already scored is not translated with again. Of many
+# directions: a table, and scores/NAME/ with a JSON and the hypotheses of each, table.md, table.csv, summary.json.
 #
 # Variables (with defaults):
 #   DATA        data folder (the one recorded in the run or the checkpoint)
@@ -19,6 +23,9 @@
 #   GPUS        number of GPUs; 0 translates on the CPU (all that are visible)
 #   PROCESSES   on the CPU: processes that share the sentences (one a core)
 #   BATCH       source tokens a batch (4000)
+#   DIRECTIONS  of a multilingual model: only these, as in de-en,en-de (all)
+#   TEXT        folder of other text with SPLIT.A-B.A and SPLIT.A-B.B, raw (the data folder's text)
+#   TOKENIZER   sacreBLEU's tokenizer for TEXT, such as flores101 (chosen by the target language)
 #   OUT         folder for scores and hypotheses (scores/ in the run, or beside the checkpoint)
 #   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
 #
@@ -43,6 +50,9 @@ done
 [[ -z ${LENPEN:-} ]] || arguments+=(--lenpen "$LENPEN")
 [[ -z ${GPUS:-} ]] || arguments+=(--gpus "$GPUS")
 [[ -z ${DATA:-} ]] || arguments+=(--data "$DATA")
+[[ -z ${DIRECTIONS:-} ]] || arguments+=(--directions "$DIRECTIONS")
+[[ -z ${TEXT:-} ]] || arguments+=(--text "$TEXT")
+[[ -z ${TOKENIZER:-} ]] || arguments+=(--tokenizer "$TOKENIZER")
 [[ -z ${OUT:-} ]] || arguments+=(--output "$OUT")
 activate_environment
 if [[ $# -gt 0 ]]; then

@@ -1,0 +1,152 @@
+"""Many language pairs through the real scripts: raw text, training, every direction scored."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from fairseq_deepnet.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.translator import Translator
+from tests.support.runs import SENTENCES, TINY
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = {"GPUS": "0", "THREADS": "1", "PROCESSES": "2", "DEEPNET_SKIP_SETUP": "1"}
+
+
+def script(name: str, *arguments: str, **variables: object) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | CPU | {"PATH": path} | {k: str(v) for k, v in variables.items()}
+    done = subprocess.run(
+        ["bash", str(ROOT / "scripts" / name), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model trained for two updates on en-xx and en-yy; xx-yy is zero-shot."""
+    place = tmp_path_factory.mktemp("multilingual")
+    sides = {
+        "en": SENTENCES * 8,
+        "xx": [line.upper() for line in SENTENCES * 8],
+        "yy": [" ".join(reversed(line.split())) for line in SENTENCES * 8],
+    }
+    rows = []
+    for language, lines in sides.items():
+        (place / f"text.{language}").write_text("".join(f"{line}\n" for line in lines))
+    for pair in ("en\txx", "en\tyy"):
+        rows += [f"{split}\t{pair}\t{place}/text" for split in ("train", "valid", "test")]
+    rows.append(f"test\txx\tyy\t{place}/text")
+    (place / "pairs.tsv").write_text("".join(f"{row}\n" for row in rows))
+    data = place / "data"
+    script(
+        "preprocess_multilingual.sh", TABLE=place / "pairs.tsv", OUT=data, VOCAB_SIZE=70, WORKERS=1
+    )
+    options = [*TINY, "--max-update", "2", "--total-num-update", "2", "--warmup-updates", "1"]
+    options += ["--num-workers", "0"]
+    script("train.sh", "multi30k_multilingual", *options, DATA=data, RUN=place / "run")
+    return place / "run"
+
+
+def test_the_checkpoint_knows_its_language_tokens(run: Path) -> None:
+    state = torch.load(run / "checkpoints" / "checkpoint_last.pt", weights_only=True)
+    data = DataFolder.open(run.parent / "data")
+    entries = 4 + (data.path / "dict.txt").read_text().count("\n") + len(data.languages)
+    assert len(state["model"]["encoder.embed_tokens.weight"]) == entries
+    assert state["cfg"]["task"].encoder_langtok == "tgt"
+
+
+def test_every_direction_is_scored_once(run: Path) -> None:
+    first = script("eval_bleu.sh", str(run), "--", "--max-len-b", "8")
+    folder = run / "scores" / "test.checkpoint_best.beam5.lenpen1"
+    records = {path.stem: json.loads(path.read_text()) for path in folder.glob("*-*.json")}
+    assert sorted(records) == ["en-xx", "en-yy", "xx-en", "xx-yy", "yy-en", "yy-xx"]
+    for name, record in records.items():
+        assert record["zero_shot"] == (name in ("xx-yy", "yy-xx"))
+        assert record["lines"] == 32
+        assert (folder / f"{name}.txt").read_text().count("\n") == 32
+    for text in ("zero-shot", "xx"):
+        assert text in first.stdout
+    assert (folder / "table.md").is_file()
+    (folder / "xx-yy.json").unlink()
+    again = script("eval_bleu.sh", str(run), "--", "--max-len-b", "8")
+    assert "5 of 6 directions are scored already" in again.stderr
+    assert "6/6 xx-yy" in again.stderr
+    assert again.stdout == first.stdout
+
+
+def test_other_text_is_scored_by_the_tokenizer_asked_for(run: Path, tmp_path: Path) -> None:
+    for language in ("en", "yy"):
+        (tmp_path / f"news.en-yy.{language}").write_text("a man\ntwo dogs\n")
+    script(
+        "eval_bleu.sh",
+        str(run),
+        "--max-len-b",
+        "8",
+        TEXT=tmp_path,
+        SPLIT="news",
+        TOKENIZER="char",
+        DIRECTIONS="yy-en",
+        OUT=tmp_path / "scores",
+    )
+    (found,) = (tmp_path / "scores").glob("*/yy-en.json")
+    record = json.loads(found.read_text())
+    assert "tok:char" in record["bleu_signature"]
+    assert record["lines"] == 2
+
+
+def test_the_target_language_changes_what_the_model_reads(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = DataFolder.open(run.parent / "data")
+    checkpoint = run / "checkpoints" / "checkpoint_last.pt"
+    translator = Translator(checkpoint, folder, ["--beam", "1", "--max-len-b", "5"], cpu=True)
+    encoder = translator.models[0].encoder
+    seen: list[list[int]] = []
+    forward = encoder.forward
+
+    def watched(src_tokens: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        seen.append(src_tokens[0].tolist())
+        return forward(src_tokens, *rest, **options)
+
+    monkeypatch.setattr(encoder, "forward", watched)
+    for name in ("en-xx", "en-yy"):
+        translator.translate(["A dog runs."], Direction.parse(name))
+    symbols = [translator.task.source_dictionary[line[0]] for line in seen]
+    assert symbols == ["__xx__", "__yy__"]
+    assert seen[0][1:] == seen[1][1:]
+
+
+def test_a_bilingual_config_and_a_folder_of_many_pairs_are_refused(run: Path) -> None:
+    done = subprocess.run(
+        ["bash", str(ROOT / "scripts" / "train.sh"), "multi30k"],
+        env=os.environ | CPU | {"DATA": str(run.parent / "data"), "RUN": str(run.parent / "other")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert (
+        "holds many language pairs, and config multi30k trains on one language pair" in done.stderr
+    )
+    assert not (run.parent / "other").exists()
+
+
+def test_the_config_of_the_run_repeats_it(run: Path) -> None:
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["task"] == "translation_multi_simple_epoch"
+    assert "lang-pairs" not in config  # the data folder says what there is
+    command = (run / "command.txt").read_text()
+    assert "--lang-pairs en-xx,en-yy,xx-en,yy-en" in command
