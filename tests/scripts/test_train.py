@@ -105,6 +105,9 @@ def test_the_exit_status_of_fairseq_train_is_the_scripts(
         (["multi30k"], {"NODES": "x"}, "NODES is 'x'"),
         (["multi30k"], {"THREADS": "x"}, "THREADS is 'x'"),
         (["multi30k"], {"RESUME": "yes"}, "RESUME is 'yes'"),
+        (["multi30k"], {"DRY_RUN": "yes"}, "DRY_RUN is 'yes'"),
+        (["multi30k"], {"NODE_RANK": "first"}, "NODE_RANK is 'first'"),
+        (["multi30k"], {"NODE_TIMEOUT": "0"}, "NODE_TIMEOUT is '0'"),
         (["multi30k", "--max-token", "5"], {}, "no such option; did you mean max-tokens"),
     ],
 )
@@ -169,48 +172,3 @@ def wait_for(path: Path, seconds: float = 90) -> None:
     while not path.exists():
         assert time.monotonic() < limit, f"{path} never came"
         time.sleep(0.1)
-
-
-def test_the_multi30k_recipe_makes_missing_data_and_passes_depth_and_scheme_on(
-    fake_bin: FakeBin, tmp_path: Path, data: Path
-) -> None:
-    # stands for scripts/preprocess_multi30k.sh, which `bash` would run
-    made = tmp_path / "made"
-    fake_bin.add(
-        "bash",
-        f'if [[ $1 == */preprocess_multi30k.sh ]]; then cp -r {data} "$OUT"; exit; fi\n'
-        'exec /bin/bash "$@"',
-    )
-    fake_bin.add("fairseq-train")
-    result = subprocess.run(
-        ["/bin/bash", str(ROOT / "scripts" / "train_multi30k.sh"), "--max-update", "5"],
-        env={
-            **os.environ,
-            **{"DEEPNET_SKIP_SETUP": "1", "PATH": fake_bin.path(), "OMP_NUM_THREADS": "1"},
-            **{"RUN": str(tmp_path / "run"), "DATA": str(made), "GPUS": "0"},
-            **{"DEPTH": "3", "SCHEME": "pre-ln"},
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    (call,) = fake_bin.calls("fairseq-train")
-    assert call[0] == str(made)
-    assert (option(call, "--encoder-layers"), option(call, "--decoder-layers")) == ("3", "3")
-    assert option(call, "--residual-scheme") == "pre-ln"
-    assert option(call, "--max-update") == "5"
-
-
-def test_the_wmt17_recipe_says_what_is_missing_and_how_to_make_it(tmp_path: Path) -> None:
-    result = run_script("train_wmt17.sh", env={"DATA": str(tmp_path / "none")})
-    assert result.returncode == 2
-    for part in ("europarl-v7", "newstest2014", "bash scripts/preprocess.sh", "set DATA=FOLDER"):
-        assert part in result.stderr
-
-
-@pytest.mark.parametrize("script", ["train_multi30k.sh", "train_wmt17.sh"])
-def test_a_depth_that_is_no_number_of_layers_is_refused(script: str) -> None:
-    result = run_script(script, env={"DEPTH": "0"})
-    assert result.returncode == 2
-    assert "DEPTH is '0'" in result.stderr

@@ -90,6 +90,49 @@ def test_eight_gpus_share_the_papers_batch(
     assert "524,288 tokens an update = 4,096 tokens x 8 x update-freq 16" in record.said
 
 
+def test_a_node_that_is_not_the_first_leaves_the_run_folder_alone(
+    record: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "node0")
+    settings = {"nodes": "2", "node_timeout": "0.1"}
+    assert record(node_rank="1", **settings) is None
+    assert "on storage that all nodes share" in record.said
+    assert not record.run.exists()
+
+    first = record(node_rank="0", **settings)
+    assert first is not None
+    written = {path: path.read_bytes() for path in record.run.iterdir() if path.is_file()}
+    second = record(node_rank="1", **settings)
+    assert second == [word.replace("--node-rank=0", "--node-rank=1") for word in first]
+    assert first[0] == "torchrun"
+    assert record("--lr", "0.7", node_rank="1", **settings) is None
+    assert "node 0 trains something else" in record.said
+    assert "['0.7'] here" in record.said
+    assert {path: path.read_bytes() for path in written} == written
+
+    # complete: also for a node that comes too late
+    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 10**6)
+    assert record(node_rank="0", **settings) == []
+    assert record(node_rank="1", **settings) == []
+    assert "is complete: nothing to do" in record.said
+
+
+def test_a_training_for_the_queue_is_checked_but_not_recorded(
+    record: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda program: program)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    for_queue = {"launcher": "slurm", "gpus": "8"}
+    command = record("--lr", "0.5", **for_queue)
+    assert command is not None
+    assert command[0] == "sbatch"
+    assert command[-2:] == ["--lr", "0.5"]
+    assert record("--lrr", "0.5", **for_queue) is None
+    assert record(launcher="slurm", gpus="all") is None
+    assert "LAUNCHER=slurm needs GPUs; set GPUS=N" in record.said
+    assert not record.run.exists()
+
+
 def test_an_update_freq_that_is_asked_for_is_left_alone(record: Recorder) -> None:
     command = record("--update-freq", "3")
     assert (option(command, "--max-tokens"), option(command, "--update-freq")) == ("200", "3")

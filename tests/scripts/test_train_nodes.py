@@ -1,0 +1,207 @@
+"""Training on several nodes through scripts/train.sh, with launchers that are not the real ones."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.runs import TINY, make_data
+from tests.support.shell import ROOT, FakeBin, run_script
+
+SEEMING_GPUS = """
+import sys, torch
+from fairseq_deepnet import cli, launch
+torch.cuda.device_count = lambda: 4
+torch.cuda.get_device_name = lambda index: f"GPU {index}"
+launch._bf16_works = lambda: True
+sys.exit(cli.main())
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "corpus")
+
+
+@pytest.fixture
+def four_gpus(fake_bin: FakeBin, tmp_path: Path) -> None:
+    """Let `deepnet` see four GPUs."""
+    script = tmp_path / "deepnet.py"
+    script.write_text(SEEMING_GPUS)
+    fake_bin.add("deepnet", f'export PYTHONPATH={ROOT}; exec {sys.executable} {script} "$@"')
+
+
+def environment(path: Path) -> dict[str, str]:
+    lines = path.read_text().splitlines()
+    return {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+
+def train(
+    fakes: FakeBin, run: Path, data: Path, *words: str, **env: str
+) -> subprocess.CompletedProcess[str]:
+    script, *options = words or ("train.sh", "multi30k", *TINY)
+    variables = {"RUN": str(run), "DATA": str(data), "THREADS": "3", **env}
+    return run_script(script, *options, env=variables, path=fakes.path())
+
+
+def records(run: Path) -> dict[str, bytes]:
+    names = ("config.yaml", "command.txt", "environment.json", "train.log")
+    return {name: (run / name).read_bytes() for name in names}
+
+
+def test_every_node_starts_torchrun_and_node_0_alone_writes_the_records(
+    fake_bin: FakeBin, tmp_path: Path, data: Path
+) -> None:
+    run, kept = tmp_path / "run", tmp_path / "kept.json"
+    fake_bin.add(
+        "torchrun",
+        f'[[ $2 != --node-rank=0 ]] || cp "{run}/nodes.json" "{kept}"; env >"{tmp_path}/env"',
+        stdout="output\n",
+    )
+    nodes = {"NODES": "2", "GPUS": "0", "MASTER_ADDR": "node0", "MASTER_PORT": "4711"}
+    first = train(fake_bin, run, data, NODE_RANK="0", **nodes)
+    assert first.returncode == 0, first.stderr
+    assert (run / "done").is_file()
+    assert not (run / "nodes.json").exists(), "there is nothing to join any more"
+    assert "torchrun --nnodes=2 --node-rank=0 " in (run / "command.txt").read_text()
+    assert environment(tmp_path / "env")["OMP_NUM_THREADS"] == "3"
+    written = records(run)
+
+    # as if node 0 were still at work
+    (run / "done").unlink()
+    shutil.copy(kept, run / "nodes.json")
+    second = train(fake_bin, run, data, NODE_RANK="1", **nodes)
+    assert second.returncode == 0, second.stderr
+    assert "trained: " in second.stderr
+    assert records(run) == written
+    assert (run / "node1.log").read_text() == "output\n"
+    assert not (run / "done").exists()
+    zero, one = fake_bin.calls("torchrun")
+    assert zero[:6] == [
+        *("--nnodes=2", "--node-rank=0", "--nproc-per-node=1", "--master-addr=node0"),
+        *("--master-port=4711", "--no-python"),
+    ]
+    assert one == [word.replace("--node-rank=0", "--node-rank=1") for word in zero]
+    assert zero[6] == "fairseq-train"
+
+
+SLURM_JOB = {
+    **{"SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_PER_TASK": "12"},
+    **{"SLURM_SUBMIT_DIR": str(ROOT)},
+}
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_a_slurm_job_checks_its_nodes_and_starts_one_task_on_each(
+    fake_bin: FakeBin, tmp_path: Path, data: Path
+) -> None:
+    # sbatch runs a copy of the file, from a folder of its own
+    copied = tmp_path / "slurm_script"
+    shutil.copy(ROOT / "scripts" / "slurm_train.sbatch", copied)
+    fake_bin.add("scontrol")
+    # in the first call, like the real one, it runs the words after its own options
+    fake_bin.add(
+        "srun", 'while [[ $1 == --* ]]; do shift; done; [[ $1 != bash ]] || "$@" || exit 1'
+    )
+    run = tmp_path / "run"
+    result = train(fake_bin, run, data, str(copied), "multi30k", *TINY, **SLURM_JOB)
+    assert result.returncode == 0, result.stderr
+    check, training = fake_bin.calls("srun")
+    one_a_node = ["--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
+    assert check[:4] == [*one_a_node, "bash"]
+    assert training[:7] == [
+        *(*one_a_node, "--gpus-per-node=4", "--kill-on-bad-exit=1", "--cpus-per-task=12"),
+        "fairseq-train",
+    ]
+    for name, value in (("--distributed-world-size", "8"), ("--distributed-port", "20077")):
+        assert training[training.index(name) + 1] == value
+    assert "--bf16" in training
+    assert "\nsrun --nodes=2 " in (run / "command.txt").read_text()
+    assert (run / "done").is_file()
+
+
+def test_a_slurm_job_whose_nodes_do_not_see_the_run_folder_is_stopped(
+    fake_bin: FakeBin, tmp_path: Path, data: Path
+) -> None:
+    run = tmp_path / "run"
+    fake_bin.add("deepnet", f'mkdir -p "{run}"; printf "%s\\0" srun fairseq-train')
+    fake_bin.add("srun", status=1)
+    result = train(fake_bin, run, data, LAUNCHER="slurm", NODES="2", **SLURM_JOB)
+    assert result.returncode == 2
+    assert "RUN must be on storage that all nodes share" in result.stderr
+    assert len(fake_bin.calls("srun")) == 1
+
+
+def test_outside_a_job_a_recipe_is_handed_to_the_queue_with_its_variables(
+    fake_bin: FakeBin, tmp_path: Path, data: Path
+) -> None:
+    fake_bin.add("sbatch", f'env >"{tmp_path}/env"', stdout="Submitted batch job 77\n")
+    run = tmp_path / "run"
+    words = ["train_multi30k.sh", "--max-update", "5"]
+    env = {"LAUNCHER": "slurm", "NODES": "2", "GPUS": "8", "DEPTH": "3"}
+    result = train(fake_bin, run, data, *words, **env)
+    assert result.returncode == 0, result.stderr
+    assert "Submitted batch job 77" in result.stdout
+    (call,) = fake_bin.calls("sbatch")
+    assert call[:6] == [
+        *("--nodes=2", "--gpus-per-node=8", "--job-name=run", f"--output={run}/slurm-%j.out"),
+        *(str(ROOT / "scripts" / "slurm_train.sbatch"), "multi30k"),
+    ]
+    assert call[-2:] == ["--max-update", "5"]
+    assert call[call.index("--encoder-layers") + 1] == "3"
+    seen = environment(tmp_path / "env")
+    assert (seen["RUN"], seen["DATA"], seen["GPUS"]) == (str(run), str(data), "8")
+    assert seen["PWD"] == str(ROOT)
+    assert not (run / "config.yaml").exists(), "the job records the run"
+
+
+class TestSbatchFile:
+    """scripts/slurm_train.sbatch by itself."""
+
+    def test_help_is_its_header(self) -> None:
+        result = run_script("slurm_train.sbatch", "--help")
+        assert (result.returncode, result.stderr) == (0, "")
+        assert "sbatch --nodes=4 scripts/slurm_train.sbatch wmt17_base" in result.stdout
+        assert "#SBATCH" not in result.stdout
+
+    def test_sbatch_reads_options_only_before_the_first_command(self) -> None:
+        lines = (ROOT / "scripts" / "slurm_train.sbatch").read_text().splitlines()
+        commands = [number for number, line in enumerate(lines) if line and line[0] != "#"]
+        options = [number for number, line in enumerate(lines) if line.startswith("#SBATCH")]
+        assert options
+        assert max(options) < min(commands)
+        assert lines[min(commands)] == "set -euo pipefail"
+
+    @pytest.mark.parametrize(
+        ("words", "env", "message"),
+        [
+            ([], {}, "a config or recipe is missing"),
+            (["wmt17_base"], {}, "this is no SLURM job"),
+            (["train_nothing.sh"], SLURM_JOB, "no recipe scripts/train_nothing.sh"),
+            (["wmt17_base"], {"SLURM_SUBMIT_DIR": "/"}, "/ is not the project's folder"),
+        ],
+    )
+    def test_bad_use_is_one_line_and_status_2(
+        self, words: list[str], env: dict[str, str], message: str
+    ) -> None:
+        result = run_script("slurm_train.sbatch", *words, env=env)
+        assert result.returncode == 2
+        assert message in result.stderr
+        assert result.stderr.count("\n") == 1
+
+    def test_a_recipe_is_started_with_the_nodes_of_the_job(
+        self, fake_bin: FakeBin, tmp_path: Path
+    ) -> None:
+        fake_bin.add("bash", f'env >"{tmp_path}/env"')
+        subprocess.run(
+            ["/bin/bash", ROOT / "scripts" / "slurm_train.sbatch", "train_opus100.sh", "--lr", "1"],
+            env={**SLURM_JOB, "PATH": fake_bin.path()},
+            check=True,
+        )
+        assert fake_bin.calls("bash") == [["scripts/train_opus100.sh", "--lr", "1"]]
+        seen = environment(tmp_path / "env")
+        assert (seen["NODES"], seen["LAUNCHER"]) == ("2", "slurm")

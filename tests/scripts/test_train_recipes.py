@@ -1,0 +1,262 @@
+"""The training recipes, scripts/train_*.sh: what they plan, make and pass on."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fairseq_deepnet import cli
+from tests.support.runs import make_data
+from tests.support.shell import ROOT, FakeBin, run_script
+
+RECIPES = sorted(path.name for path in (ROOT / "scripts").glob("train_*.sh"))
+PAPERS = {"train_iwslt14.sh": 4000, "train_opus100.sh": 524_288, "train_wmt17.sh": 524_288}
+"""Tokens an update, arXiv 2203.00555, appendix D."""
+
+
+def preprocess(recipe: str) -> str:
+    """The script that makes a recipe's data."""
+    return recipe.replace("train_", "preprocess_")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "corpus")
+
+
+def option(call: list[str], name: str) -> str:
+    """The last value of an option: it wins."""
+    return call[len(call) - call[::-1].index(name)]
+
+
+class DryRun:
+    """Runs a recipe with DRY_RUN=1 up to `deepnet record`, and that in this process, for its speed.
+
+    Afterwards `plan` holds what was said, `commands` the command lines as lists of words.
+    """
+
+    def __init__(self, fakes: FakeBin, capsys: pytest.CaptureFixture[str]) -> None:
+        self.fakes = fakes
+        self.capsys = capsys
+        # a dry run calls none of these
+        self.forbidden = ("fairseq-train", "fairseq-preprocess", "torchrun", "srun", "sbatch")
+        for command in ("deepnet", *self.forbidden):
+            fakes.add(command)
+
+    def __call__(self, recipe: str, *options: str, **env: str) -> None:
+        result = run_script(recipe, *options, env={"DRY_RUN": "1", **env}, path=self.fakes.path())
+        assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+        assert not any(self.fakes.calls(command) for command in self.forbidden)
+        (words,) = self.fakes.calls("deepnet")
+        assert cli.main(words) == 0
+        caught = self.capsys.readouterr()
+        self.plan = caught.err
+        lines = caught.out.splitlines()
+        self.commands = [shlex.split(line) for line in lines if line[0] != "#"]
+
+
+@pytest.fixture
+def dry_run(fake_bin: FakeBin, capsys: pytest.CaptureFixture[str]) -> DryRun:
+    return DryRun(fake_bin, capsys)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_dry_run_shows_plan_and_commands_and_writes_nothing(
+    recipe: str, dry_run: DryRun, tmp_path: Path
+) -> None:
+    data, run = tmp_path / "data", tmp_path / "run"
+    variables = {"DATA": str(data), "RUN": str(run), "GPUS": "8", "NODES": "4"}
+    variables |= {"DEPTH": "12", "SEED": "7", "SCHEME": "pre-ln"}
+    dry_run(recipe, "--dropout", "0.25", **variables)
+    assert [path.name for path in tmp_path.iterdir()] == ["fakes"]
+    missing = f"no training data in {data}: make it with `bash scripts/{preprocess(recipe)}`"
+    assert missing in dry_run.plan
+    assert "12L-12L, pre-ln" in dry_run.plan
+    assert "32 GPUs (4 nodes of 8), bf16, torchrun" in dry_run.plan
+    assert f"{PAPERS.get(recipe, 0):,} tokens an update" in dry_run.plan or recipe not in PAPERS
+    (command,) = dry_run.commands
+    assert command[:3] == ["torchrun", "--nnodes=4", "--node-rank=0"]
+    assert command[command.index("fairseq-train") + 1] == str(data)
+    assert option(command, "--distributed-world-size") == "32"
+    assert (option(command, "--seed"), option(command, "--dropout")) == ("7", "0.25")
+    assert option(command, "--residual-scheme") == "pre-ln"
+    assert option(command, "--save-dir") == str(run / "checkpoints")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("DEPTH", "0"), ("SEED", "x"), ("SCHEME", "Post LN"), ("DRY_RUN", "yes")],
+)
+def test_a_variable_without_a_meaning_is_refused(recipe: str, name: str, value: str) -> None:
+    result = run_script(recipe, env={name: value})
+    assert result.returncode == 2
+    assert f"{name} is '{value}'" in result.stderr
+
+
+class Recipe:
+    """Runs a recipe with a `bash` that records scripts/train.sh and the preprocessing instead."""
+
+    def __init__(self, fakes: FakeBin, folder: Path) -> None:
+        self.fakes = fakes
+        self.folder = folder
+        fakes.add("bash", f'env >"{folder}/environment"')
+
+    def __call__(self, name: str, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["/bin/bash", str(ROOT / "scripts" / name), *options],
+            env={**os.environ, "PATH": self.fakes.path(), "DATA": str(self.folder), **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    @property
+    def calls(self) -> list[list[str]]:
+        return [[Path(call[0]).name, *call[1:]] for call in self.fakes.calls("bash")]
+
+    def environment(self, name: str) -> str | None:
+        """A variable of the last script that the recipe started."""
+        for line in (self.folder / "environment").read_text().splitlines():
+            if line.startswith(f"{name}="):
+                return line.partition("=")[2]
+        return None
+
+
+@pytest.fixture
+def recipe(fake_bin: FakeBin, tmp_path: Path) -> Recipe:
+    return Recipe(fake_bin, tmp_path)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_missing_data_are_made_before_training_and_present_data_are_used(
+    recipe: Recipe, name: str
+) -> None:
+    result = recipe(name, SEED="5")
+    assert result.returncode == 0, result.stderr
+    assert [call[0] for call in recipe.calls] == [preprocess(name), "train.sh"]
+    assert "making it" in result.stderr
+    (recipe.folder / "corpus.json").touch()
+    recipe(name)
+    assert [call[0] for call in recipe.calls[2:]] == ["train.sh"]
+    assert recipe.environment("DATA") == str(recipe.folder)
+
+
+def test_data_are_made_in_the_recipes_folder_with_a_seed_of_their_own(recipe: Recipe) -> None:
+    # the second script, train.sh, is not reached
+    recipe.fakes.add("bash", f'env >"{recipe.folder}/environment"', status=4)
+    assert recipe("train_sample.sh", SEED="5").returncode == 4
+    assert recipe.environment("OUT") == str(recipe.folder)
+    assert recipe.environment("SEED") is None
+
+
+@pytest.mark.parametrize("env", [{"NODES": "4"}, {"LAUNCHER": "slurm"}])
+def test_several_nodes_do_not_wait_for_data_to_be_made(recipe: Recipe, env: dict[str, str]) -> None:
+    result = recipe("train_wmt17.sh", **env)
+    assert result.returncode == 2
+    assert f"OUT={recipe.folder} bash scripts/preprocess_wmt17.sh" in result.stderr
+    assert recipe.calls == []
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "run"),
+    [
+        ("train_multi30k.sh", {}, "multi30k"),
+        (
+            "train_multi30k.sh",
+            {"DEPTH": "6", "SCHEME": "post-ln", "SEED": "2", "SRC": "fr", "TGT": "cs"},
+            "multi30k.fr-cs_6l_post-ln_seed2",
+        ),
+        ("train_sample.sh", {"DEPTH": "6"}, "sample_6l"),
+        ("train_iwslt14.sh", {"SEED": "3"}, "iwslt14_18l_seed3"),
+        ("train_wmt17.sh", {}, "wmt17_18l"),
+        ("train_wmt17.sh", {"SIZE": "large-768", "DEPTH": "18"}, "wmt17_18l_large-768"),
+        ("train_opus100.sh", {}, "opus100_100l-100l"),
+    ],
+)
+def test_the_run_folder_is_named_after_what_is_trained(
+    recipe: Recipe, name: str, env: dict[str, str], run: str
+) -> None:
+    (recipe.folder / "corpus.json").touch()
+    assert recipe(name, **env).returncode == 0
+    assert recipe.environment("RUN") == str(ROOT / "runs" / run)
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "config"),
+    [
+        ("train_multi30k.sh", {}, "multi30k"),
+        ("train_iwslt14.sh", {}, "iwslt14"),
+        ("train_wmt17.sh", {}, "wmt17_base"),
+        ("train_wmt17.sh", {"SCHEME": "rezero"}, "wmt17_base_nonorm"),
+        ("train_wmt17.sh", {"SIZE": "large-512"}, "wmt17_large"),
+        ("train_wmt17.sh", {"SIZE": "large-1024"}, "wmt17_large_1024"),
+        ("train_opus100.sh", {}, "opus100"),
+        ("train_opus100.sh", {"DEPTH": "500"}, "opus100_1000"),
+    ],
+)
+def test_the_config_follows_from_size_scheme_and_depth(
+    recipe: Recipe, name: str, env: dict[str, str], config: str
+) -> None:
+    (recipe.folder / "corpus.json").touch()
+    recipe(name, "--lr", "1", **env)
+    (call,) = recipe.calls
+    assert call[:2] == ["train.sh", config]
+    assert (ROOT / "configs" / f"{config}.yaml").is_file()
+    depth = env.get("DEPTH", "100" if "opus" in name else "18")
+    assert (option(call, "--encoder-layers"), option(call, "--decoder-layers")) == (depth, depth)
+    assert call[-2:] == ["--lr", "1"]
+
+
+@pytest.mark.parametrize(
+    ("depth", "arch"),
+    [
+        ("6", "deepnet_transformer_opus100_12"),
+        ("500", "deepnet_transformer_opus100_1000"),
+        ("7", "deepnet_transformer"),
+    ],
+)
+def test_opus100_takes_the_papers_arch_of_twice_the_depth(
+    recipe: Recipe, depth: str, arch: str
+) -> None:
+    (recipe.folder / "corpus.json").touch()
+    recipe("train_opus100.sh", DEPTH=depth)
+    assert option(recipe.calls[0], "--arch") == arch
+
+
+def test_a_size_that_table_6_has_not_is_refused(recipe: Recipe) -> None:
+    result = recipe("train_wmt17.sh", SIZE="huge")
+    assert result.returncode == 2
+    assert "SIZE is 'huge'; choose base, large-512, large-768 or large-1024" in result.stderr
+
+
+def test_a_dry_run_on_data_that_are_there_has_their_languages_and_counts_parameters(
+    dry_run: DryRun, tmp_path: Path, data: Path
+) -> None:
+    run = tmp_path / "run"
+    variables = {"DATA": str(data), "RUN": str(run), "DEPTH": "2", "GPUS": "0"}
+    dry_run("train_multi30k.sh", **variables, CPU_PROCESSES="2")
+    assert "parameters (config multi30k)" in dry_run.plan
+    first, second = dry_run.commands
+    assert first[0] == "fairseq-train"
+    assert (option(first, "--source-lang"), option(first, "--target-lang")) == ("de", "en")
+    assert first[:-1] == second[:-1]
+    assert (first[-2:], second[-1]) == (["--distributed-rank", "0"], "1")
+    assert not run.exists()
+
+
+def test_a_dry_run_for_slurm_shows_the_submission_and_what_the_job_runs(
+    dry_run: DryRun, tmp_path: Path
+) -> None:
+    variables = {"LAUNCHER": "slurm", "GPUS": "8", "NODES": "16", "RUN": str(tmp_path / "run")}
+    dry_run("train_opus100.sh", **variables, DEPTH="500", DATA=str(tmp_path))
+    submission, step = dry_run.commands
+    assert submission[:3] == ["sbatch", "--nodes=16", "--gpus-per-node=8"]
+    assert step[:3] == ["srun", "--nodes=16", "--ntasks=16"]
+    assert (option(step, "--max-tokens"), option(step, "--update-freq")) == ("2048", "2")
+    assert "--checkpoint-activations" in step
+    assert "deepnet_transformer_opus100_1000, 500L-500L" in dry_run.plan

@@ -1,0 +1,69 @@
+"""Nodes that share a run folder: they join what they agree with, and say what they do not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fairseq_deepnet import nodes
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "corpus.json").write_text("{}")
+    return tmp_path / "data"
+
+
+def join(run: Path, plan: dict[str, object], complete: bool = False) -> bool:
+    return nodes.wait_to_join(run, plan, lambda: complete, seconds=0.05)
+
+
+def test_a_node_joins_a_plan_that_is_its_own(tmp_path: Path, data: Path) -> None:
+    plan = nodes.facts(["fairseq-train", "--lr", "1"], data, 2)
+    nodes.announce(tmp_path, plan)
+    assert join(tmp_path, nodes.facts(["fairseq-train", "--lr", "1"], data, 2))
+
+
+def test_a_node_waits_for_the_plan(tmp_path: Path, data: Path) -> None:
+    plan = nodes.facts(["fairseq-train"], data, 2)
+    later = threading.Timer(0.2, nodes.announce, [tmp_path, plan])
+    later.start()
+    began = time.monotonic()
+    assert nodes.wait_to_join(tmp_path, plan, lambda: False, seconds=30)
+    assert time.monotonic() - began >= 0.15
+    later.join()
+
+
+def test_a_plan_that_differs_is_named_in_what_differs(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes.announce(tmp_path, nodes.facts(["fairseq-train", "--lr", "1"], data, 2))
+    (data / "corpus.json").write_text("[]")
+    with pytest.raises(ValueError, match="node 0 trains something else") as caught:
+        join(tmp_path, nodes.facts(["fairseq-train", "--lr", "2"], data, 4))
+    message = str(caught.value)
+    assert "nodes 2 there, 4 here" in message
+    assert "corpus_sha256" in message
+    assert "options ['1'] there, ['2'] here" in message
+    assert "versions" not in message
+    assert "waiting: node 0 has another plan" in capsys.readouterr().err
+
+
+def test_without_a_plan_storage_that_is_not_shared_is_the_likely_cause(
+    tmp_path: Path, data: Path
+) -> None:
+    plan = nodes.facts(["fairseq-train"], data, 2)
+    with pytest.raises(ValueError, match=r"no nodes\.json .* storage that all nodes share"):
+        join(tmp_path, plan)
+    nodes.announce(tmp_path, plan)
+    nodes.withdraw(tmp_path)
+    with pytest.raises(ValueError, match=r"no nodes\.json"):
+        join(tmp_path, plan)
+
+
+def test_there_is_nothing_to_join_in_a_run_that_is_complete(tmp_path: Path, data: Path) -> None:
+    assert not join(tmp_path, nodes.facts(["fairseq-train"], data, 2), complete=True)
