@@ -8,10 +8,11 @@ was stopped goes on inside the cell it was in. Definitions are in configs/sweeps
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -177,14 +178,27 @@ def _start(
         return
     definition = shown(Path(file))
     scripts = Scripts(score_options=SHORT_OUTPUT if args.tiny else ())
-    for name in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, _interrupt)
-    Runner(folder, shares, _say, definition, scripts).run(to_run)
+    with _stopped_by_any_signal():
+        Runner(folder, shares, _say, definition, scripts).run(to_run)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+@contextlib.contextmanager
+def _stopped_by_any_signal() -> Iterator[None]:
     """Any signal that ends a program stops the cells as Ctrl-C does."""
-    raise KeyboardInterrupt
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    # SIGINT too: a sweep that was started in the background would ignore it
+    before = {
+        number: signal.signal(number, interrupt)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _finish(folder: Path, cells: Sequence[Cell]) -> int:

@@ -25,6 +25,7 @@ _TAIL_LINES: Final = 20
 _NOT_FOR_CELLS: Final = {
     *("DATA", "RUN", "OUT", "RESUME", "DRY_RUN", "NODES", "CPU_PROCESSES", "THREADS"),
     *("SPLIT", "BEAM", "LENPEN", "AVERAGE", "PROCESSES", "GPUS", "LAUNCHER"),
+    *("DIRECTIONS", "TEXT", "TOKENIZER"),
 }
 """Variables of the scripts that a cell sets itself, or that would make it another cell."""
 

@@ -1,0 +1,35 @@
+"""A sweep with the real commands: two cells trained, scored, and in the paper's table."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+from tests.support.runs import SENTENCES, make_data
+from tests.support.shell import run_script
+
+
+def test_a_rehearsal_of_table_1_ends_in_its_table(tmp_path: Path) -> None:
+    data = make_data(tmp_path / "data")
+    knobs = {"TINY": "1", "GPUS": "0", "PARALLEL": "2", "DATA": str(data)}
+    knobs |= {"RUNS": str(tmp_path / "runs")}
+    done = run_script("table1.sh", "depth=1", "scheme=deepnorm,pre-ln", env=knobs, timeout=400)
+    assert done.returncode == 0, done.stderr
+    assert "2 cells: 2 to do" in done.stderr
+
+    for scheme in ("deepnorm", "pre-ln"):
+        run = tmp_path / "runs" / f"{scheme}_1l"
+        record = json.loads((run / "sweep.json").read_text())
+        assert record["status"] == "done", record
+        assert f"--residual-scheme {scheme} " in (run / "command.txt").read_text()
+        assert record["updates"] == 2
+        score = json.loads((run / record["score"]).read_text())
+        assert score["lines"] == len(SENTENCES)
+        assert f"sacreBLEU (detokenised) {score['bleu_signature']}" in done.stdout
+        with (tmp_path / "runs" / "report.csv").open() as lines:
+            (row,) = [
+                row for row in csv.DictReader(lines) if (row["row"], row["column"]) == (scheme, "1")
+            ]
+        assert (float(row["ours"]), row["status"]) == (score["bleu"], "done")
+    assert "WMT-17 English-German, base size, test BLEU (table 1 of the paper)" in done.stdout

@@ -1,0 +1,76 @@
+"""Cells of a sweep as their folders look afterwards, without any training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+
+
+def write_log(run: Path, losses: Mapping[int, float], *, ending: str = "") -> None:
+    """A train.log with validation losses by update; the nll is 1.5 below the smoothed loss."""
+    run.mkdir(parents=True, exist_ok=True)
+    lines = [
+        "2026-01-02 03:04:05 | INFO | x | num. shared model params: 1,234,567 (num. trained: 1)"
+    ]
+    for update, loss in losses.items():
+        values = {
+            "epoch": 1,
+            "valid_loss": str(loss),
+            "valid_nll_loss": str(round(loss - 1.5, 6)),
+            "valid_num_updates": str(update),
+        }
+        lines.append(f"2026-01-02 03:04:05 | INFO | valid | {json.dumps(values)}")
+    (run / "train.log").write_text("\n".join(lines) + f"\n{ending}", encoding="utf-8")
+
+
+def write_score(run: Path, bleu: float, **more: Any) -> str:
+    """A test score; gives back its place in the run."""
+    name = "scores/test.checkpoint_best.beam5.lenpen1.json"
+    (run / "scores").mkdir(parents=True, exist_ok=True)
+    content = {"bleu": bleu, "bleu_signature": SIGNATURE, "chrf": 50.0, "chrf_signature": "chrf"}
+    content |= {"lines": 1000, "split": "test", "beam": 5, "lenpen": 1.0, "updates": 100000}
+    (run / name).write_text(json.dumps(content | more), encoding="utf-8")
+    return name
+
+
+def write_config(run: Path, **options: Any) -> None:
+    """A run's config; names are written with underscores here."""
+    run.mkdir(parents=True, exist_ok=True)
+    content: dict[str, Any] = {key.replace("_", "-"): value for key, value in options.items()}
+    content["recipe"] = {"data": "data/none"}
+    (run / "config.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+
+
+def write_cell(
+    folder: Path,
+    name: str,
+    definition: str,
+    values: Mapping[str, str],
+    status: str = "done",
+    *,
+    panel: str = "main",
+    bleu: float | None = None,
+    losses: Mapping[int, float] | None = None,
+    seed: int = 1,
+    reason: str = "",
+) -> Path:
+    """A cell's folder with its record, config, log and score."""
+    run = folder / name
+    write_config(run)
+    write_log(run, losses or {100000: 4.0})
+    record = {
+        "cell": name,
+        "status": status,
+        "reason": reason,
+        "definition": definition,
+        "places": [{"panel": panel, "values": dict(values), "seed": seed}],
+        "score": write_score(run, bleu) if bleu is not None else None,
+    }
+    (run / "sweep.json").write_text(json.dumps(record), encoding="utf-8")
+    return run

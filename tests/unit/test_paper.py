@@ -1,0 +1,93 @@
+"""The paper's numbers: spelled one way, whole, and as printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairseq_deepnet import paper
+from fairseq_deepnet.report.fit import fit
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("5e-4", "5e-4"),
+        (0.0005, "5e-4"),
+        ("1.5E-03", "1.5e-3"),
+        (0.0015, "1.5e-3"),
+        (1e-3, "1e-3"),
+        (18, "18"),
+        ("18.0", "18"),
+        (0.4, "0.4"),
+        (0, "0"),
+        (524288, "524288"),
+        ("deepnorm", "deepnorm"),
+        ("64 x 4096", "64 x 4096"),
+    ],
+)
+def test_a_value_has_one_key_however_it_is_written(value: object, expected: str) -> None:
+    assert paper.key(value) == expected
+
+
+def test_table_1_is_as_printed() -> None:
+    # arXiv 2203.00555, table 1
+    table = paper.table("table1")
+    assert table.columns == ("6", "18", "50", "100")
+    assert [table.value("deepnorm", depth) for depth in table.columns] == [27.8, 28.8, 29.0, 28.9]
+    assert [table.value("post-ln", depth) for depth in table.columns] == [28.1, *["diverged"] * 3]
+    assert [table.value("dlcl", depth) for depth in table.columns] == [27.4, 28.2, "diverged", 27.5]
+    assert table.value("r-fixup", "50") == 27.7
+    assert len(table.rows) == 10
+    assert table.certainty == "exact"
+
+
+def test_table_2_is_as_printed_and_its_average_is_that_of_both_sides() -> None:
+    table = paper.table("table2")
+    assert [table.value("1000", column) for column in table.columns] == [33.9, 30.2, 32.1]
+    for row in table.rows.values():
+        into, out_of, mean = (float(row.values[column]) for column in table.columns)
+        assert mean == pytest.approx((into + out_of) / 2, abs=0.0501)  # printed to a tenth
+
+
+def test_what_was_read_off_plots_is_marked() -> None:
+    exact = {name for name, table in paper.tables().items() if table.certainty == "exact"}
+    assert exact == {"table1", "table2", "table3"}
+    assert {t.certainty for t in paper.tables().values()} == {"exact", "digitised"}
+
+
+def test_a_table_that_the_paper_does_not_have_is_refused_with_those_it_has() -> None:
+    with pytest.raises(ValueError, match="no table 'table9'; known are table1, table2"):
+        paper.table("table9")
+
+
+def test_the_fit_is_the_least_squares_solution_of_two_points_and_of_four() -> None:
+    # ln 1 = 0 and ln e = 1: L(1) = 2 and L(e) = 5 give A = 3, B = 2 exactly
+    e = 2.718281828459045
+    exact = fit([(1, 2.0), (e, 5.0)])
+    assert exact is not None
+    assert (exact.a, exact.b, exact.error) == pytest.approx((3.0, 2.0, 0.0))
+    # x = 0, 1, 2, 3 and y = 1, 3, 2, 6: means 1.5 and 3, A = 7 / 5, B = 3 - 2.1
+    law = fit([(e**0, 1), (e**1, 3), (e**2, 2), (e**3, 6)])
+    assert law is not None
+    assert (law.a, law.b) == pytest.approx((1.4, 0.9))
+    assert law.error == pytest.approx((0.1**2 + 0.7**2 + 1.7**2 + 0.9**2) ** 0.5 / 2)
+    assert law.at(e**2) == pytest.approx(3.7)
+
+
+def test_one_depth_has_no_law() -> None:
+    assert fit([(6, 27.0), (6, 28.0)]) is None
+    assert fit([]) is None
+
+
+def test_the_law_of_the_paper_s_points() -> None:
+    # numpy.polyfit(log(depth), bleu, 1) of the digitised points
+    points = [
+        (float(depth), float(row.values["average"]))
+        for depth, row in paper.table("fig8").rows.items()
+    ]
+    law = fit(points)
+    assert law is not None
+    assert (law.a, law.b) == pytest.approx((1.59, 21.9), abs=0.05)
+    first_four = fit(points[:4])
+    assert first_four is not None
+    assert (first_four.a, first_four.b) == pytest.approx((2.10, 20.2), abs=0.05)

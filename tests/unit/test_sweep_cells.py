@@ -1,0 +1,262 @@
+"""From the definitions in configs/sweeps to cells: names, settings, overrides, new schemes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairseq_deepnet import configs
+from fairseq_deepnet.schemes import SCHEMES, PostLN
+from fairseq_deepnet.sweeps import cells as cells_module
+from fairseq_deepnet.sweeps.cells import Cell, choose, expand, read_overrides
+from fairseq_deepnet.sweeps.definition import FOLDER, find_sweep, load_sweep
+
+SWEEPS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def cells_of(
+    name: str, *words: str, seeds: tuple[int, ...] = (1,), tiny: bool = False
+) -> list[Cell]:
+    sweep = load_sweep(name)
+    return expand(sweep, read_overrides(sweep, words), seeds, tiny)
+
+
+def names_of(name: str, *words: str, **more: object) -> list[str]:
+    return [cell.name for cell in cells_of(name, *words, **more)]  # type: ignore[arg-type]
+
+
+def by_name(name: str, *words: str, **more: object) -> dict[str, Cell]:
+    return {cell.name: cell for cell in cells_of(name, *words, **more)}  # type: ignore[arg-type]
+
+
+def options(cell: Cell) -> dict[str, configs.Value]:
+    return cell.resolve().options
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A sweep of our own, in a file."""
+    file = tmp_path / "small.yaml"
+    file.write_text(
+        "config: multi30k\n"
+        "cell: '{scheme}-{lr}'\n"
+        "factors:\n"
+        "  scheme: {set: residual-scheme, values: [deepnorm, pre-ln]}\n"
+        "  lr: {set: lr, values: [1e-3, 2e-3]}\n"
+        "settings: {scheme: {pre-ln: {dropout: 0.3, PRECISION: fp32}}}\n"
+        "tables: [{paper: table1, rows: scheme, columns: lr, measure: bleu}]\n"
+    )
+    return file
+
+
+def test_table_1_has_every_registered_scheme_of_the_paper_s_table_at_four_depths() -> None:
+    names = names_of("table1")
+    assert names[-4:] == ["deepnorm_6l", "deepnorm_18l", "deepnorm_50l", "deepnorm_100l"]
+    assert {name.split("_")[0] for name in names} >= {"post-ln", "pre-ln", "deepnorm"}
+    assert "post-ln-init_6l" not in names  # not in the paper's table
+    assert len(names) == 4 * len({name.split("_")[0] for name in names})
+
+
+def test_a_scheme_that_is_registered_later_joins_by_its_name_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = names_of("table1", "scheme=deepnorm"), names_of("fig6")
+    later = type("Later", (PostLN,), {"name": "r-fixup"})
+    unheard = type("Unheard", (PostLN,), {"name": "unheard-of"})
+    monkeypatch.setitem(SCHEMES, "r-fixup", later)
+    monkeypatch.setitem(SCHEMES, "unheard-of", unheard)
+    table1, fig6 = by_name("table1"), names_of("fig6")
+    assert "unheard-of_6l" not in table1
+    assert options(table1["r-fixup_18l"])["residual-scheme"] == "r-fixup"
+    assert str(options(table1["r-fixup_18l"])["lr"]) == "5e-4"
+    assert fig6[-10:] == [f"unheard-of_{depth}l" for depth in range(10, 101, 10)]
+    assert set(before[1]) < set(fig6)
+    assert names_of("table1", "scheme=deepnorm") == before[0]
+
+
+def test_schemes_without_layer_norm_learn_slower_in_table_1(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("rezero", "r-fixup", "t-fixup", "ds-init"):
+        monkeypatch.setitem(SCHEMES, name, type("Later", (PostLN,), {"name": name}))
+    table1 = by_name("table1", "depth=6")
+    rates = {name: float(str(options(cell)["lr"])) for name, cell in table1.items()}
+    assert rates["deepnorm_6l"] == rates["pre-ln_6l"] == rates["post-ln_6l"] == 1.5e-3
+    assert rates["ds-init_6l"] == 1.5e-3
+    assert rates["rezero_6l"] == rates["r-fixup_6l"] == rates["t-fixup_6l"] == 5e-4
+
+
+def test_rezero_is_trained_in_full_precision_in_figure_6(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEMES, "rezero", type("ReZero", (PostLN,), {"name": "rezero"}))
+    fig6 = by_name("fig6", "depth=10")
+    assert fig6["rezero_10l"].variables == {"PRECISION": "fp32"}
+    assert fig6["deepnorm_10l"].variables == {}
+    assert "PRECISION" not in options(fig6["rezero_10l"])
+    assert options(fig6["deepnorm_10l"])["max-update"] == 8000
+
+
+def test_figure_7_changes_one_factor_at_a_time_and_equal_cells_are_one_run() -> None:
+    fig7 = by_name("fig7")
+    assert list(fig7) == [
+        *("lr5e-4", "lr1e-3", "lr1.5e-3", "batch64", "batch256"),
+        *("width512", "width768", "width1024"),
+    ]
+    shared = fig7["lr1.5e-3"]
+    assert [(place.panel, place.values) for place in shared.places] == [
+        ("lr", {"lr": "1.5e-3"}),
+        ("batch", {"batch": "128"}),
+    ]
+    assert fig7["batch64"].resolve().recipe["global-batch-tokens"] == 64 * 4096
+    wide = options(fig7["width768"])
+    for side in ("encoder", "decoder"):
+        assert wide[f"{side}-embed-dim"] == 768
+        assert wide[f"{side}-ffn-embed-dim"] == 3072
+        assert wide[f"{side}-attention-heads"] == 12
+    # table 6 for the widths, table 5 for the others
+    assert (float(str(wide["clip-norm"])), float(str(wide["lr"]))) == (1.0, 5e-4)
+    assert float(str(options(fig7["batch256"])["lr"])) == 1.5e-3
+    for cell in fig7.values():
+        found = options(cell)
+        assert (found["encoder-layers"], found["decoder-layers"]) == (18, 18)
+        assert (found["max-update"], found["validate-interval-updates"]) == (30000, 5000)
+        assert cell.score is None
+
+
+def test_table_2_shares_its_layers_out_between_encoder_and_decoder() -> None:
+    table2 = by_name("table2")
+    layers = {name: options(cell)["encoder-layers"] for name, cell in table2.items()}
+    assert layers == {
+        "depth12": 6,
+        "depth20": 10,
+        "depth100": 50,
+        "depth200": 100,
+        "depth1000": 500,
+    }
+    assert options(table2["depth1000"])["decoder-layers"] == 500
+    assert options(table2["depth1000"])["checkpoint-activations"] is True
+    assert "checkpoint-activations" not in options(table2["depth200"])
+    with pytest.raises(ValueError, match=r"depth=7: encoder-layers would be 3.5, .* whole number"):
+        cells_of("table2", "depth=7")
+
+
+def test_figure_8_is_another_name_of_table_2() -> None:
+    assert find_sweep("fig8") == find_sweep("table2")
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("tiny", [False, True])
+def test_fairseq_knows_every_option_of_every_panel(name: str, tiny: bool) -> None:
+    first = {cell.places[0].panel: cell for cell in reversed(cells_of(name, tiny=tiny))}
+    for cell in first.values():
+        configs.check_options(cell.resolve())
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_rehearsal_is_tiny_but_for_what_its_factors_set(name: str) -> None:
+    for cell in cells_of(name, tiny=True):
+        found = options(cell)
+        assert found["max-update"] == 2
+        assert cell.score is None or "AVERAGE" not in cell.score
+        assert found["encoder-embed-dim"] == int(cell.places[0].values.get("width", 16))
+
+
+def test_a_factor_s_name_replaces_its_values_and_other_words_are_options(small: Path) -> None:
+    chosen = by_name(
+        str(small), "lr=5e-4,3e-3", "max-update=7", "scheme=pre-ln", "recipe.data=elsewhere"
+    )
+    assert list(chosen) == ["pre-ln-5e-4", "pre-ln-3e-3"]
+    config = chosen["pre-ln-3e-3"].resolve()
+    assert (config.options["max-update"], config.options["dropout"]) == (7, 0.3)
+    assert config.recipe["data"] == "elsewhere"
+    assert float(str(config.options["lr"])) == 3e-3
+    assert chosen["pre-ln-3e-3"].variables == {"PRECISION": "fp32"}
+
+
+def test_an_option_wins_over_a_scheme_s_own_setting(small: Path) -> None:
+    chosen = by_name(str(small), "dropout=0.2")
+    assert {float(str(options(cell)["dropout"])) for cell in chosen.values()} == {0.2}
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("residual-scheme=pre-ln", "residual-scheme is what the factor scheme"),
+        ("scheme=", "scheme is a factor of small: give it values"),
+        ("scheme", "not of the form key=value"),
+        ("scheme=deepnrom", "--residual-scheme deepnrom is unknown; choose one of"),
+    ],
+)
+def test_an_override_that_makes_no_sense_is_refused(small: Path, word: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cells_of(str(small), word)
+
+
+def test_each_seed_is_a_run_of_its_own_and_seed_1_keeps_its_name(small: Path) -> None:
+    seeded = by_name(str(small), "lr=1e-3", seeds=(1, 2))
+    assert list(seeded) == [
+        "deepnorm-1e-3",
+        "pre-ln-1e-3",
+        "deepnorm-1e-3.seed2",
+        "pre-ln-1e-3.seed2",
+    ]
+    assert [options(cell)["seed"] for cell in seeded.values()] == [1, 1, 2, 2]
+    assert seeded["pre-ln-1e-3.seed2"].places[0].seed == 2
+
+
+def test_only_takes_a_pattern_and_one_that_fits_nothing_is_refused(small: Path) -> None:
+    cells = cells_of(str(small))
+    assert [cell.name for cell in choose(cells, "*-2e-3")] == ["deepnorm-2e-3", "pre-ln-2e-3"]
+    with pytest.raises(ValueError, match=r"--only x\*: there is no such cell among deepnorm-1e-3"):
+        choose(cells, "x*")
+
+
+def test_two_cells_of_one_name_are_refused(small: Path) -> None:
+    small.write_text(small.read_text().replace("{scheme}-{lr}", "{scheme}"))
+    with pytest.raises(ValueError, match="two cells are called deepnorm: name every factor"):
+        cells_of(str(small))
+
+
+def test_settings_are_the_same_however_they_are_written(small: Path) -> None:
+    first = by_name(str(small), "max-tokens=2048", "recipe.global-batch-tokens=2 x 1024")
+    second = by_name(str(small), "lr=0.001", "recipe.global-batch-tokens=2048")
+    assert first["pre-ln-1e-3"].settings() == second["pre-ln-1e-3"].settings()
+
+
+def test_what_changes_no_number_is_no_setting(small: Path) -> None:
+    plain, chatty = by_name(str(small)), by_name(str(small), "log-interval=1", "num-workers=0")
+    assert plain["pre-ln-1e-3"].settings() == chatty["pre-ln-1e-3"].settings()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("config: multi30k\n", "", "small.yaml: config is missing"),
+        ("config:", "confg: x\nconfig:", "small.yaml: unknown key 'confg'; known are also, cell"),
+        ("set: lr, ", "sets: lr, ", "factors: lr: unknown key 'sets'"),
+        ("set: lr, ", "", "factors: lr: set: an option, a list"),
+        ("values: [1e-3, 2e-3]", "schemes: table9", "the paper has no table 'table9'"),
+        (", values: [1e-3, 2e-3]", "", "either values or schemes is expected"),
+        ("settings: {scheme", "settings: {depth", "there is no factor 'depth'"),
+        ("measure: bleu", "measure: blue", "measure 'blue' is unknown; known are bleu"),
+        ("{scheme}-{lr}", "{scheme}-{depth}", "there is no factor 'depth'"),
+        ("{scheme}-{lr}", "{scheme}/{lr}", "'deepnorm/1e-3' is no name of a folder"),
+        ("config: multi30k", "[", "not a valid sweep"),
+    ],
+)
+def test_a_definition_that_is_wrong_names_file_and_key(
+    small: Path, old: str, new: str, message: str
+) -> None:
+    small.write_text(small.read_text().replace(old, new))
+    with pytest.raises(ValueError, match=message) as error:
+        cells_of(str(small))
+    assert "\n" not in str(error.value)
+
+
+def test_a_sweep_that_is_not_there_is_answered_with_those_that_are() -> None:
+    with pytest.raises(FileNotFoundError, match=r"no sweep 'table9'.* fig6, fig7, table1, table2"):
+        load_sweep("table9")
+
+
+def test_the_tiny_options_are_all_fairseq_s_or_the_recipe_s() -> None:
+    assert all(key.startswith("recipe.") or key == key.lower() for key in cells_module.TINY)

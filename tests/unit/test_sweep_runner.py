@@ -1,0 +1,334 @@
+"""Sweeps with scripts that only pretend to train: results, restarts, crashes, Ctrl-C, sharing."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_deepnet.sweeps import state
+from fairseq_deepnet.sweeps.cells import Cell, Place
+from fairseq_deepnet.sweeps.devices import shares
+from fairseq_deepnet.sweeps.runner import Runner, Scripts
+from fairseq_deepnet.sweeps.state import Status
+
+TRAIN = """
+cd "$RUN"
+echo "$(basename "$1") GPUS=$GPUS THREADS=$THREADS" \\
+    "PRECISION=${PRECISION:-none} DATA=${DATA:-none}" >>calls
+cp "$1" config.yaml
+say() { echo "2026-01-02 03:04:05 | INFO | valid | $1" >>train.log; }
+say '{"epoch": 1, "valid_loss": "4.5", "valid_nll_loss": "3.0", "valid_num_updates": "10"}'
+case $(basename "$RUN") in
+    crash*) echo "RuntimeError: out of luck"; exit 3 ;;
+    nan*) echo "FloatingPointError: gradients are Nan/Inf" >>train.log; exit 1 ;;
+    flaky*) [[ $(wc -l <calls) -gt 1 ]] || { echo "RuntimeError: this time"; exit 1; } ;;
+    slow*)
+        trap 'echo stopped >>calls; exit 130' TERM
+        touch began
+        for i in $(seq 600); do sleep 0.1; done ;;
+esac
+touch done
+"""
+SCORE = """
+mkdir -p "$1/scores"
+echo "BEAM=$BEAM ${*:2}" >>"$1/scored"
+case $(basename "$1") in
+    unscored*) exit 4 ;;
+    empty*) exit 0 ;;
+    zero*) bleu=0.1 ;;
+    *) bleu=27.5 ;;
+esac
+echo '{"bleu": '$bleu', "bleu_signature": "s", "lines": 5}' >"$1/scores/test.best.json"
+"""
+SHARE = {"GPUS": "0", "THREADS": "1"}
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Scripts:
+    found = []
+    for name, body in (("train", TRAIN), ("score", SCORE)):
+        file = tmp_path / f"{name}.sh"
+        file.write_text(f"set -euo pipefail\n{body}")
+        found.append(("bash", str(file)))
+    return Scripts(*found, ("--max-len-b", "5"))
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> Any:
+    config = tmp_path / "config.yaml"
+    config.write_text("lr: 0.1\nrecipe:\n  data: data/none\n")
+
+    def make(*names: str, scored: bool = True) -> list[Cell]:
+        score = {"BEAM": "4"} if scored else None
+        return [
+            Cell(
+                name,
+                str(config),
+                {"seed": 1},
+                {},
+                score,
+                None,
+                None,
+                [Place("main", {"x": name}, 1)],
+            )
+            for name in names
+        ]
+
+    return make
+
+
+class Sweep:
+    """A runner on a folder, and what it said."""
+
+    def __init__(self, folder: Path, scripts: Scripts, slots: int = 1) -> None:
+        self.folder = folder
+        self.lines: list[str] = []
+        self.runner = Runner(
+            folder, [SHARE] * slots, self.lines.append, "small.yaml", scripts, pause=0.01
+        )
+
+    def run(self, cells: list[Cell]) -> dict[str, str]:
+        self.runner.run(cells)
+        return {cell.name: self.record(cell.name)["status"] for cell in cells}
+
+    def record(self, name: str) -> dict[str, Any]:
+        return state.read(self.folder / name)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, scripts: Scripts) -> Sweep:
+    return Sweep(tmp_path / "runs", scripts)
+
+
+def test_a_cell_is_trained_and_scored_and_its_record_says_so(sweep: Sweep, cells: Any) -> None:
+    assert sweep.run(cells("good")) == {"good": "done"}
+    run, record = sweep.folder / "good", sweep.record("good")
+    assert (run / "calls").read_text() == "cell.yaml GPUS=0 THREADS=1 PRECISION=none DATA=none\n"
+    assert (run / "scored").read_text() == "BEAM=4 --max-len-b 5\n"
+    assert record["score"] == "scores/test.best.json"
+    assert (record["updates"], record["last_valid_nll"], record["starts"]) == (10, 3.0, 1)
+    assert record["places"] == [{"panel": "main", "values": {"x": "good"}, "seed": 1}]
+    assert record["reason"] == "BLEU 27.50"
+    assert sweep.lines[0].startswith("[1/1] good: training, see ")
+    assert sweep.lines[-1].startswith("[1/1] good: BLEU 27.50")
+
+
+def test_crashes_and_divergence_are_results_and_the_sweep_goes_on(sweep: Sweep, cells: Any) -> None:
+    names = ("crash", "nan", "zero", "unscored", "empty", "good")
+    assert sweep.run(cells(*names)) == {
+        "crash": "failed",
+        "nan": "diverged",
+        "zero": "diverged",
+        "unscored": "failed",
+        "empty": "failed",
+        "good": "done",
+    }
+    crash = sweep.record("crash")
+    assert crash["reason"] == "training ended with status 3: RuntimeError: out of luck"
+    assert crash["log_tail"] == ["RuntimeError: out of luck"]
+    assert (crash["exit_status"], crash["last_valid_nll"], crash["score"]) == (3, 3.0, None)
+    assert sweep.record("nan")["reason"] == "diverged: fairseq gave up: FloatingPointError"
+    assert sweep.record("zero")["reason"] == "diverged: test BLEU is 0.10, below 1"
+    assert sweep.record("zero")["score"] == "scores/test.best.json"
+    assert sweep.record("unscored")["reason"].startswith("scoring ended with status 4")
+    assert sweep.record("empty")["reason"] == "scripts/eval_bleu.sh left no score"
+    assert not (sweep.folder / "nan" / "scored").exists()
+
+
+def test_a_cell_whose_losses_are_wanted_alone_is_not_scored(sweep: Sweep, cells: Any) -> None:
+    assert sweep.run(cells("good", scored=False)) == {"good": "done"}
+    assert not (sweep.folder / "good" / "scored").exists()
+    assert sweep.record("good")["reason"] == "trained, validation nll 3.000"
+
+
+def test_variables_that_would_change_a_cell_do_not_reach_its_scripts(
+    sweep: Sweep, cells: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATA", "elsewhere")
+    monkeypatch.setenv("THREADS", "64")
+    monkeypatch.setenv("PRECISION", "fp16")  # a property of the machine, so it does
+    (cell,) = cells("good")
+    sweep.run([cell])
+    calls = (sweep.folder / "good" / "calls").read_text()
+    assert "THREADS=1 PRECISION=fp16 DATA=none" in calls
+    cell.variables["PRECISION"] = "fp32"
+    sweep.run([cell])
+    assert "PRECISION=fp32" in (sweep.folder / "good" / "calls").read_text()
+
+
+def test_a_failed_cell_that_is_tried_again_keeps_its_folder(sweep: Sweep, cells: Any) -> None:
+    assert sweep.run(cells("flaky")) == {"flaky": "failed"}
+    state.begin_again(sweep.folder / "flaky")
+    assert state.status_of(sweep.folder / "flaky") is Status.TO_DO
+    assert sweep.run(cells("flaky")) == {"flaky": "done"}
+    assert len((sweep.folder / "flaky" / "calls").read_text().splitlines()) == 2
+
+
+def test_a_diverged_cell_that_is_tried_again_starts_anew_beside_the_old(
+    sweep: Sweep, cells: Any
+) -> None:
+    for number in (1, 2):
+        assert sweep.run(cells("nan")) == {"nan": "diverged"}
+        state.begin_again(sweep.folder / "nan")
+        assert not (sweep.folder / "nan").exists()
+        assert (sweep.folder / f".nan.diverged{number}" / "sweep.json").is_file()
+
+
+def test_other_settings_than_those_recorded_are_refused(sweep: Sweep, cells: Any) -> None:
+    (cell,) = cells("good")
+    sweep.run([cell])
+    state.refuse_changes(sweep.folder, [cell])
+    cell.options["lr"] = 0.2
+    with pytest.raises(ValueError, match=r"good was run with other settings \(lr 0.1 -> 0.2\)"):
+        state.refuse_changes(sweep.folder, [cell])
+
+
+def test_a_damaged_record_is_named_and_its_remedy(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text("{")
+    with pytest.raises(ValueError, match=r"sweep.json is damaged: remove it"):
+        state.status_of(tmp_path)
+
+
+def test_one_sweep_a_folder(tmp_path: Path) -> None:
+    with state.locked(tmp_path), pytest.raises(ValueError, match="another sweep is at work"):
+        state.locked(tmp_path).__enter__()
+    with state.locked(tmp_path):
+        pass
+
+
+def test_cells_at_once_share_gpus_or_cores() -> None:
+    assert shares("all", 2, ["0", "1", "2", "3", "4"], 8) == [
+        {"GPUS": "2", "CUDA_VISIBLE_DEVICES": "0,1"},
+        {"GPUS": "2", "CUDA_VISIBLE_DEVICES": "2,3"},
+    ]
+    assert shares("2", 1, ["4", "6", "7"], 8) == [{"GPUS": "2", "CUDA_VISIBLE_DEVICES": "4,6"}]
+    assert shares("0", 3, ["0"], 8) == [{"GPUS": "0", "THREADS": "2", "PROCESSES": "2"}] * 3
+    assert shares("all", 4, [], 2)[0]["THREADS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "parallel", "message"),
+    [
+        ("all", 3, "3 cells at once on 2 GPUs; at most 2"),
+        ("1", 2, "2 cells at once on 1 GPU; at most 1"),
+        ("4", 1, "GPUS=4, but 2 visible"),
+        ("all", 0, "--parallel 0: at least 1"),
+    ],
+)
+def test_fewer_devices_than_cells_are_refused(gpus: str, parallel: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        shares(gpus, parallel, ["0", "1"], 8)
+
+
+def test_two_cells_train_at_the_same_time(tmp_path: Path, scripts: Scripts, cells: Any) -> None:
+    # each waits for the other, so that one after the other would never end
+    meet = (
+        'touch "$RUN/../$(basename "$RUN").here"\n'
+        "until [[ -f $RUN/../a.here && -f $RUN/../b.here ]]; do sleep 0.05; done\n"
+    )
+    train = Path(scripts.train[1])
+    train.write_text(train.read_text().replace('cd "$RUN"', f'{meet}cd "$RUN"'))
+    both = Sweep(tmp_path / "runs", scripts, slots=2)
+    assert both.run(cells("a", "b")) == {"a": "done", "b": "done"}
+
+
+def sweep_until_stopped(folder: Path, scripts: Scripts, cell: Cell) -> None:
+    """A sweep in a process of its own; what it says goes into a file."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    said = folder.with_name("said")
+
+    def say(text: str) -> None:
+        said.write_text((said.read_text() if said.exists() else "") + f"{text}\n")
+
+    try:
+        Runner(folder, [SHARE], say, "small.yaml", scripts, pause=0.01).run([cell])
+    except KeyboardInterrupt:
+        os._exit(130)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_sweep_takes_its_scripts_along_and_leaves_the_cell_to_go_on_with(
+    tmp_path: Path, scripts: Scripts, cells: Any, number: signal.Signals
+) -> None:
+    (cell,) = cells("slow", scored=False)
+    run = tmp_path / "runs" / "slow"
+    # forked: a new interpreter would take seconds to import torch
+    process = multiprocessing.get_context("fork").Process(
+        target=sweep_until_stopped, args=(run.parent, scripts, cell)
+    )
+    process.start()
+    try:
+        wait_for(run / "began")
+        assert process.pid is not None
+        os.kill(process.pid, number)
+        process.join(timeout=60)
+    finally:
+        process.kill()
+    if number == signal.SIGINT:
+        assert process.exitcode == 130
+        assert "stopped; the same command goes on" in (tmp_path / "said").read_text()
+    wait_until_it_says(run / "calls", "stopped")
+    assert state.status_of(run) is Status.UNFINISHED
+
+    train = Path(scripts.train[1])
+    train.write_text(train.read_text().replace("slow*)", "never*)"))
+    again = Sweep(run.parent, scripts)
+    assert again.run([cell]) == {"slow": "done"}
+    assert again.record("slow")["starts"] == 2
+
+
+def wait_for(path: Path, seconds: float = 90) -> None:
+    limit = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < limit, f"{path} never came"
+        time.sleep(0.05)
+
+
+def wait_until_it_says(path: Path, text: str, seconds: float = 30) -> None:
+    limit = time.monotonic() + seconds
+    while text not in path.read_text():
+        assert time.monotonic() < limit, f"{path} never said {text}"
+        time.sleep(0.05)
+
+
+def test_what_does_not_heed_the_signal_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    from fairseq_deepnet.sweeps import children
+
+    # a grandchild in a process group of its own, as scripts/train.sh starts fairseq-train
+    pid = tmp_path / "pid"
+    body = f"trap '' TERM; set -m; sleep 300 & echo $! >{pid}.part; mv {pid}.part {pid}; wait"
+    process = children.start(["bash", "-c", body], tmp_path / "log", os.environ)
+    wait_for(pid)
+    children.stop([process], patience=0.2)
+    assert process.returncode == -signal.SIGKILL
+    limit = time.monotonic() + 10
+    while is_alive(int(pid.read_text())):
+        assert time.monotonic() < limit, "the grandchild outlived its script"
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_the_record_is_json_even_where_a_loss_is_not_finite(sweep: Sweep, cells: Any) -> None:
+    train = Path(sweep.runner.scripts.train[1])
+    train.write_text(train.read_text().replace('"3.0"', '"nan"'))
+    assert sweep.run(cells("good")) == {"good": "diverged"}
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    text = (sweep.folder / "good" / "sweep.json").read_text()
+    assert json.loads(text, parse_constant=refuse)["last_valid_nll"] == "nan"
