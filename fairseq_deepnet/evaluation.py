@@ -19,6 +19,7 @@ from fairseq_deepnet import (
     launch,
     many_directions,
     scoring,
+    tokenised_bleu,
     translation,
 )
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
@@ -105,7 +106,10 @@ def find_data(model: Model, given: Path | None) -> DataFolder:
 def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
     """The files of a data folder of one pair that a score of this split follows from."""
     target = data.languages[1]
-    return [*sorted((data.path / "text").glob(f"{split}.*")), data.subword_model(target)]
+    # the tokens of a Moses folder follow from its text and its settings
+    settings = [data.path / "corpus.json"] if data.is_moses else []
+    text = sorted((data.path / "text").glob(f"{split}.*"))
+    return [*text, data.subword_model(target), *settings]
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
@@ -167,7 +171,7 @@ def run(args: argparse.Namespace) -> int:
         recorded = json.loads(record.read_text(encoding="utf-8"))
         if recorded.get("request") == wanted and (folder / f"{name}.txt").is_file():
             print(f"already scored: {shown(record)}", file=sys.stderr)
-            print(scoring.describe(recorded, recorded["what"]))
+            _print(recorded)
             return 0
     print(f"model {shown(model.path)}, data {shown(data.path)}, {args.split} set", file=sys.stderr)
     scores, hypotheses = evaluate(args, model, data)
@@ -176,8 +180,15 @@ def run(args: argparse.Namespace) -> int:
     scores |= {"hypotheses": f"{name}.txt", "request": wanted}
     write_text(record, json.dumps(scores, indent=2, ensure_ascii=False) + "\n")
     print(f"scores and hypotheses: {shown(record.with_suffix(''))}.{{json,txt}}", file=sys.stderr)
-    print(scoring.describe(scores, scores["what"]))
+    _print(scores)
     return 0
+
+
+def _print(scores: dict[str, Any]) -> None:
+    """sacreBLEU on one line; on a line of its own BLEU of tokens, where there are any."""
+    print(scoring.describe(scores, scores["what"]))
+    if "bleu_tokenised" in scores:
+        print(tokenised_bleu.describe(scores))
 
 
 def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
@@ -243,7 +254,12 @@ def evaluate(
     pieces = translation.generate(arguments, processes, gpus, len(references), threads)
     seconds = round(time.monotonic() - started, 1)
     hypotheses = data.decode(pieces, direction.target)
-    scores = scoring.score(hypotheses, references, target_language=direction.target)
+    scores = scoring.score(
+        hypotheses, references, lowercase=data.is_lowercase, target_language=direction.target
+    )
+    if data.is_moses:
+        tokens = list(read_lines(data.tokenised(args.split, direction.target)))
+        scores |= tokenised_bleu.score(pieces, tokens, data.is_lowercase)
     what = (
         f"{args.split}, {len(references):,} sentences, {shown(model.path)} (update {updates:,}), "
         f"beam {args.beam}, lenpen {args.lenpen:g}"

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_deepnet.corpora import moses
 from fairseq_deepnet.corpora.subwords import decode_line, load_model
 
 MULTILINGUAL_TASK = "translation_multi_simple_epoch"
@@ -79,7 +80,8 @@ class DataFolder:
         if self.is_multilingual:
             return [Direction.parse(name) for name in self.record["directions"].get(split, [])]
         only = Direction(self.record["source"], self.record["target"])
-        return [only] if self.text(split, only, only.target).is_file() else []
+        there = split == "train" or self.text(split, only, only.target).is_file()
+        return [only] if there else []
 
     def is_trained(self, direction: Direction) -> bool:
         """Whether there is training text for a direction; zero-shot directions have none."""
@@ -90,13 +92,32 @@ class DataFolder:
         name = f"{split}.{direction.pair}" if self.is_multilingual else split
         return self.path / "text" / f"{name}.{language}"
 
+    @property
+    def is_moses(self) -> bool:
+        """Whether its subwords are byte-pair codes of Moses tokens, not sentencepiece."""
+        return self.record.get("tokenisation") == "moses"
+
+    @property
+    def is_lowercase(self) -> bool:
+        """Whether models learn lower case only."""
+        return bool(self.record.get("lowercase", False))
+
+    def tokenised(self, split: str, language: str) -> Path:
+        """The tokens of one side, where `is_moses`."""
+        return self.path / "tokenised" / f"{split}.{language}"
+
     def subword_model(self, language: str) -> Path:
-        """The sentencepiece model of a language: its own, or the joint one."""
+        """The sentencepiece model of a language, its own or the joint one; byte-pair codes where
+        `is_moses`."""
+        if self.is_moses:
+            return self.path / "bpe.codes"
         own = self.path / f"spm.{language}.model"
         return own if own.is_file() else self.path / "spm.model"
 
     def decode(self, lines: Iterable[str], language: str) -> list[str]:
         """Text from lines of space-separated subwords."""
+        if self.is_moses:
+            return [moses.decode_line(line, language) for line in lines]
         model = load_model(self.subword_model(language))
         return [decode_line(model, line) for line in lines]
 

@@ -23,6 +23,8 @@ LONGEST_WORD = 1000
 """Characters; clean-corpus-n.perl drops pairs with a longer word."""
 
 _SPACES = re.compile(r"\s+")
+# tokenizer.perl splits the full stop from the last word even of "in the U.S."; sacremoses keeps it
+_FINAL_STOP = re.compile(r"(?<=[^\s.])\.$")
 
 
 def _extra(module: str) -> Any:
@@ -77,7 +79,7 @@ def tokenise(line: str, language: str, how: Tokenisation) -> str:
         line, aggressive_dash_splits=how.aggressive, return_str=True
     )
     # the Perl tools trim what the tokeniser leaves after a final .'
-    tokens = _SPACES.sub(" ", str(tokens)).strip()
+    tokens = _FINAL_STOP.sub(" .", _SPACES.sub(" ", str(tokens)).strip())
     return tokens.lower() if how.lowercase else tokens
 
 
