@@ -345,6 +345,9 @@ def run(args: argparse.Namespace) -> int:
         max(0.0, args.wait),
         indexed_by_mtdata({file.name for file in files}) if args.via == "mtdata" else {},
     )
-    for path in download(downloader, files, args.jobs):
-        print(path)
+    try:
+        paths = download(downloader, files, args.jobs)
+    except OSError as error:  # a full disk, a folder that cannot be written to
+        raise ValueError(f"cannot write to {downloader.folder}: {error}") from error
+    print(*paths, sep="\n")
     return 0

@@ -25,6 +25,7 @@ _BLOCK: Final = 1 << 18
 _AGENT: Final = "fairseq_deepnet/0.1 (deepnet download; Python urllib)"
 _WORTH_ANOTHER_TRY: Final = {408, 425, 429, 500, 502, 503, 504}
 _LONGEST_WAIT: Final = 60.0
+_RESTARTS: Final = 3
 _RANGE: Final = re.compile(r"bytes (?:(?P<start>\d+)-\d+|\*)/(?P<total>\d+)")
 _PAGE: Final = re.compile(rb"\s*(<!doctype html|<html|<\?xml|<!--|<head)", re.IGNORECASE)
 
@@ -94,13 +95,15 @@ class Transfer:
         Returns whether an earlier part was continued. What was received stays in the part when
         this raises SourceError or InterruptedTransferError.
         """
-        furthest, fruitless, progress = _length(stream), 0, False
+        furthest, fruitless, progress, restarts = _length(stream), 0, False, 0
         while True:
             try:
                 return self._get(url, stream)
             except _ChangedError:
                 self.discard(stream)
-                furthest = 0
+                furthest, restarts = 0, restarts + 1
+                if restarts > _RESTARTS:
+                    raise SourceError("the server contradicts itself about the file") from None
                 continue
             except _DroppedError as error:
                 cause, wait, unreachable = str(error), error.wait, False
@@ -137,7 +140,8 @@ class Transfer:
             if notes.get("url") == url and (validator := _validator(notes)):
                 request.add_header("If-Range", validator)
         try:
-            response = urllib.request.urlopen(request, timeout=self.timeout)
+            # A new opener, as urlopen's own keeps the proxies that were set when it was first used.
+            response = urllib.request.build_opener().open(request, timeout=self.timeout)
         except urllib.error.HTTPError as error:
             with error:
                 return self._refused(error, begun, notes)
@@ -154,8 +158,9 @@ class Transfer:
     def _refused(self, error: urllib.error.HTTPError, begun: int, notes: dict[str, Any]) -> bool:
         cause = f"{error.code} {error.reason}".strip()
         if error.code == 416 and begun:
-            total = _RANGE.match(error.headers.get("Content-Range", ""))
-            if begun == (int(total["total"]) if total else notes.get("length")):
+            place = _RANGE.match(error.headers.get("Content-Range", ""))
+            total = int(place["total"]) if place else notes.get("length")
+            if begun == total and notes.get("length") in (None, total):
                 return True  # nothing is missing
             raise _ChangedError
         if error.code in _WORTH_ANOTHER_TRY:
@@ -190,7 +195,7 @@ class Transfer:
     def _copy(self, response: Any, stream: BinaryIO, total: int | None, continued: bool) -> None:
         done = _length(stream)
         self.report(done, total, continued)
-        while block := response.read(_BLOCK):
+        while block := response.read1(_BLOCK):  # what is there, so that a slow line loses nothing
             if not done and _PAGE.match(block):
                 self.discard(stream)
                 raise SourceError("the server sends a web page instead of the file")

@@ -9,6 +9,7 @@ supervised/de-en/opus.de-en-{train,dev,test}.{de,en} and zero-shot/ar-de/opus.ar
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import re
@@ -27,7 +28,7 @@ _FILE: Final = re.compile(
     r"(?:.*/)?(?P<kind>supervised|zero-shot)/(?P<a>[a-z]{2,3})-(?P<b>[a-z]{2,3})/"
     r"opus\.(?P=a)-(?P=b)-(?P<split>train|dev|test)\.(?P<language>(?P=a)|(?P=b))(?P<gz>\.gz)?"
 )
-_ARCHIVE: Final = (".tar.gz", ".tgz", ".tar")
+_ARCHIVE: Final = (".tar.gz", ".tgz")
 _SPLITS: Final = {"train": "train", "dev": "valid", "test": "test"}
 _MARK: Final = "unpacked.json"
 
@@ -96,11 +97,14 @@ def unpack(archives: Sequence[Path], out: Path, languages: Sequence[str] = ()) -
         _write(mark, json.dumps(done, indent=2) + "\n")
         print(f"[opus100] unpacking {archive.name}", file=sys.stderr, flush=True)
         try:
-            with tarfile.open(archive, "r|*") as tar:
-                for member in tar:
-                    side = read_name(member.name)
-                    if side and member.isfile() and is_wanted(side, languages):
-                        _extract(tar, member, out / side.path, keep=same)
+            with gzip.open(archive, "rb") as stream:
+                with tarfile.open(fileobj=stream, mode="r|") as tar:
+                    for member in tar:
+                        side = read_name(member.name)
+                        if side and member.isfile() and is_wanted(side, languages):
+                            _extract(tar, member, out / side.path, keep=same)
+                while stream.read(1 << 20):
+                    pass  # tarfile takes a cut archive for a whole one; the end of gzip tells
         except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise ValueError(f"cannot unpack {archive}: {error}") from error
