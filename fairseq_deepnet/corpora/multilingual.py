@@ -13,21 +13,22 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
-import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fairseq_deepnet.corpora import clean, manifest, subwords, text
-from fairseq_deepnet.corpora.pairs import Row, directions_of, is_held_out, read_table
+from fairseq_deepnet.corpora.pairs import Row, directions_of, read_table
+from fairseq_deepnet.corpora.parallel import as_done
+from fairseq_deepnet.corpora.rows import binarise_row, clean_row, write_json
 from fairseq_deepnet.corpora.sampling import allot, spread
 
 
@@ -44,100 +45,17 @@ class Recipe:
             raise ValueError(f"temperature is {self.temperature}; it must be at least 1")
 
 
-def _keep(pairs: Iterator[tuple[str, str]], odd: Counter[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of valid or test as they are, without line ends inside a line; counts what is odd."""
-    for pair in pairs:
-        odd["blank"] += any(text.is_blank(line) for line in pair)
-        odd["carriage return"] += any("\r" in line for line in pair)
-        yield pair[0].replace("\r", " "), pair[1].replace("\r", " ")
-
-
-def clean_row(row: Row, out: Path, limits: clean.Limits) -> dict[str, Any]:
-    """Write OUT/NAME.LANGUAGE for both languages and then OUT/NAME.json, the counts."""
-    counted: Counter[str] = Counter()
-    pairs = clean.read_pairs(*row.sides())
-    if row.split == "train" or row.held_out:
-        pairs = clean.clean_train(pairs, limits, counted)
-        if row.held_out:
-            wanted = row.split == "valid"
-            pairs = (pair for n, pair in enumerate(pairs) if is_held_out(n) == wanted)
-    else:
-        pairs = _keep(pairs, counted)
-    paths = [out / f"{row.name}.{language}" for language in row.pair]
-    parts = [path.with_name(path.name + ".part") for path in paths]
-    kept = 0
-    with (
-        parts[0].open("w", encoding="utf-8", newline="\n") as first,
-        parts[1].open("w", encoding="utf-8", newline="\n") as second,
-    ):
-        for left, right in pairs:
-            first.write(left + "\n")
-            second.write(right + "\n")
-            kept += 1
-    if not kept:
-        raise ValueError(f"no training pair of {row.prefix} is left ({dict(counted)})")
-    for part, path in zip(parts, paths, strict=True):
-        part.replace(path)
-    facts: dict[str, Any] = {"kept": kept, "held_out": row.held_out}
-    facts["dropped" if row.split == "train" or row.held_out else "odd"] = dict(+counted)
-    _write_json(out / f"{row.name}.json", facts)
-    return facts
-
-
-def binarise_row(row: Row, source: Path, model: Path, out: Path) -> dict[str, Any]:
-    """Write OUT/NAME.LANGUAGE.{bin,idx} for both languages and then OUT/NAME.json."""
-    from fairseq_deepnet.corpora.binarise import binarise
-
-    processor = subwords.load_model(model)
-    facts = {}
-    for language in row.pair:
-        name = f"{row.name}.{language}"
-        facts[language] = dataclasses.asdict(binarise(processor, source / name, out / name))
-    _write_json(out / f"{row.name}.json", facts)
-    return facts
-
-
-def _share_out(
-    rows: Sequence[Row], workers: int, work: Callable[..., Any], *rest: Any
-) -> Iterator[Row]:
-    """Do `work(row, *rest)` in several processes; yields each row as it is done."""
-    workers = min(workers, len(rows))
-    if workers <= 1:
-        for row in rows:
-            work(row, *rest)
-            yield row
-        return
-    # processes that are forked from one which has imported this module start at once
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "fairseq_deepnet.corpora.binarise"])
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        jobs = {pool.submit(work, row, *rest): row for row in rows}
-        try:
-            for job in as_completed(jobs):
-                job.result()
-                yield jobs[job]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _write_json(path: Path, content: object) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    part.replace(path)
-
-
 def _each_row(
-    what: str, rows: Sequence[Row], out: Path, workers: int, work: Callable[..., Any], *rest: Any
+    what: str, rows: Sequence[Row], out: Path, workers: int, work: Callable[[Row], object]
 ) -> dict[str, dict[str, Any]]:
-    """Do `work(row, ..., *rest)` for every row that is not done, the largest first."""
+    """Do `work(row)` for every row that is not done, the largest first; what each one counted."""
     out.mkdir(parents=True, exist_ok=True)
     todo = [row for row in rows if not (out / f"{row.name}.json").is_file()]
     if len(todo) < len(rows):
         _say(f"{what}: {len(rows) - len(todo)} of {len(rows)} files were done before")
     todo.sort(key=lambda row: -sum(side.stat().st_size for side in row.sides()))
     done = len(rows) - len(todo)
-    for row in _share_out(todo, workers, work, *rest):
+    for row in as_done(work, todo, workers):
         done += 1
         _say(f"{what}: {done}/{len(rows)} {row.name}")
     return {row.name: json.loads((out / f"{row.name}.json").read_text()) for row in rows}
@@ -177,7 +95,7 @@ def learn(rows: Sequence[Row], cleaned: Path, out: Path, recipe: Recipe) -> dict
                     start += kept
         subwords.train_model([sample], part / "spm", recipe.subwords)
     subwords.write_dictionary(subwords.load_model(part / "spm.model"), part / "dict.txt")
-    _write_json(part / "sample.json", taken)
+    write_json(part / "sample.json", taken)
     part.rename(out)
     return taken
 
@@ -208,18 +126,18 @@ def make_folder(rows: Sequence[Row], out: Path, recipe: Recipe, workers: int, fo
         return False
     part = out.with_name(out.name + ".part")
     manifest.prepare(part, settings, inputs, keep=not force)
-    cleaned = _each_row(
-        "cleaning", rows, part / "text", workers, clean_row, part / "text", recipe.limits
-    )
+    work = functools.partial(clean_row, out=part / "text", limits=recipe.limits)
+    cleaned = _each_row("cleaning", rows, part / "text", workers, work)
     learnt = part / "subwords"
     if not learnt.is_dir():
         learn(rows, part / "text", learnt, recipe)
     else:
         _say("training subwords: done before")
-    model, folder = learnt / "spm.model", part / "binarised"
-    counts = _each_row(
-        "binarising", rows, folder, workers, binarise_row, part / "text", model, folder
+    folder = part / "binarised"
+    work = functools.partial(
+        binarise_row, source=part / "text", model=learnt / "spm.model", out=folder
     )
+    counts = _each_row("binarising", rows, folder, workers, work)
     record = _finish(part, rows, recipe, settings | {"inputs": inputs}, cleaned, counts)
     _assemble(part, out)
     _say(f"made {out}: {_summary(record)}")
@@ -258,7 +176,7 @@ def _finish(
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     (part / "languages.txt").write_text("".join(f"{name}\n" for name in languages))
-    _write_json(part / "corpus.json", record)
+    write_json(part / "corpus.json", record)
     return record
 
 

@@ -1,14 +1,15 @@
-"""Work on text in chunks by several processes, with the results in order and memory bounded."""
+"""Work shared out over processes: chunks of text in order and bounded memory, or files as done."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from typing import TypeVar
@@ -32,6 +33,40 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+@contextlib.contextmanager
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end with this one; what is still to do is dropped when an error ends it."""
+    # fork where it exists: a fresh interpreter would import the whole package once a worker
+    methods = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
+    try:
+        yield pool
+    except BrokenProcessPool as error:
+        raise ValueError(
+            "a worker process was killed, for want of memory perhaps; run again with fewer WORKERS"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def as_done(function: Callable[[T], object], items: Sequence[T], workers: int = 1) -> Iterator[T]:
+    """Do `function(item)` for every item by `workers` processes; yields each item when it is done.
+
+    One item or one worker is this process. Errors are raised as by `map_in_order`.
+    """
+    if min(workers, len(items)) <= 1:
+        for item in items:
+            function(item)
+            yield item
+        return
+    with _pool(min(workers, len(items))) as pool:
+        working = {pool.submit(function, item): item for item in items}
+        for job in as_completed(working):
+            job.result()
+            yield working[job]
+
+
 def map_in_order(
     function: Callable[[T], R], chunks: Iterable[T], workers: int = 1, ahead: int = 2
 ) -> Iterator[R]:
@@ -47,21 +82,11 @@ def map_in_order(
     if workers <= 1 or len(first) < 2:
         yield from map(function, itertools.chain(first, iterator))
         return
-    # fork where it exists: a fresh interpreter would import the whole package once a worker
-    methods = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
     waiting: deque[Future[R]] = deque()
-    try:
+    with _pool(workers) as pool:
         for chunk in itertools.chain(first, iterator):
             waiting.append(pool.submit(function, chunk))
             if len(waiting) >= workers * ahead:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise ValueError(
-            "a worker process was killed, for want of memory perhaps; run again with fewer WORKERS"
-        ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
