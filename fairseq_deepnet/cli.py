@@ -10,6 +10,7 @@ from typing import Final
 
 SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "args": ("configs", "print the fairseq-train arguments that a config stands for"),
+    "plan": ("planning.command", "parameters, memory and time of a training, and what fits"),
     "record": ("runs", "plan a training run, write down what repeats it, print its command"),
     "average": ("checkpoints.average", "average the weights of several checkpoints"),
     "evaluate": ("evaluation", "translate a test set with a checkpoint or run, and score it"),

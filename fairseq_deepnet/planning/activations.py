@@ -134,7 +134,7 @@ def layer(batch: MicroBatch, model: Model, side: Side) -> int:
     """Bytes that one layer keeps without checkpointing.
 
     Post-LN or Pre-LN, fused attention, relu and no dropout: an encoder layer keeps 8 n C + n F
-    elements, a decoder layer 11 n C + 2 m C + n F; dropout adds a mask of n C a branch. Statistics
+    elements, a decoder layer 12 n C + 2 m C + n F; dropout adds a mask of n C a branch. Statistics
     of LayerNorm and attention are a few numbers a token.
     """
     shape = model.layers[side]

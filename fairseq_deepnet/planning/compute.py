@@ -15,8 +15,20 @@ from fairseq_deepnet.planning.setting import Model, Training
 from fairseq_deepnet.schemes import Side, Sublayer
 
 UTILISATION: Final = 0.3
-"""Share of the device's peak that training reaches, unless told: assumed, not measured. 512-wide
-layers in half precision reach about this on large GPUs with 4,096 tokens a device."""
+"""Share of the device's peak that training reaches, unless told: assumed, not measured."""
+
+GEMM_UTILISATION: Final = 0.6
+"""Share of a measured rate of matrix products that training reaches: assumed, not measured. What it
+loses are LayerNorm, dropout, softmax and the optimiser, which are bound by memory."""
+
+KERNELS: Final = {Side.ENCODER: (18, 32), Side.DECODER: (28, 50)}
+"""Kernels that a layer starts forward and backward: DeepNorm with dropout, as torch dispatches."""
+
+OPTIMISER_KERNELS: Final = 15
+"""Kernels a parameter tensor of fairseq's optimisers, with the scaling and norm of its gradient."""
+
+KERNEL_SECONDS: Final = 8e-6
+"""Time to start a kernel from Python: assumed. Deep, narrow stacks on fast GPUs are bound by it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +97,28 @@ def count(model: Model, batch: MicroBatch) -> Flops:
 
 
 def seconds_per_update(
-    flops: Flops, training: Training, teraflops: float, utilisation: float
+    flops: Flops,
+    model: Model,
+    training: Training,
+    tensors: int,
+    teraflops: float,
+    utilisation: float,
 ) -> float:
     """Time of an update; devices work side by side, communication is taken to be hidden.
 
+    A micro-batch takes as long as its operations, or as starting its kernels if that is longer. The
+    optimiser goes through the parameter tensors in Python, unless they are one flat copy.
+
     Arguments:
+        tensors: how many parameter tensors there are
         teraflops: the peak of one device in the training's precision, 10^12 a second
         utilisation: share of it that is reached
     """
-    return flops.total * training.update_freq / (teraflops * 1e12 * utilisation)
+    computing = flops.total / (teraflops * 1e12 * utilisation)
+    kernels = 0
+    for side, (forward, backward) in KERNELS.items():
+        passes = (2 if model.checkpoint else 1) * forward + backward
+        kernels += model.depths.of(side) * passes
+    pieces = 1 if training.flat and not training.memory_efficient else tensors
+    stepping = pieces * OPTIMISER_KERNELS * KERNEL_SECONDS
+    return training.update_freq * max(computing, kernels * KERNEL_SECONDS) + stepping

@@ -58,7 +58,12 @@ class Plan:
     def seconds_per_update(self) -> float:
         """Estimated time of an update."""
         return compute.seconds_per_update(
-            self.flops, self.training, self.teraflops, self.utilisation
+            self.flops,
+            self.model,
+            self.training,
+            self.counts.tensors,
+            self.teraflops,
+            self.utilisation,
         )
 
     @property

@@ -1,0 +1,152 @@
+"""`deepnet plan`: what a training needs, before it starts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Final
+
+from fairseq_deepnet import configs, launch
+from fairseq_deepnet.planning import compute, report, vocabulary
+from fairseq_deepnet.planning.advice import advise
+from fairseq_deepnet.planning.plan import SENTENCE_LENGTH, Plan, estimate
+from fairseq_deepnet.planning.speed import measure_teraflops
+
+ARCH_DEFAULTS: Final = ("max-tokens=4096", "share-all-embeddings=true")
+"""What --arch adds to configs/base.yaml."""
+
+HALF: Final = ("fp16", "bf16", "memory-efficient-fp16", "memory-efficient-bf16")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `deepnet plan`."""
+    # so that options may stand between the words
+    parser.parse_args = parser.parse_intermixed_args  # type: ignore[method-assign]
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="CONFIG key=value",
+        help="a YAML file or a name in configs/, and options that win",
+    )
+    parser.add_argument("--arch", help="a named shape, with configs/base.yaml where no CONFIG is")
+    parser.add_argument(
+        "--gpus", type=int, default=1, help="devices in all; 0 is the CPU (%(default)s)"
+    )
+    parser.add_argument(
+        "--memory", type=float, default=80, metavar="GIB", help="of one device (%(default)s)"
+    )
+    parser.add_argument(
+        "--vocabulary", metavar="N[,M]", help="entries of the dictionary, or of source and target"
+    )
+    parser.add_argument("--data", type=Path, help="the data folder, for its dictionaries")
+    parser.add_argument(
+        "--precision",
+        choices=launch.PRECISIONS,
+        default="auto",
+        help="auto: as the options say, else bf16 on GPUs, as scripts/train.sh does",
+    )
+    parser.add_argument(
+        "--length",
+        type=int,
+        default=SENTENCE_LENGTH,
+        help="subwords of a sentence (%(default)s)",
+    )
+    parser.add_argument("--teraflops", type=float, help="peak of one device in that precision")
+    parser.add_argument(
+        "--measure", action="store_true", help="measure this machine's matrix products instead"
+    )
+    parser.add_argument(
+        "--utilisation",
+        type=float,
+        help=f"share of the peak that training reaches ({compute.UTILISATION} of --teraflops,"
+        f" {compute.GEMM_UTILISATION} of what --measure finds)",
+    )
+    parser.add_argument("--json", action="store_true", help="JSON on stdout")
+    parser.add_argument(
+        "--paper", action="store_true", help="count the models of the DeepNet paper, and end"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan; 0 if it fits as it is or with other options, 1 if nothing makes it fit."""
+    if args.paper:
+        print(json.dumps(report.paper_rows(), indent=2) if args.json else report.paper_text())
+        return 0
+    if args.teraflops is not None and args.measure:
+        raise ValueError("--teraflops and --measure contradict each other; give one")
+    config, assumptions = read_config(args)
+    words, where = read_vocabulary(args, config)
+    assumptions.append(f"vocabulary: {where}")
+    plan, timed = make(args, config, words)
+    advice = advise(plan)
+    if timed:
+        assumptions.append(
+            f"{100 * plan.utilisation:.0f} % of {plan.teraflops:.4g} TFLOP/s are reached"
+            f"{' (measured here)' if args.measure else ''}, and"
+            f" {1e6 * compute.KERNEL_SECONDS:.0f} microseconds start a kernel"
+        )
+    else:
+        assumptions.append("no time: give --teraflops (peak of a device) or --measure")
+    if args.json:
+        print(json.dumps(report.as_json(advice, timed), indent=2))
+    else:
+        print(report.as_text(advice, assumptions, timed))
+    return 0 if advice.fits else 1
+
+
+def read_config(args: argparse.Namespace) -> tuple[configs.Config, list[str]]:
+    """The config that the words and --arch name, and what was assumed."""
+    words, assumptions = list(args.words), []
+    named = bool(words) and "=" not in words[0]
+    if not named and args.arch is None:
+        raise ValueError("give a config (a file, or a name in configs/) or --arch NAME")
+    name, first = (words.pop(0), []) if named else ("base", list(ARCH_DEFAULTS))
+    if args.arch is not None:
+        first.append(f"arch={args.arch}")
+        if first[:-1]:
+            assumptions.append(f"configs/base.yaml and {' '.join(first[:-1])}, unless overridden")
+    config = configs.load_config(name, [*first, *words])
+    if args.precision == "auto":
+        if args.gpus and not any(config.options.get(name) for name in HALF):
+            config.options["bf16"] = True
+            assumptions.append("bf16, as scripts/train.sh trains on GPUs that can")
+    else:
+        config.options = {k: v for k, v in config.options.items() if k not in HALF}
+        if args.precision != "fp32":
+            config.options[args.precision] = True
+    configs.check_options(config)
+    return config, assumptions
+
+
+def read_vocabulary(
+    args: argparse.Namespace, config: configs.Config
+) -> tuple[tuple[int, int], str]:
+    """Entries of both dictionaries, and where the numbers come from."""
+    if args.vocabulary is not None:
+        return vocabulary.parse(args.vocabulary), "as given"
+    if args.data is not None:
+        return vocabulary.from_folder(args.data), f"of {args.data}"
+    usual = config.recipe.get("data")
+    if usual is not None:
+        folder = configs.CONFIG_FOLDER.parent / str(usual)
+        if (folder / "corpus.json").is_file():
+            return vocabulary.from_folder(folder), f"of {usual}"
+    raise ValueError("how many entries has the dictionary? give --vocabulary N or --data FOLDER")
+
+
+def make(
+    args: argparse.Namespace, config: configs.Config, words: tuple[int, int]
+) -> tuple[Plan, bool]:
+    """The plan, and whether its times mean anything."""
+    teraflops, utilisation = args.teraflops, args.utilisation
+    if utilisation is None:
+        utilisation = compute.GEMM_UTILISATION if args.measure else compute.UTILISATION
+    if args.measure:
+        draft = estimate(config, args.gpus, args.memory, 1, words, args.length)
+        teraflops = measure_teraflops(draft.model, draft.training)
+    timed = teraflops is not None
+    plan = estimate(
+        config, args.gpus, args.memory, teraflops if timed else 1, words, args.length, utilisation
+    )
+    return plan, timed

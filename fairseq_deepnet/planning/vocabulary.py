@@ -1,0 +1,41 @@
+"""How many entries the dictionaries of a data folder have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from fairseq_deepnet.corpora.folder import DataFolder
+
+SPECIAL_SYMBOLS: Final = 4
+"""fairseq's <s>, <pad>, </s> and <unk>, which stand in no dictionary file."""
+
+
+def from_folder(path: Path) -> tuple[int, int]:
+    """Entries of the source's and the target's dictionary, special symbols included.
+
+    A folder of many languages has one dictionary, to which fairseq adds a token a language.
+    Raises FileNotFoundError for a folder that is not complete.
+    """
+    folder = DataFolder.open(path)
+    if folder.is_multilingual:
+        entries = _lines(path / "dict.txt") + len(folder.languages)
+        return entries + SPECIAL_SYMBOLS, entries + SPECIAL_SYMBOLS
+    source, target = (_lines(path / f"dict.{name}.txt") for name in folder.languages)
+    return source + SPECIAL_SYMBOLS, target + SPECIAL_SYMBOLS
+
+
+def parse(text: str) -> tuple[int, int]:
+    """ "32000" or "8000,6000" (source, target) -> both; ValueError for anything else."""
+    parts = text.replace("_", "").split(",")
+    if len(parts) > 2 or not all(part.strip().isdecimal() for part in parts):
+        raise ValueError(
+            f"--vocabulary {text}: a number of entries is expected, or two: SOURCE,TARGET"
+        )
+    sizes = [int(part) for part in parts]
+    return sizes[0], sizes[-1]
+
+
+def _lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(1 for line in file if line.strip())

@@ -1,0 +1,222 @@
+"""`deepnet plan`: the search for options that fit, what it prints, and errors of one line."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_deepnet import cli, configs
+from fairseq_deepnet.planning import Plan, estimate
+from fairseq_deepnet.planning.advice import Advice, advise
+from fairseq_deepnet.planning.report import as_arguments, as_overrides
+
+
+def config(**options: configs.Value) -> configs.Config:
+    """A 12L-12L training on 16,384 tokens an update."""
+    given: dict[str, configs.Value] = {
+        "arch": "deepnet_transformer",
+        "encoder-layers": 12,
+        "decoder-layers": 12,
+        "share-all-embeddings": True,
+        "criterion": "label_smoothed_cross_entropy",
+        "optimizer": "adam",
+        "max-tokens": 4096,
+        "max-update": 1000,
+    }
+    found = given | {name.replace("_", "-"): value for name, value in options.items()}
+    return configs.Config("test", found, {"global-batch-tokens": "4 x 4096"})
+
+
+def plan_for(memory_gib: float, gpus: int = 1, **options: configs.Value) -> Plan:
+    return estimate(config(**options), gpus, memory_gib, teraflops=100, vocabulary=8000)
+
+
+def advice_for(memory_gib: float, **options: configs.Value) -> Advice:
+    return advise(plan_for(memory_gib, **options))
+
+
+def test_the_global_batch_decides_update_freq() -> None:
+    plan = plan_for(80, gpus=2)
+    assert (plan.training.max_tokens, plan.training.update_freq) == (4096, 2)
+    assert plan_for(80, gpus=2, update_freq=8).training.update_freq == 8
+
+
+def test_time_goes_with_operations_updates_and_devices() -> None:
+    one, four = plan_for(80), plan_for(80, gpus=4)
+    assert one.flops_per_update == four.flops_per_update
+    assert one.hours == pytest.approx(1000 * one.seconds_per_update / 3600)
+    assert four.hours == pytest.approx(1000 * four.seconds_per_update / 3600)
+    assert four.gpu_hours == pytest.approx(4 * 1000 * four.seconds_per_update / 3600)
+    assert four.seconds_per_update < one.seconds_per_update / 2
+    assert plan_for(80, max_update=None).hours is None
+
+
+def test_what_fits_needs_no_advice() -> None:
+    advice = advice_for(80)
+    assert advice.wanted.fits
+    assert advice.fits
+    assert not advice.options
+
+
+def test_smaller_micro_batches_come_first_and_keep_the_global_batch() -> None:
+    wanted = plan_for(80)
+    smaller = advice_for(wanted.needed_gib - 0.5)
+    assert smaller.fits
+    assert smaller.options == {"max-tokens": "2048", "update-freq": "8"}
+    assert smaller.plan.training.tokens == wanted.training.tokens
+
+
+def test_each_step_is_tried_only_where_those_before_do_not_fit() -> None:
+    steps = advice_for(0.5).steps
+    names = [step.name for step in steps]
+    assert names == [
+        "smaller micro-batches",
+        "--checkpoint-activations",
+        "--bf16",
+        "--memory-efficient-bf16",
+        "--optimizer adafactor",
+    ]
+    last = [step.plan for step in steps]
+    for number in range(1, len(last)):
+        # a device just large enough for this step's smallest micro-batch stops at it or before
+        found = advice_for(last[number].needed_gib * 1.0001)
+        assert found.fits
+        assert len(found.steps) <= number + 1
+
+
+def test_the_options_found_fit_when_they_are_applied() -> None:
+    needed = advice_for(0.5).plan.needed_gib
+    advice = advice_for(needed * 1.01)
+    options: dict[str, Any] = {
+        name: True if value == "true" else value for name, value in advice.options.items()
+    }
+    again = plan_for(needed * 1.01, **options)
+    assert again.fits
+    assert again.needed_gib == pytest.approx(advice.plan.needed_gib)
+
+
+def test_too_little_memory_ends_in_a_no_with_the_least_that_would_do() -> None:
+    advice = advice_for(0.5)
+    assert not advice.fits
+    assert advice.least_gib == min(step.plan.needed_gib for step in advice.steps)
+    assert advice_for(advice.least_gib).fits
+
+
+def test_more_gpus_do_not_shard_the_model() -> None:
+    weights = {gpus: plan_for(80, gpus=gpus).memory for gpus in (1, 8)}
+    assert weights[8].weights == weights[1].weights
+    assert weights[8].persistent > weights[1].persistent
+
+
+def test_adafactor_takes_adams_options_out() -> None:
+    options = {"optimizer": "adafactor", "adam-betas": None, "max-tokens": "512"}
+    assert as_arguments(options) == (
+        "--optimizer adafactor --max-tokens 512 (without --adam-betas)"
+    )
+    assert as_overrides(options) == "optimizer=adafactor adam-betas=null max-tokens=512"
+
+
+def test_attention_dropout_on_the_cpu_costs_memory_with_the_length() -> None:
+    short, long = (
+        estimate(config(attention_dropout=0.1), 0, 80, 1, 8000, length=length).peak_gib
+        for length in (16, 256)
+    )
+    assert long > 1.5 * short
+    plain = [estimate(config(), 0, 80, 1, 8000, length=length).peak_gib for length in (16, 256)]
+    assert plain[1] == pytest.approx(plain[0], rel=0.01)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = cli.main(["plan", *words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+BIG = ("--arch", "deepnet_transformer_opus100_1000", "--vocabulary", "250002")
+
+
+def test_a_report_ends_in_the_options_that_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, *BIG, "--gpus", "8", "--teraflops", "312", "max-update=10")
+    assert code == 0
+    assert "3,806,209,024" in out
+    assert "It does not fit into 80 GiB" in out
+    assert "It fits with: --" in out
+
+
+def test_a_clear_no_has_its_own_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, *BIG, "--memory", "16")
+    assert code == 1
+    assert "No: nothing that fairseq offers makes it fit. The least is" in out
+    assert "each holds all weights" in out
+
+
+def test_json_holds_the_same_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "wmt17_base", "--vocabulary", "32000", "--json", "--gpus", "8")
+    found = json.loads(out)
+    plan = estimate(
+        configs.load_config("wmt17_base", ["bf16=true"]), 8, 80, teraflops=1, vocabulary=32000
+    )
+    assert code == 0
+    assert found["parameters"]["total"] == plan.parameters
+    assert found["peak_gib"] == plan.peak_gib
+    assert found["seconds_per_update"] is None  # no speed was given
+    assert found["training"] == dataclasses.asdict(plan.training)
+
+
+def test_measured_speed_gives_times(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("sample", "--gpus", "0", "--vocabulary", "100", "--measure", "--json")
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    assert json.loads(out)["seconds_per_update"] > 0
+
+
+def test_the_papers_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--paper")
+    assert code == 0
+    assert all(size in out for size in ("863M", "3.8B", "3.2B", "250,002", "256,125"))
+
+
+def test_the_dictionaries_of_a_data_folder_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for language, entries in (("de", 90), ("en", 60)):
+        text = "".join(f"w{number} 1\n" for number in range(entries))
+        (tmp_path / f"dict.{language}.txt").write_text(text)
+    (tmp_path / "corpus.json").write_text(json.dumps({"source": "de", "target": "en"}))
+    words = ("sample", "share-all-embeddings=null", "--json", "--data", str(tmp_path))
+    _, out, _ = run(capsys, *words)
+    assert json.loads(out)["vocabulary"] == [94, 64]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "give a config"),
+        (("--arch", "lstm", "--vocabulary", "100", "share-all-embeddings=null"), "lstm"),
+        (("no_such_config",), "no config"),
+        (("sample", "--vocabulary", "many"), "a number of entries"),
+        (("sample", "--vocabulary", "3"), "--vocabulary 3"),
+        (("sample", "--vocabulary", "90,60"), "--share-all-embeddings needs one vocabulary"),
+        (("sample", "--vocabulary", "90", "--memory", "0"), "--memory 0"),
+        (("sample", "--vocabulary", "90", "--gpus", "-1"), "--gpus -1"),
+        (("sample", "--vocabulary", "90", "--utilisation", "30"), "--utilisation 30"),
+        (("sample", "--vocabulary", "90", "amp=true"), "--amp is not covered"),
+        (("sample", "--vocabulary", "90", "--gpus", "0", "bf16=true"), "needs a GPU"),
+        (("sample", "--vocabulary", "90", "--measure", "--teraflops", "1"), "contradict"),
+        (("wmt17_base",), "--vocabulary N"),
+        (("sample", "--data", "/nowhere"), "/nowhere"),
+        (("sample", "--vocabulary", "90", "max-tokens=null"), "max-tokens"),
+    ],
+    ids=str,
+)
+def test_what_the_user_can_mend_is_one_line(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *words)
+    lines = [line for line in err.splitlines() if line.startswith("deepnet plan: error:")]
+    assert code == 2
+    assert not out
+    assert len(lines) == 1
+    assert message in lines[0]

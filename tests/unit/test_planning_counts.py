@@ -1,0 +1,112 @@
+"""Parameters and operations of a plan, against models that are built and run."""
+
+from argparse import Namespace
+from typing import Any
+
+import pytest
+import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+from fairseq_deepnet.planning import compute, paper, parameters, setting
+from fairseq_deepnet.planning.activations import MicroBatch
+from fairseq_deepnet.schemes import Side
+from tests.support.models import build_model
+from tests.support.plans import WORDS, plan_of
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"share_all_embeddings": True},
+        {"share_decoder_input_output_embed": True},
+        {"encoder_layers": 1, "decoder_layers": 5},
+        {"encoder_learned_pos": True, "max_source_positions": 77},
+        {"decoder_learned_pos": True, "encoder_ffn_embed_dim": 96},
+        {"layernorm_embedding": True},
+        {"no_token_positional_embeddings": True, "encoder_learned_pos": True},
+        {"encoder_embed_dim": 64},
+        {"decoder_output_dim": 16},
+        {"residual_scheme": "pre-ln"},
+        {"residual_scheme": "pre-ln", "no_decoder_final_norm": True},
+        {"residual_scheme": "post-ln", "init": "stock"},
+        {"residual_scheme": "post-ln-init"},
+        {"arch": "transformer"},
+        {"arch": "transformer", "encoder_normalize_before": True, "decoder_normalize_before": True},
+    ],
+    ids=str,
+)
+def test_parameters_are_those_of_the_built_model(options: dict[str, Any]) -> None:
+    with torch.device("meta"):
+        model = build_model(**options)
+    counted = parameters.count(plan_of(**options))
+    assert counted.total == sum(p.numel() for p in model.parameters())
+    assert counted.tensors == len(list(model.parameters()))
+    assert counted.largest == max(p.numel() for p in model.parameters())
+    tables = {id(p) for name in ("encoder", "decoder") for p in tables_of(getattr(model, name))}
+    inside = {
+        side: sum(p.numel() for p in getattr(model, side).parameters() if id(p) not in tables)
+        for side in ("encoder", "decoder")
+    }
+    assert (counted.encoder, counted.decoder) == (inside["encoder"], inside["decoder"])
+
+
+def tables_of(stack: Any) -> list[torch.nn.Parameter]:
+    """What lies before and behind the layers."""
+    names = ("embed_tokens", "embed_positions", "layernorm_embedding", "output_projection")
+    modules = [getattr(stack, name, None) for name in (*names, "project_out_dim")]
+    return [p for module in modules if module is not None for p in module.parameters()]
+
+
+def test_a_layer_has_the_closed_form_of_the_docstring() -> None:
+    model = plan_of()
+    c, f = 32, 48
+    assert parameters.count_layer(model, Side.ENCODER) == 4 * c * c + 2 * c * f + 9 * c + f
+    assert parameters.count_layer(model, Side.DECODER) == 8 * c * c + 2 * c * f + 15 * c + f
+
+
+@pytest.mark.parametrize("row", paper.ROWS, ids=lambda row: row.arch)
+def test_the_papers_models_have_the_sizes_that_it_prints(row: paper.Row) -> None:
+    assert paper.rounded(row.count()) == row.printed
+
+
+def test_the_papers_sizes_depend_on_the_vocabulary_assumed() -> None:
+    """Zhang et al.'s 64,000 subwords, the obvious guess, give 768M and not 863M."""
+    args = Namespace(arch="deepnet_transformer_opus100_200", share_all_embeddings=True)
+    ARCH_CONFIG_REGISTRY[args.arch](args)
+    model = setting.read_model(args, (64_000, 64_000))
+    assert paper.rounded(parameters.count(model).total) == "768M"
+
+
+def run_and_count(options: dict[str, Any], length: int) -> tuple[float, float]:
+    """Operations of forward and backward: counted while they run, and by the plan."""
+    model = build_model(share_decoder_input_output_embed=True, attention_dropout=0.1, **options)
+    words = torch.randint(4, WORDS, (2, 3, length), generator=torch.Generator().manual_seed(1))
+    with FlopCounterMode(display=False) as counter:
+        model(words[0], None, words[1])[0].sum().backward()
+    batch = MicroBatch(3, length, length, element=4, on_gpu=False)
+    plan = plan_of(share_decoder_input_output_embed=True, attention_dropout=0.1, **options)
+    return counter.get_total_flops(), compute.count(plan, batch).total
+
+
+@pytest.mark.parametrize("length", [8, 40])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"checkpoint_activations": True, "dropout": 0.1}, {"encoder_embed_dim": 64}],
+    ids=str,
+)
+def test_operations_are_those_that_torch_counts(options: dict[str, Any], length: int) -> None:
+    counted, planned = run_and_count(options, length)
+    assert planned == pytest.approx(counted, rel=0.01)
+
+
+def test_a_fused_attention_costs_what_torch_counts_for_it() -> None:
+    shape = (3, 4, 40, 8)
+    forward = sdpa_flop_count(shape, shape, shape)
+    backward = sdpa_backward_flop_count(shape, shape, shape, shape)
+    model = plan_of(encoder_layers=1, decoder_layers=1)
+    flops = compute.count(model, MicroBatch(3, 40, 40, element=4, on_gpu=False))
+    linear = 3 * (flops.linear + flops.projection)
+    assert flops.attention == 3 * forward  # one in the encoder, two in the decoder
+    assert flops.total - linear == 3 * (forward + backward)

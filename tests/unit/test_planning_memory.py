@@ -1,0 +1,171 @@
+"""Memory of a plan: activations against saved-tensor hooks, states against fairseq's optimisers."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_deepnet.modules import ActivationCheckpointing, DecoderLayer, EncoderLayer
+from fairseq_deepnet.planning import activations, memory, parameters
+from fairseq_deepnet.planning.activations import MicroBatch
+from fairseq_deepnet.planning.setting import Model, Training
+from fairseq_deepnet.schemes import Place, Side
+from tests.support.plans import plan_of
+
+SENTENCES, SOURCE, TARGET = 5, 7, 9
+BATCH = MicroBatch(SENTENCES, SOURCE, TARGET, element=4, on_gpu=False)
+TRAINING = Training(
+    max_tokens=64,
+    update_freq=1,
+    max_update=None,
+    precision="fp32",
+    memory_efficient=False,
+    flat=False,
+    optimizer="adam",
+    first_moment=False,
+    criterion="label_smoothed_cross_entropy",
+    ddp_backend="pytorch_ddp",
+    bucket_view=False,
+    gpus=1,
+)
+
+
+def saved_bytes(model: Model, side: Side, checkpoint: bool = False) -> int:
+    """Bytes of storages that autograd keeps for one layer, its weights and its source apart."""
+    layer_class = EncoderLayer if side is Side.ENCODER else DecoderLayer
+    shape = model.layers[side]
+    layer: nn.Module = layer_class(shape, model.scheme, Place(side, 0))
+    length = SOURCE if side is Side.ENCODER else TARGET
+    x = torch.randn(SENTENCES, length, shape.embed_dim, requires_grad=True)
+    source = torch.randn(SENTENCES, SOURCE, shape.source_dim, requires_grad=True)
+    mask = torch.ones(SENTENCES, 1, 1, SOURCE, dtype=torch.bool)
+    mask[0, ..., 0] = False
+    apart = {t.untyped_storage().data_ptr() for t in (*layer.parameters(), source)}
+    kept: dict[int, tuple[int, Tensor]] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in apart:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
+        return tensor
+
+    run = ActivationCheckpointing(enabled=checkpoint)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        if side is Side.ENCODER:
+            run(lambda h: layer(h, mask), x)
+        else:
+            run(lambda h: layer(h, source, None, mask, True), x)
+    return sum(size for size, _ in kept.values())
+
+
+@pytest.mark.parametrize("side", Side)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dropout": 0.1},
+        {"attention_dropout": 0.1},
+        {"activation_dropout": 0.1},
+        {"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1},
+        {"activation_fn": "gelu"},
+        {"residual_scheme": "pre-ln", "dropout": 0.1},
+        {"encoder_embed_dim": 64},
+    ],
+    ids=str,
+)
+def test_a_layer_keeps_what_autograd_saves(side: Side, options: dict[str, Any]) -> None:
+    model = plan_of(**options)
+    assert activations.layer(BATCH, model, side) == saved_bytes(model, side)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("side", Side)
+def test_a_checkpointed_layer_keeps_its_input_alone(side: Side, dropout: float) -> None:
+    """What torch's checkpoint holds besides are the states of the random generators."""
+    model = plan_of(dropout=dropout, checkpoint_activations=True)
+    planned = activations.checkpointed_layer(BATCH, model, side) - activations.RNG_STATE
+    assert planned == BATCH.tokens(side) * model.layers[side].embed_dim * 4
+    assert planned == saved_bytes(model, side, checkpoint=True)
+    assert torch.get_rng_state().nbytes <= activations.RNG_STATE
+
+
+def test_plain_layers_have_the_closed_form_of_the_docstring() -> None:
+    model = plan_of()
+    n, m, c, f, heads = SENTENCES * TARGET, SENTENCES * SOURCE, 32, 48, 4
+    encoder = 8 * m * c + m * f + m * heads + 4 * m + m  # statistics of LayerNorm; the mask
+    decoder = 12 * n * c + 2 * m * c + n * f + 2 * n * heads + 6 * n + m
+    assert activations.layer(BATCH, model, Side.ENCODER) == 4 * encoder
+    assert activations.layer(BATCH, model, Side.DECODER) == 4 * decoder
+
+
+def test_dropout_keeps_one_byte_on_a_gpu_and_a_number_on_the_cpu() -> None:
+    on_gpu = dataclasses.replace(BATCH, on_gpu=True, element=2)
+    assert (BATCH.dropout_mask(10, 0.1), on_gpu.dropout_mask(10, 0.1)) == (40, 10)
+    assert BATCH.dropout_mask(10, 0.0) == 0
+
+
+def bytes_a_parameter(**changes: Any) -> float:
+    """Persistent bytes and gradients a parameter, without the tables of positions."""
+    model = plan_of(share_all_embeddings=True)
+    counts = parameters.count(model)
+    training = dataclasses.replace(TRAINING, **changes)
+    batch = dataclasses.replace(BATCH, element=training.element, on_gpu=True)
+    found = memory.follow(model, training, counts, batch)
+    tables = memory.position_tables(model, training.element)
+    return (found.persistent + found.gradients - tables) / counts.total
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, 4 + 4 + 8),
+        ({"precision": "bf16"}, 2 + 2 + 8 + 8),
+        ({"precision": "bf16", "memory_efficient": True}, 2 + 2 + 8),
+        ({"precision": "bf16", "memory_efficient": True, "optimizer": "adafactor"}, 2 + 2),
+        ({"gpus": 2}, 4 + 4 + 8 + 4),
+        ({"gpus": 2, "bucket_view": True}, 4 + 4 + 8),
+        ({"gpus": 2, "ddp_backend": "legacy_ddp", "precision": "bf16"}, 2 + 2 + 8 + 8 + 2),
+        ({"optimizer": "adagrad"}, 4 + 4 + 4),
+        ({"optimizer": "sgd"}, 4 + 4),
+    ],
+    ids=str,
+)
+def test_states_take_the_bytes_a_parameter_that_fairseq_holds(
+    changes: dict[str, Any], expected: int
+) -> None:
+    assert bytes_a_parameter(**changes) == expected
+
+
+def test_the_flat_copy_of_fp16_needs_the_optimisers_temporary_for_the_whole_model() -> None:
+    counts = parameters.count(plan_of())
+    flat = dataclasses.replace(TRAINING, precision="fp16", flat=True)
+    assert memory.optimiser_temporary(flat, counts) == 4 * counts.total
+    pieces = dataclasses.replace(flat, flat=False)
+    assert memory.optimiser_temporary(pieces, counts) == 4 * counts.largest
+
+
+def peak_moment(model: Model, **changes: Any) -> str:
+    training = dataclasses.replace(TRAINING, **changes)
+    return memory.follow(model, training, parameters.count(model), BATCH).peak_moment
+
+
+def test_the_peak_moves_with_what_is_large() -> None:
+    args = {"share_all_embeddings": True, "encoder_layers": 1, "decoder_layers": 1}
+    words = dataclasses.replace(plan_of(**args), vocabulary=(9000, 9000))
+    assert peak_moment(words) == "loss"
+    few = MicroBatch(1, 2, 2, element=4, on_gpu=False)
+    found = memory.follow(words, TRAINING, parameters.count(words), few)
+    assert found.peak_moment in ("embeddings", "optimiser")
+
+
+def test_gradients_of_earlier_micro_batches_are_there_from_the_start() -> None:
+    model = plan_of()
+    counts = parameters.count(model)
+    once, more = (
+        memory.follow(model, dataclasses.replace(TRAINING, update_freq=freq), counts, BATCH)
+        for freq in (1, 2)
+    )
+    assert more.moments["loss"] - once.moments["loss"] == 4 * counts.total
+    assert more.moments["optimiser"] == once.moments["optimiser"]
