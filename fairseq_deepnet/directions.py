@@ -28,6 +28,7 @@ class Score:
         zero_shot: whether the model saw no training text of it; None where the JSON does not say
         off_target: share of lines in another language than the target's, 0 to 1; None if unknown
         off_target_floor: the same of the reference, which is the identifier's error
+        settings: what was asked for besides the texts: model, beam, options; "" if not recorded
     """
 
     direction: Direction
@@ -38,6 +39,7 @@ class Score:
     zero_shot: bool | None
     off_target: float | None
     off_target_floor: float | None
+    settings: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,18 @@ def read_score(path: Path) -> Score:
             content.get("zero_shot"),
             content.get("off_target"),
             content.get("off_target_floor"),
+            _settings(content.get("request", {})),
         )
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} is no score of a direction ({error}): remove it and score the direction again"
         ) from error
+
+
+def _settings(request: Mapping[str, Any]) -> str:
+    """A request without what differs between directions as a matter of course."""
+    own = ("source", "reference", "tokenizer")
+    return json.dumps({key: request[key] for key in sorted(request) if key not in own})
 
 
 def read_scores(folder: Path) -> dict[Direction, Score]:

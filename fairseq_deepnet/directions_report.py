@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -72,6 +73,15 @@ def summarise(
         )
     if surplus:
         notes.append(f"Not among the expected directions, and left out: {_list(surplus)}.")
+    settings = Counter(score.settings for score in scores.values())
+    if len(settings) > 1:
+        usual = settings.most_common(1)[0][0]
+        others = [direction for direction in wanted if direction in scores]
+        others = [direction for direction in others if scores[direction].settings != usual]
+        notes.append(
+            "MIXED: these were scored with another model or other options than the rest:"
+            f" {_list(others)}."
+        )
     notes.append(f"BLEU: {tokenisations(scores.values())}.")
     full = matrix(wanted, scores)
     languages = {name for direction in wanted for name in direction}
@@ -85,9 +95,9 @@ def summarise(
     tables = [averages_table(classes_shown)]
     if published:
         tables.append(paper_table(averages, published))
-        others = sum("tok:13a" not in score.signature for score in scores.values())
-        if published == "opus100" and others:
-            tables.append(f"The paper used 13a throughout; {others} directions here do not.")
+        differing = sum("tok:13a" not in score.signature for score in scores.values())
+        if published == "opus100" and differing:
+            tables.append(f"The paper used 13a throughout; {differing} directions here do not.")
     legend = "BLEU by direction (* zero-shot, ? still to be scored):"
     parts = [*notes, *tables, *filter(None, [by_language]), legend, full]
     write_text(folder / "table.md", "\n\n".join(parts) + "\n")
@@ -98,6 +108,7 @@ def summarise(
         "expected": len(wanted),
         "missing": list(map(str, missing)),
         "left_out": list(map(str, surplus)),
+        "mixed": len(settings) > 1,
         "averages": {item.name: item.record() for item in averages},
         "tokenisation": tokenisations(scores.values()),
     }

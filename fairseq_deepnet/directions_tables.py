@@ -20,14 +20,18 @@ from fairseq_deepnet.directions import (
     pair_lines,
 )
 
-PAPER: Final = {
-    "opus100": ("table2", {"x-en": "X-En", "en-x": "En-X", "average": "all supervised"}),
-    "wmt": ("table3", {"wmt": "all"}),
-    "opus": ("table3", {"opus": "all"}),
-    "ted": ("table3", {"ted": "all"}),
-    "flores": ("table3", {"flores": "all"}),
+PAPER: Final[dict[str, tuple[str, dict[str, tuple[str, int]]]]] = {
+    "opus100": (
+        "table2",
+        {"x-en": ("X-En", 94), "en-x": ("En-X", 94), "average": ("all supervised", 188)},
+    ),
+    "wmt": ("table3", {"wmt": ("all", 18)}),
+    "opus": ("table3", {"opus": ("all", 30)}),
+    "ted": ("table3", {"ted": ("all", 756)}),
+    "flores": ("table3", {"flores": ("all", 7482)}),
 }
-"""Published numbers to show beside ours: paper's table, and its columns as names of averages."""
+"""Published numbers to show beside ours: the paper's table, and for each of its columns the name of
+the average and how many directions it is over."""
 
 Rows = list[list[str]]
 
@@ -108,17 +112,21 @@ def averages_table(averages: Sequence[Average]) -> str:
 
 
 def paper_table(averages: Sequence[Average], published: str) -> str:
-    """Our averages below the paper's numbers; an incomplete one is marked with "!"."""
+    """Our averages below the paper's numbers; one over fewer directions says over how many."""
     if published not in PAPER:
         raise ValueError(f"no published numbers for {published!r}; choose from {', '.join(PAPER)}")
     name, columns = PAPER[published]
     table = paper.table(name)
     ours = {item.name: item for item in averages}
-    rows = [[f"{table.source}, BLEU", *columns.values()]]
+    rows = [[f"{table.source}, BLEU", *(group for group, _ in columns.values())]]
     for key, row in table.rows.items():
         rows.append([row.name, *(str(table.value(key, column)) for column in columns)])
-    own = [ours.get(group) for group in columns.values()]
-    cells = [_number(item.bleu) + " !" * (not item.complete) if item else "" for item in own]
+    cells = []
+    for group, count in columns.values():
+        item = ours.get(group)
+        lacks = item is not None and item.present != count
+        note = f" (over {item.present:,} of {count:,} directions)" if item and lacks else ""
+        cells.append(f"{_number(item.bleu)}{note}" if item else "")
     return f"{markdown([*rows, ['this model', *cells]])}\n\nThe paper's numbers: {table.metric}."
 
 

@@ -190,18 +190,52 @@ def test_tokenisations_are_told_and_counted(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("published", "theirs", "ours"),
     [
-        ("opus100", ["DeepNet, 1000 layers (3.8B)", "33.9", "30.2", "32.1"], "30.00 24.00 27.00"),
-        ("flores", ["M2M-100, 48 layers (12B)", "13.6"], "22.12"),
-        ("ted", ["DeepNet, 200 layers (3.2B)", "20.1"], "22.12"),
+        (
+            "opus100",
+            ["DeepNet, 1000 layers (3.8B)", "33.9", "30.2", "32.1"],
+            [
+                "30.00 (over 3 of 94 directions)",
+                "24.00 (over 3 of 94 directions)",
+                "27.00 (over 6 of 188 directions)",
+            ],
+        ),
+        (
+            "flores",
+            ["M2M-100, 48 layers (12B)", "13.6"],
+            ["22.12 (over 8 of 7,482 directions)"],
+        ),
+        ("ted", ["DeepNet, 200 layers (3.2B)", "20.1"], ["22.12 (over 8 of 756 directions)"]),
     ],
 )
 def test_the_papers_numbers_stand_beside_ours(
-    folder: Path, published: str, theirs: list[str], ours: str
+    folder: Path, published: str, theirs: list[str], ours: list[str]
 ) -> None:
     text = summarise(folder, list(BLEU), LINES, published)
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()]
     assert theirs in rows
-    assert ["this model", *ours.split()] in rows
+    assert ["this model", *ours] in rows
+
+
+def test_an_average_over_as_many_directions_as_the_papers_needs_no_note(tmp_path: Path) -> None:
+    codes = ["ar", "de", "fr", "nl", "ru", "zh"]
+    for one in codes:
+        for other in set(codes) - {one}:
+            write(tmp_path, f"{one}-{other}", 12.5)
+    text = summarise(tmp_path, published="opus")
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()]
+    assert ["this model", "12.50"] in rows
+
+
+def test_scores_of_other_settings_are_not_averaged_silently(folder: Path) -> None:
+    """The digests of the texts differ from direction to direction, and are no settings."""
+    for number, name in enumerate(BLEU):
+        write(folder, name, request={"beam": 5, "source": str(number), "reference": "r"})
+    assert "MIXED" not in summarise(folder, list(BLEU), LINES)
+    write(folder, "fr-de", request={"beam": 1, "source": "x", "reference": "r"})
+    text = summarise(folder, list(BLEU), LINES)
+    assert "MIXED: these were scored with another model or other options" in text
+    assert "than the rest: fr-de." in text
+    assert json.loads((folder / "summary.json").read_text())["mixed"] is True
 
 
 def test_many_languages_give_one_line_a_language(tmp_path: Path) -> None:
