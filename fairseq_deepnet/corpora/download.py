@@ -20,7 +20,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -55,7 +55,8 @@ class DownloadError(Exception):
 
 def log(text: str) -> None:
     """One line on standard error."""
-    print(f"[download] {text}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"[download] {text}\n")  # at one go: several threads speak
+    sys.stderr.flush()
 
 
 def size_of(count: float) -> str:
@@ -129,7 +130,7 @@ class Downloader:
         """Where to look for a file, in order, each place once."""
         places = [f"{mirror.rstrip('/')}/{self.corpus}/{file.name}" for mirror in self.mirrors]
         if not self.only_mirrors:
-            places += [*self.extra.get(file.name, ()), *file.urls]
+            places += [*file.urls, *self.extra.get(file.name, ())]
         return list(dict.fromkeys(places))
 
     def expected(self, file: File) -> File:
@@ -206,10 +207,11 @@ class Downloader:
         )
 
 
-def indexed_by_mtdata(names: set[str]) -> dict[str, tuple[str, ...]]:
+def indexed_by_mtdata(files: Sequence[File]) -> dict[str, tuple[str, ...]]:
     """File name -> the URLs that mtdata's index has for it. Takes seconds, as the index is large.
 
-    Raises ValueError if mtdata is not installed.
+    Every year's WMT has a dev.tgz: without a checksum that tells them apart, an address counts only
+    if nothing but its host is new. Raises ValueError if mtdata is not installed.
     """
     try:
         from mtdata.index import Index
@@ -217,13 +219,16 @@ def indexed_by_mtdata(names: set[str]) -> dict[str, tuple[str, ...]]:
         raise ValueError(
             "mtdata is not installed: pip install 'fairseq_deepnet[corpora]', or leave --via out"
         ) from error
+    by_name = {file.name: file for file in files}
     found: dict[str, dict[str, None]] = {}
     for entry in Index.get_instance().get_entries():
-        urls = entry.url if isinstance(entry.url, tuple | list) else (entry.url,)
-        for url in urls:
-            name = urlsplit(str(url)).path.rsplit("/", 1)[-1]
-            if name in names:
-                found.setdefault(name, {})[str(url)] = None
+        for url in entry.url if isinstance(entry.url, tuple | list) else (entry.url,):
+            path = urlsplit(str(url)).path
+            file = by_name.get(path.rsplit("/", 1)[-1])
+            if file and (
+                file.sha256 or file.md5 or path in (urlsplit(known).path for known in file.urls)
+            ):
+                found.setdefault(file.name, {})[str(url)] = None
     return {name: tuple(urls) for name, urls in found.items()}
 
 
@@ -343,7 +348,7 @@ def run(args: argparse.Namespace) -> int:
         args.accept_changed,
         args.timeout,
         max(0.0, args.wait),
-        indexed_by_mtdata({file.name for file in files}) if args.via == "mtdata" else {},
+        indexed_by_mtdata(files) if args.via == "mtdata" else {},
     )
     try:
         paths = download(downloader, files, args.jobs)

@@ -412,7 +412,8 @@ def test_what_another_process_finished_meanwhile_is_taken_as_it_is(
 def test_mtdata_is_asked_for_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [
         types.SimpleNamespace(url="https://a.example/x/one.tgz"),
-        types.SimpleNamespace(url=("https://b.example/one.tgz", "https://b.example/two.tgz")),
+        types.SimpleNamespace(url=("https://b.example/one.tgz", "https://b.example/dev.tgz")),
+        types.SimpleNamespace(url="https://c.example/2017/dev.tgz"),
         types.SimpleNamespace(url="https://a.example/x/one.tgz"),
     ]
     index = types.ModuleType("mtdata.index")
@@ -421,14 +422,18 @@ def test_mtdata_is_asked_for_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setitem(sys.modules, "mtdata", types.ModuleType("mtdata"))
     monkeypatch.setitem(sys.modules, "mtdata.index", index)
-    found = indexed_by_mtdata({"one.tgz"})
-    assert found == {"one.tgz": ("https://a.example/x/one.tgz", "https://b.example/one.tgz")}
+    one = File("one.tgz", ("https://old.example/one.tgz",), md5="0" * 32)
+    dev = File("dev.tgz", ("https://old.example/2017/dev.tgz",))
+    assert indexed_by_mtdata([one, dev, File("three.tgz", ("https://old.example/three.tgz",))]) == {
+        "one.tgz": ("https://a.example/x/one.tgz", "https://b.example/one.tgz"),
+        "dev.tgz": ("https://c.example/2017/dev.tgz",),
+    }
 
 
 def test_without_mtdata_its_index_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mtdata.index", None)
     with pytest.raises(ValueError, match="mtdata is not installed"):
-        indexed_by_mtdata({"one.tgz"})
+        indexed_by_mtdata([File("one.tgz", ())])
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
