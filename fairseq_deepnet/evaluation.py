@@ -136,7 +136,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="translate this folder's SPLIT.A-B.A and score against SPLIT.A-B.B",
     )
-    parser.add_argument("--tokenizer", help="BLEU's tokenizer for --text (by target language)")
+    parser.add_argument("--tokenizer", help="of many: BLEU's tokenizer (by target language)")
     parser.add_argument("--output", type=Path, help="folder of the scores (scores/ in the run)")
 
 
@@ -207,7 +207,7 @@ def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
             data, args.text, args.split, out, wanted, only, args.tokenizer
         )
     else:
-        jobs = many_directions.jobs_of_folder(data, args.split, out, wanted, only)
+        jobs = many_directions.jobs_of_folder(data, args.split, out, wanted, only, args.tokenizer)
     gpus = launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
     processes = args.processes or gpus or _cores()
     options = ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]

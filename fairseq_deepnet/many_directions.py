@@ -164,7 +164,12 @@ def _say(message: str) -> None:
 
 
 def jobs_of_folder(
-    folder: DataFolder, split: str, out: Path, request: dict[str, Any], only: Sequence[str]
+    folder: DataFolder,
+    split: str,
+    out: Path,
+    request: dict[str, Any],
+    only: Sequence[str],
+    tokenizer: str | None,
 ) -> list[Job]:
     """A job for every direction of a split; `only` names some of them.
 
@@ -183,7 +188,7 @@ def jobs_of_folder(
             folder.text(split, direction, direction.source),
             folder.text(split, direction, direction.target),
             not folder.is_trained(direction),
-            None,
+            tokenizer,
             tuple(folder.languages),
             out,
             request,
@@ -211,6 +216,9 @@ def jobs_of_text(
         first, _, second = pair.partition("-")
         if source not in (first, second):
             continue
+        own = text / f"{split}.{second}-{first}.{second}"
+        if source != first and own.is_file():
+            continue  # the other direction has a text of its own
         direction = Direction(source, second if source == first else first)
         reference = path.with_name(f"{split}.{pair}.{direction.target}")
         unknown = sorted(set(direction) - set(folder.languages))

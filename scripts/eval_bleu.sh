@@ -25,7 +25,7 @@
 #   BATCH       source tokens a batch (4000)
 #   DIRECTIONS  of a multilingual model: only these, as in de-en,en-de (all)
 #   TEXT        folder of other text with SPLIT.A-B.A and SPLIT.A-B.B, raw (the data folder's text)
-#   TOKENIZER   sacreBLEU's tokenizer for TEXT, such as flores101 (chosen by the target language)
+#   TOKENIZER   of many directions: sacreBLEU's tokenizer, such as 13a or flores101 (chosen by the target language)
 #   OUT         folder for scores and hypotheses (scores/ in the run, or beside the checkpoint)
 #   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
 #
