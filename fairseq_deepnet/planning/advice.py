@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from fairseq_deepnet import launch
 from fairseq_deepnet.planning.memory import LEGACY_BUFFER
 from fairseq_deepnet.planning.plan import Plan, make_plan
 from fairseq_deepnet.planning.setting import Model, Training
+from fairseq_deepnet.training import launch
 
 SMALLEST_MICRO_BATCH: Final = 512
 """Tokens of the smallest micro-batch that is tried: a long sentence must fit into one."""

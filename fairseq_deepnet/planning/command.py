@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet import configs, launch
+from fairseq_deepnet import configs
 from fairseq_deepnet.planning import compute, report, vocabulary
 from fairseq_deepnet.planning.advice import advise
 from fairseq_deepnet.planning.plan import SENTENCE_LENGTH, Plan, estimate
 from fairseq_deepnet.planning.speed import measure_teraflops
+from fairseq_deepnet.training import launch
 
 ARCH_DEFAULTS: Final = ("max-tokens=4096", "share-all-embeddings=true")
 """What --arch adds to configs/base.yaml."""

@@ -185,24 +185,26 @@ class _Walk:
         }
 
     def _stack(self, side: Side, projection: int) -> int:
-        """The most that is alive while backward goes down one stack."""
-        model, batch = self.model, self.batch
-        layer = self.parameters.layer[side] * self.element
-        gradients = projection
-        kept = self.kept
+        """The most that is alive while backward goes down one stack.
+
+        It is at the stack's top or at its bottom: from layer to layer activations go and gradients
+        come at a steady rate. The table's gradient from the vocabulary projection waits all the
+        while, also beside that of earlier micro-batches if the embeddings have their part to add.
+        """
+        model, batch, shape = self.model, self.batch, self.model.layers[side]
+        kept, made = self.kept, projection
         if side is Side.ENCODER:
-            gradients += self.parameters.decoder * self.element
+            made += self.parameters.decoder * self.element
             kept -= model.depths.decoder * self.per_layer[Side.DECODER]
-        working = _working_set(batch, model, side)
-        if model.checkpoint:
-            working += self.full[side]
-        depth = model.depths.of(side)
-        alive = []
-        for done in (0, depth - 1):
-            below = kept - done * self.per_layer[side]
-            made = gradients + (done + 1) * layer if not self.carried else self.carried + layer
-            alive.append(below + made + working - (0 if model.checkpoint else self.full[side] // 2))
-        return max(alive)
+        if self.carried:
+            made = self.carried + (projection if model.share_output else 0)
+        working = _working_set(batch, model, side) + shape.embed_dim * shape.ffn_dim * self.element
+        if model.checkpoint:  # the layer is computed again, from the input that was kept
+            working += self.full[side] - batch.tokens(side) * shape.embed_dim * batch.element
+        below = model.depths.of(side) - 1
+        layer = 0 if self.carried else self.parameters.layer[side] * self.element
+        change = max(0, below * (layer - self.per_layer[side]))
+        return kept + made + working + change
 
     def _embeddings(self) -> int:
         """The end of backward: every gradient, and one more table that is being added to it."""
@@ -216,14 +218,21 @@ class _Walk:
 
 
 def _working_set(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Bytes of the gradients in flight within one layer.
+    """Bytes that the backward pass of one layer adds to what it keeps, at its fullest.
 
-    The feed-forward branch has most: the gradient of its hidden units before and after the
-    activation (2 n F), and those of the stream and the branch (2 n C). The decoder also collects
-    the gradient of the encoder's output: two of m C.
+    That is where the activation's gradient is taken, with the hidden units' gradient before and
+    after it (2 n F); the stream's gradient stands where LayerNorm's input was, and dropout's mask
+    has gone. Or it is in the self-attention, after all of the feed-forward branch has gone, if the
+    weights are kept (2 n H L, and gradients of queries, keys and values). The decoder also
+    collects the gradient of the encoder's output (m C).
     """
     shape, n = model.layers[side], batch.tokens(side)
-    elements = 2 * n * (shape.ffn_dim + shape.embed_dim)
-    if side is Side.DECODER:
-        elements += 2 * batch.tokens(Side.ENCODER) * shape.source_dim
-    return elements * batch.element
+    stream = n * shape.embed_dim
+    feed_forward = 2 * n * shape.ffn_dim * batch.element
+    feed_forward -= batch.dropout_mask(stream, shape.dropout)
+    attention = 3 * stream * batch.element
+    if not batch.is_fused(shape.attention_dropout):
+        attention += 2 * n * shape.heads * batch.length(side) * batch.element
+    gone = activations.feed_forward(batch, shape, side) + activations.joint(batch, model, side)
+    source = batch.tokens(Side.ENCODER) * shape.source_dim if side is Side.DECODER else 0
+    return max(feed_forward, attention - gone) + source * batch.element

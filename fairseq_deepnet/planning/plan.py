@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from fairseq_deepnet import configs, fairseq_options, launch
+from fairseq_deepnet import configs, fairseq_options
 from fairseq_deepnet.planning import activations, compute, memory, parameters
 from fairseq_deepnet.planning.setting import Model, Training, read_model, read_training
+from fairseq_deepnet.training import launch
 
 SENTENCE_LENGTH: Final = 32
 """Subwords of a sentence, unless told: it decides how much attention costs, and little else."""

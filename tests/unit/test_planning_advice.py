@@ -110,6 +110,18 @@ def test_more_gpus_do_not_shard_the_model() -> None:
     assert weights[8].persistent > weights[1].persistent
 
 
+def test_legacy_ddp_is_tried_where_its_buffer_is_smaller_than_the_gradients() -> None:
+    deep = {"arch": "deepnet_transformer_opus100_200", "encoder_layers": 100, "decoder_layers": 100}
+    steps = {gpus: advise(plan_for(1, gpus=gpus, **deep)).steps for gpus in (1, 2)}
+    names = {gpus: [step.name for step in steps[gpus]] for gpus in steps}
+    assert "--ddp-backend legacy_ddp" not in names[1]
+    number = names[2].index("--ddp-backend legacy_ddp")
+    before, after = (steps[2][index].plan for index in (number - 1, number))
+    buffer = after.memory.communication
+    assert buffer == 4 * 2**28
+    assert before.memory.peak - after.memory.peak == 4 * before.parameters - buffer
+
+
 def test_adafactor_takes_adams_options_out() -> None:
     options = {"optimizer": "adafactor", "adam-betas": None, "max-tokens": "512"}
     assert as_arguments(options) == (

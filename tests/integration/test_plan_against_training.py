@@ -1,0 +1,28 @@
+"""The memory that a plan foretells, against tensors that are really alive in fairseq's Trainer."""
+
+import pytest
+import torch
+
+from benchmarks import plan_accuracy
+from benchmarks.plan_accuracy import Shape
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape("activations", 4, 64, 256, 2, 200, 512),
+        Shape("activations", 4, 64, 256, 2, 200, 512, options=("--checkpoint-activations",)),
+        Shape("vocabulary", 1, 64, 128, 2, 4000, 256),
+        Shape("weights", 2, 128, 512, 4, 2000, 64, options=("--update-freq", "2")),
+        Shape("adafactor", 2, 128, 512, 4, 2000, 64, options=("--optimizer", "adafactor")),
+    ],
+    ids=lambda shape: f"{shape.name} {' '.join(shape.options)}".strip(),
+)
+def test_the_peak_of_tensors_is_foretold(shape: Shape) -> None:
+    torch.manual_seed(1)
+    trainer = plan_accuracy.build(shape, "cpu")()
+    batches = plan_accuracy.samples(shape, 2 if "--update-freq" in shape.options else 1)
+    plan_accuracy.train(trainer, batches, 1)
+    alive = plan_accuracy.profiled(trainer, batches)
+    memory = plan_accuracy.estimated(shape, "cpu").memory
+    assert memory.peak - memory.host == pytest.approx(alive, rel=0.04)
