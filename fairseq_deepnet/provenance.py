@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,11 @@ def inside_project(path: Path | str) -> Path:
     """A path as given where it is absolute or there; otherwise meant from the project's root."""
     path = Path(path)
     return path if path.is_absolute() or path.exists() else ROOT / path
+
+
+def say(text: str) -> None:
+    """A line for people, on standard error; standard output is for results."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def write_text(path: Path, text: str) -> None:

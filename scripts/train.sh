@@ -153,7 +153,7 @@ log "training; everything is logged in $LOG; Ctrl-C stops, the same command goes
 # In a process group of its own, so that one signal reaches fairseq-train with all that it started.
 set -m
 ("${command[@]}" "${rank[@]}" </dev/null 2>&1 |
-    python "$ROOT/fairseq_deepnet/progress.py" "$LOG" "${max_update[@]}") &
+    python "$ROOT/fairseq_deepnet/training/progress.py" "$LOG" "${max_update[@]}") &
 training=$!
 set +m
 

@@ -36,36 +36,42 @@ def _published(entry: Entry, digits: int, digitised: bool) -> str:
         return MISSING
     if isinstance(entry.published, str):
         return entry.published
-    return f"{'≈' if digitised else ''}{entry.published:.{digits}f}"
+    printed = len(str(entry.published).partition(".")[2])  # never fewer digits than the paper
+    return f"{'≈' if digitised else ''}{entry.published:.{max(digits, printed)}f}"
 
 
 def grid(table: Table, columns: Sequence[str]) -> Rows:
-    """Heading and rows: for each column ours, the paper's, and the difference."""
+    """Heading and rows: for each column ours, the paper's, and the difference; ours alone where the
+    paper has nothing.
+    """
+    published = {
+        column
+        for column in columns
+        if any(table.entries[row, column].published is not None for row in table.rows)
+    }
     heading = [table.corner] + (["group"] if table.groups else [])
     for column in columns:
-        heading += [table.columns[column], "paper", "Δ"]
+        heading += [table.columns[column]] + ["paper", "Δ"] * (column in published)
     rows = [heading]
     for key, name in table.rows.items():
         row = [name] + ([table.groups[key]] if table.groups else [])
         for column in columns:
             entry = table.entries[key, column]
-            delta = MISSING if entry.delta is None else f"{entry.delta:+.{table.digits}f}"
-            row += [
-                _ours(entry, table.digits),
-                _published(entry, table.digits, table.digitised),
-                delta,
-            ]
+            row.append(_ours(entry, table.digits))
+            if column in published:
+                delta = MISSING if entry.delta is None else f"{entry.delta:+.{table.digits}f}"
+                row += [_published(entry, table.digits, table.digitised), delta]
         rows.append(row)
     return rows
 
 
-def _widths(rows: Rows) -> list[int]:
-    return [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+def _widths(rows: Rows, least: int = 1) -> list[int]:
+    return [max(least, *(len(row[index]) for row in rows)) for index in range(len(rows[0]))]
 
 
 def markdown_grid(rows: Rows, left: int = 1) -> str:
     """A Markdown table; the first `left` columns are text, the others numbers."""
-    widths = _widths(rows)
+    widths = _widths(rows, 2)  # a rule is a dash and a colon at least
     rule = ["-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
     lines = [rows[0], rule, *rows[1:]]
     return "\n".join(f"| {' | '.join(_padded(line, widths, left))} |" for line in lines)

@@ -21,7 +21,7 @@ _AVERAGES: Final = {
     "average": "all supervised",
     "zero-shot": "zero-shot",
 }
-"""What is read of a multilingual model -> the group of fairseq_deepnet.directions."""
+"""What is read of a multilingual model -> the group of fairseq_deepnet.evaluation.directions."""
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
 
 
@@ -101,7 +101,7 @@ def _many(folder: Path, run: Path) -> Score | None:
     """The means over the directions of a multilingual model: X-En and En-X of those trained, their
     average as in the paper's table 2, and the rest zero-shot.
     """
-    from fairseq_deepnet import directions
+    from fairseq_deepnet.evaluation import directions
 
     scores = directions.read_scores(folder)
     if not scores:
@@ -115,7 +115,9 @@ def _many(folder: Path, run: Path) -> Score | None:
     values.setdefault("average", directions.average("all", members["all"], scores).bleu or 0.0)
     signatures = sorted({score.signature for score in scores.values()})
     first = json.loads((folder / f"{next(iter(scores))}.json").read_text(encoding="utf-8"))
-    facts = {key: first.get(key) for key in ("beam", "lenpen", "updates", "split", "averaged")}
+    asked = first.get("request") or {}
+    facts = {key: asked.get(key, first.get(key)) for key in ("beam", "lenpen", "split")}
+    facts |= {key: first.get(key) for key in ("updates", "averaged")}
     facts |= {"lines": sum(score.lines for score in scores.values()), "directions": len(scores)}
     summary = folder / "summary.json"
     if summary.is_file():

@@ -156,11 +156,11 @@ def build(sweep: Sweep, layout: Layout, results: Sequence[Result]) -> Table:
         for column in column_keys:
             entry = entries.setdefault((row, column), Entry(row, column))
             entry.published = published.value(*((column, row) if turned else (row, column)))
-    row_keys = _ordered(row_keys, is_named=not turned and layout.rows == "scheme")
-    column_keys = _ordered(column_keys, is_named=turned or layout.columns == "direction")
+    row_keys = _ordered(row_keys)
+    column_keys = _ordered(column_keys)
     table = Table(
         name=layout.paper,
-        title=f"{published.title} ({published.source} of the paper)",
+        title=f"{published.title} (the paper's {published.source})",
         corner=layout.rows,
         rows={key: _name(published, layout.rows, key, turned) for key in row_keys},
         groups=_groups(published, row_keys) if not turned else {},
@@ -190,12 +190,11 @@ def _add_last(
             pairs[_LAST] = measured[last]
 
 
-def _ordered(keys: list[Key], is_named: bool) -> list[Key]:
-    """Numbers in their order and what is none after them; names stay as they come."""
-    if is_named:
-        return keys
-    numbers = [key for key in keys if _is_number(key)]
-    return sorted(numbers, key=float) + [key for key in keys if not _is_number(key)]
+def _ordered(keys: list[Key]) -> list[Key]:
+    """Words as they come, then numbers in their order, then what stands for the last number."""
+    words = [key for key in keys if not _is_number(key) and key != _LAST]
+    numbers = sorted((key for key in keys if _is_number(key)), key=float)
+    return words + numbers + [_LAST] * (_LAST in keys)
 
 
 def _is_number(key: Key) -> bool:

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import yaml
 
-from fairseq_deepnet import configs, launch, paper
+from fairseq_deepnet import configs, paper
 from fairseq_deepnet.configs import Value
 from fairseq_deepnet.provenance import inside_project, shown
 from fairseq_deepnet.sweeps.definition import Factor, Panel, Sweep
+from fairseq_deepnet.training import launch
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
@@ -95,10 +96,12 @@ class Overrides:
     Arguments:
         factors: factor -> its values instead of the definition's
         options: options of every cell
+        score: variables of scripts/eval_bleu.sh, for cells that are scored
     """
 
     factors: dict[str, tuple[Value, ...]]
     options: dict[str, Value]
+    score: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def _as_yaml(value: Value) -> str:
@@ -107,7 +110,8 @@ def _as_yaml(value: Value) -> str:
 
 
 def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
-    """`key=value` words: a factor's name replaces its values (`depth=6,18`), all else is an option.
+    """`key=value` words: a factor's name replaces its values (`depth=6,18`), `score.BEAM=4` is a
+    variable of scripts/eval_bleu.sh, all else is an option.
 
     Raises ValueError for an option that a factor sets: the cells would all be the same.
     """
@@ -115,6 +119,7 @@ def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
     set_by = {option: factor.name for factor in factors.values() for option in factor.sets}
     values: dict[str, tuple[Value, ...]] = {}
     options: dict[str, Value] = {}
+    score: dict[str, str] = {}
     for word in words:
         key, value = configs.parse_override(word)
         if key in factors:
@@ -127,9 +132,11 @@ def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
             raise ValueError(
                 f"{key} is what the factor {factor} of {sweep.name} sets: say {factor}=VALUE"
             )
+        elif key.startswith("score."):
+            score[key.removeprefix("score.")] = str(value)
         else:
             options[key] = value
-    return Overrides(values, options)
+    return Overrides(values, options, score)
 
 
 def expand(
@@ -195,8 +202,9 @@ def _cell(
     options |= TINY if tiny else {}
     options |= overrides.options | from_factors | {"seed": seed}
     score = panel.score
-    if tiny and score is not None:
-        score = {key: value for key, value in score.items() if key != "AVERAGE"}
+    if score is not None:
+        kept = {key: value for key, value in score.items() if not tiny or key != "AVERAGE"}
+        score = kept | overrides.score
     place = Place(panel.name, keys, seed)
     planned = panel.vocabulary, panel.planned_updates
     return Cell(name, panel.config, options, variables, score, *planned, [place])

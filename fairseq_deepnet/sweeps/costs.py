@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet import launch
 from fairseq_deepnet.configs import Config
 from fairseq_deepnet.report.render import text_grid
 from fairseq_deepnet.sweeps import state
 from fairseq_deepnet.sweeps.cells import Cell
 from fairseq_deepnet.sweeps.divergence import vocabulary
 from fairseq_deepnet.sweeps.state import Status
+from fairseq_deepnet.training import launch
 
 UNKNOWN: Final = "?"
 _HEADING: Final = (

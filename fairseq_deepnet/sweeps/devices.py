@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fairseq_deepnet.launch import choose_devices
+from fairseq_deepnet.training.launch import choose_devices
 
 
 def visible_gpus() -> list[str]:

@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.progress import clock
 from fairseq_deepnet.provenance import ROOT, shown, write_text
 from fairseq_deepnet.report.results import read_score
 from fairseq_deepnet.sweeps import children, divergence, state
 from fairseq_deepnet.sweeps.cells import Cell
 from fairseq_deepnet.sweeps.state import Status
+from fairseq_deepnet.training.progress import clock
 
 CONFIG: Final = "cell.yaml"
 CONSOLE: Final = "console.log"

@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
-from fairseq_deepnet.translator import Translator
+from fairseq_deepnet.evaluation.translator import Translator
 from tests.support.runs import SENTENCES, TINY
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -32,4 +32,4 @@ def test_a_rehearsal_of_table_1_ends_in_its_table(tmp_path: Path) -> None:
                 row for row in csv.DictReader(lines) if (row["row"], row["column"]) == (scheme, "1")
             ]
         assert (float(row["ours"]), row["status"]) == (score["bleu"], "done")
-    assert "WMT-17 English-German, base size, test BLEU (table 1 of the paper)" in done.stdout
+    assert "WMT-17 English-German, base size, test BLEU (the paper's table 1)" in done.stdout

@@ -137,13 +137,23 @@ def test_a_file_that_changed_meanwhile_starts_afresh(
     assert (folder / NAME).read_bytes() == new
 
 
-def _leave_part(server: Server, folder: Path, part: bytes, whole: bytes) -> None:
+def test_a_changed_file_without_a_checksum_of_its_own_is_not_mixed(
+    server: Server, folder: Path
+) -> None:
+    old, new = b"old\n" * 1000, b"new\n" * 1000
+    _leave_part(server, folder, old[:2000], old, name="list.txt")
+    server.add("list.txt", new).checks_if_range = False
+    get(folder, file_at(server, name="list.txt"))
+    assert (folder / "list.txt").read_bytes() == new
+
+
+def _leave_part(server: Server, folder: Path, part: bytes, whole: bytes, name: str = NAME) -> None:
     """What a run that was killed leaves."""
     folder.mkdir()
-    (folder / f"{NAME}.part").write_bytes(part)
-    notes = {"url": f"{server.url}/{NAME}", "length": len(whole)}
-    notes |= {"ETag": server.add(NAME, whole).tag, "Last-Modified": None}
-    (folder / f"{NAME}.part.json").write_text(json.dumps(notes))
+    (folder / f"{name}.part").write_bytes(part)
+    notes = {"url": f"{server.url}/{name}", "length": len(whole)}
+    notes |= {"ETag": server.add(name, whole).tag, "Last-Modified": None}
+    (folder / f"{name}.part.json").write_text(json.dumps(notes))
 
 
 def test_a_part_of_unknown_origin_is_replaced(server: Server, folder: Path) -> None:
@@ -407,6 +417,24 @@ def test_what_another_process_finished_meanwhile_is_taken_as_it_is(
     get(folder, file_at(server))
     assert (folder / NAME).read_bytes() == TEXT
     assert server.asked == []
+
+
+def test_a_part_that_another_process_removed_is_opened_anew(
+    server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add(NAME, TEXT)
+    real, calls = fcntl.flock, []
+
+    def lock(stream: Any, operation: int) -> None:
+        if not calls:  # the other one gave up between our opening and our lock
+            (folder / f"{NAME}.part").unlink()
+        calls.append(operation)
+        real(stream, operation)
+
+    monkeypatch.setattr(module.fcntl, "flock", lock)
+    get(folder, file_at(server))
+    assert (folder / NAME).read_bytes() == TEXT
+    assert len(calls) == 2
 
 
 def test_mtdata_is_asked_for_addresses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.scoring import score
+from fairseq_deepnet.evaluation.scoring import score
 from tests.support.runs import (
     SENTENCES,
     TRANSLATIONS,

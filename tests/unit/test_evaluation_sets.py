@@ -10,7 +10,7 @@ import sacrebleu
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.corpora.text import read_lines
-from fairseq_deepnet.evaluation_sets import definition, directions, make, sets
+from fairseq_deepnet.evaluation.sets import definition, directions, make, sets
 from tests.support.evaluation_sets import SENTENCES, flores101, opus100, pack, ted
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from fairseq_deepnet import bleu_tokenizers
+from fairseq_deepnet.evaluation import bleu_tokenizers
 from fairseq_deepnet.languages import find, language, languages, resource_class
 
 

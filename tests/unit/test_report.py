@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,8 @@ def test_table_1_on_a_terminal_and_in_markdown(table1: Path) -> None:
     ]
     (line,) = [line for line in text.splitlines() if line.startswith("Vanilla Pre-LN")]
     assert line.split()[3] == "crashed"
+    rule = markdown.splitlines()[3]
+    assert re.fullmatch(r"\| -+ \| -+( \| -+:){12} \|", rule), rule
     for heading in ("6L-6L", "18L-18L", "50L-50L", "100L-100L"):
         assert heading in text
     assert f"ours: sacreBLEU (detokenised) {SIGNATURE}, test set, 1,000 sentences, beam 5" in text
@@ -146,6 +149,8 @@ def test_figure_7_reads_validation_losses_at_the_paper_s_updates(tmp_path: Path)
     # a shorter run has its last loss in a column of its own
     assert numbers(entry(rows, "512", "5000")) == ("", "4.49", "", "done")
     assert numbers(entry(rows, "512", "last")) == ("9.75", "", "", "done")
+    (line,) = [line for line in make([folder]).text[2].splitlines() if line.startswith("512-2048")]
+    assert line.split()[-4:] == ["-", "≈3.98", "-", "9.75"]
     assert {row["table"] for row in rows} == {"fig7-lr", "fig7-batch", "fig7-width"}
     assert "last update" not in make([folder]).text[0]
 
@@ -155,7 +160,8 @@ def write_directions(run: Path, bleus: dict[str, tuple[float, bool]]) -> None:
     folder.mkdir(parents=True)
     for direction, (bleu, zero_shot) in bleus.items():
         content = {"direction": direction, "bleu": bleu, "chrf": 40.0, "bleu_signature": SIGNATURE}
-        content |= {"zero_shot": zero_shot, "lines": 500, "beam": 5, "lenpen": 1.0, "updates": 7}
+        content |= {"zero_shot": zero_shot, "lines": 500}
+        content["request"] = {"split": "test", "beam": 5, "lenpen": 1.0}
         (folder / f"{direction}.json").write_text(json.dumps(content))
 
 
@@ -179,7 +185,12 @@ def test_table_2_averages_directions_and_figure_8_fits_the_law(tmp_path: Path) -
     text = make([folder]).text[1]
     assert f"ours   A = {a:.2f}, B = {25 - a * math.log(12):.2f} (2 points" in text
     assert "paper  A = 1.59, B = 21.92 (5 points" in text
-    assert "2,500 sentences in 5 directions" in text
+    assert "test set, 2,500 sentences in 5 directions, beam 5, lenpen 1.0, 100,000 updates" in text
+    assert "≈25.25" in text
+    lines = make([folder]).text[0].splitlines()
+    order = [line.split("  ")[0] for line in lines[4:10]]
+    assert order[0] == "Baseline, 12 layers (133M)"
+    assert order[3:] == ["12 layers", "DeepNet, 200 layers (863M)", "DeepNet, 1000 layers (3.8B)"]
 
 
 def test_one_depth_is_too_few_for_the_law(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.fairseq_options import option_actions, training_parser
-from fairseq_deepnet.runs import MANAGED
+from fairseq_deepnet.training.settings import MANAGED
 from tests.support.runs import TINY, make_checkpoint, make_data
 
 
@@ -80,7 +80,7 @@ def test_eight_gpus_share_the_papers_batch(
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda index: f"GPU {index}")
-    monkeypatch.setattr("fairseq_deepnet.launch._bf16_works", lambda: True)
+    monkeypatch.setattr("fairseq_deepnet.training.launch._bf16_works", lambda: True)
     command = record(config="wmt17_base", gpus="all")
     assert command is not None
     assert option(command, "--distributed-world-size") == "8"

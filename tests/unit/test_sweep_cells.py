@@ -178,6 +178,14 @@ def test_an_option_wins_over_a_scheme_s_own_setting(small: Path) -> None:
     assert {float(str(options(cell)["dropout"])) for cell in chosen.values()} == {0.2}
 
 
+def test_how_cells_are_scored_can_be_said_too() -> None:
+    assert cells_of("table1")[0].score == {"AVERAGE": "10", "BEAM": "4", "LENPEN": "0.6"}
+    (cell,) = cells_of("table1", "scheme=deepnorm", "depth=6", "score.AVERAGE=0")
+    assert cell.score == {"AVERAGE": "0", "BEAM": "4", "LENPEN": "0.6"}
+    assert "score.AVERAGE" not in options(cell)
+    assert {cell.score is None for cell in cells_of("fig7", "score.AVERAGE=0")} == {True}
+
+
 @pytest.mark.parametrize(
     ("word", "message"),
     [

@@ -1,0 +1,145 @@
+"""`deepnet directions`: a folder of scores, one JSON a direction, as one table with its averages.
+
+Reads SRC-TGT.json (the keys of `scoring.score`, with "direction", "zero_shot" and "off_target"),
+and writes table.md, table.csv and summary.json beside them. Every average says how many of its
+directions have been scored, and that of an incomplete set is marked wherever it appears.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from fairseq_deepnet.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.evaluation.directions import average, groups, read_scores
+from fairseq_deepnet.evaluation.directions_tables import (
+    PAPER,
+    as_csv,
+    averages_table,
+    english_table,
+    matrix,
+    paper_table,
+    tokenisations,
+)
+from fairseq_deepnet.provenance import write_text
+
+WIDEST_MATRIX: Final = 16
+"""Languages that a matrix may have on a terminal; table.md has it whatever its width."""
+
+
+def _list(names: Sequence[object], limit: int = 12) -> str:
+    shown = ", ".join(map(str, names[:limit]))
+    return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+def summarise(
+    folder: Path,
+    expected: Sequence[str] = (),
+    training_lines: Mapping[str, int] | None = None,
+    published: str | None = None,
+) -> str:
+    """Write table.md, table.csv and summary.json of a folder, and return a readable table.
+
+    Arguments:
+        expected: the directions that there should be, such as "de-en"; by default those there are
+        training_lines: training lines by pair or direction, for the resource classes
+        published: a name in PAPER, to show the paper's numbers beside ours
+
+    Raises FileNotFoundError for a folder without any score, ValueError for a damaged score.
+    """
+    known = training_lines or {}
+    there = read_scores(folder)
+    wanted = list(dict.fromkeys(map(Direction.parse, expected))) or sorted(there)
+    scores = {direction: there[direction] for direction in wanted if direction in there}
+    if not scores:
+        raise FileNotFoundError(
+            f"{folder} has no SRC-TGT.json of {'the expected directions' if expected else 'scores'}"
+        )
+    missing = [direction for direction in wanted if direction not in there]
+    surplus = sorted(set(there) - set(wanted))
+    averages = [
+        average(name, members, scores) for name, members in groups(wanted, scores, known).items()
+    ]
+    notes = []
+    if missing:
+        notes.append(
+            f"INCOMPLETE: {len(scores)} of {len(wanted)} directions are scored; to be scored:"
+            f" {_list(missing)}. Averages marked with ! lack some of their directions."
+        )
+    if surplus:
+        notes.append(f"Not among the expected directions, and left out: {_list(surplus)}.")
+    settings = Counter(score.settings for score in scores.values())
+    if len(settings) > 1:
+        usual = settings.most_common(1)[0][0]
+        others = [direction for direction in wanted if direction in scores]
+        others = [direction for direction in others if scores[direction].settings != usual]
+        notes.append(
+            "MIXED: these were scored with another model or other options than the rest:"
+            f" {_list(others)}."
+        )
+    notes.append(f"BLEU: {tokenisations(scores.values())}.")
+    full = matrix(wanted, scores)
+    languages = {name for direction in wanted for name in direction}
+    by_language = english_table(wanted, scores, known) if len(languages) > 4 else None
+    classes = [item for item in averages if item.name.endswith(" resource")]
+    if len([item for item in classes if " " not in item.name.removesuffix(" resource")]) == 1:
+        notes.append(f"Every trained pair is {classes[0].name.replace(' ', '-')}, by its lines.")
+        classes_shown = [item for item in averages if item not in classes]
+    else:
+        classes_shown = averages
+    tables = [averages_table(classes_shown)]
+    if published:
+        tables.append(paper_table(averages, published))
+        differing = sum("tok:13a" not in score.signature for score in scores.values())
+        if published == "opus100" and differing:
+            tables.append(f"The paper used 13a throughout; {differing} directions here do not.")
+    legend = "BLEU by direction (* zero-shot, ? still to be scored):"
+    parts = [*notes, *tables, *filter(None, [by_language]), legend, full]
+    write_text(folder / "table.md", "\n\n".join(parts) + "\n")
+    write_text(folder / "table.csv", as_csv(wanted, scores, known))
+    summary = {
+        "complete": not missing,
+        "directions": len(scores),
+        "expected": len(wanted),
+        "missing": list(map(str, missing)),
+        "left_out": list(map(str, surplus)),
+        "mixed": len(settings) > 1,
+        "averages": {item.name: item.record() for item in averages},
+        "tokenisation": tokenisations(scores.values()),
+    }
+    write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+    if len(languages) <= WIDEST_MATRIX:
+        return "\n\n".join([*notes, legend, full, *tables])
+    return "\n\n".join([*filter(None, [by_language]), *notes, *tables])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `deepnet directions`."""
+    parser.add_argument("folder", type=Path, help="folder of SRC-TGT.json")
+    parser.add_argument("--data", type=Path, help="data folder: which directions, training lines")
+    parser.add_argument("--split", default="test", help="part of the data folder (test)")
+    parser.add_argument("--expect", type=Path, help="file with one direction a line, as in de-en")
+    parser.add_argument("--paper", choices=sorted(PAPER), help="show the paper's numbers beside")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table of a folder; exit status 1 where directions are still to be scored."""
+    expected: list[str] = []
+    lines: dict[str, int] = {}
+    if args.data is not None:
+        data = DataFolder.open(args.data)
+        expected = list(map(str, data.directions(args.split)))
+        lines = data.record.get("lines", {}).get("train", {})
+    if args.expect is not None:
+        expected = args.expect.read_text(encoding="utf-8").split()
+    if not args.folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {args.folder}")
+    print(summarise(args.folder, expected, lines, args.paper))
+    print(f"written: {args.folder}/table.md, table.csv, summary.json", file=sys.stderr)
+    complete = json.loads((args.folder / "summary.json").read_text(encoding="utf-8"))["complete"]
+    return 0 if complete else 1

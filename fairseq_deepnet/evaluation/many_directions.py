@@ -1,0 +1,237 @@
+"""Translate and score every direction of a multilingual model: in parallel, and resumable.
+
+Each process loads the model once and takes one direction after another, the longest first. A
+direction is finished when its JSON is there; one that was scored the same way before is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_deepnet.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.corpora.text import read_lines
+from fairseq_deepnet.evaluation import off_target, scoring
+from fairseq_deepnet.evaluation.translator import Translator, use_device
+from fairseq_deepnet.provenance import sha256, write_text
+
+
+@dataclass(frozen=True)
+class Job:
+    """One direction: what to translate, what to score it against, and where results go."""
+
+    direction: Direction
+    source: Path
+    reference: Path
+    zero_shot: bool
+    tokenizer: str | None
+    languages: tuple[str, ...]
+    out: Path
+    request: dict[str, Any]
+    """All that decides the score, besides the texts; where it is as recorded, nothing is done."""
+
+    @property
+    def record(self) -> Path:
+        """The JSON that says it is finished."""
+        return self.out / f"{self.direction}.json"
+
+    def wanted(self) -> dict[str, Any]:
+        """The request with the digests of both texts."""
+        texts = {"source": sha256(self.source), "reference": sha256(self.reference)}
+        return self.request | texts | {"tokenizer": self.tokenizer}
+
+    def is_done(self) -> bool:
+        """Whether this very score is recorded, and its hypotheses are there."""
+        if not self.record.is_file() or not self.record.with_suffix(".txt").is_file():
+            return False
+        recorded = json.loads(self.record.read_text(encoding="utf-8"))
+        return bool(recorded.get("request") == self.wanted())
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What every process loads."""
+
+    checkpoint: Path
+    folder: Path
+    arguments: tuple[str, ...]
+    threads: int
+
+
+_loaded: Translator | None = None
+
+
+def _start(engine: Engine, devices: Any) -> None:
+    """Load the model in a new process, on a device of its own."""
+    global _loaded
+    import torch
+
+    device = devices.get()
+    use_device(device)
+    torch.set_num_threads(engine.threads)
+    folder = DataFolder.open(engine.folder)
+    _loaded = Translator(engine.checkpoint, folder, engine.arguments, cpu=device is None)
+
+
+def _work(job: Job) -> dict[str, Any]:
+    """Translate, score and record one direction."""
+    assert _loaded is not None
+    return finish(job, _loaded)
+
+
+def finish(job: Job, translator: Translator) -> dict[str, Any]:
+    """Translate and score one direction; writes hypotheses, then the JSON, and returns it."""
+    started = time.monotonic()
+    sources, references = list(read_lines(job.source)), list(read_lines(job.reference))
+    translator.cut = 0
+    hypotheses = translator.translate(sources, job.direction)
+    seconds = round(time.monotonic() - started, 1)
+    target = job.direction.target
+    scores = scoring.score(hypotheses, references, target_language=target, tokenizer=job.tokenizer)
+    try:
+        scores |= off_target.off_target_record(hypotheses, references, target, job.languages)
+    except ValueError as error:  # the identifier is an extra: a score without its rate is one still
+        scores |= {"off_target": None, "off_target_missing": str(error)}
+    scores |= {
+        "direction": str(job.direction),
+        "zero_shot": job.zero_shot,
+        "cut": translator.cut,
+        "seconds": seconds,
+        "request": job.wanted(),
+    }
+    job.out.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{line}\n" for line in hypotheses)
+    write_text(job.record.with_suffix(".txt"), text)
+    write_text(job.record, json.dumps(scores, indent=2, ensure_ascii=False) + "\n")
+    return scores
+
+
+def translate_all(jobs: Sequence[Job], engine: Engine, processes: int, gpus: int) -> None:
+    """Do what is not done yet, with a line on standard error for each direction.
+
+    Arguments:
+        processes: how many at once; each holds the model
+        gpus: GPUs that they share; 0 for the CPU
+    """
+    todo = [job for job in jobs if not job.is_done()]
+    if len(todo) < len(jobs):
+        _say(f"{len(jobs) - len(todo)} of {len(jobs)} directions are scored already")
+    if not todo:
+        return
+    todo.sort(key=lambda job: -job.source.stat().st_size)
+    processes = min(processes, len(todo))
+    # processes that are forked from one which has imported this module start at once
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    devices = context.Queue()
+    for index in range(processes):
+        devices.put(index % gpus if gpus else None)
+    done = len(jobs) - len(todo)
+    with ProcessPoolExecutor(
+        processes, mp_context=context, initializer=_start, initargs=(engine, devices)
+    ) as pool:
+        working = {pool.submit(_work, job): job for job in todo}
+        try:
+            for result in as_completed(working):
+                scores = result.result()
+                done += 1
+                _say(f"{done}/{len(jobs)} {working[result].direction}: {_line(scores)}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _line(scores: dict[str, Any]) -> str:
+    share = scores.get("off_target")
+    return (
+        f"BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}, {scores['lines']:,} lines"
+        + (f", {100 * share:.1f}% off-target" if share is not None else "")
+        + (", zero-shot" if scores["zero_shot"] else "")
+        + f", {scores['seconds']:.0f} s"
+        + (f"; {scores['cut']} source lines were cut to what the model takes" * bool(scores["cut"]))
+    )
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def jobs_of_folder(
+    folder: DataFolder,
+    split: str,
+    out: Path,
+    request: dict[str, Any],
+    only: Sequence[str],
+    tokenizer: str | None,
+) -> list[Job]:
+    """A job for every direction of a split; `only` names some of them.
+
+    Raises ValueError for a split or a direction that is not there.
+    """
+    directions = folder.directions(split)
+    if not directions:
+        raise ValueError(f"{folder.path} has no {split} text; set SPLIT to one that it has")
+    chosen = [Direction.parse(name) for name in only] or directions
+    unknown = [str(direction) for direction in chosen if direction not in directions]
+    if unknown:
+        raise ValueError(f"{folder.path} has no {split} text of {', '.join(unknown)}")
+    return [
+        Job(
+            direction,
+            folder.text(split, direction, direction.source),
+            folder.text(split, direction, direction.target),
+            not folder.is_trained(direction),
+            tokenizer,
+            tuple(folder.languages),
+            out,
+            request,
+        )
+        for direction in chosen
+    ]
+
+
+def jobs_of_text(
+    folder: DataFolder,
+    text: Path,
+    split: str,
+    out: Path,
+    request: dict[str, Any],
+    only: Sequence[str],
+    tokenizer: str | None,
+) -> list[Job]:
+    """A job for every direction that the folder TEXT has both sides of: SPLIT.A-B.A, SPLIT.A-B.B.
+
+    Raises ValueError where there is none, or for a language that the model does not know.
+    """
+    jobs = []
+    for path in sorted(text.glob(f"{split}.*-*.*")):
+        pair, source = path.name.removeprefix(f"{split}.").rsplit(".", 1)
+        first, _, second = pair.partition("-")
+        if source not in (first, second):
+            continue
+        own = text / f"{split}.{second}-{first}.{second}"
+        if source != first and own.is_file():
+            continue  # the other direction has a text of its own
+        direction = Direction(source, second if source == first else first)
+        reference = path.with_name(f"{split}.{pair}.{direction.target}")
+        unknown = sorted(set(direction) - set(folder.languages))
+        if unknown:
+            raise ValueError(f"{path}: the model knows no {', '.join(unknown)}")
+        if not reference.is_file():
+            raise FileNotFoundError(f"{path} has no other side {reference}")
+        zero_shot, known = not folder.is_trained(direction), tuple(folder.languages)
+        job = Job(direction, path, reference, zero_shot, tokenizer, known, out, request)
+        if not only or str(direction) in only:
+            jobs.append(job)
+    if not jobs:
+        raise ValueError(
+            f"{text} has no text to translate: {split}.A-B.A and {split}.A-B.B are expected"
+        )
+    return jobs

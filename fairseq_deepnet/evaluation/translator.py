@@ -1,0 +1,180 @@
+"""A trained model that translates raw text, in one direction after another, loaded once.
+
+fairseq-generate loads its model anew for every direction, which for thousands of directions would
+be most of the time. This goes through the same task, generator and beam search.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from fairseq_deepnet import fairseq_options
+from fairseq_deepnet.checkpoints import load_checkpoint
+from fairseq_deepnet.corpora.folder import MULTILINGUAL_TASK, DataFolder, Direction
+from fairseq_deepnet.corpora.subwords import encode_lines, load_model
+
+# How a model was told its languages; what a checkpoint was trained with holds for its use.
+_TOKEN_OPTIONS: Final = ("encoder-langtok", "decoder-langtok", "lang-tok-style")
+
+
+def _recorded(values: Any, name: str) -> Any:
+    """An option from a checkpoint's task, which may be a mapping or a namespace."""
+    name = name.replace("-", "_")
+    return values.get(name) if isinstance(values, dict) else getattr(values, name, None)
+
+
+def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
+    """fairseq's task for this model and data folder, as words of a command line.
+
+    Raises ValueError for a model that was trained on one pair and a folder of many, or the reverse.
+    """
+    task = (load_checkpoint(checkpoint).get("cfg") or {}).get("task") or {}
+    many = _recorded(task, "_name") == MULTILINGUAL_TASK
+    if many != folder.is_multilingual:
+        kinds = ("one language pair", "many language pairs")
+        raise ValueError(
+            f"{checkpoint} was trained on {kinds[many]}, and {folder.path} holds"
+            f" {kinds[not many]}; set DATA=FOLDER"
+        )
+    words = [word for name, value in folder.task_options().items() for word in (f"--{name}", value)]
+    if many:
+        words += ["--task", MULTILINGUAL_TASK]
+        for name in _TOKEN_OPTIONS:
+            value = _recorded(task, name)
+            if value:
+                words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return words
+
+
+class Translator:
+    """Beam search over raw text.
+
+    Arguments:
+        checkpoint: any fairseq translation model
+        folder: the data folder that it was trained on, or one with the same dictionary
+        arguments: options of fairseq-generate (`--beam`, `--lenpen`, `--max-tokens` ...)
+        cpu: leave a GPU alone even if one is visible
+
+    Raises ValueError with fairseq's message for options that it does not take.
+    """
+
+    def __init__(
+        self, checkpoint: Path, folder: DataFolder, arguments: Sequence[str], cpu: bool
+    ) -> None:
+        from fairseq import checkpoint_utils, tasks, utils
+
+        self.folder = folder
+        first = folder.directions("train")[0]
+        words = [str(folder.path.resolve()), "--path", str(checkpoint.resolve())]
+        words += task_arguments(checkpoint, folder)
+        if folder.is_multilingual:
+            words += ["--source-lang", first.source, "--target-lang", first.target]
+        with quiet():
+            self.config = fairseq_options.parse_generation([*words, *arguments])
+            self.task = tasks.setup_task(self.config.task)
+            self.models, _ = checkpoint_utils.load_model_ensemble(
+                [str(checkpoint)],
+                task=self.task,
+                arg_overrides=ast.literal_eval(self.config.common_eval.model_overrides),
+            )
+        self.cuda = torch.cuda.is_available() and not cpu
+        for model in self.models:
+            if self.config.common.fp16:
+                model.half()
+            if self.config.common.bf16:
+                model.to(dtype=torch.bfloat16)
+            if self.cuda:
+                model.cuda()
+            model.prepare_for_inference_(self.config)
+        self.max_positions = utils.resolve_max_positions(
+            self.task.max_positions(), *[model.max_positions() for model in self.models]
+        )
+        self.cut = 0
+        """How many source sentences were too long for the model, and were translated in part."""
+
+    def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
+        """Text for text: one detokenised hypothesis a line, in the lines' order."""
+        pieces = dict(self._pieces(lines, direction))
+        ordered = [pieces[number] for number in range(len(lines))]
+        return self.folder.decode(ordered, direction.target)
+
+    def _pieces(self, lines: Sequence[str], direction: Direction) -> Iterator[tuple[int, str]]:
+        """(number of the line, its hypothesis in subwords), the shortest first."""
+        from fairseq import utils
+
+        self._turn(direction)
+        generator = self.task.build_generator(self.models, self.config.generation)
+        dictionary = self.task.target_dictionary
+        tokens = [self._tokens(line) for line in self._encode(lines, direction.source)]
+        lengths = [len(line) for line in tokens]
+        for batch in self._batches(tokens, lengths):
+            inputs = batch["net_input"]
+            sample = {"net_input": {key: inputs[key] for key in ("src_tokens", "src_lengths")}}
+            if self.cuda:
+                sample = utils.move_to_cuda(sample)
+            with torch.inference_mode():
+                found = self.task.inference_step(generator, self.models, sample)
+            for number, hypotheses in zip(batch["id"].tolist(), found, strict=True):
+                best = hypotheses[0]["tokens"].int().cpu()
+                ignored = generator.symbols_to_strip_from_output
+                yield number, dictionary.string(best, extra_symbols_to_ignore=ignored)
+
+    def _turn(self, direction: Direction) -> None:
+        """Let the task work in this direction."""
+        args = self.task.args if self.folder.is_multilingual else self.task.cfg
+        args.source_lang, args.target_lang = direction
+
+    def _encode(self, lines: Sequence[str], language: str) -> Iterator[str]:
+        model = load_model(self.folder.subword_model(language))
+        return encode_lines(model, lines, 1)
+
+    def _tokens(self, line: str) -> torch.Tensor:
+        dictionary = self.task.source_dictionary
+        limit = self.max_positions[0] - 1  # a language token may join it
+        tokens = dictionary.encode_line(line, add_if_not_exist=False).long()
+        if len(tokens) > limit:
+            self.cut += 1
+            tokens = torch.cat([tokens[: limit - 1], tokens[-1:]])
+        return tokens
+
+    def _batches(self, tokens: list[torch.Tensor], lengths: list[int]) -> Iterator[dict[str, Any]]:
+        with quiet():
+            iterator = self.task.get_batch_iterator(
+                dataset=self.task.build_dataset_for_inference(tokens, lengths),
+                max_tokens=self.config.dataset.max_tokens,
+                max_sentences=self.config.dataset.batch_size,
+                max_positions=self.max_positions,
+                disable_iterator_cache=True,
+            )
+            batches = iterator.next_epoch_itr(shuffle=False)
+        yield from batches
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Leave out fairseq's notes on every dictionary and data set of a task."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def use_device(number: int | None) -> None:
+    """Let this process see one GPU, or none; before torch first touches a device."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if number is None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[number] if visible else str(number)

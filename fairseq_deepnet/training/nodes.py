@@ -1,0 +1,98 @@
+"""Several nodes, one run folder: node 0 writes the records, the others check that they agree.
+
+Node 0 leaves nodes.json in the run folder while it trains. The other nodes wait for it and compare
+what it says with their own plan before they join; so they also find out that the folder is not on
+storage that all nodes share.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from fairseq_deepnet.provenance import ROOT, sha256, shown, versions, write_text
+
+PLAN: Final = "nodes.json"
+_VERSIONS: Final = ("fairseq_deepnet", "fairseq-fixed", "torch")
+
+
+def facts(command: list[str], data: Path, nodes: int) -> dict[str, Any]:
+    """What must be the same on every node: command, data, versions.
+
+    Folders may be mounted elsewhere on another node as long as the command names them alike.
+    """
+    found = versions()
+    return {
+        "command": [word.replace(str(ROOT), "PROJECT") for word in command],
+        "corpus_sha256": sha256(data / "corpus.json"),
+        "nodes": nodes,
+        "versions": {name: found[name] for name in _VERSIONS},
+    }
+
+
+def announce(run: Path, plan: dict[str, Any]) -> None:
+    """Let the other nodes join (node 0)."""
+    write_text(run / PLAN, json.dumps(plan, indent=2) + "\n")
+
+
+def withdraw(run: Path) -> None:
+    """There is nothing to join (any more)."""
+    (run / PLAN).unlink(missing_ok=True)
+
+
+def mismatch(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
+    """What differs between node 0's plan and this node's, in one line; empty if nothing."""
+    found = [
+        f"{key} {theirs.get(key)} there, {ours[key]} here"
+        for key in ("nodes", "corpus_sha256", "versions")
+        if theirs.get(key) != ours[key]
+    ]
+    there, here = theirs.get("command", []), ours["command"]
+    if there != here:
+        only_there = [word for word in there if word not in here]
+        only_here = [word for word in here if word not in there]
+        found.append(f"options {only_there} there, {only_here} here")
+    return "; ".join(found)
+
+
+def wait_to_join(
+    run: Path, ours: dict[str, Any], is_complete: Callable[[], bool], seconds: float
+) -> bool:
+    """Wait until node 0 trains what this node is to train; False where the run is complete.
+
+    A plan that differs may be left from an earlier start: it is said, and the wait goes on.
+
+    Raises ValueError after `seconds`.
+    """
+    limit = time.monotonic() + seconds
+    reason = ""
+    while True:
+        different = _compare(run, ours)
+        if different == "":
+            return True
+        if different is None and is_complete():
+            return False
+        if different and different != reason:
+            print(f"waiting: node 0 has another plan: {different}", file=sys.stderr, flush=True)
+        reason = different or reason
+        if time.monotonic() >= limit:
+            break
+        time.sleep(min(0.5, seconds))
+    if reason:
+        raise ValueError(f"node 0 trains something else in {shown(run)}: {reason}")
+    raise ValueError(
+        f"no {PLAN} of node 0 in {shown(run)} after {seconds:.0f} s: start node 0 with the same"
+        " RUN, on storage that all nodes share"
+    )
+
+
+def _compare(run: Path, ours: dict[str, Any]) -> str | None:
+    """What differs from node 0's plan; None where there is none."""
+    try:
+        return mismatch(json.loads((run / PLAN).read_text(encoding="utf-8")), ours)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,194 @@
+"""fairseq-train's log for people: everything into train.log, one short line an interval on screen.
+
+scripts/train.sh pipes fairseq-train through this file, run by itself on the standard library alone,
+so that it starts at once and holds no memory that the training needs. A line that is not understood
+is shown as it is: nothing that could explain a crash is hidden.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+_RECORD = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| (?P<level>\w+) \| (?P<name>\S+) \| (?P<text>.*)"
+)
+_WORTH_SHOWING = re.compile(
+    r"done training|early stop|[Ss]topping training|gradient overflow|OOM|samples have invalid"
+)
+
+
+def clock(seconds: float) -> str:
+    """65 -> "0:01:05"."""
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+class Progress:
+    """Turns log lines into what is worth a line on a terminal.
+
+    Arguments:
+        max_update: updates the run ends at, for the time left; None where it is not known
+    """
+
+    def __init__(self, max_update: int | None = None) -> None:
+        self.max_update = max_update
+        self.started = time.monotonic()
+        self.first: tuple[float, int] | None = None
+        self.continues = False
+
+    def show(self, line: str) -> str | None:
+        """What to print for a line of the log; None for a line that is in train.log only."""
+        text = line.rstrip("\n")
+        match = _RECORD.fullmatch(text)
+        if match is None:
+            # a continuation (of a printed model, a traceback) goes where its first line goes
+            if not text.startswith((" ", ")", "\t")) and text:
+                self.continues = True
+            return text if self.continues else None
+        shown = self._show_record(match)
+        self.continues = shown is not None
+        return shown
+
+    def _show_record(self, match: re.Match[str]) -> str | None:
+        text = match["text"]
+        if text.startswith("{"):
+            try:
+                values = json.loads(text)
+            except ValueError:
+                return None  # the configuration, as Python writes a dictionary
+            return self._show_values(match["name"], values) if isinstance(values, dict) else None
+        if match["level"] != "INFO":
+            return f"{match['level'].lower()}: {text}"
+        return text if _WORTH_SHOWING.search(text) else None
+
+    def _show_values(self, tag: str, values: dict[str, Any]) -> str | None:
+        if tag == "train_inner":
+            return self._show_interval(values)
+        if tag == "train":
+            return None
+        loss = values.get(f"{tag}_nll_loss") or values.get(f"{tag}_loss")
+        if loss is None:
+            return None
+        updates = int(float(values.get(f"{tag}_num_updates", 0)))
+        line = f"update {updates}  {tag} nll {float(loss):.3f}"
+        if f"{tag}_ppl" in values:
+            line += f"  perplexity {float(values[f'{tag}_ppl']):.2f}"
+        best = values.get(f"{tag}_best_loss")
+        if best is not None and f"{tag}_loss" in values:
+            is_best = float(values[f"{tag}_loss"]) <= float(best)
+            line += "  best so far" if is_best else ""
+        return line
+
+    def _show_interval(self, values: dict[str, Any]) -> str:
+        updates = int(float(values.get("num_updates", 0)))
+        width = len(str(self.max_update)) if self.max_update else 6
+        total = f"/{self.max_update}" if self.max_update else ""
+        parts = [f"update {updates:>{width}}{total}", f"epoch {values.get('epoch', '?'):>2}"]
+        names = (("loss", "loss", ".3f"), ("gnorm", "grad norm", ".2f"), ("lr", "lr", ".1e"))
+        for key, name, form in names:
+            if key in values:
+                parts.append(f"{name} {float(values[key]):{form}}")
+        if "wps" in values:
+            parts.append(f"{float(values['wps']):,.0f} tokens/s")
+        now = time.monotonic()
+        parts.append(clock(now - self.started))
+        left = self._left(now, updates)
+        if left is not None:
+            parts.append(f"left {clock(left)}")
+        return "  ".join(parts)
+
+    def _left(self, now: float, updates: int) -> float | None:
+        """Seconds until max_update at the pace since the first interval; None on the first."""
+        if self.first is None:
+            self.first = (now, updates)
+            return None
+        then, before = self.first
+        if not self.max_update or updates <= before:
+            return None
+        return (now - then) / (updates - before) * max(0, self.max_update - updates)
+
+
+class Counter:
+    """Counts finished items of a known total: one line that is rewritten on a terminal, else a line
+    every few seconds.
+
+    Arguments:
+        total: how many there will be
+        what: what they are, for the line
+        screen: where to write
+        seconds: least time between two lines (an eighth of that on a terminal)
+    """
+
+    def __init__(self, total: int, what: str, screen: TextIO, seconds: float = 8.0) -> None:
+        self.total = total
+        self.what = what
+        self.screen = screen
+        self.rewrites = screen.isatty()
+        self.pause = seconds / 8 if self.rewrites else seconds
+        self.started = time.monotonic()
+        self.shown: float | None = None
+        self.count = 0
+
+    def add(self) -> None:
+        """One more is finished."""
+        self.count += 1
+        now = time.monotonic()
+        if self.shown is None:
+            self.shown = now  # not worth a line: all came before it was loading
+        if now - self.shown >= self.pause or self.count == self.total:
+            self.shown = now
+            line = f"{self.count:,} of {self.total:,} {self.what}, {clock(now - self.started)}"
+            if self.rewrites:
+                self.screen.write(f"\r{line}")
+            else:
+                self.screen.write(f"{line}\n")
+            self.screen.flush()
+
+    def close(self) -> None:
+        """End the line."""
+        if self.rewrites and self.count:
+            self.screen.write("\n")
+            self.screen.flush()
+
+
+def follow(source: TextIO, log: TextIO, screen: TextIO, progress: Progress) -> None:
+    """Copy every line to the log, and what is worth it to the screen, until the source ends."""
+    interrupted = False
+
+    def note(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+
+    # Ctrl-C ends fairseq-train, whose last lines are still to be logged
+    signal.signal(signal.SIGINT, note)
+    for line in source:
+        log.write(line)
+        log.flush()
+        shown = progress.show(line)
+        if shown is not None and not interrupted:
+            print(shown, file=screen, flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Read standard input to its end."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("log", type=Path, help="file that every line is appended to")
+    parser.add_argument("--max-update", type=int, help="updates the run ends at")
+    args = parser.parse_args(arguments)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="backslashreplace")
+    with args.log.open("a", encoding="utf-8") as log:
+        follow(sys.stdin, log, sys.stdout, Progress(args.max_update))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""A plan of training in five lines, for people."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fairseq_deepnet import configs, fairseq_options
+from fairseq_deepnet.provenance import shown
+from fairseq_deepnet.training import launch, launchers
+from fairseq_deepnet.training.settings import check_data
+
+
+def summarise(
+    config: configs.Config,
+    data: Path,
+    run: Path,
+    parsed: argparse.Namespace,
+    launcher: launchers.Launcher,
+    batch: launch.Batch | None,
+    precision: list[str],
+) -> str:
+    """What is going to be trained, on what, where: five lines."""
+    there = any(data.glob("train*.idx"))
+    parameters = fairseq_options.count_parameters(parsed) if there else None
+    size = "" if parameters is None else f", {parameters:,} parameters"
+    lines = _training_pairs(check_data(data, config.recipe)) if there else None
+    pairs = f", {lines:,} training pairs" if lines else "" if there else ", not there yet"
+    updates = f", {parsed.max_update:,} updates" if parsed.max_update else ""
+    started = "" if launcher.name == "fairseq" else f", {launcher}"
+    return "\n".join(
+        [
+            f"model    {parsed.arch}, {_depth(parsed)}{size} (config {config.name})",
+            f"data     {shown(data)}{pairs}",
+            f"devices  {launcher.devices}, {precision[0][2:] if precision else 'fp32'}{started}",
+            f"batch    {batch or 'as the config says'}",
+            f"run      {shown(run)}{updates}",
+        ]
+    )
+
+
+def _training_pairs(corpus: dict[str, Any]) -> int | None:
+    """Sentence pairs to train on; of many pairs each counts once, though it serves two ways."""
+    lines = corpus.get("lines", {}).get("train")
+    return sum(lines.values()) if isinstance(lines, dict) else lines
+
+
+def _depth(parsed: argparse.Namespace) -> str:
+    scheme = getattr(parsed, "residual_scheme", None)
+    layers = f"{getattr(parsed, 'encoder_layers', '?')}L-{getattr(parsed, 'decoder_layers', '?')}L"
+    return f"{layers}, {scheme}" if scheme else layers
