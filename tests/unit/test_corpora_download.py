@@ -419,15 +419,16 @@ def test_what_another_process_finished_meanwhile_is_taken_as_it_is(
     assert server.asked == []
 
 
-def test_a_part_that_another_process_removed_is_opened_anew(
+def test_a_part_that_another_process_replaced_is_opened_anew(
     server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.add(NAME, TEXT)
     real, calls = fcntl.flock, []
 
     def lock(stream: Any, operation: int) -> None:
-        if not calls:  # the other one gave up between our opening and our lock
+        if not calls:  # others gave up and began again between our opening and our lock
             (folder / f"{NAME}.part").unlink()
+            (folder / f"{NAME}.part").touch()
         calls.append(operation)
         real(stream, operation)
 
