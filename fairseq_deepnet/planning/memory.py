@@ -207,14 +207,25 @@ class _Walk:
         return kept + made + working + change
 
     def _embeddings(self) -> int:
-        """The end of backward: every gradient, and one more table that is being added to it."""
-        tables = max(
-            self.model.vocabulary[index] * self.model.layers[side].embed_dim
-            for index, side in enumerate(Side)
-        )
-        extra = 2 if self.carried and self.model.share_all else 1
+        """The gradients of the embeddings, each as large as its table.
+
+        A table that is also the vocabulary projection collects its gradient before it is added to
+        that of earlier micro-batches: the projection's part is there from the start, the target's
+        is added to it in a third tensor, the source's in place.
+        """
+        model, sizes = self.model, {}
+        for index, side in enumerate(Side):
+            table = model.vocabulary[index] * model.layers[side].embed_dim
+            sizes[side] = table * self.element
+        tied = sizes[Side.DECODER] if model.share_output else 0
+        above = model.depths.decoder * self.per_layer[Side.DECODER]
+        gradients = self.carried or tied + self.parameters.decoder * self.element
+        waiting = tied if self.carried else 0
+        target = gradients + waiting + sizes[Side.DECODER] + tied + self.kept - above
         gradients = self.parameters.total * self.element
-        return gradients + extra * tables * self.element + self.outside
+        waiting = waiting if model.share_all else 0
+        source = gradients + waiting + sizes[Side.ENCODER] + self.outside
+        return max(target, source)
 
 
 def _working_set(batch: MicroBatch, model: Model, side: Side) -> int:

@@ -14,6 +14,7 @@ from benchmarks.plan_accuracy import Shape
         Shape("activations", 4, 64, 256, 2, 200, 512, options=("--checkpoint-activations",)),
         Shape("vocabulary", 1, 64, 128, 2, 4000, 256),
         Shape("weights", 2, 128, 512, 4, 2000, 64, options=("--update-freq", "2")),
+        Shape("embeddings", 1, 128, 128, 4, 4000, 32, options=("--update-freq", "2")),
         Shape("adafactor", 2, 128, 512, 4, 2000, 64, options=("--optimizer", "adafactor")),
     ],
     ids=lambda shape: f"{shape.name} {' '.join(shape.options)}".strip(),
