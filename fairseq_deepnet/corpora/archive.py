@@ -7,8 +7,9 @@ import json
 import lzma
 import shutil
 import tarfile
+import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,33 @@ def fingerprint(origin: Path) -> dict[str, Any]:
     return {"path": str(origin.resolve()), "bytes": size, "modified": status.st_mtime_ns}
 
 
-def was_made_from(folder: Path, request: object) -> dict[str, Any] | None:
-    """The record of a complete folder if it was made from this, as JSON compares it; else None."""
-    record = folder / "extracted.json"
-    if not record.is_file():
-        return None
-    content = json.loads(record.read_text(encoding="utf-8"))
-    return content if content["from"] == json.loads(json.dumps(request)) else None
+def make_once(
+    out: Path, origin: object, write: Callable[[Path, Path], dict[str, int]]
+) -> dict[str, int]:
+    """Make the folder OUT by `write(scratch folder, OUT to be)`, and return the counts it returns.
+
+    `origin` says what OUT is made from, in terms of JSON: where OUT is there and was made from the
+    same, nothing is done. OUT appears only when complete. Raises ValueError for a folder that was
+    not made by this function, which is never touched.
+    """
+    record = out / "extracted.json"
+    if record.is_file():
+        content = json.loads(record.read_text(encoding="utf-8"))
+        if content["from"] == json.loads(json.dumps(origin)):
+            return dict(content["lines"])
+    elif out.exists():
+        raise ValueError(f"{out} exists and holds something else; remove it or give another folder")
+    part = out.with_name(out.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=part) as scratch:
+            lines = write(Path(scratch), part)
+        content = {"from": origin, "lines": lines}
+        (part / record.name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        shutil.rmtree(out, ignore_errors=True)
+        part.rename(out)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return lines

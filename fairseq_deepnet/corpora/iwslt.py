@@ -10,10 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from fairseq_deepnet.corpora import archive
@@ -63,26 +62,10 @@ def extract(origin: Path, out: Path, hold_out: int = 0) -> dict[str, int]:
     if (origin / _ARCHIVE).is_file():
         origin = origin / _ARCHIVE
     request = [archive.fingerprint(origin), hold_out]
-    done = archive.was_made_from(out, request)
-    if done is not None:
-        return dict(done["lines"])
-    part = out.with_name(out.name + ".part")
-    for folder in (part, out):
-        shutil.rmtree(folder, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
-        with tempfile.TemporaryDirectory(dir=part) as place:
-            lines = _write(origin, Path(place), part, hold_out)
-        record = {"from": request, "lines": lines}
-        (part / "extracted.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        part.rename(out)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-    return lines
+    return archive.make_once(out, request, partial(_write, origin, hold_out=hold_out))
 
 
-def _write(origin: Path, folder: Path, out: Path, hold_out: int) -> dict[str, int]:
+def _write(origin: Path, folder: Path, out: Path, *, hold_out: int) -> dict[str, int]:
     """Take the files out of the archive into `folder`, and write the text into `out`."""
     places = {}
     for language in LANGUAGES:

@@ -99,7 +99,7 @@ def train_model(files: Iterable[Path], prefix: Path, options: SubwordOptions) ->
             shuffle_input_sentence=True,
             max_sentence_length=_MAX_LINE_BYTES,
             num_threads=_TRAINING_THREADS,
-            minloglevel=1,
+            minloglevel=2,
         )
     except RuntimeError as error:
         raise ValueError(_explain(str(error), options)) from error

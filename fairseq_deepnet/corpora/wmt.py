@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,23 +102,7 @@ def extract(origins: Sequence[Path], out: Path) -> dict[str, int]:
     """
     places = locate(origins)
     request = {name: archive.fingerprint(place) for name, place in places.items()}
-    done = archive.was_made_from(out, request)
-    if done is not None:
-        return dict(done["lines"])
-    part = out.with_name(out.name + ".part")
-    for folder in (part, out):
-        shutil.rmtree(folder, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
-        with tempfile.TemporaryDirectory(dir=part) as place:
-            lines = _write(places, Path(place), part)
-        record = {"from": request, "lines": lines}
-        (part / "extracted.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        part.rename(out)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-    return lines
+    return archive.make_once(out, request, partial(_write, places))
 
 
 def _write(places: dict[str, Path], folder: Path, out: Path) -> dict[str, int]:

@@ -193,6 +193,15 @@ def test_a_second_run_has_nothing_to_do_also_without_the_raw_text(made: Made) ->
     assert not made.part.exists()
 
 
+def test_what_a_run_that_was_killed_in_its_last_moment_left_is_cleared_away(made: Made) -> None:
+    (made.part / "text").mkdir(parents=True)
+    (made.part / "plan.json").write_text("{}")
+    again = made.run()
+    assert again.returncode == 0
+    assert again.stderr.endswith("is complete: nothing to do\n")
+    assert [path.name for path in made.out.parent.iterdir()] == [made.out.name]
+
+
 def test_changed_knobs_and_inputs_are_refused(made: Made) -> None:
     (made.folder / "a folder" / "other.eo").write_text("another\n")
     for variables, cause in [
@@ -300,6 +309,7 @@ def test_a_vocabulary_that_is_too_large_names_the_largest_and_only_text_stays(ma
         ({"JOINT": "yes"}, [], "JOINT is 'yes'; it must be 0 or 1"),
         ({"SUBWORDS": "words"}, [], "must be bpe or unigram"),
         ({"OUT": "a,b"}, [], "commas"),
+        ({}, ["--joined-dictionary"], "--joined-dictionary is set by this script"),
         ({}, ["--dataset-impl=raw"], "--dataset-impl=raw is set by this script"),
     ],
 )

@@ -192,7 +192,7 @@ def test_killed_with_9_in_every_stage_and_run_again_gives_the_same_folder(
     out = tmp_path / "killed"
     for done, stage in enumerate(stages):
         log = kill_in_stage(script, stage, out, env)
-        assert log.count("done before") == done
+        assert log.count("done before") == max(0, done - 1)
         assert not out.exists()
     last = run_script(script, env={**env, "OUT": str(out)})
     assert last.returncode == 0, last.stderr

@@ -220,3 +220,13 @@ def test_wmt_archives_that_are_missing_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"dev\.tgz has no dev/newstest2013-ref"):
         wmt.extract([folder], tmp_path / "out")
     assert not list(tmp_path.glob("out*"))
+
+
+def test_a_folder_of_something_else_is_never_touched(tmp_path: Path) -> None:
+    (tmp_path / "de-en.tgz").write_bytes(pack(small_iwslt(talks=1)))
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "text").write_text("mine")
+    with pytest.raises(ValueError, match="precious exists and holds something else"):
+        iwslt.extract(tmp_path / "de-en.tgz", precious)
+    assert (precious / "text").read_text() == "mine"
