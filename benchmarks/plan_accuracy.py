@@ -13,7 +13,8 @@ below a threshold that it raises by itself, up to 32 MiB: left alone, the reside
 hoards as much as what is alive. So the processes run with MALLOC_MMAP_THRESHOLD_ and
 MALLOC_TRIM_THRESHOLD_ fixed at 64 KiB, which gives a block back to the system when it is freed.
 `--profile` adds a count that no allocator can blur: the most bytes of tensors alive, from torch's
-profiler. `--malloc default` shows what malloc's own ways add.
+profiler. `--malloc default` shows what malloc's own ways add: with --checkpoint-activations the
+18L-18L shape then holds 0.98 GiB where 0.56 GiB are alive.
 """
 
 import argparse

@@ -164,8 +164,13 @@ def _notes(plan: Plan) -> list[str]:
     if training.gpus:
         host = plan.counts.total * 4 * training.devices / GIB
         notes.append(
-            f"host memory: {host:.1f} GiB while {training.devices} processes build the weights in"
-            " fp32; saving a checkpoint copies weights and optimiser state there"
+            f"host memory: {host:.1f} GiB while every process builds the weights in fp32; saving a"
+            " checkpoint copies weights and optimiser state there"
+        )
+    else:
+        notes.append(
+            "freed memory goes back to the system, as with MALLOC_MMAP_THRESHOLD_=65536"
+            " MALLOC_TRIM_THRESHOLD_=65536; glibc's own choice may hold nearly twice as much"
         )
     if model.is_stock:
         notes.append(f"{model.arch} has fairseq's own layers; its activations are counted as ours")
