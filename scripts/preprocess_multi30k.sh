@@ -13,8 +13,8 @@
 #   RAW                  folder with the raw text (none: download)
 #   SRC, TGT             two of de, en, fr, cs (de, en)
 #   OUT                  folder to make (data/multi30k.SRC-TGT)
-#   DOWNLOADS            folder for what is downloaded (data/multi30k.raw)
-#   MULTI30K_URL         where from (https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw)
+#   DOWNLOADS            folder for what is downloaded (data/downloads/multi30k)
+#   DEEPNET_MIRROR, ...  every variable of scripts/download.sh
 #   VOCAB_SIZE           number of subwords (4000)
 #   SUBWORDS, ...        every other variable of scripts/preprocess.sh
 set -euo pipefail

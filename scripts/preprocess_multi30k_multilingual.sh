@@ -12,6 +12,8 @@
 #   RAW                  folder with the raw text (none: download)
 #   LANGS                two or more of cs, de, en, fr; en among them (cs de en fr)
 #   OUT                  folder to make (data/multi30k_multilingual)
+#   DOWNLOADS            folder for what is downloaded (data/downloads/multi30k)
+#   DEEPNET_MIRROR, ...  every variable of scripts/download.sh
 #   VOCAB_SIZE           number of subwords (8000)
 #   CHARACTER_COVERAGE   share of characters in the vocabulary (1.0)
 #   TEMPERATURE          of the text that subwords are learnt on (1: the languages are of one size)

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from fairseq_deepnet.languages import languages
+
 
 @dataclass(frozen=True)
 class File:
@@ -114,12 +116,9 @@ _WMT17_FILES = (
 
 _OPUS100 = ("https://object.pouta.csc.fi/OPUS-100/v1.0",)
 
-_CODES: Final = """
-af am an ar as az be bg bn br bs ca cs cy da de dz el eo es et eu fa fi fr fy ga gd gl gu ha he hi
-hr hu hy id ig is it ja ka kk km kn ko ku ky li lt lv mg mk ml mn mr ms mt my nb ne nl nn no oc or
-pa pl ps pt ro ru rw se sh si sk sl sq sr sv ta te tg th tk tr tt ug uk ur uz vi wa xh yi yo zh zu
-"""
-OPUS100_LANGUAGES: Final = tuple(_CODES.split())
+OPUS100_LANGUAGES: Final = tuple(
+    code for code, language in languages().items() if language.opus100 is not None
+)
 """The 99 languages of OPUS-100 besides English, by the codes of its files."""
 
 

@@ -2,8 +2,7 @@
 # Where the raw text of Multi30k is: in the folder RAW, or downloaded. Sourced after lib/common.sh by the
 # scripts that prepare Multi30k.
 
-DOWNLOADS=${DOWNLOADS:-$ROOT/data/multi30k.raw}
-MULTI30K_URL=${MULTI30K_URL:-https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw}
+DOWNLOADS=${DOWNLOADS:-$ROOT/data/downloads/multi30k}
 
 declare -A LINES=([train]=29000 [valid]=1014 [test]=1000)
 declare -A PREFIX=()
@@ -35,33 +34,6 @@ count_lines() {
 
 advice="fetch the repository multi30k/dataset from GitHub and set RAW=its folder"
 
-fetch() {
-    curl --fail --silent --show-error --location --retry 3 --connect-timeout 20 "$@" 2>&1
-}
-
-# Download the file $1 by way of $1.part, which a later run takes up where this one stopped.
-download() {
-    local path=$DOWNLOADS/$1 url=$MULTI30K_URL/$1 said
-    if [[ -f $path ]]; then
-        return
-    fi
-    log "downloading $1"
-    mkdir -p "$DOWNLOADS"
-    if [[ -s $path.part ]] && ! gzip -t "$path.part" 2>/dev/null; then
-        # A server that cannot resume, or a part of something else: start afresh below.
-        fetch --continue-at - --output "$path.part" "$url" >/dev/null || true
-        gzip -t "$path.part" 2>/dev/null || rm -f "$path.part"
-    fi
-    if [[ ! -s $path.part ]]; then
-        said=$(fetch --output "$path.part" "$url") || die "cannot download $url (${said##*$'\n'}); run again, or $advice"
-    fi
-    if ! gzip -t "$path.part" 2>/dev/null; then
-        rm -f "$path.part"
-        die "$url is not a whole gzip file; run again, or $advice"
-    fi
-    mv "$path.part" "$path"
-}
-
 # Set PREFIX[train], PREFIX[valid] and PREFIX[test] for the languages named, all of them checked.
 find_multi30k() {
     local language split count
@@ -72,13 +44,7 @@ find_multi30k() {
         esac
     done
     if [[ -z ${RAW:-} ]]; then
-        trap 'rmdir "$DOWNLOADS" 2>/dev/null || true' EXIT
-        command -v curl >/dev/null || die "curl is needed to download; install it, or set RAW=FOLDER"
-        for split in train valid test; do
-            for language in "$@"; do
-                download "${PUBLIC[$split]}.$language.gz"
-            done
-        done
+        OUT=$DOWNLOADS bash "$ROOT/scripts/download.sh" multi30k --languages "$@" >/dev/null || exit 2
         RAW=$DOWNLOADS
     fi
     [[ -d $RAW ]] || die "RAW=$RAW is not a folder"

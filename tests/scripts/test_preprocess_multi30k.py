@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
 import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from tests.support.server import Server, serving
+
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data" / "multi30k"
 LINES = {"train": 29000, "val": 1014, "test_2016_flickr": 1000}
-
-
-class Server(ThreadingHTTPServer):
-    """Serves a folder, and remembers what was asked; resumes where `resumes`."""
-
-    asked: list[tuple[str, str | None]]
-    resumes = True
-
-
-class Handler(SimpleHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        wanted = self.headers.get("Range")
-        self.server.asked.append((self.path.rsplit("/", 1)[-1], wanted))
-        path = Path(self.translate_path(self.path))
-        if not (wanted and self.server.resumes and path.is_file()):
-            super().do_GET()
-            return
-        start = int(wanted.removeprefix("bytes=").removesuffix("-"))
-        data = path.read_bytes()
-        self.send_response(206)
-        self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
-        self.send_header("Content-Length", str(len(data) - start))
-        self.end_headers()
-        self.wfile.write(data[start:])
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def write_public(folder: Path, languages: tuple[str, ...] = ("de", "en")) -> Path:
@@ -66,17 +36,12 @@ def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def server(public: Path, tmp_path: Path) -> Iterator[Server]:
-    """Serves a copy of the public files that a test may damage."""
-    shutil.copytree(public, tmp_path / "served")
-    handler = functools.partial(Handler, directory=str(tmp_path / "served"))
-    with Server(("127.0.0.1", 0), handler) as server:
-        server.asked = []
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+def server(public: Path) -> Iterator[Server]:
+    """Serves the public files, as a mirror does."""
+    with serving() as server:
+        for path in public.iterdir():
+            server.add(f"multi30k/{path.name}", path.read_bytes())
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -86,7 +51,8 @@ def house(tmp_path: Path) -> Path:
     (scripts / "lib").mkdir(parents=True)
     for name in ("common.sh", "multi30k.sh"):
         shutil.copy(ROOT / "scripts" / "lib" / name, scripts / "lib")
-    shutil.copy(ROOT / "scripts" / "preprocess_multi30k.sh", scripts)
+    for name in ("preprocess_multi30k.sh", "download.sh"):
+        shutil.copy(ROOT / "scripts" / name, scripts)
     (scripts / "preprocess.sh").write_text('echo "$SRC|$TGT|$TRAIN|$VALID|$TEST|$OUT|$*"\n')
     return scripts.parent
 
@@ -94,9 +60,10 @@ def house(tmp_path: Path) -> Path:
 def preprocess(
     house: Path, *arguments: str, server: Server | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    url = f"http://127.0.0.1:{server.server_port}" if server else "http://127.0.0.1:1"
+    url = server.url if server else "http://127.0.0.1:1"
     environment = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
-    environment |= {"DEEPNET_SKIP_SETUP": "1", "MULTI30K_URL": url, **variables}
+    environment |= {"DEEPNET_SKIP_SETUP": "1", "DEEPNET_MIRROR": url, "DEEPNET_MIRROR_ONLY": "1"}
+    environment |= variables
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     return subprocess.run(
         ["bash", str(house / "scripts" / "preprocess_multi30k.sh"), *arguments],
@@ -117,72 +84,34 @@ def assert_refused(run: subprocess.CompletedProcess[str], *causes: str) -> None:
 
 
 def test_everything_is_downloaded_once(house: Path, server: Server, public: Path) -> None:
-    raw = house / "data" / "multi30k.raw"
+    raw = house / "data" / "downloads" / "multi30k"
     names = sorted(path.name for path in public.iterdir())
     for _ in range(2):
         run = preprocess(house, "--workers", "3", server=server)
         assert run.returncode == 0, run.stderr
         prefixes = "|".join(f"{raw}/{name}" for name in LINES)
         assert run.stdout == f"de|en|{prefixes}|{house}/data/multi30k.de-en|--workers 3\n"
-        assert sorted(path.name for path in raw.iterdir()) == names
-        assert sorted(name for name, _ in server.asked) == names
+        assert sorted(path.name for path in raw.iterdir()) == ["checksums.json", *names]
+        assert sorted(path for path, _ in server.asked) == [f"/multi30k/{name}" for name in names]
     for name in names:
         assert (raw / name).read_bytes() == (public / name).read_bytes()
 
 
-@pytest.mark.parametrize("resumes", [True, False])
-@pytest.mark.parametrize("begun", [b"", b"half", b"all", b"other"])
-def test_what_an_interrupted_download_left_is_taken_up_or_replaced(
-    house: Path, server: Server, public: Path, begun: bytes, resumes: bool
-) -> None:
-    server.resumes = resumes
-    raw = house / "data" / "multi30k.raw"
-    raw.mkdir(parents=True)
-    whole = (public / "train.de.gz").read_bytes()
-    left = {b"half": whole[: len(whole) // 2], b"all": whole, b"other": b"<html>"}.get(begun, b"")
-    (raw / "train.de.gz.part").write_bytes(left)
+def test_a_missing_file_is_refused_with_the_advice_to_set_raw(house: Path, server: Server) -> None:
+    del server.files["/multi30k/train.en.gz"]
     run = preprocess(house, server=server)
-    assert run.returncode == 0, run.stderr
-    assert (raw / "train.de.gz").read_bytes() == whole
-    assert not list(raw.glob("*.part"))
-    asked = [wanted for name, wanted in server.asked if name == "train.de.gz"]
-    if begun == b"half" and resumes:
-        assert asked == [f"bytes={len(left)}-"]
-    if begun == b"all":
-        assert asked == []
+    assert run.returncode == 2
+    assert run.stdout == ""
+    for cause in ("train.en.gz", "404", "RAW="):
+        assert cause in run.stderr
+    assert not (house / "data" / "downloads" / "multi30k" / "train.en.gz").exists()
 
 
-def test_a_truncated_file_is_refused_and_not_kept(
-    house: Path, server: Server, tmp_path: Path
-) -> None:
-    served = tmp_path / "served" / "val.de.gz"
-    served.write_bytes(served.read_bytes()[:-9])
+def test_lines_that_are_missing_are_noticed(house: Path, server: Server) -> None:
+    server.add("multi30k/val.en.gz", gzip.compress(b"one\n" * 1013))
     run = preprocess(house, server=server)
-    assert_refused(run, "val.de.gz is not a whole gzip file", "RAW=")
-    names = {path.name for path in (house / "data" / "multi30k.raw").iterdir()}
-    assert names == {"train.de.gz", "train.en.gz"}
-
-
-def test_a_missing_file_is_refused_and_leaves_no_error_page(
-    house: Path, server: Server, tmp_path: Path
-) -> None:
-    (tmp_path / "served" / "train.en.gz").unlink()
-    run = preprocess(house, server=server)
-    assert_refused(run, "train.en.gz", "404", "RAW=")
-    names = {path.name for path in (house / "data" / "multi30k.raw").iterdir()}
-    assert names == {"train.de.gz"}
-
-
-def test_without_a_connection_the_advice_is_to_set_raw(house: Path) -> None:
-    run = preprocess(house)
-    assert_refused(run, "cannot download", "multi30k/dataset", "RAW=")
-    assert not (house / "data" / "multi30k.raw").exists()
-
-
-def test_lines_that_are_missing_are_noticed(house: Path, server: Server, tmp_path: Path) -> None:
-    (tmp_path / "served" / "val.en.gz").write_bytes(gzip.compress(b"one\n" * 1013))
-    run = preprocess(house, server=server)
-    assert_refused(run, "val.en has 1013 lines instead of 1014")
+    assert run.returncode == 2
+    assert "val.en has 1013 lines instead of 1014" in run.stderr
 
 
 @pytest.mark.parametrize("below", [".", "data/task1/raw"])
@@ -231,7 +160,7 @@ def test_bad_usage_is_refused(
 def test_help_names_every_variable(house: Path) -> None:
     run = preprocess(house, "--help")
     assert run.returncode == 0
-    for name in ("RAW", "SRC", "OUT", "DOWNLOADS", "MULTI30K_URL"):
+    for name in ("RAW", "SRC", "OUT", "DOWNLOADS", "DEEPNET_MIRROR"):
         assert name in run.stdout
 
 
