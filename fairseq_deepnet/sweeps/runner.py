@@ -109,6 +109,7 @@ class Runner:
     def _begin(self, cell: Cell, number: int) -> None:
         folder = self.folder / cell.name
         work = _Work(cell, folder, number, self.free.pop())
+        self._wait_for_the_last(work)
         config = cell.resolve()
         before = state.read(folder)
         state.write(
@@ -124,6 +125,14 @@ class Runner:
         variables = {"RUN": str(folder), **work.share, **cell.variables}
         work.process = self._start(work, [*self.scripts.train, str(folder / CONFIG)], variables)
         self.working.append(work)
+
+    def _wait_for_the_last(self, work: _Work) -> None:
+        """Let a training end that a killed sweep has left; scripts/train.sh refuses a second."""
+        limit = time.monotonic() + children.PATIENCE
+        if state.is_training(work.folder):
+            self._tell(work, "waiting for its last training to end")
+        while state.is_training(work.folder) and time.monotonic() < limit:
+            time.sleep(self.pause)
 
     def _start(
         self, work: _Work, command: list[str], variables: dict[str, str]

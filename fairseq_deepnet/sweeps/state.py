@@ -101,6 +101,19 @@ def begin_again(folder: Path) -> None:
     folder.rename(kept)
 
 
+def is_training(folder: Path) -> bool:
+    """Whether a training holds a run folder's lock: one that a killed sweep left, still ending."""
+    lock = folder / ".lock"
+    if not lock.is_file():
+        return False
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a sweep's folder; ValueError where another sweep does."""

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,23 @@ def wait_until_it_says(path: Path, text: str, seconds: float = 30) -> None:
     while text not in path.read_text():
         assert time.monotonic() < limit, f"{path} never said {text}"
         time.sleep(0.05)
+
+
+def test_a_training_that_is_still_ending_is_waited_for(sweep: Sweep, cells: Any) -> None:
+    folder = sweep.folder / "good"
+    folder.mkdir(parents=True)
+    lock = folder / ".lock"
+    ready, ended = folder / "ready", folder / "ended"
+    command = f"exec 9>{lock}; flock 9; touch {ready}; sleep 0.5; touch {ended}"
+    holder = subprocess.Popen(["bash", "-c", command])
+    wait_for(ready)
+    assert state.is_training(folder)
+    train = Path(sweep.runner.scripts.train[1])
+    train.write_text(train.read_text().replace('cd "$RUN"', 'cd "$RUN"; [[ -f ended ]]'))
+    assert sweep.run(cells("good")) == {"good": "done"}
+    assert sweep.lines[0] == "[1/1] good: waiting for its last training to end"
+    assert holder.wait() == 0
+    assert not state.is_training(folder)
 
 
 def test_what_does_not_heed_the_signal_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
