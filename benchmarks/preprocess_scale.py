@@ -10,7 +10,8 @@ blank, far too long, a repetition or no translation. Linux only: reads /proc.
 
 Memory is the sum of the resident sets of all processes of the script, sampled 5 times a second
 (pages that processes share count once for each), and the largest single one. "cores" is CPU time
-over wall time.
+over wall time, which other work on the machine lowers; "spread" is CPU time over that of the
+busiest process, which other work does not change: how many cores the stage can use.
 """
 
 import argparse
@@ -89,9 +90,10 @@ class Stage:
 
     name: str
     started: float
-    cpu_before: float
+    before: dict[int, float]
     seconds: float = 0.0
     cpu: float = 0.0
+    busiest: float = 0.0
     peak: int = 0
     largest: int = 0
 
@@ -133,12 +135,13 @@ class Watch:
             stage.peak = max(stage.peak, sum(sizes))
             stage.largest = max(stage.largest, *sizes, 0)
             stage.seconds = time.monotonic() - stage.started
-            stage.cpu = sum(self.cpu.values()) - stage.cpu_before
+            used = [seconds - stage.before.get(p, 0.0) for p, seconds in self.cpu.items()]
+            stage.cpu, stage.busiest = sum(used), max(used)
 
     def begin(self, name: str) -> None:
         """A new stage begins now."""
         self.sample()
-        self.stages.append(Stage(name, time.monotonic(), sum(self.cpu.values())))
+        self.stages.append(Stage(name, time.monotonic(), dict(self.cpu)))
 
 
 def run(raw: Path, out: Path, workers: int, vocabulary: int) -> Watch:
@@ -181,21 +184,24 @@ def run(raw: Path, out: Path, workers: int, vocabulary: int) -> Watch:
 
 def report(watch: Watch, lines: int) -> None:
     """A Markdown table of the stages and of the whole."""
-    print("| stage | seconds | lines a second | cores | peak MiB | largest process MiB |")
-    print("|---|---|---|---|---|---|")
+    columns = "stage, seconds, lines a second, CPU seconds, cores, spread, peak MiB, largest MiB"
+    print(f"| {columns.replace(', ', ' | ')} |")
+    print("|---" * (columns.count(", ") + 1) + "|")
     whole = Stage(
         "all",
         0.0,
-        0.0,
+        {},
         sum(stage.seconds for stage in watch.stages),
         sum(stage.cpu for stage in watch.stages),
+        sum(stage.busiest for stage in watch.stages),
         max(stage.peak for stage in watch.stages),
         max(stage.largest for stage in watch.stages),
     )
     for stage in [*watch.stages, whole]:
         seconds = max(stage.seconds, 1e-9)
         print(
-            f"| {stage.name} | {seconds:.1f} | {lines / seconds:,.0f} | {stage.cpu / seconds:.2f} "
+            f"| {stage.name} | {seconds:.1f} | {lines / seconds:,.0f} | {stage.cpu:.1f} "
+            f"| {stage.cpu / seconds:.2f} | {stage.cpu / max(stage.busiest, 1e-9):.2f} "
             f"| {stage.peak / 2**20:,.0f} | {stage.largest / 2**20:,.0f} |"
         )
 
