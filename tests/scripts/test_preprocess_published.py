@@ -33,13 +33,17 @@ def test_iwslt14_from_archive_to_binarised_data(tmp_path: Path) -> None:
     archive = pack(real_iwslt() if real else small_iwslt())
     out = tmp_path / "iwslt14"
     with serving() as server:
-        server.add("iwslt14/de-en.tgz", archive)
+        # the first mirror has no such file, the second tells a wrong length, the third breaks off
+        server.add("long/iwslt14/de-en.tgz", archive).announced = len(archive) + 1000
+        server.add("good/iwslt14/de-en.tgz", archive).drops = [len(archive) // 2]
+        mirrors = " ".join(f"{server.url}/{name}" for name in ("none", "long", "good"))
         env = {
-            **{"DEEPNET_MIRROR": server.url, "DEEPNET_MIRROR_ONLY": "1", "OUT": str(out)},
+            **{"DEEPNET_MIRROR": mirrors, "DEEPNET_MIRROR_ONLY": "1", "OUT": str(out)},
             **{"DOWNLOADS": str(tmp_path / "downloads"), "MERGES": "200", "WORKERS": "2"},
         }
         made = run_script("preprocess_iwslt14.sh", env=env)
     assert made.returncode == 0, made.stderr
+    assert {name.split("/")[1] for name, _ in server.asked} == {"none", "long", "good"}
     assert not list(tmp_path.glob("iwslt14.*"))
     record = json.loads((out / "corpus.json").read_text())
     expected = {"train": 6327, "valid": 287, "test": 6750}
