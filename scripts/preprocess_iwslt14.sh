@@ -53,4 +53,4 @@ else
     export VALID=$TEXT/valid VOCAB_SIZE=${VOCAB_SIZE:-10000}
     bash "$ROOT/scripts/preprocess.sh" "$@"
 fi
-rm -rf "$TEXT"
+forget_text

@@ -52,4 +52,4 @@ else
     export MAX_RATIO=${MAX_RATIO:-1.5} MAX_TOKENS=${MAX_TOKENS:-250}
     bash "$ROOT/scripts/preprocess_moses.sh" "$@"
 fi
-rm -rf "$TEXT"
+forget_text

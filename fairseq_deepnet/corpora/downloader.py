@@ -161,7 +161,9 @@ class Downloader:
         log(f"{file.name}: there already, {size_of(digest.size)}, {trust}")
         return path
 
-    def _from(self, url: str, file: File, path: Path, stream: BinaryIO) -> None:
+    def _from(
+        self, url: str, file: File, path: Path, stream: BinaryIO, afresh: bool = False
+    ) -> None:
         known = self.expected(file)
         part = path.with_name(f"{file.name}.part")
         transfer = Transfer(
@@ -179,10 +181,10 @@ class Downloader:
             digest, trust = judge(known, part, record, self.accept)
         except ValueError as error:
             transfer.discard(stream)
-            if not resumed:
+            if afresh or not resumed:
                 raise SourceError(f"refused, because {error}") from error
             log(f"{file.name}: what was continued does not fit together ({error}); starting afresh")
-            self._from(url, file, path, stream)
+            self._from(url, file, path, stream, afresh=True)
             return
         os.fsync(stream.fileno())
         self.records.write(file.name, digest, url, trust)

@@ -133,4 +133,6 @@ class DataFolder:
             "target-dict": str((self.path / "dict.txt").resolve()),
             "lang-dict": str((self.path / "languages.txt").resolve()),
             "lang-pairs": ",".join(map(str, self.directions("train"))),
+            # otherwise an epoch of temperature sampling is up to 1.5 times the data
+            "virtual-data-size": str(2 * sum(self.record["lines"]["train"].values())),
         }

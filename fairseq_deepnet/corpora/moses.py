@@ -20,6 +20,7 @@ from fairseq_deepnet.corpora.clean import Limits
 
 JOINER = "@@"
 LONGEST_WORD = 1000
+_CACHED_WORDS = 500_000  # subword-nmt keeps every word it has seen; these are some 100 MB
 """Characters; clean-corpus-n.perl drops pairs with a longer word."""
 
 _SPACES = re.compile(r"\s+")
@@ -143,4 +144,6 @@ def _codes_of_this_process(path: Path) -> Any:
 def encode_lines(lines: Iterable[str], codes: Path) -> list[str]:
     """Lines of tokens as subwords."""
     bpe = _codes_of_this_process(codes)
+    if len(bpe.cache) > _CACHED_WORDS:
+        bpe.cache.clear()
     return [str(bpe.process_line(line)) for line in lines]

@@ -183,9 +183,8 @@ def _finish(
 def _assemble(part: Path, out: Path) -> None:
     """Bring the stages together and give the folder its name."""
     whole = part / "whole"
-    shutil.rmtree(whole, ignore_errors=True)
-    shutil.copytree(part / "binarised", whole, copy_function=os.link)
-    shutil.copytree(part / "text", whole / "text", copy_function=os.link)
+    manifest.link_folder(part / "binarised", whole)
+    manifest.link_folder(part / "text", whole / "text")
     for name in ("spm.model", "spm.vocab", "dict.txt"):
         shutil.copy(part / "subwords" / name, whole / name)
     for left_over in [*whole.glob("*.json"), *(whole / "text").glob("*.json")]:

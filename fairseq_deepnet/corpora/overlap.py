@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .parallel import map_in_order
 from .text import find_side, open_bytes
 
 
@@ -51,10 +51,10 @@ def ask(questions: Sequence[Question], report: Path, workers: int = 1) -> str:
     record = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
     if record.get("files") != fingerprint:
         answers: dict[str, dict[str, dict[str, int]]] = {}
-        with ProcessPoolExecutor(max(1, workers)) as pool:
-            for question, (lines, seen) in zip(questions, pool.map(count, questions), strict=True):
-                sides = answers.setdefault(question.pair, {})
-                sides[question.language] = {"lines": lines, "in_training_text": seen}
+        counted = map_in_order(count, questions, workers)
+        for question, (lines, seen) in zip(questions, counted, strict=True):
+            sides = answers.setdefault(question.pair, {})
+            sides[question.language] = {"lines": lines, "in_training_text": seen}
         record = {"files": fingerprint, "pairs": answers}
         part = report.with_name(f"{report.name}.part")
         part.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

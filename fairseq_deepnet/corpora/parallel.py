@@ -21,7 +21,7 @@ CHUNK = 10_000
 """Lines that one call works on: a second of work or less, some megabytes."""
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """A worker whose parent is killed with -9 would wait for work for ever."""
     parent = multiprocessing.parent_process()
 
@@ -39,7 +39,7 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     # fork where it exists: a fresh interpreter would import the whole package once a worker
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent)
     try:
         yield pool
     except BrokenProcessPool as error:

@@ -202,6 +202,11 @@ def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
     files = [data.subword_model(language) for language in data.languages]
     wanted = request(args, model, files)
     only = [name for name in args.directions.split(",") if name]
+    if args.text and data.is_moses:
+        raise ValueError(
+            f"{shown(data.path)} holds Moses tokens, and --text takes models of raw text; "
+            "set DATA to a folder with a sentencepiece model"
+        )
     if args.text:
         jobs = many_directions.jobs_of_text(
             data, args.text, args.split, out, wanted, only, args.tokenizer

@@ -12,13 +12,15 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.corpora.parallel import end_with_parent
 from fairseq_deepnet.corpora.text import read_lines
-from fairseq_deepnet.evaluation import off_target, scoring
+from fairseq_deepnet.evaluation import bleu_tokenizers, off_target, scoring
 from fairseq_deepnet.evaluation.translator import Translator, use_device
 from fairseq_deepnet.provenance import sha256, write_text
 
@@ -65,7 +67,8 @@ class Engine:
     threads: int
 
 
-_loaded: Translator | None = None
+_loaded: Translator | Exception | None = None
+"""This process's model, or why there is none."""
 
 
 def _start(engine: Engine, devices: Any) -> None:
@@ -73,15 +76,21 @@ def _start(engine: Engine, devices: Any) -> None:
     global _loaded
     import torch
 
+    end_with_parent()
     device = devices.get()
     use_device(device)
     torch.set_num_threads(engine.threads)
-    folder = DataFolder.open(engine.folder)
-    _loaded = Translator(engine.checkpoint, folder, engine.arguments, cpu=device is None)
+    try:
+        folder = DataFolder.open(engine.folder)
+        _loaded = Translator(engine.checkpoint, folder, engine.arguments, cpu=device is None)
+    except (ValueError, FileNotFoundError) as error:
+        _loaded = error  # raised here it would be lost: the pool would only say that it broke
 
 
 def _work(job: Job) -> dict[str, Any]:
     """Translate, score and record one direction."""
+    if isinstance(_loaded, Exception):
+        raise _loaded
     assert _loaded is not None
     return finish(job, _loaded)
 
@@ -125,6 +134,9 @@ def translate_all(jobs: Sequence[Job], engine: Engine, processes: int, gpus: int
         _say(f"{len(jobs) - len(todo)} of {len(jobs)} directions are scored already")
     if not todo:
         return
+    # what is missing is said before hours of translation, not after
+    for name in {job.tokenizer or bleu_tokenizers.choose(job.direction.target) for job in todo}:
+        bleu_tokenizers.check(name)
     todo.sort(key=lambda job: -job.source.stat().st_size)
     processes = min(processes, len(todo))
     # processes that are forked from one which has imported this module start at once
@@ -143,6 +155,11 @@ def translate_all(jobs: Sequence[Job], engine: Engine, processes: int, gpus: int
                 scores = result.result()
                 done += 1
                 _say(f"{done}/{len(jobs)} {working[result].direction}: {_line(scores)}")
+        except BrokenProcessPool as error:
+            raise ValueError(
+                "a process that translates was killed, for want of memory perhaps; what is scored"
+                " stays scored: run again with fewer PROCESSES or a smaller BATCH"
+            ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -52,6 +52,8 @@ def score_facts(result: Result) -> str:
         expected = facts.get("expected")
         if expected and expected != facts["directions"]:
             lines += f" of {expected}, INCOMPLETE"
+        if facts.get("mixed"):
+            lines += ", MIXED: not all scored the same way"
     parts.append(lines)
     parts.append(f"beam {facts.get('beam')}, lenpen {facts.get('lenpen')}")
     if facts.get("averaged"):

@@ -103,7 +103,14 @@ def _many(folder: Path, run: Path) -> Score | None:
     """
     from fairseq_deepnet.evaluation import directions
 
-    scores = directions.read_scores(folder)
+    summary = folder / "summary.json"
+    told = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {}
+    surplus = set(told.get("left_out", []))
+    scores = {
+        direction: score
+        for direction, score in directions.read_scores(folder).items()
+        if str(direction) not in surplus
+    }
     if not scores:
         return None
     members = directions.groups(scores, scores, {})
@@ -119,9 +126,7 @@ def _many(folder: Path, run: Path) -> Score | None:
     facts = {key: asked.get(key, first.get(key)) for key in ("beam", "lenpen", "split")}
     facts |= {key: first.get(key) for key in ("updates", "averaged")}
     facts |= {"lines": sum(score.lines for score in scores.values()), "directions": len(scores)}
-    summary = folder / "summary.json"
-    if summary.is_file():
-        facts["expected"] = json.loads(summary.read_text(encoding="utf-8")).get("expected")
+    facts |= {key: told[key] for key in ("expected", "mixed") if key in told}
     return Score(str(folder.relative_to(run)), values, {"bleu": "; ".join(signatures)}, facts)
 
 

@@ -7,6 +7,12 @@ extract_corpus() {
     local name=$1 files
     shift
     TEXT=$OUT.raw
+    # Two runs that make the same folder would remove each other's text.
+    mkdir -p "$(dirname "$OUT")"
+    if command -v flock >/dev/null; then
+        exec 8>"$OUT.raw.lock"
+        flock --timeout 2 8 || die "another run is making $OUT; wait for it, or set OUT=FOLDER"
+    fi
     if [[ -f $OUT/corpus.json && ${FORCE:-0} != 1 ]]; then
         return
     fi
@@ -20,6 +26,12 @@ extract_corpus() {
     mapfile -t files <<<"$files"
     log "reading the archives"
     run_deepnet "$name" "${files[@]}" --out "$TEXT" "$@" >/dev/null || exit 2
+}
+
+# Remove the raw text that extract_corpus made, and nothing that it did not make.
+forget_text() {
+    [[ ! -f $TEXT/extracted.json ]] || rm -rf "$TEXT"
+    rm -f "$OUT.raw.lock"
 }
 
 run_deepnet() {
