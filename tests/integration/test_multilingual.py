@@ -130,6 +130,18 @@ def test_the_target_language_changes_what_the_model_reads(
     assert seen[0][1:] == seen[1][1:]
 
 
+def test_what_keeps_the_processes_from_starting_is_one_line(run: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", str(ROOT / "scripts" / "eval_bleu.sh"), str(run), "--nonsense", "1"],
+        env=os.environ | CPU | {"OUT": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "--nonsense" in done.stderr.splitlines()[-1]
+
+
 def test_a_bilingual_config_and_a_folder_of_many_pairs_are_refused(run: Path) -> None:
     done = subprocess.run(
         ["bash", str(ROOT / "scripts" / "train.sh"), "multi30k"],

@@ -70,6 +70,14 @@ def assert_refused(folder: Path, file: File, *causes: str, **options: Any) -> No
     assert not (folder / file.name).exists()
 
 
+def test_a_changed_file_on_a_broken_line_is_fetched_afresh_only_once(
+    server: Server, folder: Path
+) -> None:
+    server.add(NAME, TEXT).drops = [100_000, 10**9] * 20
+    assert_refused(folder, file_at(server, sha256="0" * 64), "refused")
+    assert len(server.asked) < 12
+
+
 def test_a_file_is_downloaded_once_and_recorded(
     server: Server, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
