@@ -11,7 +11,8 @@ blank, far too long, a repetition or no translation. Linux only: reads /proc.
 Memory is the sum of the resident sets of all processes of the script, sampled 5 times a second
 (pages that processes share count once for each), and the largest single one. "cores" is CPU time
 over wall time, which other work on the machine lowers; "spread" is CPU time over that of the
-busiest process, which other work does not change: how many cores the stage can use.
+busiest process, which other work does not change: how many cores the stage can use (more than there
+are workers where processes follow one another, as in encoding, file by file).
 """
 
 import argparse
