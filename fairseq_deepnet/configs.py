@@ -25,6 +25,7 @@ RECIPE_KEYS: Final = {
     "data": "the folder that scripts/preprocess*.sh made; relative to the project",
     "global-batch-tokens": "tokens of one update over all devices: 524288 or 128 x 4096",
     "preprocess": "the script that makes the data folder",
+    "vocabulary": "entries of the dictionary, to plan with while there is no data folder",
     "reference": "where the hyper-parameters come from",
 }
 

@@ -68,9 +68,9 @@ done
 [[ $SRC != "$TGT" ]] || die "SRC and TGT are both '$SRC'; they must differ"
 [[ $OUT != *,* ]] || die "OUT is '$OUT'; fairseq-preprocess splits paths at commas, so choose a name without"
 [[ $SUBWORDS == bpe || $SUBWORDS == unigram ]] || die "SUBWORDS is '$SUBWORDS'; it must be bpe or unigram"
-refuse_options_of_ours "$@"
 
 activate_environment
+check_passed_on "$@"
 begin_stages
 
 inputs=(--input "train=$TRAIN" --input "valid=$VALID")

@@ -38,6 +38,7 @@ TGT=${TGT:-en}
 OUT=${OUT:-$ROOT/data/iwslt14.$VARIANT.$SRC-$TGT}
 OUT=${OUT%/}
 DOWNLOADS=${DOWNLOADS:-$ROOT/data/downloads/iwslt14}
+check_numbers
 
 activate_environment
 hold_out=()

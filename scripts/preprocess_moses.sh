@@ -77,9 +77,9 @@ if [[ -n $VALID ]]; then
 else
     [[ $HOLD_OUT != 0 ]] || die "set VALID=PREFIX, or HOLD_OUT=N to take every Nth training pair"
 fi
-refuse_options_of_ours "$@"
 
 activate_environment
+check_passed_on "$@"
 begin_stages
 
 inputs=(--input "train=$TRAIN")

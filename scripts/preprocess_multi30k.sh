@@ -2,7 +2,7 @@
 # Multi30k (29,000 image captions in German, English, French and Czech), ready for fairseq-train.
 #
 #   bash scripts/preprocess_multi30k.sh                                  # download, German to English
-#   RAW=../shared/data/multi30k SRC=fr TGT=cs bash scripts/preprocess_multi30k.sh
+#   RAW=my/multi30k SRC=fr TGT=cs bash scripts/preprocess_multi30k.sh
 #
 # Input: a folder RAW with {train,valid,test}.{SRC,TGT}[.gz], or with the names of the public
 # repository multi30k/dataset ({train,val,test_2016_flickr}.{SRC,TGT}[.gz], also below
@@ -24,6 +24,7 @@ help_if_asked "$@"
 
 SRC=${SRC:-de}
 TGT=${TGT:-en}
+[[ $SRC != "$TGT" ]] || die "SRC and TGT are both '$SRC'; they must differ"
 OUT=${OUT:-$ROOT/data/multi30k.$SRC-$TGT}
 export VOCAB_SIZE=${VOCAB_SIZE:-4000}
 

@@ -3,7 +3,7 @@
 # trained, the directions without English are zero-shot.
 #
 #   bash scripts/preprocess_multi30k_multilingual.sh                              # download
-#   RAW=../shared/data/multi30k LANGS="de en fr" bash scripts/preprocess_multi30k_multilingual.sh
+#   RAW=my/multi30k LANGS="de en fr" bash scripts/preprocess_multi30k_multilingual.sh
 #
 # Input: a folder RAW as for scripts/preprocess_multi30k.sh. Without RAW, the files are downloaded.
 # Output: OUT, a data folder as scripts/preprocess_multilingual.sh makes it; test is the 2016 Flickr set.
@@ -25,7 +25,7 @@ help_if_asked "$@"
 
 read -ra languages <<<"${LANGS:-cs de en fr}"
 [[ ${#languages[@]} -ge 2 && " ${languages[*]} " == *" en "* ]] ||
-    die "LANGS is '${languages[*]}'; two or more languages are needed, en among them"
+    die "LANGS is '${languages[*]}'; two or more languages are needed, en among them, separated by spaces: cs de en"
 export OUT=${OUT:-$ROOT/data/multi30k_multilingual} VOCAB_SIZE=${VOCAB_SIZE:-8000}
 export CHARACTER_COVERAGE=${CHARACTER_COVERAGE:-1.0} TEMPERATURE=${TEMPERATURE:-1}
 

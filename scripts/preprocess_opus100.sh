@@ -30,8 +30,11 @@
 #   DEEPNET_MIRROR, ...  every variable of scripts/download.sh
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+source "$ROOT/scripts/lib/corpora.sh"
 help_if_asked "$@"
 
+[[ $# -eq 0 ]] || die "unexpected argument $1; this script takes variables, see --help"
+check_numbers
 read -ra languages <<<"${LANGS:-}"
 for language in "${languages[@]}"; do
     [[ $language =~ ^[a-z]{2,3}$ ]] || die "LANGS has '$language'; it must be codes such as: de fr nl"

@@ -38,6 +38,7 @@ esac
 [[ "${SRC:-en} ${TGT:-de}" == "en de" ]] || die "SRC and TGT are '${SRC:-en}' and '${TGT:-de}'; this recipe is en to de"
 OUT=${OUT%/}
 DOWNLOADS=${DOWNLOADS:-$ROOT/data/downloads/wmt17}
+check_numbers
 
 activate_environment
 extract_corpus wmt17

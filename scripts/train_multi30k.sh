@@ -19,7 +19,7 @@
 #   RUN        run folder (runs/multi30k; language pair, DEPTH, SCHEME and SEED are added where they differ)
 #   DRY_RUN, GPUS, NODES, CPU_PROCESSES, ...   every other variable of scripts/train.sh
 #
-# Examples: RAW=../shared/data/multi30k DEPTH=6 SCHEME=post-ln bash scripts/train_multi30k.sh
+# Examples: RAW=my/multi30k DEPTH=6 SCHEME=post-ln bash scripts/train_multi30k.sh
 #           DRY_RUN=1 bash scripts/train_multi30k.sh
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"

@@ -18,7 +18,7 @@
 #   RUN      run folder (runs/multi30k_multilingual; DEPTH, SCHEME and SEED are added where they differ)
 #   DRY_RUN, GPUS, CPU_PROCESSES, THREADS, ...   every other variable of scripts/train.sh
 #
-# Example: RAW=../shared/data/multi30k bash scripts/train_multi30k_multilingual.sh
+# Example: RAW=my/multi30k bash scripts/train_multi30k_multilingual.sh
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"

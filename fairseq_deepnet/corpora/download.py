@@ -82,13 +82,15 @@ def _explain(corpus: str, count: int, failures: Mapping[str, DownloadError]) -> 
     if offline:
         urls = [url for error in failures.values() for url in error.causes]
         cause = next(iter(next(iter(failures.values())).causes.values()))
-        what = f"no connection ({cause}) to any of {' '.join(urls)}; set https_proxy if you need a "
+        shown = " ".join(urls[:3]) + (f" and {len(urls) - 3} more, named above" * (len(urls) > 3))
+        what = f"no connection ({cause}) to any of {shown}; set https_proxy if you need a "
         what += "proxy, "
     else:
         what = "; ".join(f"{name} ({error})" for name, error in failures.items()) + "; "
     return (
         f"{len(failures)} of {count} files of {corpus} could not be downloaded: {what}"
-        "run again to go on, or fetch them in another way and set RAW=FOLDER to use them"
+        "run again to go on, or fetch them in another way and give their folder to the script that"
+        " prepares the corpus (RAW=FOLDER)"
     )
 
 

@@ -133,6 +133,8 @@ def read_vocabulary(
         folder = configs.CONFIG_FOLDER.parent / str(usual)
         if (folder / "corpus.json").is_file():
             return vocabulary.from_folder(folder), f"of {usual}"
+    if "vocabulary" in config.recipe:
+        return vocabulary.parse(str(config.recipe["vocabulary"])), "of the config, without data yet"
     raise ValueError("how many entries has the dictionary? give --vocabulary N or --data FOLDER")
 
 

@@ -215,5 +215,5 @@ def choose(cells: list[Cell], pattern: str | None) -> list[Cell]:
     chosen = [cell for cell in cells if pattern is None or fnmatch.fnmatch(cell.name, pattern)]
     if not chosen:
         names = ", ".join(cell.name for cell in cells[:4]) + ", ..." * (len(cells) > 4)
-        raise ValueError(f"--only {pattern}: there is no such cell among {names}")
+        raise ValueError(f"--only (ONLY) {pattern}: there is no such cell among {names}")
     return chosen

@@ -67,6 +67,11 @@ def tokens_of(config: Config) -> int | None:
     return int(str(limit)) if limit else None
 
 
+def _of_recipe(config: Config) -> int | None:
+    told = config.recipe.get("vocabulary")
+    return None if told is None else int(str(told))
+
+
 def cost_of(cell: Cell, folder: Path, machine: Machine) -> Cost:
     """What one cell takes on a machine."""
     from fairseq_deepnet.planning import estimate
@@ -74,7 +79,7 @@ def cost_of(cell: Cell, folder: Path, machine: Machine) -> Cost:
     config = cell.resolve()
     status = state.status_of(folder / cell.name)
     updates, tokens = updates_of(config), tokens_of(config)
-    symbols = vocabulary(config) or cell.vocabulary
+    symbols = vocabulary(config) or cell.vocabulary or _of_recipe(config)
     if symbols is None:
         return Cost(cell, status, None, updates, tokens, None, None, None)
     if machine.gpus and cell.variables.get("PRECISION") != "fp32":
@@ -117,8 +122,8 @@ def _sums(costs: Sequence[Cost], machine: Machine) -> list[str]:
     unit = "GPU-hours" if machine.gpus else "core-hours"
     if machine.teraflops is None:
         return [
-            f"{unit} are not known: give the peak of the device, as in --teraflops 1, or plan for "
-            "other devices with --gpus 8"
+            f"{unit} are not known: give the peak of the device, as in TERAFLOPS=1 (--teraflops 1),"
+            " or plan for other devices with GPUS=8 (--gpus 8)"
         ]
     known = [cost.gpu_hours for cost in left if cost.gpu_hours is not None]
     lines = [f"still to run: {len(left)} cells, {sum(known):,.2f} {unit}"]

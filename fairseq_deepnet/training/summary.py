@@ -28,6 +28,8 @@ def summarise(
     lines = _training_pairs(check_data(data, config.recipe)) if there else None
     pairs = f", {lines:,} training pairs" if lines else "" if there else ", not there yet"
     updates = f", {parsed.max_update:,} updates" if parsed.max_update else ""
+    if not updates and parsed.max_epoch:
+        updates = f", {parsed.max_epoch} epochs"
     started = "" if launcher.name == "fairseq" else f", {launcher}"
     return "\n".join(
         [

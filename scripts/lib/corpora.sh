@@ -1,6 +1,18 @@
 # shellcheck shell=bash
 # What the recipes of published corpora share: from download or RAW to raw text. Sourced after lib/common.sh.
 
+# Check settings that a later script takes, before hours of download: numbers, where they are set.
+check_numbers() {
+    local name
+    for name in VOCAB_SIZE MERGES SAMPLE HOLD_OUT MIN_WORDS MAX_WORDS MIN_TOKENS MAX_TOKENS WORKERS; do
+        [[ ${!name:-0} =~ ^[0-9]+$ ]] || die "$name is '${!name}'; it must be a whole number"
+    done
+    for name in MAX_RATIO TEMPERATURE CHARACTER_COVERAGE; do
+        [[ ${!name:-0} =~ ^[0-9]+(\.[0-9]+)?$ ]] || die "$name is '${!name}'; it must be a number"
+    done
+    [[ ${SUBWORDS:-bpe} == bpe || ${SUBWORDS:-bpe} == unigram ]] || die "SUBWORDS is '$SUBWORDS'; it must be bpe or unigram"
+}
+
 # Write the raw text of corpus $1 into TEXT (OUT.raw) with `deepnet $1`, the further arguments being its options:
 # from RAW, or from what is downloaded into DOWNLOADS. Does nothing where OUT is complete.
 extract_corpus() {

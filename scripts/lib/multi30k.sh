@@ -47,10 +47,10 @@ find_multi30k() {
         OUT=$DOWNLOADS bash "$ROOT/scripts/download.sh" multi30k --languages "$@" >/dev/null || exit 2
         RAW=$DOWNLOADS
     fi
-    [[ -d $RAW ]] || die "RAW=$RAW is not a folder"
+    [[ -d $RAW ]] || die "RAW=$RAW is not a folder; without RAW it is downloaded"
     for split in train valid test; do
         PREFIX[$split]=$(find_prefix "$RAW" "$split" "$1") ||
-            die "$RAW has no $split.$1, nor ${PUBLIC[$split]}.$1, plain or .gz; $advice"
+            die "$RAW has no text of $split: neither $split.$1 nor ${PUBLIC[$split]}.$1.gz; without RAW it is downloaded"
         for language in "$@"; do
             count=$(count_lines "${PREFIX[$split]}.$language") || exit 2
             [[ $count == "${LINES[$split]}" ]] ||

@@ -100,8 +100,9 @@ end_stages() {
     log "made $OUT: $summary"
 }
 
-refuse_options_of_ours() {
-    local option
+# The options that a user passes on to fairseq-preprocess, checked before hours of other work.
+check_passed_on() {
+    local option said
     for option in "$@"; do
         case $option in
             --dataset-impl* | --destdir* | --trainpref* | --validpref* | --testpref* | --srcdict* | --tgtdict* | --only-source* | --joined-dictionary* | --workers*)
@@ -109,4 +110,8 @@ refuse_options_of_ours() {
                 ;;
         esac
     done
+    [[ $# -gt 0 ]] || return 0
+    said=$(python -c 'import sys; from fairseq import options
+options.get_preprocessing_parser().parse_args(sys.argv[1:])' "$@" 2>&1 >/dev/null) ||
+        die "fairseq-preprocess would not take this: ${said##*error: }"
 }

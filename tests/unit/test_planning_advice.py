@@ -217,7 +217,7 @@ def test_the_dictionaries_of_a_data_folder_count(
         (("sample", "--vocabulary", "90", "amp=true"), "--amp is not covered"),
         (("sample", "--vocabulary", "90", "--gpus", "0", "bf16=true"), "needs a GPU"),
         (("sample", "--vocabulary", "90", "--measure", "--teraflops", "1"), "contradict"),
-        (("wmt17_base",), "--vocabulary N"),
+        (("--arch", "deepnet_transformer_tiny", "max-tokens=512"), "--vocabulary N"),
         (("sample", "--data", "/nowhere"), "/nowhere"),
         (("sample", "--vocabulary", "90", "max-tokens=null"), "max-tokens"),
     ],
