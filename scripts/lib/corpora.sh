@@ -24,6 +24,7 @@ extract_corpus() {
     if command -v flock >/dev/null; then
         exec 8>"$OUT.raw.lock"
         flock --timeout 2 8 || die "another run is making $OUT; wait for it, or set OUT=FOLDER"
+        trap 'rm -f "$OUT.raw.lock"' EXIT
     fi
     if [[ -f $OUT/corpus.json && ${FORCE:-0} != 1 ]]; then
         return
@@ -43,7 +44,6 @@ extract_corpus() {
 # Remove the raw text that extract_corpus made, and nothing that it did not make.
 forget_text() {
     [[ ! -f $TEXT/extracted.json ]] || rm -rf "$TEXT"
-    rm -f "$OUT.raw.lock"
 }
 
 run_deepnet() {

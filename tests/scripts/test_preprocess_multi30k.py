@@ -145,7 +145,7 @@ def test_raw_takes_plain_files_under_our_names(house: Path, public: Path, tmp_pa
     [
         ({"SRC": "nl"}, "no language 'nl' in Multi30k; it has de, en, fr and cs"),
         ({"RAW": "absent"}, "RAW=absent is not a folder"),
-        ({"RAW": "scripts"}, "scripts has no train.de, nor train.de"),
+        ({"RAW": "scripts"}, "scripts has no text of train: neither train.de nor"),
         ({"RAW": "PUBLIC", "TGT": "fr"}, "there is no PUBLIC/train.fr, plain or .gz"),
     ],
 )

@@ -103,7 +103,10 @@ def test_wmt17_from_archives_to_binarised_data(tmp_path: Path) -> None:
         ("preprocess_iwslt14.sh", {"VARIANT": "raw"}, "VARIANT is 'raw'"),
         ("preprocess_iwslt14.sh", {"SRC": "fr"}, "they must be de and en"),
         ("preprocess_iwslt14.sh", {"RAW": "gone.tgz"}, "no archive or folder RAW=gone.tgz"),
+        ("preprocess_iwslt14.sh", {"MERGES": "many"}, "MERGES is 'many'"),
         ("preprocess_wmt17.sh", {"SRC": "de", "TGT": "en"}, "this recipe is en to de"),
+        ("preprocess_wmt17.sh", {"VOCAB_SIZE": "32k"}, "VOCAB_SIZE is '32k'"),
+        ("preprocess_opus100.sh", {"MAX_RATIO": "a"}, "MAX_RATIO is 'a'"),
         ("preprocess_wmt17.sh", {"VARIANT": "bpe"}, "VARIANT is 'bpe'"),
         ("preprocess_moses.sh", {"SRC": "de", "TGT": "en"}, "TRAIN is not set"),
         (
@@ -126,6 +129,16 @@ def test_bad_usage_is_one_line(
     assert len(run.stderr.splitlines()) == 1
     assert cause in run.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_only_raw_text_that_was_extracted_is_removed(tmp_path: Path, made: bool) -> None:
+    text = tmp_path / "out.raw"
+    text.mkdir()
+    (text / ("extracted.json" if made else "mine.txt")).touch()
+    library = f"source '{ROOT}/scripts/lib/common.sh'; source '{ROOT}/scripts/lib/corpora.sh'"
+    subprocess.run(["bash", "-c", f"{library}; TEXT='{text}'; forget_text"], check=True)
+    assert text.exists() is not made
 
 
 def kill_in_stage(script: str, stage: str, out: Path, env: dict[str, str]) -> str:
