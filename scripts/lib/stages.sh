@@ -67,9 +67,12 @@ stage() {
 # fairseq-preprocess into the folder $1, with the options after it; only its counts are shown.
 fairseq_preprocess() {
     local out=$1 output=$PART/fairseq-preprocess.out
+    # its first worker begins when the others have ended: with one more, no core waits as long
+    local processes=$WORKERS
+    ((processes == 1)) || processes=$((processes + 1))
     shift
     fairseq-preprocess --source-lang "$SRC" --target-lang "$TGT" --trainpref "$PART/encoded/train" \
-        --validpref "$PART/encoded/valid" --destdir "$out" --workers "$WORKERS" "$@" 2>&1 |
+        --validpref "$PART/encoded/valid" --destdir "$out" --workers "$processes" "$@" 2>&1 |
         tee "$output" | awk '/ sents, / { sub(/.*\//, ""); print; fflush() }' >&2 ||
         die "fairseq-preprocess failed: $(tail -n 1 "$output"); all it said is in $output"
     rm "$output"
