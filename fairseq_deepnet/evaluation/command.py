@@ -1,9 +1,8 @@
-"""From a run or a checkpoint to scores: choose the model, translate, detokenise, score, record."""
+"""`deepnet evaluate`: from a run or a checkpoint to scores, translated, detokenised, recorded."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import sys
@@ -15,8 +14,7 @@ from typing import Any
 
 from fairseq_deepnet import fairseq_options
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.checkpoints.average import average_checkpoints, last_checkpoints
-from fairseq_deepnet.configs import load_config
+from fairseq_deepnet.checkpoints.average import average_checkpoints
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.corpora.text import read_lines
 from fairseq_deepnet.evaluation import (
@@ -26,81 +24,9 @@ from fairseq_deepnet.evaluation import (
     tokenised_bleu,
     translation,
 )
-from fairseq_deepnet.provenance import (
-    ROOT,
-    git_revision,
-    inside_project,
-    sha256,
-    shown,
-    versions,
-    write_text,
-)
+from fairseq_deepnet.evaluation.choice import Model, choose_model, find_data, newest_run
+from fairseq_deepnet.provenance import ROOT, git_revision, sha256, shown, versions, write_text
 from fairseq_deepnet.training import launch
-
-
-@dataclasses.dataclass
-class Model:
-    """What is to be scored: a checkpoint, and the run it belongs to (None if it is alone)."""
-
-    path: Path
-    run: Path | None
-    sources: list[Path]
-    """The checkpoints it is averaged from; the checkpoint itself where nothing is averaged."""
-
-
-def newest_run(runs: Path) -> Path:
-    """The run whose checkpoints were written last; FileNotFoundError where there is none."""
-    written = {path.parents[1]: path.stat().st_mtime for path in runs.glob("*/checkpoints/*.pt")}
-    if not written:
-        raise FileNotFoundError(
-            f"no trained run in {shown(runs)}: train one (bash scripts/train.sh CONFIG), "
-            "or name a run or a checkpoint"
-        )
-    return max(
-        written, key=lambda run: max(p.stat().st_mtime for p in run.glob("checkpoints/*.pt"))
-    )
-
-
-def choose_model(target: Path, average: int) -> Model:
-    """The checkpoint that stands for `target`, a run folder or a checkpoint.
-
-    Of a run this is checkpoint_best.pt, checkpoint_last.pt where validation never ran, or with
-    `average` > 0 the mean of that many last checkpoints. Raises FileNotFoundError for what is not
-    there, ValueError for an average of a single checkpoint.
-    """
-    if target.is_file():
-        if average:
-            raise ValueError(
-                f"AVERAGE={average} needs a run folder, and {target} is one checkpoint"
-            )
-        folder = target.resolve().parent
-        run = folder.parent if (folder.parent / "config.yaml").is_file() else None
-        return Model(target, run, [target])
-    folder = target / "checkpoints" if (target / "checkpoints").is_dir() else target
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no run or checkpoint {target}")
-    run = folder.resolve().parent if (folder.resolve().parent / "config.yaml").is_file() else None
-    if average:
-        return Model(folder / f"average_{average}.pt", run, last_checkpoints(folder, average))
-    for name in ("checkpoint_best.pt", "checkpoint_last.pt"):
-        if (folder / name).is_file():
-            return Model(folder / name, run, [folder / name])
-    raise FileNotFoundError(
-        f"{shown(folder)} holds no checkpoint_best.pt or checkpoint_last.pt yet"
-    )
-
-
-def find_data(model: Model, given: Path | None) -> DataFolder:
-    """The data folder: as given, as the run recorded it, or as the checkpoint remembers it."""
-    if given is not None:
-        data = inside_project(given)
-    elif model.run is not None:
-        data = ROOT / str(load_config(str(model.run / "config.yaml")).recipe.get("data", ""))
-    else:
-        task = (load_checkpoint(model.sources[-1]).get("cfg") or {}).get("task") or {}
-        values = task if isinstance(task, dict) else vars(task)
-        data = Path(str(values.get("data", "")).split(os.pathsep)[0])
-    return DataFolder.open(data)
 
 
 def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:

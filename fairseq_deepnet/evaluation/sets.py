@@ -169,7 +169,7 @@ def run(args: argparse.Namespace) -> int:
     known = None
     if args.model is not None or args.data is not None:
         if args.model is not None:
-            from fairseq_deepnet.evaluation.command import choose_model, find_data
+            from fairseq_deepnet.evaluation.choice import choose_model, find_data
 
             known = find_data(choose_model(args.model, 0), args.data).languages
         else:
