@@ -52,6 +52,7 @@ def score_facts(result: Result) -> str:
         expected = facts.get("expected")
         if expected and expected != facts["directions"]:
             lines += f" of {expected}, INCOMPLETE"
+        lines += " (BLEU: mean over the trained ones)"
         if facts.get("mixed"):
             lines += ", MIXED: not all scored the same way"
     parts.append(lines)
