@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import subprocess
 import sys
@@ -43,6 +44,11 @@ def write_text(path: Path, text: str) -> None:
     part = path.with_name(path.name + ".part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
+
+
+def write_json(path: Path, content: object) -> None:
+    """The same for JSON."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def sha256(path: Path) -> str | None:

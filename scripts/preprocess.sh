@@ -80,7 +80,7 @@ clean() {
     local options=(--min-words "$MIN_WORDS" --max-words "$MAX_WORDS" --max-ratio "$MAX_RATIO")
     [[ $DROP_DUPLICATES == 0 ]] || options+=(--drop-duplicates)
     [[ -z $TEST ]] || options+=(--test "$TEST")
-    deepnet clean --source "$SRC" --target "$TGT" --train "$TRAIN" --valid "$VALID" \
+    run_deepnet clean --source "$SRC" --target "$TGT" --train "$TRAIN" --valid "$VALID" \
         "${options[@]}" --workers "$WORKERS" --out "$1" >/dev/null
 }
 
@@ -89,12 +89,12 @@ learn() {
     options+=(--character-coverage "$CHARACTER_COVERAGE")
     [[ $BYTE_FALLBACK == 0 ]] || options+=(--byte-fallback)
     [[ $JOINT == 1 ]] || options+=(--separate)
-    deepnet subwords train --text "$PART/text/train" --source "$SRC" --target "$TGT" \
+    run_deepnet subwords train --text "$PART/text/train" --source "$SRC" --target "$TGT" \
         "${options[@]}" --out "$1"
 }
 
 encode() {
-    deepnet subwords encode --model "$PART/subwords" --workers "$WORKERS" --out "$1" \
+    run_deepnet subwords encode --model "$PART/subwords" --workers "$WORKERS" --out "$1" \
         "$PART"/text/*."$SRC" "$PART"/text/*."$TGT"
 }
 

@@ -94,17 +94,17 @@ tokenise() {
     for name in LOWERCASE AGGRESSIVE PUNCTUATION APOSTROPHES; do
         [[ ${!name} == 0 ]] || options+=("--${name,,}")
     done
-    deepnet moses tokenise --source "$SRC" --target "$TGT" "${options[@]}" "${limits[@]}" \
+    run_deepnet moses tokenise --source "$SRC" --target "$TGT" "${options[@]}" "${limits[@]}" \
         --workers "$WORKERS" --out "$1"
 }
 
 learn() {
-    deepnet moses learn --source "$SRC" --target "$TGT" --tokens "$PART/tokenised/tokenised/train" \
+    run_deepnet moses learn --source "$SRC" --target "$TGT" --tokens "$PART/tokenised/tokenised/train" \
         --merges "$MERGES" --workers "$WORKERS" --out "$1/bpe.codes"
 }
 
 encode() {
-    deepnet moses encode --source "$SRC" --target "$TGT" --tokenised "$PART/tokenised" \
+    run_deepnet moses encode --source "$SRC" --target "$TGT" --tokenised "$PART/tokenised" \
         --codes "$PART/codes/bpe.codes" "${limits[@]}" --workers "$WORKERS" --out "$1"
 }
 

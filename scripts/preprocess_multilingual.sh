@@ -78,4 +78,4 @@ if command -v flock >/dev/null; then
     flock --timeout 2 9 || die "another run is making $OUT; wait for it, or set OUT=FOLDER"
     trap 'rm -f "$OUT.lock"' EXIT
 fi
-PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" python -m fairseq_deepnet.cli pairs "$TABLE" --out "$OUT" "${arguments[@]}"
+run_deepnet pairs "$TABLE" --out "$OUT" "${arguments[@]}"

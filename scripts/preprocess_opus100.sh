@@ -73,7 +73,7 @@ fi
 options=(--table "$OUT.pairs.tsv" --unpacked "$UNPACKED" --workers "$WORKERS" "${choice[@]}")
 [[ $OVERLAP == 0 ]] || options+=(--overlap "$OUT.overlap.json")
 mkdir -p "$(dirname "$OUT")"
-said=$(PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" python -m fairseq_deepnet.cli opus100 "$RAW" "${options[@]}") || exit 2
+said=$(run_deepnet opus100 "$RAW" "${options[@]}") || exit 2
 while IFS= read -r line; do
     log "$line"
 done <<<"$said"

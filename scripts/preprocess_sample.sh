@@ -52,7 +52,7 @@ activate_environment
 raw=$(mktemp -d "${TMPDIR:-/tmp}/sample.XXXXXX")
 trap 'rm -rf "$raw"' EXIT
 log "generating $TRAIN_LINES sentence pairs"
-PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" python -m fairseq_deepnet.cli sample --seed "$SEED" \
+run_deepnet sample --seed "$SEED" \
     --train "$TRAIN_LINES" --valid "$VALID_LINES" --test "$TEST_LINES" --out "$raw/text"
 SRC=de TGT=en TRAIN=$raw/text/train VALID=$raw/text/valid TEST=$raw/text/test \
     OUT=$OUT VOCAB_SIZE=$VOCAB_SIZE FORCE=$FORCE DEEPNET_SKIP_SETUP=1 \

@@ -148,7 +148,7 @@ def _clean_chunk(
         here = replace(limits, drop_duplicates=False)
         pairs = clean_train(pairs, here, result.dropped)
     else:
-        pairs = _checked(pairs, *paths, chunk.start)
+        pairs = checked_pairs(pairs, *paths, chunk.start)
     for source, target in pairs:
         result.source.append(f"{source}\n".encode())
         result.target.append(f"{target}\n".encode())
@@ -167,9 +167,10 @@ def _without_duplicates(chunks: Iterable[_Cleaned]) -> Iterator[_Cleaned]:
         yield _Cleaned(source, target, chunk.dropped + repeated, [])
 
 
-def _checked(
+def checked_pairs(
     pairs: Iterable[tuple[str, str]], source: Path, target: Path, start: int
 ) -> Iterator[tuple[str, str]]:
+    """Yield the pairs, numbered from `start`; ValueError for a line that cannot be scored."""
     for number, pair in enumerate(pairs, start):
         for line, path in zip(pair, (source, target), strict=True):
             check_line(line, path, number)

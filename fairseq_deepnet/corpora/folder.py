@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import sentencepiece
+
 from fairseq_deepnet.corpora import moses
-from fairseq_deepnet.corpora.subwords import decode_line, load_model
+from fairseq_deepnet.corpora.subwords import decode_line, encode_lines, load_model
 
 MULTILINGUAL_TASK = "translation_multi_simple_epoch"
 """fairseq's task for folders of many pairs: it adds language tokens and samples by temperature."""
@@ -48,6 +50,9 @@ class DataFolder:
 
     path: Path
     record: dict[str, Any]
+    _models: dict[Path, sentencepiece.SentencePieceProcessor] = dataclasses.field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @classmethod
     def open(cls, path: Path) -> DataFolder:
@@ -118,8 +123,19 @@ class DataFolder:
         """Text from lines of space-separated subwords."""
         if self.is_moses:
             return [moses.decode_line(line, language) for line in lines]
-        model = load_model(self.subword_model(language))
+        model = self._loaded(language)
         return [decode_line(model, line) for line in lines]
+
+    def encode(self, lines: Iterable[str], language: str) -> Iterator[str]:
+        """Lines of text as space-separated sentencepiece subwords."""
+        return encode_lines(self._loaded(language), lines, 1)
+
+    def _loaded(self, language: str) -> sentencepiece.SentencePieceProcessor:
+        """The subword model of a language, read once: thousands of directions may share it."""
+        path = self.subword_model(language)
+        if path not in self._models:
+            self._models[path] = load_model(path)
+        return self._models[path]
 
     def task_options(self) -> dict[str, str]:
         """What fairseq's task needs to be told to read this folder, by option name."""

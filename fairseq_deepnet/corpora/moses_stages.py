@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fairseq_deepnet.corpora import moses
-from fairseq_deepnet.corpora.clean import Limits, check_line
+from fairseq_deepnet.corpora.clean import Limits, checked_pairs
 from fairseq_deepnet.corpora.manifest import test_sets
 from fairseq_deepnet.corpora.parallel import CHUNK, map_in_order
 from fairseq_deepnet.corpora.text import (
@@ -76,10 +76,8 @@ def _tokenise_chunk(
 ) -> Lines:
     """Work of one process: tokens, and the pairs whose tokens are within the limits."""
     lines = Lines([], [], [], Counter())
-    for number, pair in enumerate(chunk.decode(*paths), chunk.start):
-        if checked:
-            for line, path in zip(pair, paths, strict=True):
-                check_line(line, path, number)
+    pairs = chunk.decode(*paths)
+    for pair in checked_pairs(pairs, *paths, chunk.start) if checked else pairs:
         source, target = (
             moses.tokenise(line, code, how) for line, code in zip(pair, languages, strict=True)
         )

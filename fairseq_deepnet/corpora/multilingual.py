@@ -17,7 +17,6 @@ import functools
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,8 +27,9 @@ from typing import Any
 from fairseq_deepnet.corpora import clean, manifest, subwords, text
 from fairseq_deepnet.corpora.pairs import Row, directions_of, read_table
 from fairseq_deepnet.corpora.parallel import as_done
-from fairseq_deepnet.corpora.rows import binarise_row, clean_row, write_json
+from fairseq_deepnet.corpora.rows import binarise_row, clean_row
 from fairseq_deepnet.corpora.sampling import allot, spread
+from fairseq_deepnet.provenance import say, write_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,17 +52,13 @@ def _each_row(
     out.mkdir(parents=True, exist_ok=True)
     todo = [row for row in rows if not (out / f"{row.name}.json").is_file()]
     if len(todo) < len(rows):
-        _say(f"{what}: {len(rows) - len(todo)} of {len(rows)} files were done before")
+        say(f"{what}: {len(rows) - len(todo)} of {len(rows)} files were done before")
     todo.sort(key=lambda row: -sum(side.stat().st_size for side in row.sides()))
     done = len(rows) - len(todo)
     for row in as_done(work, todo, workers):
         done += 1
-        _say(f"{what}: {done}/{len(rows)} {row.name}")
+        say(f"{what}: {done}/{len(rows)} {row.name}")
     return {row.name: json.loads((out / f"{row.name}.json").read_text()) for row in rows}
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
 
 
 def learn(rows: Sequence[Row], cleaned: Path, out: Path, recipe: Recipe) -> dict[str, int]:
@@ -79,7 +75,7 @@ def learn(rows: Sequence[Row], cleaned: Path, out: Path, recipe: Recipe) -> dict
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    _say(
+    say(
         f"training {recipe.subwords.kind} of {recipe.subwords.vocab_size:,} pieces on"
         f" {sum(taken.values()):,} of {sum(there.values()):,} lines in {len(there)} languages"
     )
@@ -132,7 +128,7 @@ def make_folder(rows: Sequence[Row], out: Path, recipe: Recipe, workers: int, fo
     if not learnt.is_dir():
         learn(rows, part / "text", learnt, recipe)
     else:
-        _say("training subwords: done before")
+        say("training subwords: done before")
     folder = part / "binarised"
     work = functools.partial(
         binarise_row, source=part / "text", model=learnt / "spm.model", out=folder
@@ -140,7 +136,7 @@ def make_folder(rows: Sequence[Row], out: Path, recipe: Recipe, workers: int, fo
     counts = _each_row("binarising", rows, folder, workers, work)
     record = _finish(part, rows, recipe, settings | {"inputs": inputs}, cleaned, counts)
     _assemble(part, out)
-    _say(f"made {out}: {_summary(record)}")
+    say(f"made {out}: {_summary(record)}")
     return True
 
 
@@ -253,5 +249,5 @@ def run(args: argparse.Namespace) -> int:
     )
     made = make_folder(read_table(args.table), args.out, recipe, args.workers, args.force)
     if not made:
-        _say(f"{args.out} is complete: nothing to do")
+        say(f"{args.out} is complete: nothing to do")
     return 0

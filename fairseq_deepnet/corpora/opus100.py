@@ -22,6 +22,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from fairseq_deepnet.provenance import write_json, write_text
+
 from .overlap import Question, ask
 
 _FILE: Final = re.compile(
@@ -94,7 +96,7 @@ def unpack(archives: Sequence[Path], out: Path, languages: Sequence[str] = ()) -
         # What was unpacked before for other languages stays, and counts.
         had = before["languages"] if same and before["whole"] else None
         done[archive.name] = {"identity": identity, "languages": [], "whole": False}
-        _write(mark, json.dumps(done, indent=2) + "\n")
+        write_json(mark, done)
         print(f"[opus100] unpacking {archive.name}", file=sys.stderr, flush=True)
         try:
             with gzip.open(archive, "rb") as stream:
@@ -113,7 +115,7 @@ def unpack(archives: Sequence[Path], out: Path, languages: Sequence[str] = ()) -
             ) from error
         union = sorted({*languages, *(had or ())}) if languages else []
         done[archive.name] |= {"languages": union, "whole": True}
-        _write(mark, json.dumps(done, indent=2) + "\n")
+        write_json(mark, done)
 
 
 def _covers(had: Sequence[str], wanted: Sequence[str]) -> bool:
@@ -133,12 +135,6 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, keep: bo
         shutil.copyfileobj(source, target, 1 << 20)
     if part.stat().st_size != member.size:
         raise ValueError(f"{member.name} ends early; remove the archive and fetch it again")
-    part.replace(path)
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
     part.replace(path)
 
 
@@ -243,7 +239,7 @@ def run(args: argparse.Namespace) -> int:
         unpack(archives, args.unpacked, languages)
     rows = tabulate(args.unpacked if archives else args.raw, languages)
     args.table.parent.mkdir(parents=True, exist_ok=True)
-    _write(args.table, "".join("\t".join(row) + "\n" for row in rows))
+    write_text(args.table, "".join("\t".join(row) + "\n" for row in rows))
     counts = {split: sum(row.split == split for row in rows) for split in _SPLITS.values()}
     trained = {(row.source, row.target) for row in rows if row.split == "train"}
     zero_shot = sum(row.split == "test" and row[1:3] not in trained for row in rows)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_deepnet.provenance import write_json
+
 from .parallel import map_in_order
 from .text import find_side, open_bytes
 
@@ -56,9 +58,7 @@ def ask(questions: Sequence[Question], report: Path, workers: int = 1) -> str:
             sides = answers.setdefault(question.pair, {})
             sides[question.language] = {"lines": lines, "in_training_text": seen}
         record = {"files": fingerprint, "pairs": answers}
-        part = report.with_name(f"{report.name}.part")
-        part.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        part.replace(report)
+        write_json(report, record)
     return summarise(record["pairs"])
 
 

@@ -7,7 +7,6 @@ row that has one is done.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from fairseq_deepnet.corpora import clean, subwords, text
 from fairseq_deepnet.corpora.pairs import Row, is_held_out
+from fairseq_deepnet.provenance import write_json
 
 
 def _keep(pairs: Iterator[tuple[str, str]], odd: Counter[str]) -> Iterator[tuple[str, str]]:
@@ -68,10 +68,3 @@ def binarise_row(row: Row, source: Path, model: Path, out: Path) -> dict[str, An
         facts[language] = dataclasses.asdict(binarise(processor, source / name, out / name))
     write_json(out / f"{row.name}.json", facts)
     return facts
-
-
-def write_json(path: Path, content: object) -> None:
-    """Write a JSON file so that it is there whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    part.replace(path)

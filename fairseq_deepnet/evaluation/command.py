@@ -25,7 +25,15 @@ from fairseq_deepnet.evaluation import (
     translation,
 )
 from fairseq_deepnet.evaluation.choice import Model, choose_model, find_data, newest_run
-from fairseq_deepnet.provenance import ROOT, git_revision, sha256, shown, versions, write_text
+from fairseq_deepnet.provenance import (
+    ROOT,
+    git_revision,
+    sha256,
+    shown,
+    versions,
+    write_json,
+    write_text,
+)
 from fairseq_deepnet.training import launch
 
 
@@ -104,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / f"{name}.txt", "".join(f"{line}\n" for line in hypotheses))
     scores |= {"hypotheses": f"{name}.txt", "request": wanted}
-    write_text(record, json.dumps(scores, indent=2, ensure_ascii=False) + "\n")
+    write_json(record, scores)
     print(f"scores and hypotheses: {shown(record.with_suffix(''))}.{{json,txt}}", file=sys.stderr)
     _print(scores)
     return 0
@@ -134,11 +142,10 @@ def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
             "set DATA to a folder with a sentencepiece model"
         )
     if args.text:
-        jobs = many_directions.jobs_of_text(
-            data, args.text, args.split, out, wanted, only, args.tokenizer
-        )
+        texts = many_directions.texts_in(args.text, args.split, data.languages, only)
     else:
-        jobs = many_directions.jobs_of_folder(data, args.split, out, wanted, only, args.tokenizer)
+        texts = many_directions.texts_of_folder(data, args.split, only)
+    jobs = many_directions.make_jobs(data, texts, args.tokenizer, out, wanted)
     gpus = launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
     processes = args.processes or gpus or _cores()
     options = ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]

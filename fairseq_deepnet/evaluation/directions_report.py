@@ -26,7 +26,7 @@ from fairseq_deepnet.evaluation.directions_tables import (
     paper_table,
     tokenisations,
 )
-from fairseq_deepnet.provenance import write_text
+from fairseq_deepnet.provenance import write_json, write_text
 
 WIDEST_MATRIX: Final = 16
 """Languages that a matrix may have on a terminal; table.md has it whatever its width."""
@@ -112,7 +112,7 @@ def summarise(
         "averages": {item.name: item.record() for item in averages},
         "tokenisation": tokenisations(scores.values()),
     }
-    write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_json(folder / "summary.json", summary)
     if len(languages) <= WIDEST_MATRIX:
         return "\n\n".join([*notes, legend, full, *tables])
     return "\n\n".join([*filter(None, [by_language]), *notes, *tables])

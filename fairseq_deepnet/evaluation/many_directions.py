@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.corpora.parallel import end_with_parent
 from fairseq_deepnet.corpora.text import read_lines
 from fairseq_deepnet.evaluation import bleu_tokenizers, off_target, scoring
 from fairseq_deepnet.evaluation.translator import Translator, use_device
-from fairseq_deepnet.provenance import sha256, write_text
+from fairseq_deepnet.provenance import say, sha256, write_json, write_text
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def finish(job: Job, translator: Translator) -> dict[str, Any]:
     job.out.mkdir(parents=True, exist_ok=True)
     text = "".join(f"{line}\n" for line in hypotheses)
     write_text(job.record.with_suffix(".txt"), text)
-    write_text(job.record, json.dumps(scores, indent=2, ensure_ascii=False) + "\n")
+    write_json(job.record, scores)
     return scores
 
 
@@ -131,7 +130,7 @@ def translate_all(jobs: Sequence[Job], engine: Engine, processes: int, gpus: int
     """
     todo = [job for job in jobs if not job.is_done()]
     if len(todo) < len(jobs):
-        _say(f"{len(jobs) - len(todo)} of {len(jobs)} directions are scored already")
+        say(f"{len(jobs) - len(todo)} of {len(jobs)} directions are scored already")
     if not todo:
         return
     # what is missing is said before hours of translation, not after
@@ -154,7 +153,7 @@ def translate_all(jobs: Sequence[Job], engine: Engine, processes: int, gpus: int
             for result in as_completed(working):
                 scores = result.result()
                 done += 1
-                _say(f"{done}/{len(jobs)} {working[result].direction}: {_line(scores)}")
+                say(f"{done}/{len(jobs)} {working[result].direction}: {_line(scores)}")
         except BrokenProcessPool as error:
             raise ValueError(
                 "a process that translates was killed, for want of memory perhaps; what is scored"
@@ -176,19 +175,16 @@ def _line(scores: dict[str, Any]) -> str:
     )
 
 
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
+class Texts(NamedTuple):
+    """A direction, what to translate, and what to score it against."""
+
+    direction: Direction
+    source: Path
+    reference: Path
 
 
-def jobs_of_folder(
-    folder: DataFolder,
-    split: str,
-    out: Path,
-    request: dict[str, Any],
-    only: Sequence[str],
-    tokenizer: str | None,
-) -> list[Job]:
-    """A job for every direction of a split; `only` names some of them.
+def texts_of_folder(folder: DataFolder, split: str, only: Sequence[str]) -> list[Texts]:
+    """The texts of every direction of a split; `only` names some of them.
 
     Raises ValueError for a split or a direction that is not there.
     """
@@ -196,59 +192,55 @@ def jobs_of_folder(
     if not directions:
         raise ValueError(f"{folder.path} has no {split} text; set SPLIT to one that it has")
     chosen = [Direction.parse(name) for name in only] or directions
-    unknown = [str(direction) for direction in chosen if direction not in directions]
+    unknown = [str(direction) for direction in chosen if only and direction not in directions]
     if unknown:
         raise ValueError(f"{folder.path} has no {split} text of {', '.join(unknown)}")
     return [
-        Job(
-            direction,
-            folder.text(split, direction, direction.source),
-            folder.text(split, direction, direction.target),
-            not folder.is_trained(direction),
-            tokenizer,
-            tuple(folder.languages),
-            out,
-            request,
-        )
+        Texts(direction, *(folder.text(split, direction, language) for language in direction))
         for direction in chosen
     ]
 
 
-def jobs_of_text(
-    folder: DataFolder,
-    text: Path,
-    split: str,
-    out: Path,
-    request: dict[str, Any],
-    only: Sequence[str],
-    tokenizer: str | None,
-) -> list[Job]:
-    """A job for every direction that the folder TEXT has both sides of: SPLIT.A-B.A, SPLIT.A-B.B.
+def texts_in(place: Path, split: str, languages: Sequence[str], only: Sequence[str]) -> list[Texts]:
+    """The texts of every direction that `place` has both sides of: SPLIT.A-B.A and SPLIT.A-B.B.
 
-    Raises ValueError where there is none, or for a language that the model does not know.
+    Raises ValueError where there is none, or for a language that is not among `languages`.
     """
-    jobs = []
-    for path in sorted(text.glob(f"{split}.*-*.*")):
+    found = []
+    for path in sorted(place.glob(f"{split}.*-*.*")):
         pair, source = path.name.removeprefix(f"{split}.").rsplit(".", 1)
         first, _, second = pair.partition("-")
         if source not in (first, second):
             continue
-        own = text / f"{split}.{second}-{first}.{second}"
+        own = place / f"{split}.{second}-{first}.{second}"
         if source != first and own.is_file():
             continue  # the other direction has a text of its own
         direction = Direction(source, second if source == first else first)
         reference = path.with_name(f"{split}.{pair}.{direction.target}")
-        unknown = sorted(set(direction) - set(folder.languages))
+        unknown = sorted(set(direction) - set(languages))
         if unknown:
             raise ValueError(f"{path}: the model knows no {', '.join(unknown)}")
         if not reference.is_file():
             raise FileNotFoundError(f"{path} has no other side {reference}")
-        zero_shot, known = not folder.is_trained(direction), tuple(folder.languages)
-        job = Job(direction, path, reference, zero_shot, tokenizer, known, out, request)
         if not only or str(direction) in only:
-            jobs.append(job)
-    if not jobs:
+            found.append(Texts(direction, path, reference))
+    if not found:
         raise ValueError(
-            f"{text} has no text to translate: {split}.A-B.A and {split}.A-B.B are expected"
+            f"{place} has no text to translate: {split}.A-B.A and {split}.A-B.B are expected"
         )
-    return jobs
+    return found
+
+
+def make_jobs(
+    folder: DataFolder,
+    texts: Sequence[Texts],
+    tokenizer: str | None,
+    out: Path,
+    request: dict[str, Any],
+) -> list[Job]:
+    """A job for every direction; what was trained is what the model's own folder says."""
+    trained, languages = set(folder.directions("train")), tuple(folder.languages)
+    return [
+        Job(*text, text.direction not in trained, tokenizer, languages, out, request)
+        for text in texts
+    ]

@@ -20,7 +20,7 @@ import yaml
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.evaluation.set_readers import READERS, Text
 from fairseq_deepnet.languages import CODES, find, language, languages
-from fairseq_deepnet.provenance import ROOT, shown, write_text
+from fairseq_deepnet.provenance import ROOT, shown, write_json, write_text
 
 FOLDER = ROOT / "configs" / "evaluation"
 
@@ -149,7 +149,7 @@ def make(
         "lines": lines,
     }
     write_text(part / "directions.txt", "".join(f"{pair}\n" for pair in sorted(lines)))
-    write_text(part / "evaluation.json", json.dumps(facts, indent=2) + "\n")
+    write_json(part / "evaluation.json", facts)
     part.replace(out)
     return facts
 

@@ -20,7 +20,6 @@ import torch
 from fairseq_deepnet import fairseq_options
 from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.corpora.folder import MULTILINGUAL_TASK, DataFolder, Direction
-from fairseq_deepnet.corpora.subwords import encode_lines, load_model
 
 # How a model was told its languages; what a checkpoint was trained with holds for its use.
 _TOKEN_OPTIONS: Final = ("encoder-langtok", "decoder-langtok", "lang-tok-style")
@@ -114,7 +113,7 @@ class Translator:
         self._turn(direction)
         generator = self.task.build_generator(self.models, self.config.generation)
         dictionary = self.task.target_dictionary
-        tokens = [self._tokens(line) for line in self._encode(lines, direction.source)]
+        tokens = [self._tokens(line) for line in self.folder.encode(lines, direction.source)]
         lengths = [len(line) for line in tokens]
         for batch in self._batches(tokens, lengths):
             inputs = batch["net_input"]
@@ -132,10 +131,6 @@ class Translator:
         """Let the task work in this direction."""
         args = self.task.args if self.folder.is_multilingual else self.task.cfg
         args.source_lang, args.target_lang = direction
-
-    def _encode(self, lines: Sequence[str], language: str) -> Iterator[str]:
-        model = load_model(self.folder.subword_model(language))
-        return encode_lines(model, lines, 1)
 
     def _tokens(self, line: str) -> torch.Tensor:
         dictionary = self.task.source_dictionary

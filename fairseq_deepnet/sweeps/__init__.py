@@ -11,13 +11,12 @@ import argparse
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from fairseq_deepnet.provenance import ROOT, shown
+from fairseq_deepnet.provenance import ROOT, say, shown
 
 if TYPE_CHECKING:
     from fairseq_deepnet.sweeps.cells import Cell
@@ -105,10 +104,6 @@ def _machine(args: argparse.Namespace, gpus: int) -> Machine:
     return Machine(gpus, round(memory, 1), args.teraflops or assumed, args.teraflops is None)
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def run(args: argparse.Namespace) -> int:
     """Plan; then run what has no result yet, and print the table. Status 1 if a cell failed."""
     from fairseq_deepnet.sweeps import costs, definition, devices, state
@@ -129,11 +124,11 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         print(text, end="")
         for line in missing:
-            _say(f"note: {line}")
+            say(f"note: {line}")
         return 0
     if missing:
         raise FileNotFoundError(missing[0])
-    _say(text)
+    say(text)
     with state.locked(folder):
         _start(args, chosen, folder, shares, str(definition.find_sweep(args.sweep)))
     return _finish(folder, chosen)
@@ -174,12 +169,12 @@ def _start(
         if not status.is_result or status.value in wanted:
             to_run.append(cell)
     if not to_run:
-        _say("every cell has its result: nothing to do (--retry runs failed ones again)")
+        say("every cell has its result: nothing to do (--retry runs failed ones again)")
         return
     definition = shown(Path(file))
     scripts = Scripts(score_options=SHORT_OUTPUT if args.tiny else ())
     with _stopped_by_any_signal():
-        Runner(folder, shares, _say, definition, scripts).run(to_run)
+        Runner(folder, shares, say, definition, scripts).run(to_run)
 
 
 @contextlib.contextmanager
@@ -211,7 +206,7 @@ def _finish(folder: Path, cells: Sequence[Cell]) -> int:
     report.save(made, folder / "report.md", folder / "report.csv")
     failed = [c.name for c in cells if state.status_of(folder / c.name) is state.Status.FAILED]
     if failed:
-        _say(
+        say(
             f"failed: {', '.join(failed)}; see sweep.json in their folders; --retry runs them again"
         )
     return 1 if failed else 0

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.provenance import shown, write_text
+from fairseq_deepnet.provenance import shown, write_json
 from fairseq_deepnet.sweeps.cells import Cell
 
 RECORD: Final = "sweep.json"
@@ -61,7 +61,7 @@ def write(folder: Path, cell: Cell, status: Status, **facts: object) -> None:
         "settings": cell.settings(),
         **facts,
     }
-    write_text(folder / RECORD, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_json(folder / RECORD, content)
 
 
 def differences(folder: Path, cell: Cell) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.provenance import ROOT, sha256, shown, versions, write_text
+from fairseq_deepnet.provenance import ROOT, sha256, shown, versions, write_json
 
 PLAN: Final = "nodes.json"
 _VERSIONS: Final = ("fairseq_deepnet", "fairseq-fixed", "torch")
@@ -36,7 +36,7 @@ def facts(command: list[str], data: Path, nodes: int) -> dict[str, Any]:
 
 def announce(run: Path, plan: dict[str, Any]) -> None:
     """Let the other nodes join (node 0)."""
-    write_text(run / PLAN, json.dumps(plan, indent=2) + "\n")
+    write_json(run / PLAN, plan)
 
 
 def withdraw(run: Path) -> None:

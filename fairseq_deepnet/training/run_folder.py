@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shlex
@@ -13,7 +12,15 @@ from typing import Any, Final
 
 from fairseq_deepnet import configs, fairseq_options
 from fairseq_deepnet.checkpoints import load_checkpoint, mend_last, num_updates
-from fairseq_deepnet.provenance import git_revision, say, sha256, shown, versions, write_text
+from fairseq_deepnet.provenance import (
+    git_revision,
+    say,
+    sha256,
+    shown,
+    versions,
+    write_json,
+    write_text,
+)
 from fairseq_deepnet.training import launch
 
 _HARMLESS: Final = {"log_interval", "log_format", "num_workers", "data", "no_progress_bar"}
@@ -72,7 +79,7 @@ def record(run: Path, config: configs.Config, command: list[str], facts: dict[st
     history = run / "command.txt"
     earlier = history.read_text(encoding="utf-8") if history.is_file() else ""
     write_text(history, f"{earlier}# {facts['started']}\n{shlex.join(command)}\n")
-    write_text(run / "environment.json", json.dumps(facts, indent=2) + "\n")
+    write_json(run / "environment.json", facts)
 
 
 def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:

@@ -38,6 +38,11 @@ environment_dir() {
     printf '%s' "$place"
 }
 
+# The command `deepnet` of this very clone, whatever is installed.
+run_deepnet() {
+    PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" python -m fairseq_deepnet.cli "$@"
+}
+
 # Set up the environment if needed (silent when nothing changed) and put it first on PATH.
 # DEEPNET_SKIP_SETUP=1 trusts the environment that is on PATH already (tests, containers).
 activate_environment() {

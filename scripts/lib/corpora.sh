@@ -45,7 +45,3 @@ extract_corpus() {
 forget_text() {
     [[ ! -f $TEXT/extracted.json ]] || rm -rf "$TEXT"
 }
-
-run_deepnet() {
-    PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" python -m fairseq_deepnet.cli "$@"
-}

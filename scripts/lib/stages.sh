@@ -24,10 +24,6 @@ tidy() {
     rmdir "$PART" 2>/dev/null || true
 }
 
-deepnet() {
-    PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" python -m fairseq_deepnet.cli "$@"
-}
-
 manifest() {
     python "$ROOT/fairseq_deepnet/corpora/manifest.py" "$@"
 }
