@@ -49,7 +49,8 @@ class Cell:
         config: the config it builds on
         options: fairseq-train options (and `recipe.KEY`) that win over the config's
         variables: variables of scripts/train.sh
-        score: variables of scripts/eval_bleu.sh; None where it is not scored
+        score: variables of scripts/eval_bleu.sh, and options of fairseq-generate in small letters;
+            None where it is not scored
         vocabulary: symbols to plan with where the data are not there
         planned_updates: updates to plan with where the config has epochs instead
         places: panels with these settings; the run is shared between them
@@ -82,6 +83,17 @@ class Cell:
             found["recipe.global-batch-tokens"] = str(tokens)
         found |= self.variables
         return found | {f"score.{key}": value for key, value in (self.score or {}).items()}
+
+    @property
+    def score_variables(self) -> dict[str, str]:
+        """What scripts/eval_bleu.sh is given as variables."""
+        return {key: value for key, value in (self.score or {}).items() if key.isupper()}
+
+    @property
+    def score_options(self) -> list[str]:
+        """What scripts/eval_bleu.sh is given as options of fairseq-generate."""
+        chosen = {key: value for key, value in (self.score or {}).items() if not key.isupper()}
+        return [word for key, value in chosen.items() for word in (f"--{key}", value)]
 
     def described(self) -> str:
         """What tells it from the others: the values of its factors."""

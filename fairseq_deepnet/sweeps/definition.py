@@ -12,7 +12,8 @@ Keys of the file:
     factors     name -> {set, values | schemes [, others] [, tiny]}; cells are all combinations
     settings    factor -> value -> options of the cells with that value; names in capitals are
                 variables of scripts/train.sh
-    score       variables of scripts/eval_bleu.sh; false: cells are not scored
+    score       variables of scripts/eval_bleu.sh, in capitals, and options of fairseq-generate;
+                false: cells are not scored
     vocabulary  symbols to count parameters with where the data are not there
     planned-updates   for the hours of a plan, where the config has epochs instead
     tables      {paper, rows, columns, measure [, panel, split, fit]}: see fairseq_deepnet.report

@@ -144,8 +144,10 @@ class Runner:
         if work.stage == "train" and status == 0 and work.cell.score is not None:
             work.stage = "score"
             self._tell(work, "scoring")
-            command = [*self.scripts.score, str(work.folder), *self.scripts.score_options]
-            work.process = self._start(work, command, {**work.share, **work.cell.score})
+            options = [*work.cell.score_options, *self.scripts.score_options]
+            command = [*self.scripts.score, str(work.folder), *options]
+            variables = {**work.share, **work.cell.score_variables}
+            work.process = self._start(work, command, variables)
             return
         self.working.remove(work)
         self.free.append(work.share)
