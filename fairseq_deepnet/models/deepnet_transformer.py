@@ -3,7 +3,6 @@
 Each shape derives from a parent and says only what differs. "Paper" is arXiv 2203.00555.
 """
 
-import logging
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
@@ -13,13 +12,11 @@ from fairseq.models.transformer import TransformerModel, base_architecture
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from ..errors import ConfigurationError
-from ..schemes import DEFAULT_SCHEME, SCHEMES, Depths, ResidualScheme, Side, scheme_class
 from .decoder import DeepNetDecoder
+from .defaults import default, default_depth, default_shape
 from .encoder import DeepNetEncoder
 from .options import check_options
-
-logger = logging.getLogger(__name__)
+from .scheme_options import add_scheme_arguments, default_scheme, record_scheme, scheme_of
 
 
 @register_model("deepnet_transformer")
@@ -30,37 +27,17 @@ class DeepNetTransformerModel(TransformerModel):
     def add_args(cls, parser: ArgumentParser) -> None:
         """fairseq's Transformer options, and ours."""
         super().add_args(parser)
-        schemes = "; ".join(f"{name}: {scheme.summary}" for name, scheme in SCHEMES.items())
-        parser.add_argument(
-            "--residual-scheme",
-            metavar="NAME",
-            help=f"how a sublayer joins the residual stream, default {DEFAULT_SCHEME} ({schemes})",
-        )
-        parser.add_argument(
-            "--init",
-            metavar="{scheme,stock}",
-            help="initial weights: the scheme's (default) or, for post-ln and pre-ln, fairseq's",
-        )
+        add_scheme_arguments(parser)
 
     @classmethod
     def build_model(cls, args: Namespace, task: FairseqTask) -> "DeepNetTransformerModel":
-        """Fix alpha for good, and build.
-
-        alpha goes into `args`, hence into every checkpoint: --encoder-layers-to-keep shortens a
-        trained stack when it is loaded, and its alpha must stay that of the depth it was trained
-        with.
+        """Fix the scheme for good, and build.
 
         Raises:
             ConfigurationError: for options that contradict each other or cannot be honoured.
         """
         deepnet_transformer(args)
-        scheme = scheme_of(args)
-        args.residual_record = {
-            "scheme": scheme.name,
-            "depths": [scheme.depths.encoder, scheme.depths.decoder],
-            "alphas": {side.value: alpha for side, alpha in scheme.alphas.items()},
-        }
-        logger.info("residual scheme: %s, init: %s", scheme, args.init)
+        scheme = record_scheme(args)
         model: DeepNetTransformerModel = super().build_model(args, task)
         if args.init == "scheme":
             scheme.initialise_ends(model)
@@ -104,50 +81,10 @@ class DeepNetTransformerModel(TransformerModel):
         )
 
 
-def scheme_of(args: Any) -> ResidualScheme:
-    """The scheme of a model: as its checkpoint recorded it, else from the depths asked for."""
-    chosen = scheme_class(args.residual_scheme)
-    record = getattr(args, "residual_record", None)
-    if record is None:
-        return chosen(Depths(args.encoder_layers, args.decoder_layers))
-    if record["scheme"] != chosen.name:
-        raise ConfigurationError(
-            f"--residual-scheme {chosen.name} contradicts the checkpoint, which was trained with"
-            f" {record['scheme']}; leave it out of the overrides"
-        )
-    alphas = {Side(side): alpha for side, alpha in record["alphas"].items()}
-    return chosen(Depths(*record["depths"]), alphas)
-
-
-def default(args: Namespace, **values: Any) -> None:
-    """Set what the user (or a child arch) left open."""
-    for name, value in values.items():
-        if getattr(args, name, None) is None:
-            setattr(args, name, value)
-
-
-def default_shape(args: Namespace, width: int, ffn: int, heads: int) -> None:
-    """Width, feed-forward width and heads of both sides."""
-    for side in Side:
-        default(
-            args,
-            **{
-                f"{side.value}_embed_dim": width,
-                f"{side.value}_ffn_embed_dim": ffn,
-                f"{side.value}_attention_heads": heads,
-            },
-        )
-
-
-def default_depth(args: Namespace, layers: int) -> None:
-    """Layers a side."""
-    default(args, encoder_layers=layers, decoder_layers=layers)
-
-
 @register_model_architecture("deepnet_transformer", "deepnet_transformer")
 def deepnet_transformer(args: Namespace) -> None:
     """512/2048/8, 6L-6L: the base shape of the paper (Tables 4 to 7) and of fairseq."""
-    default(args, residual_scheme=DEFAULT_SCHEME, init="scheme")
+    default_scheme(args)
     default_shape(args, 512, 2048, 8)
     default_depth(args, 6)
     base_architecture(args)

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from fairseq.models.transformer import TransformerConfig
 
-from fairseq_deepnet.models.deepnet_transformer import DeepNetTransformerModel, scheme_of
+from fairseq_deepnet.models.deepnet_transformer import DeepNetTransformerModel
 from fairseq_deepnet.models.options import layer_shape
+from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.modules import LayerShape
 from fairseq_deepnet.schemes import Depths, PostLN, PreLN, ResidualScheme, Side
 

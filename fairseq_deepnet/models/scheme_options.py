@@ -1,0 +1,71 @@
+"""The residual scheme of a model: its options, and the record that every checkpoint carries."""
+
+import logging
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from ..errors import ConfigurationError
+from ..schemes import DEFAULT_SCHEME, SCHEMES, Depths, ResidualScheme, Side, scheme_class
+from .defaults import BOTH, default
+
+logger = logging.getLogger(__name__)
+
+
+def add_scheme_arguments(parser: ArgumentParser) -> None:
+    """The options that each of our models has besides fairseq's."""
+    schemes = "; ".join(f"{name}: {scheme.summary}" for name, scheme in SCHEMES.items())
+    parser.add_argument(
+        "--residual-scheme",
+        metavar="NAME",
+        help=f"how a sublayer joins the residual stream, default {DEFAULT_SCHEME} ({schemes})",
+    )
+    parser.add_argument(
+        "--init",
+        metavar="{scheme,stock}",
+        help="initial weights: the scheme's (default) or, for post-ln and pre-ln, fairseq's",
+    )
+
+
+def default_scheme(args: Namespace) -> None:
+    """The scheme and its initial weights, where the user left them open."""
+    default(args, residual_scheme=DEFAULT_SCHEME, init="scheme")
+
+
+def record_scheme(args: Namespace, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
+    """Fix the scheme of a model that is being built, and write it into `args`.
+
+    alpha goes into `args`, hence into every checkpoint: --encoder-layers-to-keep shortens a trained
+    stack when it is loaded, and its alpha must stay that of the depth it was trained with.
+
+    Raises:
+        ConfigurationError: where `args` come from a checkpoint of another scheme.
+    """
+    scheme = scheme_of(args, sides)
+    args.residual_record = {
+        "scheme": scheme.name,
+        "depths": [scheme.depths.encoder, scheme.depths.decoder],
+        "alphas": {side.value: alpha for side, alpha in scheme.alphas.items()},
+    }
+    logger.info("residual scheme: %s, init: %s", scheme, args.init)
+    return scheme
+
+
+def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
+    """The scheme of a model: as its checkpoint recorded it, else from the depths asked for.
+
+    Args:
+        args: the model's arguments.
+        sides: the stacks that this kind of model has.
+    """
+    chosen = scheme_class(args.residual_scheme)
+    record = getattr(args, "residual_record", None)
+    if record is None:
+        layers = {side: getattr(args, f"{side.value}_layers") for side in sides}
+        return chosen(Depths(layers.get(Side.ENCODER, 0), layers.get(Side.DECODER, 0)))
+    if record["scheme"] != chosen.name:
+        raise ConfigurationError(
+            f"--residual-scheme {chosen.name} contradicts the checkpoint, which was trained with"
+            f" {record['scheme']}; leave it out of the overrides"
+        )
+    alphas = {Side(side): alpha for side, alpha in record["alphas"].items()}
+    return chosen(Depths(*record["depths"]), alphas)
