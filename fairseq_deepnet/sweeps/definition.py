@@ -20,7 +20,8 @@ Keys of the file:
 
 A factor's `set` is an option, a list of options, or a mapping of options to what the value is
 multiplied by. `schemes: TABLE` takes the residual schemes of a published table that are registered,
-`others: true` adds every other registered one. `tiny` stands for `values` in a rehearsal.
+`schemes: [NAME, ...]` those of a list, and `others: true` adds every other registered one. `tiny`
+stands for `values` in a rehearsal.
 """
 
 from __future__ import annotations
@@ -235,12 +236,20 @@ def _factor(name: str, content: dict[str, Any], place: str) -> Factor:
     )
 
 
-def _schemes(table: str, others: bool) -> list[str]:
-    """The registered schemes that a published table lists, in its order; then the others."""
-    from fairseq_deepnet.schemes import SCHEMES
+def _schemes(wanted: str | list[str], others: bool) -> list[str]:
+    """The registered schemes of a published table or a list, in its order; then the others.
 
-    published = paper.table(table)
-    listed = [name for name in published.rows if name in SCHEMES]
+    Raises ValueError for a listed name that is neither registered nor one of the paper's.
+    """
+    from fairseq_deepnet.schemes import SCHEMES, scheme_class
+
+    if isinstance(wanted, str):
+        names = list(paper.table(wanted).rows)
+    else:
+        names = wanted
+        for name in set(names) - set(paper.table("table1").rows):
+            scheme_class(name)
+    listed = [name for name in names if name in SCHEMES]
     return listed + [name for name in SCHEMES if others and name not in listed]
 
 
