@@ -1,5 +1,7 @@
 """Models and their named shapes, registered with fairseq on import."""
 
+from .deepnet_masked_lm import DeepNetMaskedLM
 from .deepnet_transformer import DeepNetTransformerModel
+from .deepnet_transformer_lm import DeepNetTransformerLM
 
-__all__ = ["DeepNetTransformerModel"]
+__all__ = ["DeepNetMaskedLM", "DeepNetTransformerLM", "DeepNetTransformerModel"]

@@ -12,7 +12,14 @@ from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
-from ..modules import ActivationCheckpointing, DecoderLayer, DecodingCache, run_layers
+from ..modules import (
+    ActivationCheckpointing,
+    CausalLayer,
+    DecoderLayer,
+    DecodingCache,
+    TransformerLayer,
+    run_layers,
+)
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
 from .encoder import EncoderOut
 from .options import build_layer
@@ -28,29 +35,38 @@ class DeepNetDecoder(TransformerDecoderBase):
         dictionary: of the target language.
         embed_tokens: target embeddings.
         scheme: how sublayers join and how weights start.
+        no_encoder_attn: there is no encoder to attend to: a language model.
     """
 
     def __init__(
-        self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Embedding, scheme: ResidualScheme
+        self,
+        cfg: Any,
+        dictionary: Dictionary,
+        embed_tokens: nn.Embedding,
+        scheme: ResidualScheme,
+        no_encoder_attn: bool = False,
     ) -> None:
         # Plain attributes, which the base class's constructor needs through build_decoder_layer.
         self.scheme = scheme
         self._next_layer = count()
-        super().__init__(cfg, dictionary, embed_tokens)
+        self.has_encoder_attn = not no_encoder_attn
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn)
         self.dropout_module.module_name = "TransformerDecoder"
         self.checkpointing = ActivationCheckpointing(
             cfg.checkpoint_activations, cfg.offload_activations
         )
         self.combination = scheme.build_combination(Side.DECODER, self.embed_dim)
+        self.output_transform = scheme.build_output_transform(Side.DECODER, self.embed_dim)
         has_norm = scheme.norm is NormPlacement.PRE and not cfg.no_decoder_final_norm
         self.layer_norm = LayerNorm(self.embed_dim) if has_norm else None
         # Training on given alignments needs them; else only what prints them asks.
         self.need_attn = bool(getattr(cfg, "load_alignments", False))
 
-    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> DecoderLayer:
+    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> TransformerLayer:
         """The next layer from the bottom."""
         place = Place(Side.DECODER, next(self._next_layer))
-        return build_layer(DecoderLayer, cfg, self.scheme, place)
+        kind: type[TransformerLayer] = CausalLayer if no_encoder_attn else DecoderLayer
+        return build_layer(kind, cfg, self.scheme, place)
 
     def forward(
         self,
@@ -98,14 +114,17 @@ class DeepNetDecoder(TransformerDecoderBase):
             alignment_heads: how many heads it averages, from the first; all where None.
             return_all_hiddens: fill "inner_states" with the states [T, B, C], the embedding first.
         """
-        if encoder_out is None:
-            raise ValueError("deepnet_transformer's decoder needs the encoder's output")
+        if (encoder_out is not None) != self.has_encoder_attn:
+            needs = "needs the encoder's output" if self.has_encoder_attn else "has no encoder"
+            raise ValueError(f"this decoder {needs}")
         if alignment_layer is None and self.need_attn:
             alignment_layer = self.num_layers - 1
         cache = None if incremental_state is None else cache_of(incremental_state, encoder_out)
         x = self.embed(prev_output_tokens, incremental_state)
         mask, causal = self.self_mask(prev_output_tokens, cache is not None, full_context_alignment)
-        source, source_mask = source_and_mask(encoder_out, cache)
+        source, source_mask = (
+            (None, None) if encoder_out is None else source_and_mask(encoder_out, cache)
+        )
         alignment: list[Tensor] = []
 
         def apply(layer: Any, h: Tensor) -> Tensor:
@@ -122,6 +141,8 @@ class DeepNetDecoder(TransformerDecoderBase):
             cache.advance()
         if self.layer_norm is not None:
             x = self.layer_norm(x)
+        if self.output_transform is not None:
+            x = self.output_transform(x)
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         return x, {
@@ -185,10 +206,10 @@ class DeepNetDecoder(TransformerDecoderBase):
         self.need_attn = bool(need_attn)
 
 
-def cache_of(incremental_state: dict[str, Any], encoder_out: EncoderOut) -> DecodingCache:
+def cache_of(incremental_state: dict[str, Any], encoder_out: EncoderOut | None) -> DecodingCache:
     """The cache in a generator's state, new at the first step."""
     if CACHE_KEY not in incremental_state:
-        hypotheses = encoder_out.get("hypotheses_per_sentence", [1])[0]
+        hypotheses = (encoder_out or {}).get("hypotheses_per_sentence", [1])[0]
         incremental_state[CACHE_KEY] = DecodingCache(hypotheses)
     cache: DecodingCache = incremental_state[CACHE_KEY]
     return cache

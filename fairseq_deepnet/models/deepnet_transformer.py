@@ -12,11 +12,18 @@ from fairseq.models.transformer import TransformerModel, base_architecture
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
+from ..schemes import Side
 from .decoder import DeepNetDecoder
 from .defaults import default, default_depth, default_shape
 from .encoder import DeepNetEncoder
 from .options import check_options
-from .scheme_options import add_scheme_arguments, default_scheme, record_scheme, scheme_of
+from .scheme_options import (
+    add_scheme_arguments,
+    default_scheme,
+    finish_model,
+    record_scheme,
+    scheme_of,
+)
 
 
 @register_model("deepnet_transformer")
@@ -39,8 +46,8 @@ class DeepNetTransformerModel(TransformerModel):
         deepnet_transformer(args)
         scheme = record_scheme(args)
         model: DeepNetTransformerModel = super().build_model(args, task)
-        if args.init == "scheme":
-            scheme.initialise_ends(model)
+        stacks = {Side.ENCODER: model.encoder, Side.DECODER: model.decoder}
+        finish_model(model, args, scheme, stacks)
         return model
 
     @classmethod

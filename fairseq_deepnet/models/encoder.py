@@ -41,6 +41,9 @@ class DeepNetEncoder(TransformerEncoderBase):
             cfg.checkpoint_activations, cfg.offload_activations
         )
         self.combination = scheme.build_combination(Side.ENCODER, embed_tokens.embedding_dim)
+        self.output_transform = scheme.build_output_transform(
+            Side.ENCODER, embed_tokens.embedding_dim
+        )
         self.layer_norm = (
             LayerNorm(embed_tokens.embedding_dim) if scheme.norm is NormPlacement.PRE else None
         )
@@ -73,6 +76,8 @@ class DeepNetEncoder(TransformerEncoderBase):
         )
         if self.layer_norm is not None:
             x = self.layer_norm(x)
+        if self.output_transform is not None:
+            x = self.output_transform(x)
         lengths = src_tokens.ne(self.padding_idx).sum(dim=1, dtype=torch.int32)
         return {
             "encoder_out": [x.transpose(0, 1)],

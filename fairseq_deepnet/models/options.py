@@ -1,6 +1,7 @@
 """The model's options: what is refused and why, and the layers they stand for."""
 
 from argparse import Namespace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import ConfigurationError
@@ -9,11 +10,34 @@ from ..schemes import NormPlacement, Place, ResidualScheme, Side, scheme_class
 
 Layer = TypeVar("Layer", bound=TransformerLayer)
 
+
+@dataclass(frozen=True)
+class ModelKind:
+    """What tells our models apart where they are otherwise the same.
+
+    Args:
+        arch: its base arch.
+        stock: fairseq's own arch of the same structure.
+        sides: the stacks it has.
+    """
+
+    arch: str
+    stock: str
+    sides: tuple[Side, ...]
+
+
+ENCODER_DECODER = ModelKind("deepnet_transformer", "transformer", (Side.ENCODER, Side.DECODER))
+DECODER_ONLY = ModelKind("deepnet_transformer_lm", "transformer_lm", (Side.DECODER,))
+ENCODER_ONLY = ModelKind("deepnet_masked_lm", "roberta", (Side.ENCODER,))
+
+
 # Stock options that our layers do not implement: attribute, option as typed, neutral values.
 UNSUPPORTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("quant_noise_pq", "--quant-noise-pq", (0,)),
     ("quant_noise_scalar", "--quant-noise-scalar", (0,)),
     ("adaptive_input", "--adaptive-input", (False, None)),
+    ("tie_adaptive_weights", "--tie-adaptive-weights", (False, None)),
+    ("character_embeddings", "--character-embeddings", (False, None)),
     ("cross_self_attention", "--cross-self-attention", (False, None)),
     ("no_cross_attention", "--no-cross-attention", (False, None)),
     ("base_layers", "--base-layers", (0,)),
@@ -25,26 +49,32 @@ UNSUPPORTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("scale_resids", "--scale-resids", (False, None)),
     ("encoder_xformers_att_config", "--encoder-xformers-att-config", (None, "")),
     ("decoder_xformers_att_config", "--decoder-xformers-att-config", (None, "")),
+    ("mha_reg_scale_factor", "--mha-reg-scale-factor", (0,)),
+    ("ffn_reg_scale_factor", "--ffn-reg-scale-factor", (0,)),
+    ("mha_heads_to_keep", "--mha-heads-to-keep", (-1,)),
+    ("ffn_blocks_to_remove", "--ffn-blocks-to-remove", (-1,)),
 )
 
 
-def check_options(args: Namespace) -> None:
+def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
     """Refuse what cannot be honoured; the ConfigurationError names the option and the remedy."""
     scheme = scheme_class(args.residual_scheme)
     for attribute, option, neutral in UNSUPPORTED:
         value = getattr(args, attribute, neutral[0])
         if value not in neutral:
             raise ConfigurationError(
-                f"{option} {value} is not supported by deepnet_transformer; leave it out,"
-                " or train fairseq's own --arch transformer"
+                f"{option} {value} is not supported by {kind.arch}; leave it out,"
+                f" or train fairseq's own --arch {kind.stock}"
             )
     if getattr(args, "ddp_backend", None) == "fully_sharded":
         raise ConfigurationError(
             "--ddp-backend fully_sharded (fairscale) is not supported; use --ddp-backend"
             " pytorch_ddp or legacy_ddp, with --checkpoint-activations to save memory"
         )
-    for side in Side:
+    scheme.check_variant(getattr(args, "scheme_variant", None))
+    for side in kind.sides:
         check_shape(args, side)
+        check_every_layer_runs(args, side, scheme)
         option = f"--{side.value}-normalize-before"
         if getattr(args, f"{side.value}_normalize_before", False) and (
             scheme.norm is not NormPlacement.PRE
@@ -65,6 +95,17 @@ def check_options(args: Namespace) -> None:
             f"--init stock contradicts --residual-scheme {scheme.name}, which is defined by its own"
             " initial weights; leave out --init, or choose --residual-scheme post-ln or pre-ln"
         )
+
+
+def check_every_layer_runs(args: Namespace, side: Side, scheme: type[ResidualScheme]) -> None:
+    """Refuse to leave layers out under a scheme that counts on each of them."""
+    for option in (f"{side.value}-layerdrop", f"{side.value}-layers-to-keep"):
+        value = getattr(args, option.replace("-", "_"), None)
+        if value and not scheme.layer_drop:
+            raise ConfigurationError(
+                f"--{option} {value} contradicts --residual-scheme {scheme.name}, which counts on"
+                f" every layer; leave out --{option}"
+            )
 
 
 def check_shape(args: Namespace, side: Side) -> None:

@@ -4,6 +4,8 @@ import logging
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
+from torch import nn
+
 from ..errors import ConfigurationError
 from ..schemes import DEFAULT_SCHEME, SCHEMES, Depths, ResidualScheme, Side, scheme_class
 from .defaults import BOTH, default
@@ -19,10 +21,22 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
         metavar="NAME",
         help=f"how a sublayer joins the residual stream, default {DEFAULT_SCHEME} ({schemes})",
     )
+    variants = "; ".join(
+        f"{name}: {', '.join(scheme.variants)}"
+        for name, scheme in SCHEMES.items()
+        if scheme.variants
+    )
+    parser.add_argument(
+        "--scheme-variant",
+        metavar="NAME",
+        help="which reading of the scheme's recipe, where a paper and its code differ or leave a"
+        f" choice; the first is the default ({variants})",
+    )
+    stock = ", ".join(name for name, scheme in SCHEMES.items() if scheme.stock_initialisation)
     parser.add_argument(
         "--init",
         metavar="{scheme,stock}",
-        help="initial weights: the scheme's (default) or, for post-ln and pre-ln, fairseq's",
+        help=f"initial weights: the scheme's (default) or fairseq's (for {stock})",
     )
 
 
@@ -45,9 +59,26 @@ def record_scheme(args: Namespace, sides: tuple[Side, ...] = BOTH) -> ResidualSc
         "scheme": scheme.name,
         "depths": [scheme.depths.encoder, scheme.depths.decoder],
         "alphas": {side.value: alpha for side, alpha in scheme.alphas.items()},
+        "variant": scheme.variant,
     }
     logger.info("residual scheme: %s, init: %s", scheme, args.init)
     return scheme
+
+
+def finish_model(
+    model: nn.Module, args: Namespace, scheme: ResidualScheme, stacks: dict[Side, nn.Module]
+) -> None:
+    """What a scheme does to a model that is built: ends of its stacks, hooks.
+
+    Args:
+        model: the whole of it.
+        args: its arguments.
+        scheme: its scheme.
+        stacks: fairseq's encoder and decoder, as far as there are such.
+    """
+    if args.init == "scheme":
+        scheme.initialise_ends(stacks)
+    scheme.prepare(model)
 
 
 def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
@@ -58,14 +89,16 @@ def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
         sides: the stacks that this kind of model has.
     """
     chosen = scheme_class(args.residual_scheme)
+    variant = getattr(args, "scheme_variant", None)
     record = getattr(args, "residual_record", None)
     if record is None:
         layers = {side: getattr(args, f"{side.value}_layers") for side in sides}
-        return chosen(Depths(layers.get(Side.ENCODER, 0), layers.get(Side.DECODER, 0)))
+        depths = Depths(layers.get(Side.ENCODER, 0), layers.get(Side.DECODER, 0))
+        return chosen(depths, variant=variant)
     if record["scheme"] != chosen.name:
         raise ConfigurationError(
             f"--residual-scheme {chosen.name} contradicts the checkpoint, which was trained with"
             f" {record['scheme']}; leave it out of the overrides"
         )
     alphas = {Side(side): alpha for side, alpha in record["alphas"].items()}
-    return chosen(Depths(*record["depths"]), alphas)
+    return chosen(Depths(*record["depths"]), alphas, record.get("variant", variant))

@@ -2,11 +2,12 @@
 
 from .attention import MultiheadAttention
 from .decoding_cache import DecodingCache
-from .layers import DecoderLayer, EncoderLayer, LayerShape, TransformerLayer
+from .layers import CausalLayer, DecoderLayer, EncoderLayer, LayerShape, TransformerLayer
 from .stack import ActivationCheckpointing, run_layers
 
 __all__ = [
     "ActivationCheckpointing",
+    "CausalLayer",
     "DecoderLayer",
     "DecodingCache",
     "EncoderLayer",

@@ -43,14 +43,14 @@ class TransformerLayer(nn.Module):
     """What both kinds of layer share: a feed-forward branch, residuals, and initial weights."""
 
     sublayers: tuple[Sublayer, ...]
+    stock_name: str  # --retain-dropout-modules knows our layers by fairseq's names
     self_attn: MultiheadAttention
     self_attn_layer_norm: nn.Module | None
 
     def __init__(self, shape: LayerShape, scheme: ResidualScheme, place: Place) -> None:
         super().__init__()
         self.place = place
-        # --retain-dropout-modules knows our layers by fairseq's names.
-        name = f"Transformer{type(self).__name__}"
+        name = self.stock_name
         self.dropout_module = FairseqDropout(shape.dropout, module_name=name)
         self.activation_dropout_module = FairseqDropout(shape.activation_dropout, module_name=name)
         self.activation_fn = utils.get_activation_fn(shape.activation)
@@ -133,6 +133,7 @@ class EncoderLayer(TransformerLayer):
     """Self-attention, then feed-forward."""
 
     sublayers = (Sublayer.SELF_ATTN, Sublayer.FFN)
+    stock_name = "TransformerEncoderLayer"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """x: [B, S, C]; mask: [B, 1, 1, S], True = may be attended to; gives [B, S, C]."""
@@ -143,6 +144,7 @@ class DecoderLayer(TransformerLayer):
     """Self-attention, cross-attention, then feed-forward."""
 
     sublayers = (Sublayer.SELF_ATTN, Sublayer.ENCODER_ATTN, Sublayer.FFN)
+    stock_name = "TransformerDecoderLayer"
     encoder_attn: MultiheadAttention
     encoder_attn_layer_norm: nn.Module | None
 
@@ -197,3 +199,23 @@ class DecoderLayer(TransformerLayer):
             per_row = weights.view(key.size(0), heads, -1, h.size(1), columns).transpose(1, 2)
             weights = per_row.reshape(h.size(0), heads, h.size(1), columns)
         return residual.leave(x, branch, norm, self.dropout_module), weights
+
+
+class CausalLayer(TransformerLayer):
+    """The decoder's layer where there is no encoder: self-attention, then feed-forward."""
+
+    sublayers = (Sublayer.SELF_ATTN, Sublayer.FFN)
+    stock_name = "TransformerDecoderLayer"
+
+    def forward(
+        self,
+        x: Tensor,
+        source: None = None,
+        self_mask: Tensor | None = None,
+        source_mask: None = None,
+        causal: bool = False,
+        cache: DecodingCache | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, None]:
+        """One layer, called as `DecoderLayer` is; there is no source and there are no weights."""
+        return self.feed_forward(self.self_attention(x, self_mask, causal, cache)), None

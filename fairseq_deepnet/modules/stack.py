@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
+from ..schemes import Combination
+
 
 @dataclass(frozen=True)
 class ActivationCheckpointing:
@@ -43,7 +45,7 @@ def run_layers(
     layers: Iterable[nn.Module],
     x: Tensor,
     apply: Callable[[nn.Module, Tensor], Tensor],
-    combination: nn.Module | None = None,
+    combination: Combination | None = None,
     keep_states: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
     """Send x through the layers from the bottom to the top.
@@ -52,19 +54,22 @@ def run_layers(
         layers: the layers in order; LayerDrop leaves some out by how it iterates.
         x: [B, T, C].
         apply: runs one layer on its input.
-        combination: maps the list of all outputs so far, x first, to the next layer's input.
+        combination: makes the next layer's input from all outputs so far, x first.
         keep_states: collect x and every layer's output.
 
     Returns:
         the top's output [B, T, C], and the states, bottom first (empty unless asked for).
     """
-    outputs = [x]
+    states = [x] if keep_states else []
+    kept = []
     if combination is not None:
-        x = combination(outputs)
-    for layer in layers:
+        kept.append(combination.keep(x, 0))
+        x = combination(kept)
+    for number, layer in enumerate(layers, start=1):
         x = apply(layer, x)
-        if combination is not None or keep_states:
-            outputs.append(x)
+        if keep_states:
+            states.append(x)
         if combination is not None:
-            x = combination(outputs)
-    return x, outputs if keep_states else []
+            kept.append(combination.keep(x, number))
+            x = combination(kept)
+    return x, states

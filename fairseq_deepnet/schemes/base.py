@@ -6,19 +6,24 @@ A scheme answers five questions; the layers ask nothing else (they hold no `if s
 2. How does a branch join the residual? `build_residuals`: one module a sublayer, built a layer at
    a time, so that the sublayers of a layer may share a parameter.
 3. What else does a sublayer carry? `build_head_transform`, `build_ffn_transforms`, `bias`.
-4. Is a layer's input more than the output of the layer below? `build_combination`.
-5. How does every weight start? `gain` and `initialise`; `initialise_ends` outside the layers.
+4. Is a layer's input more than the output of the layer below? `build_combination`. What follows
+   the stack? `build_output_transform`.
+5. How does every weight start? `gain` and `draw`; `initialise_ends` outside the layers; `prepare`
+   for what only a batch can tell.
 
-docs/schemes.md walks through each published method in these terms.
+Where a paper and its authors' code differ, `variants` names both. docs/schemes.md walks through
+each published method in these terms.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
-from .residual import PostNormResidual, PreNormResidual, Residual
+from ..errors import ConfigurationError
+from .residual import Combination, PostNormResidual, PreNormResidual, Residual
 
 
 class Side(StrEnum):
@@ -74,6 +79,16 @@ class Depths:
     def of(self, side: Side) -> int:
         return self.encoder if side is Side.ENCODER else self.decoder
 
+    def sublayers(self, side: Side) -> int:
+        """Residual branches on this side: 2N; 3M in a decoder that has an encoder, else 2M."""
+        crossed = side is Side.DECODER and self.encoder > 0
+        return self.of(side) * (3 if crossed else 2)
+
+    @property
+    def all_sublayers(self) -> int:
+        """Residual branches of the whole model: 2N + 3M with both sides."""
+        return sum(self.sublayers(side) for side in Side)
+
 
 @dataclass(frozen=True)
 class Place:
@@ -90,22 +105,52 @@ class ResidualScheme:
         depths: the depths that the model is trained with.
         alphas: the residual weight of each side, where a checkpoint recorded it; `default_alpha`
             where not.
+        variant: which reading of the recipe; the first of `variants` where None.
+
+    Raises:
+        ConfigurationError: for a variant that the scheme does not have.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     norm: ClassVar[NormPlacement]
+    variants: ClassVar[Mapping[str, str]] = {}  # name -> what it means
     bias: ClassVar[bool] = True  # do linear maps have biases (Fixup's do not)
+    layer_drop: ClassVar[bool] = True  # may layers be left out, while training or when loading
     stock_initialisation: ClassVar[bool] = False  # may `--init stock` replace the scheme's own
+    # How a weight is drawn, given its gain.
+    draw: ClassVar[Callable[..., Tensor]] = staticmethod(nn.init.xavier_normal_)
 
-    def __init__(self, depths: Depths, alphas: dict[Side, float] | None = None) -> None:
+    def __init__(
+        self,
+        depths: Depths,
+        alphas: Mapping[Side, float] | None = None,
+        variant: str | None = None,
+    ) -> None:
         self.depths = depths
-        present = [side for side in Side if depths.of(side) and self.norm is NormPlacement.POST]
-        self.alphas = {side: (alphas or {}).get(side, self.default_alpha(side)) for side in present}
+        self.variant = self.check_variant(variant)
+        self.alphas: dict[Side, float] = {}
+        for side in Side:
+            alpha = (alphas or {}).get(side, self.default_alpha(side)) if depths.of(side) else None
+            if alpha is not None:
+                self.alphas[side] = alpha
 
-    def default_alpha(self, side: Side) -> float:
-        """Constant that multiplies the residual on this side, where LayerNorm follows the sum."""
-        return 1.0
+    @classmethod
+    def check_variant(cls, variant: str | None) -> str | None:
+        """The variant, or the default one; None for a scheme that has none."""
+        if variant is None:
+            return next(iter(cls.variants), None)
+        if variant not in cls.variants:
+            known = f"choose one of {', '.join(cls.variants)}" if cls.variants else "leave it out"
+            raise ConfigurationError(
+                f"--scheme-variant {variant}: --residual-scheme {cls.name} has no such variant;"
+                f" {known}"
+            )
+        return variant
+
+    def default_alpha(self, side: Side) -> float | None:
+        """Constant that multiplies the residual before its LayerNorm; None where there is none."""
+        return 1.0 if self.norm is NormPlacement.POST else None
 
     # How a branch joins, and what it carries
 
@@ -130,30 +175,38 @@ class ResidualScheme:
         """What acts on the FFN's hidden [B, T, F] before the activation, and before fc2."""
         return None, None
 
-    def build_combination(self, side: Side, embed_dim: int) -> nn.Module | None:
-        """What maps the list of all layers' outputs to the next layer's input (as in DLCL)."""
+    def build_combination(self, side: Side, embed_dim: int) -> Combination | None:
+        """What maps all layers' outputs so far to the next layer's input (as in DLCL)."""
+        return None
+
+    def build_output_transform(self, side: Side, embed_dim: int) -> nn.Module | None:
+        """What acts on the stack's output [B, T, C] (as in R-Fixup); Pre-LN's norm is not it."""
         return None
 
     # How weights start
 
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
-        """Factor on the Xavier standard deviation sqrt(2 / (fan_in + fan_out)) of a weight."""
+        """A weight's standard deviation over Xavier's, sqrt(2 / (fan_in + fan_out))."""
         return 1.0
 
     def initialise(self, place: Place, sublayer: Sublayer, role: Role, linear: nn.Linear) -> None:
         """Draw a linear map's weight afresh and set its bias to zero."""
-        nn.init.xavier_normal_(linear.weight, gain=self.gain(place, sublayer, role))
+        self.draw(linear.weight, gain=self.gain(place, sublayer, role))
         if linear.bias is not None:
             nn.init.zeros_(linear.bias)
 
-    def initialise_ends(self, model: nn.Module) -> None:
+    def initialise_ends(self, stacks: Mapping[Side, nn.Module]) -> None:
         """Change what lies outside the layers: embeddings, vocabulary projection.
 
-        Called once, on the whole model, whose embeddings may be shared. DeepNorm leaves them as
-        fairseq makes them; T-Fixup and R-Fixup do not.
+        Called once, with fairseq's encoder and decoder (`embed_tokens`, `output_projection`), whose
+        tables may be one. DeepNorm leaves them as fairseq makes them; T-Fixup and R-Fixup do not.
         """
+
+    def prepare(self, model: nn.Module) -> None:
+        """Arrange for what needs a batch, such as Admin's profiling; called on the built model."""
 
     def __repr__(self) -> str:
         parts = [f"{self.depths.encoder}L-{self.depths.decoder}L"]
+        parts += [f"variant {self.variant}"] if self.variant else []
         parts += [f"{side.value} alpha {alpha:.4g}" for side, alpha in self.alphas.items()]
         return f"{self.name}({', '.join(parts)})"

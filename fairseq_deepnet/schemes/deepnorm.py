@@ -1,5 +1,6 @@
 """DeepNorm: LN(alpha x + G(x)), initial weights scaled by beta (arXiv 2203.00555, "the paper")."""
 
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 from .base import VALUE_PATH, Depths, NormPlacement, Place, ResidualScheme, Role, Side, Sublayer
@@ -40,9 +41,14 @@ class DeepNorm(ResidualScheme):
     summary: ClassVar[str] = "LN(alpha x + G(x)), value path scaled by beta"
     norm: ClassVar[NormPlacement] = NormPlacement.POST
 
-    def __init__(self, depths: Depths, alphas: dict[Side, float] | None = None) -> None:
+    def __init__(
+        self,
+        depths: Depths,
+        alphas: Mapping[Side, float] | None = None,
+        variant: str | None = None,
+    ) -> None:
         self.gains = gains(depths.encoder, depths.decoder)
-        super().__init__(depths, alphas)
+        super().__init__(depths, alphas, variant)
 
     def default_alpha(self, side: Side) -> float:
         return self.gains[side].alpha

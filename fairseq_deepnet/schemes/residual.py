@@ -16,6 +16,10 @@ Map = Callable[[Tensor], Tensor]
 class Residual(nn.Module):
     """x + dropout(G(x)): no LayerNorm; the base of the others."""
 
+    def learned(self) -> dict[str, Tensor]:
+        """What training changes of the residual itself, by name: shown in logs as its mean."""
+        return {}
+
     def enter(self, x: Tensor, norm: Map | None) -> Tensor:
         """Input of the branch, [B, T, C] -> [B, T, C]."""
         return x
@@ -46,3 +50,52 @@ class PostNormResidual(Residual):
 
     def extra_repr(self) -> str:
         return f"alpha={self.alpha:.6g}"
+
+
+class WeightedPostNormResidual(Residual):
+    """LN(w * x + G(x)); w [C] is learned and starts at `start` in every channel."""
+
+    def __init__(self, embed_dim: int, start: float) -> None:
+        super().__init__()
+        self.start = start
+        self.weight = nn.Parameter(torch.full((embed_dim,), start))
+
+    def leave(self, x: Tensor, branch: Tensor, norm: Map | None, dropout: Map) -> Tensor:
+        assert norm is not None
+        return norm(torch.addcmul(dropout(branch), x, self.weight))
+
+    def learned(self) -> dict[str, Tensor]:
+        return {"residual_weight": self.weight}
+
+    def extra_repr(self) -> str:
+        return f"start={self.start:.6g}"
+
+
+class WeightedBranchResidual(Residual):
+    """x + w dropout(G(x)); w [1] is learned, perhaps with other sublayers'; no LayerNorm."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def leave(self, x: Tensor, branch: Tensor, norm: Map | None, dropout: Map) -> Tensor:
+        return torch.addcmul(x, dropout(branch), self.weight)
+
+    def learned(self) -> dict[str, Tensor]:
+        return {"branch_weight": self.weight}
+
+
+class Combination(nn.Module):
+    """What a layer reads instead of the output of the layer below: a function of all outputs."""
+
+    def keep(self, output: Tensor, layer: int) -> Tensor:
+        """What is kept of an output [B, T, C]; `layer` counts from 0, the embeddings."""
+        return output
+
+    def forward(self, kept: list[Tensor]) -> Tensor:
+        """The next layer's input [B, T, C] from what is kept of all outputs so far."""
+        raise NotImplementedError
+
+    def learned(self) -> dict[str, Tensor]:
+        """What training changes of it, by name: shown in logs as its mean."""
+        return {}

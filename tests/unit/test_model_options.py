@@ -111,7 +111,10 @@ def test_pruning_layers_keeps_the_alpha_of_the_trained_depth(model_builder: Buil
     whole = model_builder(encoder_layers=6, decoder_layers=4)
     record = whole.args.residual_record
     alphas = dict(zip(("encoder", "decoder"), trained, strict=True))
-    assert record == {"scheme": "deepnorm", "depths": [6, 4], "alphas": alphas}
+    assert record == {
+        **{"scheme": "deepnorm", "depths": [6, 4], "alphas": alphas},
+        "variant": None,
+    }
     recorded = {"residual_record": record}
     kept = {"encoder_layers": 6, "decoder_layers": 4, "encoder_layers_to_keep": "0,3"}
     for options in (kept, kept | recorded, recorded | {"encoder_layers": 2, "decoder_layers": 4}):

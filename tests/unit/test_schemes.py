@@ -1,6 +1,7 @@
 """The schemes' arithmetic against the paper's formulas, and the contract for later schemes."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.modules import DecoderLayer, EncoderLayer, LayerShape
 from fairseq_deepnet.schemes import (
     SCHEMES,
+    Combination,
     DeepNorm,
     Depths,
     NormPlacement,
@@ -146,7 +148,7 @@ class HeadScale(nn.Module):
         return x * self.scale[:, None, None]
 
 
-class Mean(nn.Module):
+class Mean(Combination):
     """The mean of all outputs so far, with one learned factor: a small DLCL."""
 
     def __init__(self) -> None:
@@ -154,9 +156,9 @@ class Mean(nn.Module):
         self.factor = nn.Parameter(torch.ones(()))
         self.seen: list[int] = []
 
-    def forward(self, outputs: list[Tensor]) -> Tensor:
-        self.seen.append(len(outputs))
-        return self.factor * torch.stack(outputs).mean(dim=0)
+    def forward(self, kept: list[Tensor]) -> Tensor:
+        self.seen.append(len(kept))
+        return self.factor * torch.stack(kept).mean(dim=0)
 
 
 class EverythingScheme(ResidualScheme):
@@ -179,15 +181,15 @@ class EverythingScheme(ResidualScheme):
     def build_ffn_transforms(self, place: Place, ffn_dim: int) -> tuple[nn.Module, nn.Module]:
         return Shift(), nn.LayerNorm(ffn_dim)
 
-    def build_combination(self, side: Side, embed_dim: int) -> nn.Module:
+    def build_combination(self, side: Side, embed_dim: int) -> Combination:
         return Mean()
 
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
         return 0.0 if role is Role.FC2 else 1.0
 
-    def initialise_ends(self, model: Any) -> None:
+    def initialise_ends(self, stacks: Mapping[Side, Any]) -> None:
         with torch.no_grad():
-            model.encoder.embed_tokens.weight.mul_(0.5)
+            stacks[Side.ENCODER].embed_tokens.weight.mul_(0.5)
 
 
 def test_the_contract_carries_branch_scales_shifts_head_scales_and_missing_biases() -> None:
@@ -203,7 +205,7 @@ def test_the_contract_carries_branch_scales_shifts_head_scales_and_missing_biase
     x, source = torch.randn(2, 3, 8), torch.randn(2, 4, 8)
     with torch.no_grad():
         assert torch.equal(layer(x, source)[0], x)  # ReZero is the identity at the start
-        layer.residuals["self_attn"].scale.fill_(1.0)
+        layer.residual(Sublayer.SELF_ATTN).scale.data.fill_(1.0)
         assert not torch.equal(layer(x, source)[0], x)
 
 

@@ -1,0 +1,112 @@
+"""`--arch deepnet_transformer_lm`: the decoder alone, for fairseq's language_modeling task.
+
+Each shape derives from a parent and says only what differs.
+"""
+
+import dataclasses
+from argparse import ArgumentParser, Namespace
+
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import TransformerConfig
+from fairseq.models.transformer_lm import (
+    DEFAULT_MAX_TARGET_POSITIONS,
+    TransformerLanguageModel,
+    TransformerLanguageModelConfig,
+)
+from fairseq.tasks import FairseqTask
+
+from ..schemes import Side
+from .decoder import DeepNetDecoder
+from .defaults import default, default_depth, default_shape
+from .options import DECODER_ONLY, check_options
+from .scheme_options import add_scheme_arguments, default_scheme, finish_model, record_scheme
+
+
+@register_model("deepnet_transformer_lm")
+class DeepNetTransformerLM(TransformerLanguageModel):
+    """fairseq's Transformer language model with the residuals and initial weights of a scheme.
+
+    It inherits from `TransformerLanguageModel` for its options, embeddings, interface to
+    fairseq-eval-lm and names of parameters: with `--residual-scheme post-ln` (or `pre-ln`) the
+    checkpoints of `--arch transformer_lm` without adaptive input load. build_model is our own:
+    fairseq's names its decoder's class.
+
+    Args:
+        args: the model's arguments; they go into every checkpoint.
+        decoder: a `DeepNetDecoder` without cross-attention.
+    """
+
+    def __init__(self, args: Namespace, decoder: DeepNetDecoder) -> None:
+        super().__init__(decoder)
+        self.args = args
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """fairseq's options of a Transformer language model, and ours."""
+        gen_parser_from_dataclass(parser, TransformerLanguageModelConfig(), delete_default=True)
+        add_scheme_arguments(parser)
+
+    @classmethod
+    def build_model(cls, args: Namespace, task: FairseqTask) -> "DeepNetTransformerLM":
+        """Fix the scheme for good, and build.
+
+        Raises:
+            ConfigurationError: for options that contradict each other or cannot be honoured.
+        """
+        deepnet_transformer_lm(args)
+        scheme = record_scheme(args, DECODER_ONLY.sides)
+        longest = getattr(args, "tokens_per_sample", DEFAULT_MAX_TARGET_POSITIONS)
+        default(args, max_target_positions=longest)
+        cfg = TransformerConfig.from_namespace(args)
+        if args.decoder_layers_to_keep:
+            cfg.decoder.layers = len(args.decoder_layers_to_keep.split(","))
+        embeddings = cls.build_embedding(args, task.source_dictionary, args.decoder_input_dim)
+        decoder = DeepNetDecoder(
+            cfg, task.target_dictionary, embeddings, scheme, no_encoder_attn=True
+        )
+        model = cls(args, decoder)
+        finish_model(model, args, scheme, {Side.DECODER: decoder})
+        return model
+
+
+@register_model_architecture("deepnet_transformer_lm", "deepnet_transformer_lm")
+def deepnet_transformer_lm(args: Namespace) -> None:
+    """512/2048/8, 6L: the base shape of fairseq's transformer_lm.
+
+    fairseq's base_lm_architecture is not called: it makes every model Pre-LN.
+    """
+    default_scheme(args)
+    default_shape(args, 512, 2048, 8, DECODER_ONLY.sides)
+    default_depth(args, 6, DECODER_ONLY.sides)
+    width = args.decoder_embed_dim
+    default(args, decoder_input_dim=width, decoder_output_dim=width)
+    for option in dataclasses.fields(TransformerLanguageModelConfig):
+        # What is "${task...}" is an option of the task's, and comes from there.
+        if not str(option.default).startswith("${"):
+            default(args, **{option.name: option.default})
+    check_options(args, DECODER_ONLY)
+
+
+@register_model_architecture("deepnet_transformer_lm", "deepnet_transformer_lm_tiny")
+def deepnet_transformer_lm_tiny(args: Namespace) -> None:
+    """64/128/2: the tiny shape of deepnet_transformer_tiny."""
+    default_shape(args, 64, 128, 2, DECODER_ONLY.sides)
+    deepnet_transformer_lm(args)
+
+
+@register_model_architecture("deepnet_transformer_lm", "deepnet_transformer_lm_big")
+def deepnet_transformer_lm_big(args: Namespace) -> None:
+    """1024/4096/16, 12L: the shape of fairseq's transformer_lm_big."""
+    default_shape(args, 1024, 4096, 16, DECODER_ONLY.sides)
+    default_depth(args, 12, DECODER_ONLY.sides)
+    deepnet_transformer_lm(args)
+
+
+@register_model_architecture("deepnet_transformer_lm", "deepnet_transformer_lm_gpt")
+def deepnet_transformer_lm_gpt(args: Namespace) -> None:
+    """768/3072/12, 12L, GELU, attention dropout 0.1: the shape of fairseq's transformer_lm_gpt."""
+    default_shape(args, 768, 3072, 12, DECODER_ONLY.sides)
+    default_depth(args, 12, DECODER_ONLY.sides)
+    default(args, attention_dropout=0.1, activation_fn="gelu")
+    deepnet_transformer_lm(args)

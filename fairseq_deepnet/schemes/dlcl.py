@@ -1,0 +1,57 @@
+"""DLCL: every layer reads a learned combination of all layers below (Wang et al., ACL 2019)."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .base import NormPlacement, ResidualScheme, Side
+from .residual import Combination
+
+
+class LinearCombination(Combination):
+    """x_{l+1} = sum over k <= l of W[l, k] LN_k(y_k); y_0 is the embedding, without LN.
+
+    Args:
+        layers: of the stack.
+        embed_dim: C.
+    """
+
+    def __init__(self, layers: int, embed_dim: int) -> None:
+        super().__init__()
+        rows = torch.ones(layers + 1, layers + 1).tril()
+        self.weight = nn.Parameter(rows / rows.sum(dim=1, keepdim=True))  # a row is an average
+        self.norms = nn.ModuleList(nn.LayerNorm(embed_dim) for _ in range(layers))
+
+    def keep(self, output: Tensor, layer: int) -> Tensor:
+        kept: Tensor = self.norms[layer - 1](output) if layer else output
+        return kept
+
+    def forward(self, kept: list[Tensor]) -> Tensor:
+        weights = self.weight[len(kept) - 1].unbind()
+        # One addition at a time: a stack of all outputs would be held for backward in every layer.
+        x = kept[0] * weights[0]
+        for output, weight in zip(kept[1:], weights[1:], strict=False):
+            x = torch.addcmul(x, output, weight)
+        return x
+
+    def learned(self) -> dict[str, Tensor]:
+        return {"combination_newest": self.weight.diagonal()}
+
+
+class DLCL(ResidualScheme):
+    """Pre-LN layers, each fed by a learned sum of all normalised outputs so far.
+
+    The pre-norm form, which DeepNet's table compares, with the authors' defaults: one number a pair
+    of layers, rows starting as averages, no softmax, no window; encoder and decoder apart. The
+    stack's output is one more combination, then the final LayerNorm.
+    """
+
+    name: ClassVar[str] = "dlcl"
+    summary: ClassVar[str] = "Pre-LN, a layer reads a learned sum of all outputs below it"
+    norm: ClassVar[NormPlacement] = NormPlacement.PRE
+    layer_drop: ClassVar[bool] = False
+    stock_initialisation: ClassVar[bool] = True
+
+    def build_combination(self, side: Side, embed_dim: int) -> LinearCombination:
+        return LinearCombination(self.depths.of(side), embed_dim)

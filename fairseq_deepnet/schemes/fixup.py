@@ -1,0 +1,143 @@
+"""Two ways without LayerNorm: Fixup's recipe (ICLR 2019) and T-Fixup (ICML 2020)."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .base import VALUE_PATH, NormPlacement, Place, ResidualScheme, Role, Side, Sublayer
+from .residual import Map, Residual, WeightedBranchResidual
+
+
+class Shift(nn.Module):
+    """x + b with one learned number b, 0 at the start; the shape of x does not matter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.shift
+
+
+class Scale(nn.Module):
+    """w x with one learned number w, 1 at the start; the shape of x does not matter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+class FixupResidual(WeightedBranchResidual):
+    """x + w dropout(G(x + b)) with learned numbers w = 1 and b = 0 at the start."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Parameter(torch.ones(1)))
+        self.before = Shift()
+
+    def enter(self, x: Tensor, norm: Map | None) -> Tensor:
+        shifted: Tensor = self.before(x)
+        return shifted
+
+
+class RFixup(ResidualScheme):
+    """Fixup (Zhang, Dauphin and Ma, ICLR 2019), called R-Fixup in the DeepNet paper.
+
+    L counts the residual branches of the whole model, 2N + 3M. The last map of a branch (out_proj,
+    fc2) starts at 0, the others Xavier-uniform times L^(-1 / (2m - 2)) for the m maps in a branch:
+    L^(-1/6) for q, k and v, L^(-1/2) for fc1. No map has a bias; numbers that are added stand
+    before each branch and around the activation, one that multiplies at each branch's end; after
+    the encoder a shift and a scale, after the decoder a shift. The vocabulary projection starts at
+    0 where it is not the embeddings' table (theirs is not; ours, if it is, stays as it is).
+
+    q, k and v are one matrix of 3d x d in the authors' code, so that Xavier's fan makes them
+    smaller by sqrt(2): kept. Their cross-attention is built without L and takes a default of 12
+    instead: an oversight, which the variant `code` repeats.
+    """
+
+    name: ClassVar[str] = "r-fixup"
+    summary: ClassVar[str] = "x + w G(x + b), no LayerNorm, branches 0 at the start"
+    norm: ClassVar[NormPlacement] = NormPlacement.NONE
+    bias: ClassVar[bool] = False
+    variants: ClassVar[Mapping[str, str]] = {
+        "rule": "L^(-1/6) in the cross-attention too",
+        "code": "12^(-1/6) in the cross-attention",
+    }
+    draw = staticmethod(nn.init.xavier_uniform_)
+
+    def build_residuals(
+        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
+    ) -> dict[Sublayer, Residual]:
+        return {sublayer: FixupResidual() for sublayer in sublayers}
+
+    def build_ffn_transforms(self, place: Place, ffn_dim: int) -> tuple[nn.Module, nn.Module]:
+        return Shift(), Shift()
+
+    def build_output_transform(self, side: Side, embed_dim: int) -> nn.Module:
+        return nn.Sequential(Shift(), Scale()) if side is Side.ENCODER else Shift()
+
+    def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
+        if role in (Role.OUT_PROJ, Role.FC2):
+            return 0.0
+        branches = float(self.depths.all_sublayers)
+        if role is Role.FC1:
+            return branches ** (-1 / 2)
+        if self.variant == "code" and sublayer is Sublayer.ENCODER_ATTN:
+            branches = 12.0
+        return branches ** (-1 / 6) / 2**0.5
+
+    def initialise_ends(self, stacks: Mapping[Side, nn.Module]) -> None:
+        tables = {id(table.weight) for _, table in embedding_tables(stacks)}
+        for stack in stacks.values():
+            projection = getattr(stack, "output_projection", None)
+            if projection is not None and id(projection.weight) not in tables:
+                nn.init.zeros_(projection.weight)
+
+
+class TFixup(ResidualScheme):
+    """T-Fixup (Huang et al., ICML 2020): x + G(x), weights and embeddings scaled at the start.
+
+    Xavier-uniform everywhere in the layers; v_proj, out_proj, fc1 and fc2 times 0.67 N^(-1/4) in
+    the encoder and (9M)^(-1/4) in the decoder; embeddings times (9N)^(-1/4), the decoder's own
+    table, where it has one, times (9M)^(-1/4). So the paper, which writes N for both depths. The
+    variant `code` leaves q and k smaller by sqrt(2), as fairseq starts them and as the authors'
+    code keeps them. The vocabulary projection is not scaled unless it is an embedding table.
+    Their runs had no warm-up; DeepNet's comparison gave every method one.
+    """
+
+    name: ClassVar[str] = "t-fixup"
+    summary: ClassVar[str] = "x + G(x), no LayerNorm, value path and embeddings scaled"
+    norm: ClassVar[NormPlacement] = NormPlacement.NONE
+    variants: ClassVar[Mapping[str, str]] = {
+        "paper": "q and k with Xavier's gain 1",
+        "code": "q and k with fairseq's gain 1 / sqrt(2)",
+    }
+    draw = staticmethod(nn.init.xavier_uniform_)
+
+    def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
+        if role not in VALUE_PATH:
+            return 1.0 if self.variant == "paper" else 2**-0.5
+        depth = float(self.depths.of(place.side))
+        return 0.67 * depth ** (-1 / 4) if place.side is Side.ENCODER else (9 * depth) ** (-1 / 4)
+
+    def embedding_gain(self, side: Side) -> float:
+        """Factor on fairseq's N(0, 1 / C) of a side's embeddings."""
+        return float((9 * self.depths.of(side)) ** (-1 / 4))
+
+    def initialise_ends(self, stacks: Mapping[Side, nn.Module]) -> None:
+        with torch.no_grad():
+            for side, table in embedding_tables(stacks):
+                table.weight.mul_(self.embedding_gain(side))
+
+
+def embedding_tables(stacks: Mapping[Side, Any]) -> Iterator[tuple[Side, nn.Embedding]]:
+    """Every embedding table once, with the first side that reads it."""
+    seen = set()
+    for side, stack in stacks.items():
+        if id(stack.embed_tokens.weight) not in seen:
+            seen.add(id(stack.embed_tokens.weight))
+            yield side, stack.embed_tokens

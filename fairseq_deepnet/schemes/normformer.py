@@ -1,0 +1,82 @@
+"""NormFormer: Pre-LN with three more normalisations in a layer (Shleifer et al., 2021)."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .base import NormPlacement, Place, ResidualScheme, Sublayer
+from .residual import Map, PreNormResidual, Residual
+
+
+class HeadScale(nn.Module):
+    """One learned factor a head, 1 at the start, on heads [B, H, T, D] before out_proj."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(heads))
+
+    def forward(self, heads: Tensor) -> Tensor:
+        return heads * self.scale[:, None, None]
+
+
+class NormalisedBranchResidual(PreNormResidual):
+    """x + LN(G(LN(x)))."""
+
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        self.branch_norm = nn.LayerNorm(embed_dim)
+
+    def leave(self, x: Tensor, branch: Tensor, norm: Map | None, dropout: Map) -> Tensor:
+        return x + dropout(self.branch_norm(branch))
+
+
+class ScaledPreNormResidual(PreNormResidual):
+    """w * x + G(LN(x)); w [C] is learned, 1 at the start (the paper's ResScale)."""
+
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(embed_dim))
+
+    def leave(self, x: Tensor, branch: Tensor, norm: Map | None, dropout: Map) -> Tensor:
+        return torch.addcmul(dropout(branch), x, self.weight)
+
+    def learned(self) -> dict[str, Tensor]:
+        return {"residual_weight": self.weight}
+
+
+class NormFormer(ResidualScheme):
+    """Pre-LN, with LN after each attention, a factor a head, and LN before fc2.
+
+    The paper's formula is followed: the factors stand before out_proj. fairseq's flags put them
+    after it, on a reshaped output, and reach the decoder's self-attention alone; DeepNet does not
+    say what it did in the encoder and the cross-attention. Here all attentions are alike. The LN
+    before fc2 follows the activation's dropout, as in fairseq. The variant `resscale` adds the
+    paper's optional factor on the feed-forward's residual.
+    """
+
+    name: ClassVar[str] = "normformer"
+    summary: ClassVar[str] = "Pre-LN, LN after attention and before fc2, a factor a head"
+    norm: ClassVar[NormPlacement] = NormPlacement.PRE
+    variants: ClassVar[Mapping[str, str]] = {
+        "plain": "the feed-forward's residual as it is",
+        "resscale": "a learned vector on the feed-forward's residual",
+    }
+    stock_initialisation: ClassVar[bool] = True
+
+    def build_residuals(
+        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
+    ) -> dict[Sublayer, Residual]:
+        residuals: dict[Sublayer, Residual] = {
+            sublayer: NormalisedBranchResidual(embed_dim) for sublayer in sublayers
+        }
+        scaled = self.variant == "resscale"
+        residuals[Sublayer.FFN] = ScaledPreNormResidual(embed_dim) if scaled else PreNormResidual()
+        return residuals
+
+    def build_head_transform(self, place: Place, sublayer: Sublayer, num_heads: int) -> nn.Module:
+        return HeadScale(num_heads)
+
+    def build_ffn_transforms(self, place: Place, ffn_dim: int) -> tuple[None, nn.Module]:
+        return None, nn.LayerNorm(ffn_dim)
