@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq.models import ARCH_CONFIG_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
 from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.models import DeepNetTransformerModel
 from fairseq_deepnet.models.options import UNSUPPORTED
 from fairseq_deepnet.schemes import Side, gains
 from tests.support.models import BuildModel
@@ -33,7 +34,8 @@ SHAPES = {
 
 
 def test_every_registered_arch_is_in_the_table() -> None:
-    ours = {name for name in ARCH_CONFIG_REGISTRY if name.startswith("deepnet_transformer")}
+    registered = ARCH_MODEL_REGISTRY.items()
+    ours = {name for name, model in registered if model is DeepNetTransformerModel}
     assert ours == set(SHAPES)
 
 

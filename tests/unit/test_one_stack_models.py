@@ -1,0 +1,252 @@
+"""The decoder alone and the encoder alone: what both must offer, as the encoder-decoder does."""
+
+import io
+import math
+from argparse import Namespace
+from typing import Any
+
+import pytest
+import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from torch import Tensor, nn
+
+from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.models import DeepNetMaskedLM, DeepNetTransformerLM
+from fairseq_deepnet.models.options import UNSUPPORTED
+from fairseq_deepnet.schemes import SCHEMES, Side, gains
+from tests.support.models import build_model
+
+# arch: width, feed-forward width, heads, layers; fairseq's shapes and DeepNet's tiny one
+SHAPES = {
+    "deepnet_transformer_lm": (512, 2048, 8, 6),
+    "deepnet_transformer_lm_tiny": (64, 128, 2, 6),
+    "deepnet_transformer_lm_big": (1024, 4096, 16, 12),
+    "deepnet_transformer_lm_gpt": (768, 3072, 12, 12),
+    "deepnet_masked_lm": (768, 3072, 12, 12),
+    "deepnet_masked_lm_tiny": (64, 128, 2, 6),
+    "deepnet_masked_lm_large": (1024, 4096, 16, 24),
+}
+KINDS = {"deepnet_transformer_lm": Side.DECODER, "deepnet_masked_lm": Side.ENCODER}
+VARIANTS = [(name, variant) for name in SCHEMES for variant in SCHEMES[name].variants or (None,)]
+
+
+def build(kind: str, layers: int = 3, **options: Any) -> Any:
+    """A small model of this kind; the encoder-decoder's other options must not confuse it."""
+    depth = {f"{KINDS[kind].value}_layers": layers}
+    quiet = {"attention_dropout": 0.0, "max_positions": 40, "max_target_positions": 40}
+    return build_model(kind, **(quiet | depth | options))
+
+
+def stack_of(model: Any) -> Any:
+    return model.decoder if hasattr(model, "decoder") else model.encoder.sentence_encoder
+
+
+def tokens(rows: int = 3, length: int = 9) -> Tensor:
+    generator = torch.Generator().manual_seed(7)
+    found = torch.randint(4, 60, (rows, length), generator=generator)
+    found[1, 6:] = 1
+    found[2, 3:] = 1
+    return found
+
+
+def log_probs(model: Any, batch: Tensor) -> Tensor:
+    return model.get_normalized_probs(model(batch), log_probs=True)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_every_registered_arch_is_in_the_table() -> None:
+    classes = (DeepNetTransformerLM, DeepNetMaskedLM)
+    ours = {name for name, model in ARCH_MODEL_REGISTRY.items() if model in classes}
+    assert ours == set(SHAPES)
+
+
+@pytest.mark.parametrize("arch", SHAPES)
+def test_an_arch_has_its_shape_and_keeps_what_the_user_asked_for(arch: str) -> None:
+    side = "decoder" if "transformer_lm" in arch else "encoder"
+    sizes = ("embed_dim", "ffn_embed_dim", "attention_heads", "layers")
+    args, asked = Namespace(), Namespace(**{f"{side}_layers": 9, f"{side}_embed_dim": 48})
+    ARCH_CONFIG_REGISTRY[arch](args)
+    assert tuple(getattr(args, f"{side}_{size}") for size in sizes) == SHAPES[arch]
+    assert (args.residual_scheme, args.init) == ("deepnorm", "scheme")
+    setattr(asked, f"{side}_attention_heads", 4)
+    ARCH_CONFIG_REGISTRY[arch](asked)
+    assert tuple(getattr(asked, f"{side}_{size}") for size in sizes)[0::3] == (48, 9)
+
+
+@pytest.mark.parametrize("depth", [1, 6, 18, 500])
+def test_alpha_and_beta_of_one_stack_are_those_of_the_paper(depth: int) -> None:
+    """Paper, Fig. 2(b): (2N)^(1/4) and (8N)^(-1/4) for an encoder or a decoder alone."""
+    for side, depths in ((Side.ENCODER, (depth, 0)), (Side.DECODER, (0, depth))):
+        found = gains(*depths)
+        assert list(found) == [side]
+        assert found[side].alpha == pytest.approx((2 * depth) ** 0.25)
+        assert found[side].beta == pytest.approx((8 * depth) ** -0.25)
+
+
+def test_weights_start_with_the_papers_gains_and_zero_biases(kind: str) -> None:
+    side = KINDS[kind].value
+    shape = {f"{side}_embed_dim": 128, f"{side}_ffn_embed_dim": 256}
+    model = build(kind, layers=12, **shape)
+    layers = stack_of(model).layers
+    assert len(layers) == 12
+    assert {r.alpha for layer in layers for r in layer.residuals.values()} == {(2 * 12) ** 0.25}
+    names = [n for n, m in layers[0].named_modules() if isinstance(m, nn.Linear)]
+    assert len(names) == 6
+    for name in names:
+        linears = [layer.get_submodule(name) for layer in layers]
+        weight = torch.stack([linear.weight for linear in linears])
+        gain = 1.0 if name.endswith(("q_proj", "k_proj")) else (8 * 12) ** -0.25
+        std = gain * math.sqrt(2 / sum(weight.shape[1:]))
+        # 196,608 draws and more: 1 % is six standard errors
+        assert weight.std().item() == pytest.approx(std, rel=0.01), name
+        assert not any(linear.bias.any() for linear in linears), name
+
+
+@pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
+def test_every_scheme_trains_one_step(kind: str, scheme: str, variant: str | None) -> None:
+    model = build(kind, residual_scheme=scheme, scheme_variant=variant)
+    assert model.args.residual_record["scheme"] == scheme
+    depths = {Side.ENCODER: [3, 0], Side.DECODER: [0, 3]}[KINDS[kind]]
+    assert model.args.residual_record["depths"] == depths
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(4):
+        loss = nn.functional.nll_loss(
+            log_probs(model.train(), tokens()).flatten(0, 1), tokens().roll(-1, 1).flatten()
+        )
+        optimiser.zero_grad()
+        loss.backward()
+        for name, weight in model.named_parameters():
+            assert weight.grad is not None, name
+            assert weight.grad.isfinite().all(), name
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@torch.no_grad()
+def test_padding_and_company_do_not_change_a_sentence(kind: str, scheme: str) -> None:
+    model = build(kind, residual_scheme=scheme).eval()
+    together = log_probs(model, tokens())
+    for row, length in enumerate((9, 6, 3)):
+        alone = log_probs(model, tokens()[row : row + 1, :length])[0]
+        torch.testing.assert_close(together[row, :length], alone, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@torch.no_grad()
+def test_a_checkpoint_brings_back_scheme_alpha_and_outputs(kind: str, scheme: str) -> None:
+    model = build(kind, residual_scheme=scheme).train()
+    model(tokens())  # what a scheme sets in its first training batch is saved too
+    file = io.BytesIO()
+    args = {name: value for name, value in vars(model.args).items() if name != "arch"}
+    torch.save({"args": args, "model": model.state_dict()}, file)
+    file.seek(0)
+    held = torch.load(file, weights_only=True)
+    again = build(kind, seed=2, **held["args"])
+    assert again.args.residual_record == model.args.residual_record
+    again.load_state_dict(held["model"], strict=True)
+    torch.testing.assert_close(model.eval()(tokens())[0], again.eval()(tokens())[0])
+
+
+def test_layers_left_out_at_load_time_keep_the_trained_alpha(kind: str) -> None:
+    side = KINDS[kind].value
+    trained = build(kind, layers=6)
+    recorded = {"residual_record": trained.args.residual_record}
+    pruned = build(kind, layers=6, **{f"{side}_layers_to_keep": "0,3"}, **recorded)
+    assert len(stack_of(pruned).layers) == 2
+    assert stack_of(pruned).layers[1].residuals["ffn"].alpha == 12**0.25
+    assert pruned.args.residual_record == trained.args.residual_record
+    pruned.load_state_dict(trained.state_dict(), args=None, model_cfg=pruned.args)
+    kept = stack_of(trained).layers[3].fc1.weight
+    assert torch.equal(stack_of(pruned).layers[1].fc1.weight, kept)
+
+
+def test_another_scheme_than_the_checkpoints_is_refused(kind: str) -> None:
+    record = build(kind).args.residual_record
+    with pytest.raises(ConfigurationError, match=r"post-ln contradicts the checkpoint.*deepnorm"):
+        build(kind, residual_scheme="post-ln", residual_record=record)
+
+
+@pytest.mark.parametrize("option", ["checkpoint_activations", "offload_activations"])
+def test_activation_checkpointing_changes_neither_output_nor_gradient(
+    kind: str, option: str
+) -> None:
+    results = []
+    for runs, extra in ((1, {}), (2, {option: True})):
+        model = build(kind, dropout=0.2, **extra).train()
+        seen: list[int] = []
+        stack_of(model).layers[1].fc1.register_forward_hook(lambda *_, seen=seen: seen.append(1))
+        torch.manual_seed(5)  # dropout must be drawn again, and alike
+        loss = log_probs(model, tokens()).square().mean()
+        loss.backward()
+        assert len(seen) == runs  # a checkpointed layer runs again in the backward pass
+        results.append((loss.detach(), *(weight.grad for weight in model.parameters())))
+    for plain, checkpointed in zip(*results, strict=True):
+        assert torch.equal(plain, checkpointed)
+
+
+@torch.no_grad()
+def test_bf16_agrees_with_fp32_within_its_precision(kind: str) -> None:
+    model = build(kind).eval()
+    exact = log_probs(model, tokens())
+    rounded = log_probs(model.bfloat16(), tokens()).float()
+    real = tokens().ne(1)
+    assert (rounded[real] - exact[real]).abs().mean() < 0.04
+
+
+def test_layerdrop_drops_in_training_and_never_in_evaluation(kind: str) -> None:
+    model = build(kind, layers=8, **{f"{KINDS[kind].value}_layerdrop": 0.5})
+    called: list[int] = []
+    for layer in (stack_of(model).layers[index] for index in range(8)):
+        layer.register_forward_hook(lambda module, *_: called.append(module.place.layer))
+    torch.manual_seed(0)
+    for _ in range(20):
+        model.train()(tokens())
+    assert 40 < len(called) < 120
+    called.clear()
+    model.eval()(tokens())
+    assert called == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"residual_scheme": "deepnrom"}, "deepnrom is unknown; choose one of deepnorm"),
+        ({"{side}_normalize_before": True}, "--{side}-normalize-before contradicts .* deepnorm"),
+        ({"{side}_layers": 0}, "--{side}-layers 0: a stack needs at least one layer"),
+        ({"{side}_attention_heads": 5}, "--{side}-attention-heads 5 does not divide"),
+        ({"init": "stock"}, "--init stock contradicts --residual-scheme deepnorm"),
+        ({"scheme_variant": "x"}, "--scheme-variant x"),
+        ({"ddp_backend": "fully_sharded"}, "--ddp-backend fully_sharded"),
+    ],
+    ids=lambda value: "".join(value)[:40],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(
+    kind: str, options: dict[str, Any], message: str
+) -> None:
+    side = KINDS[kind].value
+    asked = {name.format(side=side): value for name, value in options.items()}
+    with pytest.raises(ConfigurationError, match=message.format(side=side)):
+        build(kind, **asked)
+
+
+@pytest.mark.parametrize(("attribute", "option", "neutral"), UNSUPPORTED)
+def test_stock_options_that_our_layers_lack_are_refused(
+    kind: str, attribute: str, option: str, neutral: tuple[Any, ...]
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{option} 1 is not supported by {kind}"):
+        build(kind, **{attribute: 1})
+    build(kind, **{attribute: neutral[0]})
+
+
+def test_options_of_the_stack_that_is_not_there_do_not_matter(kind: str) -> None:
+    other = {Side.ENCODER: "decoder", Side.DECODER: "encoder"}[KINDS[kind]]
+    absent = {f"{other}_layers": 0, f"{other}_embed_dim": 7, f"{other}_normalize_before": True}
+    model = build(kind, **absent)
+    assert model.args.residual_record["depths"][list(Side).index(Side(other))] == 0
