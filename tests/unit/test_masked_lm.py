@@ -1,0 +1,148 @@
+"""The encoder alone: fairseq's RoBERTa as its counterpart, and prediction of masked tokens."""
+
+from argparse import Namespace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fairseq.criterions.masked_lm import MaskedLmLoss
+from fairseq.models.roberta.model import RobertaModel
+from torch import Tensor, nn
+
+from fairseq_deepnet.standalone import VocabularyTask
+from tests.support.models import SYMBOLS, build_model
+
+TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"untie_weights_roberta": True},
+    {"activation_fn": "relu", "layernorm_embedding": False, "encoder_learned_pos": False},
+]
+
+
+def build_masked(**options: Any) -> Any:
+    quiet = {"attention_dropout": 0.0, "max_positions": 40}
+    return build_model("deepnet_masked_lm", **(quiet | options))
+
+
+def build_stock(ours: Any, seed: int = 1, **options: Any) -> Any:
+    """fairseq's roberta with the options of a model of ours."""
+    torch.manual_seed(seed)
+    args = Namespace(**vars(ours.args) | options)
+    return RobertaModel.build_model(args, VocabularyTask(4 + SYMBOLS))
+
+
+def sentences() -> Tensor:
+    generator = torch.Generator().manual_seed(7)
+    tokens = torch.randint(4, 60, (3, 9), generator=generator)
+    tokens[1, 6:] = 1
+    tokens[2, 3:] = 1
+    return tokens
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=lambda o: "-".join(o) or "plain")
+@pytest.mark.parametrize("scheme", ["post-ln", "pre-ln"])
+def test_plain_schemes_equal_stock_roberta(scheme: str, options: dict[str, Any]) -> None:
+    """Equal once the weights are: fairseq draws q, k and v twice, so one seed gives others."""
+    ours = build_masked(residual_scheme=scheme, init="stock", seed=2, **options)
+    stock = build_stock(ours, encoder_normalize_before=scheme == "pre-ln")
+    ours.load_state_dict(stock.state_dict(), strict=True)
+    losses = []
+    for model in (ours, stock):
+        losses.append(model(sentences())[0][sentences().ne(1)].square().mean())
+        losses[-1].backward()
+    torch.testing.assert_close(losses[0], losses[1], atol=1e-5, rtol=1e-5)
+    gradients = {name: weight.grad for name, weight in stock.named_parameters()}
+    for name, weight in ours.named_parameters():
+        torch.testing.assert_close(weight.grad, gradients[name], atol=1e-5, rtol=1e-5, msg=name)
+    stock.load_state_dict(ours.state_dict(), strict=True)
+
+
+def test_the_comparison_with_stock_sees_a_changed_weight() -> None:
+    ours = build_masked(residual_scheme="post-ln", init="stock")
+    stock = build_stock(ours)
+    ours.load_state_dict(stock.state_dict())
+    before = ours(sentences())[0]
+    with torch.no_grad():
+        ours.encoder.sentence_encoder.layers[0].self_attn.v_proj.weight.mul_(1.5)
+    assert (ours(sentences())[0] - before).abs().max() > 1e-4
+
+
+def test_stock_weights_are_drawn_from_the_distribution_of_bert() -> None:
+    model = build_masked(residual_scheme="post-ln", init="stock", encoder_embed_dim=128)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            assert module.weight.std().item() == pytest.approx(0.02, rel=0.05), name
+            assert not module.bias.any()
+
+
+def test_what_lies_outside_the_layers_starts_as_in_roberta() -> None:
+    model = build_masked(encoder_embed_dim=128, encoder_layers=18)
+    head = model.encoder.lm_head
+    table = model.encoder.sentence_encoder.embed_tokens.weight
+    assert head.weight is table
+    positions = model.encoder.sentence_encoder.embed_positions.weight
+    for weight in (table, positions, head.dense.weight):
+        assert weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert not head.bias.any()
+    assert not head.dense.bias.any()
+    assert not table[1].any()  # padding
+
+
+@torch.no_grad()
+def test_predictions_at_masked_positions_are_those_of_the_full_logits() -> None:
+    model, tokens = build_masked().eval(), sentences()
+    masked = torch.zeros_like(tokens, dtype=torch.bool)
+    masked[0, 2] = masked[0, 7] = masked[1, 4] = masked[2, 0] = True
+    everywhere, _ = model(tokens)
+    assert everywhere.shape == (3, 9, 4 + SYMBOLS)
+    few, _ = model(tokens, masked_tokens=masked)
+    assert few.shape == (4, 4 + SYMBOLS)
+    torch.testing.assert_close(few, everywhere[masked], **TOLERANCE)
+
+
+@torch.no_grad()
+def test_every_position_sees_both_sides() -> None:
+    model, tokens = build_masked().eval(), sentences()
+    changed = tokens.clone()
+    changed[0, 8] = 9
+    assert not torch.allclose(model(tokens)[0][0, 0], model(changed)[0][0, 0])
+
+
+@torch.no_grad()
+def test_fairseqs_criterion_is_the_mean_over_masked_tokens() -> None:
+    model, tokens = build_masked().eval(), sentences()
+    target = torch.full_like(tokens, 1)
+    target[0, 2], target[1, 4] = 11, 12
+    task = SimpleNamespace(target_dictionary=model.encoder.dictionary)
+    criterion = MaskedLmLoss(SimpleNamespace(tpu=False), task)
+    sample = {"net_input": {"src_tokens": tokens, "src_lengths": tokens.ne(1).sum(1)}}
+    sample |= {"target": target, "ntokens": 18, "nsentences": 3}
+    loss, size, _ = criterion(model, sample)
+    log_probs = model(tokens)[0].log_softmax(-1)
+    assert size == 2
+    torch.testing.assert_close(loss, -log_probs[0, 2, 11] - log_probs[1, 4, 12], **TOLERANCE)
+
+
+def test_a_classification_head_can_be_added_and_saved() -> None:
+    model = build_masked()
+    model.register_classification_head("polarity", num_classes=2)
+    found, _ = model(sentences(), classification_head_name="polarity")
+    assert found.shape == (3, 2)
+    again = build_masked(seed=2, load_checkpoint_heads=True)
+    again.load_state_dict(model.state_dict(), strict=True)
+    assert again.classification_heads["polarity"].out_proj.out_features == 2
+
+
+def test_the_task_bounds_the_positions_where_the_user_does_not() -> None:
+    free = {"max_positions": None}
+    assert build_masked(tokens_per_sample=70, **free).max_positions() == 70
+    assert build_masked(tokens_per_sample=70, max_positions=50).max_positions() == 50
+
+
+def test_hidden_states_are_given_when_asked_for() -> None:
+    model = build_masked().eval()
+    assert model(sentences())[1]["inner_states"] is None
+    states = model(sentences(), return_all_hiddens=True)[1]["inner_states"]
+    assert [tuple(state.shape) for state in states] == [(9, 3, 32)] * 4

@@ -1,0 +1,204 @@
+"""The decoder alone: its stock counterpart, decoding step by step, fairseq's search and scoring."""
+
+from argparse import Namespace
+from typing import Any
+
+import pytest
+import torch
+from fairseq.models.transformer_lm import TransformerLanguageModel
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.sequence_scorer import SequenceScorer
+from torch import Tensor, nn
+
+from fairseq_deepnet.schemes import SCHEMES
+from fairseq_deepnet.standalone import VocabularyTask
+from tests.support.models import SYMBOLS, build_model
+
+LM = "deepnet_transformer_lm"
+TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
+# Options whose computation differs, each as the user would give it.
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"share_decoder_input_output_embed": True},
+    {"activation_fn": "gelu", "decoder_learned_pos": True, "layernorm_embedding": True},
+    {"decoder_input_dim": 24, "decoder_output_dim": 20, "no_scale_embedding": True},
+    {"no_token_positional_embeddings": True},
+]
+
+
+def build_lm(**options: Any) -> Any:
+    return build_model(LM, **({"max_target_positions": 80} | options))
+
+
+def build_stock(ours: Any, seed: int, normalize_before: bool) -> Any:
+    """fairseq's transformer_lm with the options of a model of ours."""
+    args = Namespace(**vars(ours.args) | {"decoder_normalize_before": normalize_before})
+    torch.manual_seed(seed)
+    return TransformerLanguageModel.build_model(args, VocabularyTask(4 + SYMBOLS))
+
+
+def sentences() -> Tensor:
+    """Tokens [B, T] that start with the end of the sentence before; two rows are padded."""
+    generator = torch.Generator().manual_seed(7)
+    tokens = torch.randint(4, 60, (3, 9), generator=generator)
+    tokens[:, 0] = 2
+    tokens[1, 6:] = 1
+    tokens[2, 3:] = 1
+    return tokens
+
+
+def log_probs(model: Any, tokens: Tensor) -> Tensor:
+    return model.get_normalized_probs(model(tokens), log_probs=True)
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=lambda o: "-".join(o) or "plain")
+@pytest.mark.parametrize("scheme", ["post-ln", "pre-ln"])
+def test_plain_schemes_equal_stock_fairseq_from_the_same_seed(
+    scheme: str, options: dict[str, Any]
+) -> None:
+    ours = build_lm(residual_scheme=scheme, init="stock", seed=3, **options)
+    stock = build_stock(ours, 3, normalize_before=scheme == "pre-ln")
+    assert ours.state_dict().keys() == stock.state_dict().keys()
+    for name, value in stock.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], value), name
+    losses = []
+    for model in (ours, stock):
+        losses.append(log_probs(model, sentences())[sentences().ne(1)].square().mean())
+        losses[-1].backward()
+    torch.testing.assert_close(losses[0], losses[1], atol=1e-5, rtol=1e-5)
+    gradients = {name: weight.grad for name, weight in stock.named_parameters()}
+    for name, weight in ours.named_parameters():
+        torch.testing.assert_close(weight.grad, gradients[name], atol=1e-5, rtol=1e-5, msg=name)
+
+
+@torch.no_grad()
+def test_an_adaptive_softmax_is_fairseqs() -> None:
+    ours = build_lm(
+        residual_scheme="post-ln", init="stock", seed=3, adaptive_softmax_cutoff="20,40"
+    )
+    stock = build_stock(ours, 3, normalize_before=False)
+    sample = {"target": sentences()}
+    mine, theirs = (
+        model.eval().get_normalized_probs(model(sentences()), log_probs=True, sample=sample)
+        for model in (ours, stock)
+    )
+    torch.testing.assert_close(mine[sentences().ne(1)], theirs[sentences().ne(1)], **TOLERANCE)
+
+
+def test_the_comparison_with_stock_sees_a_changed_weight() -> None:
+    ours = build_lm(residual_scheme="post-ln", init="stock", seed=3)
+    stock = build_stock(ours, 3, normalize_before=False)
+    with torch.no_grad():
+        stock.decoder.layers[0].self_attn.v_proj.weight.mul_(1.01)
+    change = ours(sentences())[0] - stock(sentences())[0]
+    assert change[sentences().ne(1)].abs().max() > 1e-4
+
+
+@torch.no_grad()
+def test_no_position_sees_what_comes_after_it() -> None:
+    model, tokens = build_lm().eval(), sentences()[:1]
+    changed = tokens.clone()
+    changed[0, 5:] = 7
+    before, after = log_probs(model, tokens)[0], log_probs(model, changed)[0]
+    torch.testing.assert_close(before[:5], after[:5], **TOLERANCE)
+    assert not torch.allclose(before[5], after[5])
+
+
+@torch.no_grad()
+def test_padding_on_the_left_gives_the_same_and_no_nan() -> None:
+    model, right = build_lm().eval(), sentences()
+    left = torch.stack([torch.cat([row[row.eq(1)], row[row.ne(1)]]) for row in right])
+    found = log_probs(model, left)
+    assert found.isfinite().all()
+    torch.testing.assert_close(found[left.ne(1)], log_probs(model, right)[right.ne(1)], **TOLERANCE)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@torch.no_grad()
+def test_incremental_decoding_equals_full_decoding_while_rows_change_places(scheme: str) -> None:
+    model = build_lm(residual_scheme=scheme).eval()
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(4, 60, (4, 40), generator=generator)  # longer than the cache at first
+    state: dict[str, Any] = {}
+    for step in range(tokens.size(1)):
+        found = model.get_normalized_probs(
+            model.decoder(tokens[:, : step + 1], incremental_state=state), log_probs=True
+        )[:, 0]
+        expected = log_probs(model, tokens[:, : step + 1])[:, -1]
+        torch.testing.assert_close(found, expected, **TOLERANCE)
+        order = torch.randint(0, 4, (4,), generator=generator)
+        model.decoder.reorder_incremental_state_scripting(state, order)
+        tokens = tokens[order]
+
+
+def generate(model: Any, prefix: Tensor, **options: Any) -> list[list[list[int]]]:
+    """All hypotheses of fairseq's beam search that go on from prefix [B, T]."""
+    sample = {"net_input": {"src_tokens": prefix, "src_lengths": prefix.ne(1).sum(1)}}
+    generator = SequenceGenerator([model], model.decoder.dictionary, max_len_b=20, **options)
+    found = generator.generate([model], sample, prefix_tokens=prefix)
+    return [[hypothesis["tokens"].tolist() for hypothesis in beam] for beam in found]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_beam_search_finds_what_it_finds_with_stock_fairseq(beam: int) -> None:
+    ours = build_lm(residual_scheme="post-ln", init="stock", seed=3).eval()
+    stock = build_stock(ours, 3, normalize_before=False).eval()
+    with torch.no_grad():  # larger weights and a likely end make hypotheses that differ
+        for parameter in stock.parameters():
+            parameter.mul_(1.6 if parameter.dim() > 1 else 1.0)
+        stock.decoder.output_projection.weight[2] *= 3
+    ours.load_state_dict(stock.state_dict())
+    prefix = torch.arange(8, 24).view(8, 2)
+    found = generate(ours, prefix, beam_size=beam)
+    assert found == generate(stock, prefix, beam_size=beam)
+    assert len({len(hypothesis) for beam in found for hypothesis in beam}) > 1
+    assert all(beam[0][:2] == row.tolist() for beam, row in zip(found, prefix, strict=True))
+
+
+@torch.no_grad()
+def test_fairseqs_scorer_reads_the_models_own_probabilities() -> None:
+    model, tokens = build_lm().eval(), sentences()
+    target = tokens.roll(-1, dims=1)
+    target[:, -1] = 2
+    target = target.masked_fill(tokens.eq(1), 1)
+    inputs = {"src_tokens": tokens, "src_lengths": tokens.ne(1).sum(1)}
+    scored = SequenceScorer(model.decoder.dictionary).generate(
+        [model], {"net_input": inputs, "target": target}
+    )
+    expected = log_probs(model, tokens).gather(2, target[..., None])[..., 0]
+    for row, length in enumerate((9, 6, 3)):
+        assert len(scored[row][0]["positional_scores"]) == length - bool(target[row].eq(1).any())
+        size = len(scored[row][0]["positional_scores"])
+        torch.testing.assert_close(scored[row][0]["positional_scores"], expected[row, :size])
+
+
+def test_a_decoder_without_an_encoder_refuses_an_encoders_output() -> None:
+    encoded = {"encoder_out": [torch.zeros(2, 3, 32)], "encoder_padding_mask": []}
+    with pytest.raises(ValueError, match="has no encoder"):
+        build_lm().decoder(sentences(), encoder_out=encoded)
+    with pytest.raises(ValueError, match="needs the encoder's output"):
+        build_model("deepnet_transformer").decoder(sentences())
+
+
+def test_the_task_bounds_the_positions_where_the_user_does_not() -> None:
+    assert build_model(LM, tokens_per_sample=70).max_positions() == 70
+    assert build_model(LM, tokens_per_sample=70, max_target_positions=50).max_positions() == 50
+    assert build_model(LM).max_positions() == 1024
+
+
+def test_retained_dropout_is_retained_by_fairseqs_names() -> None:
+    model = build_lm(dropout=0.3).eval()
+    model.make_generation_fast_(
+        retain_dropout=True, retain_dropout_modules=["TransformerDecoderLayer"]
+    )
+    assert model.decoder.layers[0].dropout_module.apply_during_inference
+    assert not model.decoder.dropout_module.apply_during_inference
+
+
+def test_the_embeddings_start_as_in_stock_fairseq() -> None:
+    ours = build_lm(seed=3)
+    stock = build_stock(ours, 3, normalize_before=False)
+    assert torch.equal(ours.decoder.embed_tokens.weight, stock.decoder.embed_tokens.weight)
+    std = ours.decoder.output_projection.weight.std().item()
+    assert std == pytest.approx(32**-0.5, rel=0.05)
+    assert all(n.weight.eq(1).all() for n in ours.modules() if isinstance(n, nn.LayerNorm))
