@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet import configs
-from fairseq_deepnet.plotting import read_curves
+from fairseq_deepnet.plotting import Curves, read_curves
 from fairseq_deepnet.provenance import shown
 
 SPLIT: Final = "test"
@@ -61,7 +61,9 @@ class Result:
     Arguments:
         status: done, diverged, failed or unfinished, in the words of fairseq_deepnet.sweeps.state
         reason: why it is not done
-        valid: updates and validation losses, label-smoothed and not (bits a token)
+        valid_loss, valid_nll: updates and validation losses, label-smoothed and not (bits a token)
+        train_nll: updates and training losses, as logged at intervals
+        updates_a_second: updates, and the speed since those before
         places: as the sweep recorded them
         definition: the sweep that it is a cell of; None for a run of its own
     """
@@ -74,6 +76,8 @@ class Result:
     parameters: int | None
     valid_loss: list[tuple[int, float]]
     valid_nll: list[tuple[int, float]]
+    train_nll: list[tuple[int, float]]
+    updates_a_second: list[tuple[int, float]]
     score: Score | None
     places: tuple[dict[str, Any], ...] = ()
     definition: str | None = None
@@ -146,11 +150,11 @@ def read_score(run: Path, name: str | None = None) -> Score | None:
     return None
 
 
-def _curve(run: Path, metric: str) -> list[tuple[int, float]]:
+def _curve(run: Path, metric: str) -> Curves:
     try:
-        return read_curves(run, metric).valid
+        return read_curves(run, metric)
     except (FileNotFoundError, ValueError):
-        return []
+        return Curves(run.name)
 
 
 def _parameters(run: Path) -> int | None:
@@ -171,20 +175,23 @@ def is_run(folder: Path) -> bool:
 
 def read_result(run: Path) -> Result:
     """Read a run folder; a cell of a sweep ended as its record says, any other as its log does."""
-    from fairseq_deepnet.sweeps import divergence, state
+    from fairseq_deepnet.sweeps import state
+    from fairseq_deepnet.sweeps.divergence import why_diverged
+    from fairseq_deepnet.sweeps.evidence import gather, nll_curves
 
     record = state.read(run)
     score = read_score(run, record.get("score"))
     files = [run / name for name in ("config.yaml", "cell.yaml") if (run / name).is_file()]
     config = configs.load_config(str(files[0])) if files else configs.Config(run.name, {}, {})
-    evidence = divergence.gather(run, score.headline if score else None)
+    curves = nll_curves(run) or Curves(run.name)
+    updates = max((points[-1][0] for points in (curves.train, curves.valid) if points), default=0)
     if record:
         status, reason = str(record["status"]), str(record.get("reason", ""))
     else:
-        diverged = divergence.why_diverged(evidence)
+        diverged = why_diverged(gather(run))
         is_done = (run / "done").is_file()
         status = state.Status.DONE.value if is_done else state.Status.UNFINISHED.value
-        reason = "" if is_done else f"stopped at update {evidence.updates:,}"
+        reason = "" if is_done else f"stopped at update {updates:,}"
         if diverged is not None:
             status, reason = state.Status.DIVERGED.value, f"diverged: {diverged}"
     return Result(
@@ -192,10 +199,12 @@ def read_result(run: Path) -> Result:
         config=config,
         status=status,
         reason=reason,
-        updates=evidence.updates,
+        updates=updates,
         parameters=_parameters(run),
-        valid_loss=_curve(run, "loss"),
-        valid_nll=_curve(run, "nll_loss"),
+        valid_loss=_curve(run, "loss").valid,
+        valid_nll=curves.valid,
+        train_nll=curves.train,
+        updates_a_second=_curve(run, "ups").train,
         score=score,
         places=tuple(record.get("places", ())),
         definition=record.get("definition"),

@@ -156,9 +156,14 @@ def _start(
     file: str,
 ) -> None:
     """Run the cells that have no result, or whose result is to be tried again."""
-    from fairseq_deepnet.sweeps import state
+    from fairseq_deepnet.sweeps import state, verdicts
     from fairseq_deepnet.sweeps.runner import Runner, Scripts
 
+    for cell in cells:
+        changed = verdicts.judge_again(folder / cell.name, cell)
+        if changed is not None:
+            say(changed)
+        verdicts.prune(folder / cell.name, cell)
     again = {"failed": {"failed"}, "diverged": {"diverged"}, "all": {"failed", "diverged"}}
     wanted = again.get(args.retry, set())
     to_run = []

@@ -54,6 +54,7 @@ class Cell:
         vocabulary: symbols to plan with where the data are not there
         planned_updates: updates to plan with where the config has epochs instead
         places: panels with these settings; the run is shared between them
+        keep: the checkpoints that stay once it has a result, all or the best
     """
 
     name: str
@@ -64,6 +65,7 @@ class Cell:
     vocabulary: int | None
     planned_updates: int | None
     places: list[Place]
+    keep: str = "all"
 
     def resolve(self) -> configs.Config:
         """The whole config of the run."""
@@ -219,7 +221,7 @@ def _cell(
         score = kept | overrides.score
     place = Place(panel.name, keys, seed)
     planned = panel.vocabulary, panel.planned_updates
-    return Cell(name, panel.config, options, variables, score, *planned, [place])
+    return Cell(name, panel.config, options, variables, score, *planned, [place], panel.keep)
 
 
 def choose(cells: list[Cell], pattern: str | None) -> list[Cell]:

@@ -11,7 +11,7 @@ from fairseq_deepnet.configs import Config
 from fairseq_deepnet.report.render import text_grid
 from fairseq_deepnet.sweeps import state
 from fairseq_deepnet.sweeps.cells import Cell
-from fairseq_deepnet.sweeps.divergence import vocabulary
+from fairseq_deepnet.sweeps.evidence import vocabulary
 from fairseq_deepnet.sweeps.state import Status
 from fairseq_deepnet.training import launch
 

@@ -14,6 +14,7 @@ Keys of the file:
                 variables of scripts/train.sh
     score       variables of scripts/eval_bleu.sh, in capitals, and options of fairseq-generate;
                 false: cells are not scored
+    keep        checkpoints that stay of a cell which has its result: all, or only the best (all)
     vocabulary  symbols to count parameters with where the data are not there
     planned-updates   for the hours of a plan, where the config has epochs instead
     tables      {paper, rows, columns, measure [, panel, split, fit]}: see fairseq_deepnet.report
@@ -41,10 +42,12 @@ MEASURES: Final = ("bleu", "valid_loss", "directions")
 _TOP: Final = {"title", "also", "panels", "tables"}
 _PANEL: Final = {
     *("config", "options", "cell", "factors", "settings", "score"),
-    *("vocabulary", "planned-updates"),
+    *("keep", "vocabulary", "planned-updates"),
 }
 _FACTOR: Final = {"set", "values", "schemes", "others", "tiny"}
 _TABLE: Final = {"paper", "panel", "rows", "columns", "measure", "split", "fit"}
+KEPT: Final = ("all", "best")
+"""Which checkpoints stay of a cell that has its result; the first is the default."""
 MAIN: Final = "main"
 """The one panel of a sweep that names none."""
 
@@ -110,6 +113,7 @@ class Panel:
     score: dict[str, str] | None
     vocabulary: int | None
     planned_updates: int | None
+    keep: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,6 +204,9 @@ def _panel(name: str, common: dict[str, Any], own: dict[str, Any]) -> Panel:
         if factor not in names:
             raise ValueError(f"{place}settings: there is no factor {factor!r}")
     score = content.get("score", {})
+    keep = content.get("keep", KEPT[0])
+    if keep not in KEPT:
+        raise ValueError(f"{place}keep: {keep!r} is unknown; known are {', '.join(KEPT)}")
     return Panel(
         name=str(name),
         config=str(content["config"]),
@@ -213,6 +220,7 @@ def _panel(name: str, common: dict[str, Any], own: dict[str, Any]) -> Panel:
         score=None if score is False else {key: str(value) for key, value in score.items()},
         vocabulary=content.get("vocabulary"),
         planned_updates=content.get("planned-updates"),
+        keep=keep,
     )
 
 

@@ -1,127 +1,159 @@
-"""When a training counts as diverged: one rule for sweeps and reports. The paper states none."""
+"""When a training counts as diverged: one rule for sweeps and reports. The paper states none.
+
+`why_diverged` is a pure function of `Evidence`, so that a training can be judged while it runs just
+as well as afterwards; fairseq_deepnet.sweeps.evidence reads the evidence off a run folder.
+"""
 
 from __future__ import annotations
 
-import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from fairseq_deepnet import configs
-from fairseq_deepnet.plotting import read_curves
+Points = Sequence[tuple[int, float]]
+"""Updates and losses: bits a token, negative log-likelihood, in the order of the updates."""
 
+RISE: Final = 1.0
+"""Bits a token above its lowest value at which a loss has risen."""
+OVERFITTED: Final = 0.5
+"""Where the training loss is less than this above its lowest, a validation loss that rises tells of
+overfitting."""
+LEARNT: Final = 0.1
+"""Bits a token below a unigram model that show something learnt."""
 NEAR_UNIFORM: Final = 0.5
-"""Bits a token below log2(V) that a model must reach to have learnt anything."""
-NO_TRANSLATION: Final = 1.0
-"""BLEU below which nothing is translated."""
-TAIL: Final = 200
-"""Last lines of train.log in which fairseq's own verdict is looked for."""
-SPECIAL_SYMBOLS: Final = 4
-"""Symbols that fairseq adds to a dictionary file: <s>, <pad>, </s>, <unk>."""
+"""The same below log2(V), where the unigram level is not known."""
+SMOOTHING: Final = 5
+"""Training losses in the log that are averaged: each is of other sentences."""
 
-_FAIRSEQ = re.compile(r"FloatingPointError|Minimum loss scale reached")
+_FAIRSEQ: Final = re.compile(r"FloatingPointError|Minimum loss scale reached")
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict rests on; None for what is not known.
+    """What a verdict rests on; empty or None for what is not known.
 
     Arguments:
         log_tail: last lines of train.log
-        train_loss, valid_loss: the last ones logged (base 2, per token)
-        updates: the last update in the log
+        train: updates and training losses, as they are logged at intervals
+        valid: updates and validation losses
         warmup: updates until the learning rate is at its peak
         vocabulary: symbols of the target side
-        bleu: the test set's
+        unigram: validation loss of a unigram model: fairseq_deepnet.corpora.unigram
     """
 
     log_tail: tuple[str, ...] = ()
-    train_loss: float | None = None
-    valid_loss: float | None = None
-    updates: int = 0
+    train: tuple[tuple[int, float], ...] = ()
+    valid: tuple[tuple[int, float], ...] = ()
     warmup: int = 0
     vocabulary: int | None = None
-    bleu: float | None = None
+    unigram: float | None = None
+
+    @property
+    def updates(self) -> int:
+        """The last update in the log."""
+        return max((points[-1][0] for points in (self.train, self.valid) if points), default=0)
+
+    @property
+    def train_loss(self) -> float | None:
+        """The last one logged."""
+        return self.train[-1][1] if self.train else None
+
+    @property
+    def valid_loss(self) -> float | None:
+        """The last one logged."""
+        return self.valid[-1][1] if self.valid else None
 
 
 def why_diverged(seen: Evidence) -> str | None:
     """The reason why a training has diverged; None where it has not.
 
-    In this order:
+    All losses are negative log-likelihoods without label smoothing, in bits a token. The first of
+    these that is true counts:
+
     1. fairseq gave up: the last 200 lines of the log hold "FloatingPointError" (gradients that are
        not finite) or "Minimum loss scale reached".
-    2. The last training or validation loss is not finite.
-    3. The last validation loss (negative log-likelihood, without label smoothing) is not at
-       least 0.5 bits a token below log2(V), what a model gives that finds all V symbols of the
-       target side equally likely: nothing was learnt, not even how frequent words are.
-    4. Test BLEU is below 1.
+    2. Not finite: the last training or the last validation loss is nan or infinite.
+    3. It rose and stayed up: the training loss, as the mean of its last 5 values in the log (of
+       half of them where there are fewer than 10), is at least 1 bit above the lowest such mean;
+       or the last validation loss is at least 1 bit above the lowest, and the training loss at
+       least 0.5 above its own. A validation loss that rises alone is overfitting.
+    4. It stalled: after the warm-up, the last validation loss is not at least 0.1 bits below that
+       of a unigram model of the same data. Such a model knows how frequent subwords are, and
+       neither the source nor a context. Where that level is not known (the data are not there, or
+       are of many directions) it is log2(V) for a vocabulary of V, and the margin is 0.5 bits.
 
-    Rules 3 and 4 wait for the end of the warm-up: a run that stops before it has not had its
-    chance.
+    BLEU has no part in it: a model that is healthy and young scores below 1, and what a diverged
+    one scores depends on the metric, the language and the search.
     """
+    return _gave_up(seen) or _not_finite(seen) or _rose(seen) or _stalled(seen)
+
+
+def _gave_up(seen: Evidence) -> str | None:
     for line in reversed(seen.log_tail):
         found = _FAIRSEQ.search(line)
         if found:
-            return f"fairseq gave up: {found[0]}"
-    for name, loss in (("training", seen.train_loss), ("validation", seen.valid_loss)):
-        if loss is not None and not math.isfinite(loss):
-            return f"the last {name} loss is {loss}"
-    if seen.updates < max(1, seen.warmup):
-        return None
-    if seen.valid_loss is not None and seen.vocabulary:
-        uniform = math.log2(seen.vocabulary)
-        if seen.valid_loss > uniform - NEAR_UNIFORM:
-            return (
-                f"the last validation loss, {seen.valid_loss:.2f} bits a token, is that of a model "
-                f"which has learnt nothing (log2 of {seen.vocabulary:,} symbols is {uniform:.2f})"
-            )
-    if seen.bleu is not None and seen.bleu < NO_TRANSLATION:
-        return f"test BLEU is {seen.bleu:.2f}, below {NO_TRANSLATION:g}"
+            return f"fairseq gave up after update {seen.updates:,}: {found[0]}"
     return None
 
 
-def tail(log: Path, lines: int = TAIL) -> tuple[str, ...]:
-    """The last lines of a file of any size; empty where it is not there."""
-    if not log.is_file():
-        return ()
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 1000 * lines))
-        text = file.read().decode("utf-8", errors="replace")
-    return tuple(text.splitlines()[-lines:])
+def _not_finite(seen: Evidence) -> str | None:
+    for name, points in (("training", seen.train), ("validation", seen.valid)):
+        if points and not math.isfinite(points[-1][1]):
+            update, loss = points[-1]
+            return f"the last {name} loss, at update {update:,}, is {loss}"
+    return None
 
 
-def gather(run: Path, bleu: float | None = None) -> Evidence:
-    """The evidence in a run folder."""
-    log = tail(run / "train.log")
-    try:
-        curves = read_curves(run, "nll_loss")
-    except (FileNotFoundError, ValueError):
-        return Evidence(log_tail=log, bleu=bleu)
-    points = curves.train + curves.valid
-    config = configs.load_config(str(run / "config.yaml"))
-    return Evidence(
-        log_tail=log,
-        train_loss=curves.train[-1][1] if curves.train else None,
-        valid_loss=curves.valid[-1][1] if curves.valid else None,
-        updates=max(update for update, _ in points),
-        warmup=int(str(config.options.get("warmup-updates", 0))),
-        vocabulary=vocabulary(config),
-        bleu=bleu,
+def _rose(seen: Evidence) -> str | None:
+    in_training = _rise(smoothed(seen.train))
+    if in_training >= RISE:
+        return _risen("training", smoothed(seen.train))
+    if _rise(seen.valid) >= RISE and (in_training >= OVERFITTED or not seen.train):
+        return _risen("validation", seen.valid)
+    return None
+
+
+def smoothed(points: Points) -> list[tuple[int, float]]:
+    """Each mean of SMOOTHING neighbours (of half the points where they are few) at its last
+    update; losses that are not finite are left out.
+    """
+    finite = [point for point in points if math.isfinite(point[1])]
+    width = min(SMOOTHING, max(1, len(finite) // 2))
+    windows = [finite[end - width : end] for end in range(width, len(finite) + 1)]
+    return [(window[-1][0], sum(loss for _, loss in window) / width) for window in windows]
+
+
+def _rise(points: Points) -> float:
+    """How far the last loss is above the lowest finite one."""
+    finite = [loss for _, loss in points if math.isfinite(loss)]
+    return finite[-1] - min(finite) if finite else 0.0
+
+
+def _risen(name: str, points: Points) -> str:
+    update, loss = points[-1]
+    before, lowest = min(
+        (point for point in points if math.isfinite(point[1])), key=lambda point: point[1]
+    )
+    return (
+        f"the {name} loss rose from {lowest:.2f} bits a token at update {before:,} "
+        f"to {loss:.2f} at update {update:,}"
     )
 
 
-def vocabulary(config: configs.Config) -> int | None:
-    """Symbols of the target side in a config's data folder; None where that is not there."""
-    from fairseq_deepnet.provenance import inside_project
-
-    data = inside_project(str(config.recipe.get("data", "")))
-    manifest = data / "corpus.json"
-    facts: dict[str, Any] = json.loads(manifest.read_text("utf-8")) if manifest.is_file() else {}
-    target = facts.get("target") or config.options.get("target-lang")
-    for file in (data / f"dict.{target}.txt", data / "dict.txt"):
-        if file.is_file():
-            with file.open("rb") as lines:
-                return sum(1 for _ in lines) + SPECIAL_SYMBOLS
-    return None
+def _stalled(seen: Evidence) -> str | None:
+    if not seen.valid or seen.updates < max(1, seen.warmup):
+        return None
+    update, loss = seen.valid[-1]
+    if seen.unigram is not None:
+        level, name = seen.unigram - LEARNT, f"a unigram model has {seen.unigram:.2f}"
+    elif seen.vocabulary:
+        uniform = math.log2(seen.vocabulary)
+        level = uniform - NEAR_UNIFORM
+        name = f"log2 of {seen.vocabulary:,} symbols is {uniform:.2f}"
+    else:
+        return None
+    if loss <= level:
+        return None
+    return f"stalled at a validation loss of {loss:.2f} bits a token at update {update:,}; {name}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import time
@@ -10,18 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fairseq_deepnet.provenance import ROOT, shown, write_text
-from fairseq_deepnet.report.results import read_score
-from fairseq_deepnet.sweeps import children, divergence, state
+from fairseq_deepnet.sweeps import children, state
 from fairseq_deepnet.sweeps.cells import Cell
 from fairseq_deepnet.sweeps.state import Status
+from fairseq_deepnet.sweeps.verdicts import CONSOLE, judge, prune
 from fairseq_deepnet.training.progress import clock
 
 CONFIG: Final = "cell.yaml"
-CONSOLE: Final = "console.log"
-_TAIL_LINES: Final = 20
 _NOT_FOR_CELLS: Final = {
     *("DATA", "RUN", "OUT", "RESUME", "DRY_RUN", "NODES", "CPU_PROCESSES", "THREADS"),
     *("SPLIT", "BEAM", "LENPEN", "AVERAGE", "PROCESSES", "GPUS", "LAUNCHER"),
@@ -162,49 +159,8 @@ class Runner:
             seconds=round(before + seconds, 1),
             **facts,
         )
+        prune(work.folder, work.cell)
         self._tell(work, f"{facts['reason']} ({clock(seconds)})")
-
-
-def judge(folder: Path, stage: str, status: int, is_scored: bool) -> tuple[Status, dict[str, Any]]:
-    """What a cell has come to, from the script that ended last and its exit status."""
-    score = read_score(folder) if is_scored and stage == "score" and status == 0 else None
-    evidence = divergence.gather(folder, score.headline if score else None)
-    facts: dict[str, Any] = {
-        "exit_status": status,
-        "updates": evidence.updates,
-        "last_train_nll": _as_json(evidence.train_loss),
-        "last_valid_nll": _as_json(evidence.valid_loss),
-        "score": score.file if score else None,
-        "log_tail": [],
-    }
-    diverged = divergence.why_diverged(evidence)
-    if diverged is not None:
-        facts |= {"reason": f"diverged: {diverged}", "log_tail": _log_tail(folder)}
-        return Status.DIVERGED, facts
-    if status == 0 and is_scored and score is None:
-        facts |= {"reason": "scripts/eval_bleu.sh left no score", "log_tail": _log_tail(folder)}
-        return Status.FAILED, facts
-    if status != 0:
-        log = _log_tail(folder)
-        said = next((line for line in reversed(log) if line.strip()), "nothing in its log")
-        what = "training" if stage == "train" else "scoring"
-        facts |= {"reason": f"{what} ended with status {status}: {said}", "log_tail": log}
-        return Status.FAILED, facts
-    if score is not None:
-        return Status.DONE, facts | {"reason": score.described()}
-    loss = evidence.valid_loss
-    said = "trained" if loss is None else f"trained, validation nll {loss:.3f}"
-    return Status.DONE, facts | {"reason": said}
-
-
-def _as_json(loss: float | None) -> float | str | None:
-    """JSON has no words for what is not finite."""
-    return loss if loss is None or math.isfinite(loss) else str(loss)
-
-
-def _log_tail(folder: Path) -> list[str]:
-    """The last lines of what the scripts printed: fairseq's last words, then how they ended."""
-    return list(divergence.tail(folder / CONSOLE, _TAIL_LINES))
 
 
 def _now() -> str:

@@ -39,11 +39,11 @@ def write_score(run: Path, bleu: float, **more: Any) -> str:
     return name
 
 
-def write_config(run: Path, **options: Any) -> None:
+def write_config(run: Path, data: Path | str = "data/none", **options: Any) -> None:
     """A run's config; names are written with underscores here."""
     run.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {key.replace("_", "-"): value for key, value in options.items()}
-    content["recipe"] = {"data": "data/none"}
+    content["recipe"] = {"data": str(data)}
     (run / "config.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
 
 

@@ -75,6 +75,29 @@ def test_a_scheme_that_is_registered_later_joins_by_its_name_alone(
     assert names_of("table1", "scheme=deepnorm") == before[0]
 
 
+def test_a_factor_may_list_schemes_and_those_that_are_not_registered_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    deepest = [name for name in names_of("compare_methods") if name.endswith("_100l")]
+    assert deepest == [f"{name}_100l" for name in ("post-ln", "admin", "pre-ln", "deepnorm")]
+    monkeypatch.delitem(SCHEMES, "admin")
+    assert "admin_100l" not in names_of("compare_methods")
+    assert "deepnorm_100l" in names_of("compare_methods")
+
+
+def test_learning_rate_and_batch_change_together_and_nothing_else_does() -> None:
+    cells = by_name("lr_batch")
+    assert len(cells) == 3 * 3 * 3
+    found = options(cells["deepnorm_lr2e-3_batch500"])
+    recipe = cells["deepnorm_lr2e-3_batch500"].resolve().recipe
+    assert (float(str(found["lr"])), found["max-tokens"]) == (2e-3, 500)
+    assert recipe["global-batch-tokens"] == 500
+    fixed = {"encoder-layers", "decoder-layers", "max-update", "encoder-embed-dim"}
+    assert {tuple(options(cell)[key] for key in sorted(fixed)) for cell in cells.values()} == {
+        (18, 64, 18, 200)
+    }
+
+
 def test_schemes_without_layer_norm_learn_slower_in_table_1(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -244,6 +267,12 @@ def test_what_changes_no_number_is_no_setting(small: Path) -> None:
         ("set: lr, ", "sets: lr, ", "factors: lr: unknown key 'sets'"),
         ("set: lr, ", "", "factors: lr: set: an option, a list"),
         ("values: [1e-3, 2e-3]", "schemes: table9", "the paper has no table 'table9'"),
+        ("values: [1e-3, 2e-3]", "schemes: [deepnrom]", "deepnrom is unknown; choose one of"),
+        (
+            "config: multi30k",
+            "keep: last\nconfig: multi30k",
+            "'last' is unknown; known are all, best",
+        ),
         (", values: [1e-3, 2e-3]", "", "either values or schemes is expected"),
         ("settings: {scheme", "settings: {depth", "there is no factor 'depth'"),
         ("measure: bleu", "measure: blue", "measure 'blue' is unknown; known are bleu"),

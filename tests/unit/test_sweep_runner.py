@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet.sweeps import state
+from fairseq_deepnet.sweeps import state, verdicts
 from fairseq_deepnet.sweeps.cells import Cell, Place
 from fairseq_deepnet.sweeps.devices import shares
 from fairseq_deepnet.sweeps.runner import Runner, Scripts
@@ -126,7 +126,7 @@ def test_crashes_and_divergence_are_results_and_the_sweep_goes_on(sweep: Sweep, 
     assert sweep.run(cells(*names)) == {
         "crash": "failed",
         "nan": "diverged",
-        "zero": "diverged",
+        "zero": "done",
         "unscored": "failed",
         "empty": "failed",
         "good": "done",
@@ -135,8 +135,11 @@ def test_crashes_and_divergence_are_results_and_the_sweep_goes_on(sweep: Sweep, 
     assert crash["reason"] == "training ended with status 3: RuntimeError: out of luck"
     assert crash["log_tail"] == ["RuntimeError: out of luck"]
     assert (crash["exit_status"], crash["last_valid_nll"], crash["score"]) == (3, 3.0, None)
-    assert sweep.record("nan")["reason"] == "diverged: fairseq gave up: FloatingPointError"
-    assert sweep.record("zero")["reason"] == "diverged: test BLEU is 0.10, below 1"
+    assert sweep.record("nan")["reason"] == (
+        "diverged: fairseq gave up after update 10: FloatingPointError"
+    )
+    # a young model scores nothing, however well it learns
+    assert sweep.record("zero")["reason"] == "BLEU 0.10"
     assert sweep.record("zero")["score"] == "scores/test.best.json"
     assert sweep.record("unscored")["reason"].startswith("scoring ended with status 4")
     assert sweep.record("empty")["reason"] == "scripts/eval_bleu.sh left no score"
@@ -180,6 +183,67 @@ def test_a_diverged_cell_that_is_tried_again_starts_anew_beside_the_old(
         state.begin_again(sweep.folder / "nan")
         assert not (sweep.folder / "nan").exists()
         assert (sweep.folder / f".nan.diverged{number}" / "sweep.json").is_file()
+
+
+def test_a_verdict_of_an_earlier_rule_is_brought_up_to_date(sweep: Sweep, cells: Any) -> None:
+    (cell,) = cells("good")
+    sweep.run([cell])
+    run = sweep.folder / "good"
+    assert verdicts.judge_again(run, cell) is None
+    state.write(run, cell, Status.DIVERGED, reason="diverged: test BLEU is 0.1, below 1")
+    said = verdicts.judge_again(run, cell)
+    assert said == (
+        "good: BLEU 27.50 (by today's rule; it was: diverged: test BLEU is 0.1, below 1)"
+    )
+    assert state.status_of(run) is Status.DONE
+    assert sweep.record("good")["score"] == "scores/test.best.json"
+    with (run / "train.log").open("a") as log:
+        log.write("FloatingPointError: gradients are Nan/Inf\n")
+    said = verdicts.judge_again(run, cell)
+    assert said is not None
+    assert said.startswith("good: diverged: fairseq gave up")
+    assert state.status_of(run) is Status.DIVERGED
+
+
+def test_what_failed_or_never_ran_is_not_judged_again(sweep: Sweep, cells: Any) -> None:
+    crash, later = cells("crash", "later")
+    sweep.run([crash])
+    before = sweep.record("crash")
+    assert verdicts.judge_again(sweep.folder / "crash", crash) is None
+    assert sweep.record("crash") == before
+    assert verdicts.judge_again(sweep.folder / "later", later) is None
+    assert not (sweep.folder / "later").exists()
+
+
+@pytest.mark.parametrize(("name", "kept"), [("good", 1), ("nan", 1), ("crash", 3)])
+def test_only_the_best_checkpoint_stays_of_a_cell_with_its_result(
+    sweep: Sweep, cells: Any, name: str, kept: int
+) -> None:
+    train = Path(sweep.runner.scripts.train[1])
+    make = "mkdir -p checkpoints; touch checkpoints/checkpoint_{best,last,1_10}.pt"
+    train.write_text(train.read_text().replace('cd "$RUN"', f'cd "$RUN"; {make}'))
+    (cell,) = cells(name)
+    cell.keep = "best"
+    sweep.run([cell])
+    left = sorted(file.name for file in (sweep.folder / name / "checkpoints").iterdir())
+    assert len(left) == kept
+    assert "checkpoint_best.pt" in left
+
+
+def test_every_checkpoint_stays_by_default_and_where_there_is_no_best_one(
+    sweep: Sweep, cells: Any
+) -> None:
+    (cell,) = cells("good")
+    sweep.run([cell])
+    folder = sweep.folder / "good" / "checkpoints"
+    folder.mkdir()
+    (folder / "checkpoint_last.pt").touch()
+    cell.keep = "best"
+    verdicts.prune(sweep.folder / "good", cell)
+    (folder / "checkpoint_best.pt").touch()
+    cell.keep = "all"
+    verdicts.prune(sweep.folder / "good", cell)
+    assert len(list(folder.iterdir())) == 2
 
 
 def test_other_settings_than_those_recorded_are_refused(sweep: Sweep, cells: Any) -> None:
