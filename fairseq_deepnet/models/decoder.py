@@ -22,6 +22,7 @@ from ..modules import (
 )
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
 from .encoder import EncoderOut
+from .learned_residuals import log_learned
 from .options import build_layer
 
 CACHE_KEY = "deepnet.decoding_cache"
@@ -55,6 +56,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         self.checkpointing = ActivationCheckpointing(
             cfg.checkpoint_activations, cfg.offload_activations
         )
+        self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
         self.combination = scheme.build_combination(Side.DECODER, self.embed_dim)
         self.output_transform = scheme.build_output_transform(Side.DECODER, self.embed_dim)
         has_norm = scheme.norm is NormPlacement.PRE and not cfg.no_decoder_final_norm
@@ -200,6 +202,11 @@ class DeepNetDecoder(TransformerDecoderBase):
     ) -> None:
         """The same: one cache holds every layer's state, so no walk over thousands of modules."""
         self.reorder_incremental_state(incremental_state, new_order)
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """fairseq's word before each micro-batch: the updates that are finished."""
+        if self.training:
+            log_learned(self, Side.DECODER, num_updates, self.log_interval)
 
     def make_generation_fast_(self, need_attn: bool | str | None = False, **kwargs: Any) -> None:
         """fairseq-generate's hook: whether alignments will be printed."""

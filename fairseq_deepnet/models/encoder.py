@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..modules import ActivationCheckpointing, EncoderLayer, run_layers
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
+from .learned_residuals import log_learned
 from .options import build_layer
 
 EncoderOut = dict[str, list[Any]]
@@ -40,6 +41,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         self.checkpointing = ActivationCheckpointing(
             cfg.checkpoint_activations, cfg.offload_activations
         )
+        self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
         self.combination = scheme.build_combination(Side.ENCODER, embed_tokens.embedding_dim)
         self.output_transform = scheme.build_output_transform(
             Side.ENCODER, embed_tokens.embedding_dim
@@ -99,6 +101,12 @@ class DeepNetEncoder(TransformerEncoderBase):
             if torch.equal(new_order, each):
                 reordered["hypotheses_per_sentence"] = [repeats]
         return reordered
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """fairseq's word before each micro-batch: the updates that are finished."""
+        super().set_num_updates(num_updates)
+        if self.training:
+            log_learned(self, Side.ENCODER, num_updates, self.log_interval)
 
     def upgrade_state_dict_named(
         self, state_dict: dict[str, Tensor], name: str

@@ -11,14 +11,19 @@ from __future__ import annotations
 
 import dataclasses
 
+from torch import nn
+
 from fairseq_deepnet.modules import LayerShape
 from fairseq_deepnet.planning.parameters import (
+    BEFORE_ACTIVATION,
+    BEFORE_FC2,
     SUBLAYERS,
+    has_combination,
     has_final_norm,
     scheme_modules,
 )
 from fairseq_deepnet.planning.setting import Model
-from fairseq_deepnet.schemes import NormPlacement, Side, Sublayer
+from fairseq_deepnet.schemes import NormPlacement, Residual, Side, Sublayer
 
 FP32 = 4
 RNG_STATE = 5056 + 16
@@ -120,14 +125,32 @@ def joint(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def scheme_extra(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Bytes that what a scheme adds to a layer keeps: each module with parameters its input."""
+    """Bytes that what a scheme adds to a layer keeps.
+
+    What acts on the heads, or before fc2, has a result that is kept besides its input; what acts
+    before the activation has not. A residual says itself how many tensors of n C it keeps.
+    """
     shape, n = model.layers[side], batch.tokens(side)
     total = 0
     for role, module in scheme_modules(model, side, 0).items():
-        if any(True for _ in module.parameters()):
-            width = shape.ffn_dim if role.startswith("ffn.") else shape.embed_dim
+        if isinstance(module, Residual):
+            total += module.saved * n * shape.embed_dim * batch.element
+        elif role != BEFORE_ACTIVATION:
+            width = shape.ffn_dim if role == BEFORE_FC2 else shape.embed_dim
             total += n * width * batch.element
+        total += sum(isinstance(part, nn.LayerNorm) for part in module.modules()) * 2 * n * FP32
     return total
+
+
+def combination(batch: MicroBatch, model: Model, side: Side) -> int:
+    """Bytes kept between two layers where a scheme combines outputs (as DLCL).
+
+    The output, which its LayerNorm keeps, and what that gives, which the sum keeps.
+    """
+    if not has_combination(model, side):
+        return 0
+    n = batch.tokens(side)
+    return 2 * n * model.layers[side].embed_dim * batch.element + 2 * n * FP32
 
 
 def layer(batch: MicroBatch, model: Model, side: Side) -> int:

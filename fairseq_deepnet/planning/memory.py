@@ -162,8 +162,9 @@ class _Walk:
                 side: activations.checkpointed_layer(batch, model, side) for side in Side
             }
         self.outside = activations.outside(batch, model)
+        between = {side: activations.combination(batch, model, side) for side in Side}
         self.kept = self.outside + sum(
-            model.depths.of(side) * self.per_layer[side] for side in Side
+            model.depths.of(side) * (self.per_layer[side] + between[side]) for side in Side
         )
         table = batch.tokens(Side.DECODER) * model.vocabulary[1]
         self.logits = table * self.element

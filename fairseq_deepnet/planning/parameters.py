@@ -14,6 +14,7 @@ from fairseq_deepnet.modules import DecoderLayer, EncoderLayer, LayerShape
 from fairseq_deepnet.planning.setting import Model
 from fairseq_deepnet.schemes import NormPlacement, Place, Side, Sublayer
 
+BEFORE_ACTIVATION, BEFORE_FC2 = "ffn.before activation", "ffn.before fc2"  # roles of transforms
 SUBLAYERS = {Side.ENCODER: EncoderLayer.sublayers, Side.DECODER: DecoderLayer.sublayers}
 
 
@@ -104,6 +105,12 @@ def has_final_norm(model: Model, side: Side) -> bool:
     return model.scheme.norm is NormPlacement.PRE and kept
 
 
+def has_combination(model: Model, side: Side) -> bool:
+    """Whether a layer reads more than the output of the layer below."""
+    with torch.device("meta"):
+        return model.scheme.build_combination(side, model.layers[side].embed_dim) is not None
+
+
 def scheme_modules(model: Model, side: Side, layer: int) -> dict[str, nn.Module]:
     """What the scheme adds to one layer, by role, on the meta device."""
     shape: LayerShape = model.layers[side]
@@ -115,7 +122,7 @@ def scheme_modules(model: Model, side: Side, layer: int) -> dict[str, nn.Module]
                 place, sublayer, shape.heads
             )
         before, after = model.scheme.build_ffn_transforms(place, shape.ffn_dim)
-        found |= {"ffn.before": before, "ffn.after": after}
+        found |= {BEFORE_ACTIVATION: before, BEFORE_FC2: after}
         residuals = model.scheme.build_residuals(place, sublayers, shape.embed_dim)
     found |= {f"{sublayer}.residual": module for sublayer, module in residuals.items()}
     return {role: module for role, module in found.items() if module is not None}
@@ -130,10 +137,13 @@ def count_scheme(model: Model, side: Side) -> tuple[int, int]:
         sizes = found[0] * depth
     else:
         sizes = [size for layer in range(depth) for size in _scheme_sizes(model, side, layer)]
+    width = model.layers[side].embed_dim
     with torch.device("meta"):
-        combination = model.scheme.build_combination(side, model.layers[side].embed_dim)
-    if combination is not None:
-        sizes += [parameter.numel() for parameter in combination.parameters()]
+        combination = model.scheme.build_combination(side, width)
+        output_transform = model.scheme.build_output_transform(side, width)
+    for module in (combination, output_transform):
+        if module is not None:
+            sizes += [parameter.numel() for parameter in module.parameters()]
     return sum(sizes), len(sizes)
 
 

@@ -24,6 +24,8 @@ class HeadScale(nn.Module):
 class NormalisedBranchResidual(PreNormResidual):
     """x + LN(G(LN(x)))."""
 
+    saved: ClassVar[int] = 1
+
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
         self.branch_norm = nn.LayerNorm(embed_dim)

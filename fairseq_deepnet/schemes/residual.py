@@ -6,6 +6,7 @@ adds.
 """
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ Map = Callable[[Tensor], Tensor]
 
 class Residual(nn.Module):
     """x + dropout(G(x)): no LayerNorm; the base of the others."""
+
+    saved: ClassVar[int] = 0  # tensors [B, T, C] for backward, beyond LayerNorm's and the branch's
 
     def learned(self) -> dict[str, Tensor]:
         """What training changes of the residual itself, by name: shown in logs as its mean."""
@@ -73,6 +76,8 @@ class WeightedPostNormResidual(Residual):
 
 class WeightedBranchResidual(Residual):
     """x + w dropout(G(x)); w [1] is learned, perhaps with other sublayers'; no LayerNorm."""
+
+    saved: ClassVar[int] = 1
 
     def __init__(self, weight: nn.Parameter) -> None:
         super().__init__()

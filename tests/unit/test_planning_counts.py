@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from fairseq_deepnet.planning import compute, paper, parameters, setting
 from fairseq_deepnet.planning.activations import MicroBatch
-from fairseq_deepnet.schemes import Side
+from fairseq_deepnet.schemes import SCHEMES, Side
 from tests.support.models import build_model
 from tests.support.plans import WORDS, plan_of
 
@@ -28,10 +28,11 @@ from tests.support.plans import WORDS, plan_of
         {"no_token_positional_embeddings": True, "encoder_learned_pos": True},
         {"encoder_embed_dim": 64},
         {"decoder_output_dim": 16},
-        {"residual_scheme": "pre-ln"},
         {"residual_scheme": "pre-ln", "no_decoder_final_norm": True},
         {"residual_scheme": "post-ln", "init": "stock"},
-        {"residual_scheme": "post-ln-init"},
+        *({"residual_scheme": name} for name in SCHEMES),
+        {"residual_scheme": "rezero", "scheme_variant": "sublayer"},
+        {"residual_scheme": "normformer", "scheme_variant": "resscale"},
         {"arch": "transformer"},
         {"arch": "transformer", "encoder_normalize_before": True, "decoder_normalize_before": True},
     ],

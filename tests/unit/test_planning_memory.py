@@ -11,7 +11,7 @@ from fairseq_deepnet.modules import ActivationCheckpointing, DecoderLayer, Encod
 from fairseq_deepnet.planning import activations, memory, parameters
 from fairseq_deepnet.planning.activations import MicroBatch
 from fairseq_deepnet.planning.setting import Model, Training
-from fairseq_deepnet.schemes import Place, Side
+from fairseq_deepnet.schemes import SCHEMES, Place, Side
 from tests.support.plans import plan_of
 
 SENTENCES, SOURCE, TARGET = 5, 7, 9
@@ -78,6 +78,41 @@ def saved_bytes(model: Model, side: Side, checkpoint: bool = False) -> int:
 def test_a_layer_keeps_what_autograd_saves(side: Side, options: dict[str, Any]) -> None:
     model = plan_of(**options)
     assert activations.layer(BATCH, model, side) == saved_bytes(model, side)
+
+
+@pytest.mark.parametrize("side", Side)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_layer_of_every_scheme_keeps_what_autograd_saves(scheme: str, side: Side) -> None:
+    model = plan_of(residual_scheme=scheme, dropout=0.1)
+    found = saved_bytes(model, side)
+    # Admin's omega, one vector a sublayer, is not worth a line in the plan.
+    vectors = 4 * 32 * len(parameters.SUBLAYERS[side]) if scheme == "admin" else 0
+    assert activations.layer(BATCH, model, side) == found - vectors
+
+
+def test_what_a_combination_keeps_is_counted_between_the_layers() -> None:
+    """DLCL: each output [B, T, C] twice, before and after its LayerNorm, and two statistics."""
+    n, c = BATCH.tokens(Side.DECODER), 32
+    model = plan_of(residual_scheme="dlcl")
+    assert activations.combination(BATCH, model, Side.DECODER) == 4 * (2 * n * c + 2 * n)
+    assert activations.combination(BATCH, plan_of(), Side.DECODER) == 0
+    combination = model.scheme.build_combination(Side.DECODER, c)
+    assert combination is not None
+    output = torch.randn(1, n, c, requires_grad=True)
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    apart = {t.untyped_storage().data_ptr() for t in combination.parameters()}
+    embedding = torch.randn(1, n, c)
+    apart.add(embedding.untyped_storage().data_ptr())
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        combination([embedding, combination.keep(output, 1)])
+    assert sum(size for place, size in kept.items() if place not in apart) == 4 * (
+        2 * n * c + 2 * n
+    )
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
