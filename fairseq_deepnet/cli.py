@@ -10,6 +10,7 @@ from typing import Final
 
 SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "args": ("configs", "print the fairseq-train arguments that a config stands for"),
+    "check": ("checking.command", "is a model or checkpoint what it is said to be? measured"),
     "plan": ("planning.command", "parameters, memory and time of a training, and what fits"),
     "record": ("training.command", "plan a run, write down what repeats it, print its command"),
     "average": ("checkpoints.average", "average the weights of several checkpoints"),
@@ -24,6 +25,7 @@ SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "opus100": ("corpora.opus100", "unpack OPUS-100 and write its table of pairs"),
     "clean": ("corpora.clean", "check and clean raw parallel text"),
     "pairs": ("corpora.multilingual", "make a data folder of many language pairs"),
+    "monolingual": ("corpora.monolingual", "make a data folder of one language"),
     "subwords": ("corpora.subwords", "train or apply a sentencepiece model"),
     "moses": ("corpora.moses_stages", "Moses tokens and byte-pair codes, as in published recipes"),
     "iwslt14": ("corpora.iwslt", "raw text out of the archive of IWSLT 2014"),

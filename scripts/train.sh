@@ -180,4 +180,6 @@ fi
 date -u +'%Y-%m-%dT%H:%M:%SZ' >"$RUN/done.part"
 mv "$RUN/done.part" "$RUN/done"
 log "trained: $RUN"
-log "next: bash scripts/eval_bleu.sh $RUN"
+evaluation=eval_bleu
+[[ " ${command[*]} " != *" --task language_modeling "* && " ${command[*]} " != *" --task masked_lm "* ]] || evaluation=eval_perplexity
+log "next: bash scripts/$evaluation.sh $RUN"

@@ -1,7 +1,7 @@
 """A data folder, as scripts/preprocess*.sh make it: what is in it, and how its subwords read.
 
-A folder holds one language pair, or many pairs that share one dictionary and are told apart by
-language tokens. data/README.md shows both layouts.
+A folder holds one language pair, many pairs that share one dictionary and are told apart by
+language tokens, or text of one language. data/README.md shows the layouts.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from fairseq_deepnet.corpora.subwords import decode_line, encode_lines, load_mod
 
 MULTILINGUAL_TASK = "translation_multi_simple_epoch"
 """fairseq's task for folders of many pairs: it adds language tokens and samples by temperature."""
+
+MONOLINGUAL_TASKS = ("language_modeling", "masked_lm")
+"""fairseq's tasks for folders of one language."""
 
 
 class Direction(NamedTuple):
@@ -64,7 +67,9 @@ class DataFolder:
                 " corpus.json; set DATA=FOLDER"
             )
         record = json.loads(manifest.read_text(encoding="utf-8"))
-        if not isinstance(record, dict) or not ({"source", "directions"} & record.keys()):
+        if not isinstance(record, dict) or not (
+            {"source", "directions", "language"} & record.keys()
+        ):
             raise ValueError(f"{manifest} is not the record of a data folder; make it anew")
         return cls(path, record)
 
@@ -74,14 +79,23 @@ class DataFolder:
         return "directions" in self.record
 
     @property
+    def is_monolingual(self) -> bool:
+        """Whether it holds text of one language, for language models."""
+        return "language" in self.record
+
+    @property
     def languages(self) -> list[str]:
         """Every language in it; of many pairs in the order of their tokens."""
         if self.is_multilingual:
             return list(self.record["languages"])
+        if self.is_monolingual:
+            return [self.record["language"]]
         return [self.record["source"], self.record["target"]]
 
     def directions(self, split: str) -> list[Direction]:
         """The directions that a split has text of; empty where there is no such split."""
+        if self.is_monolingual:
+            return []
         if self.is_multilingual:
             return [Direction.parse(name) for name in self.record["directions"].get(split, [])]
         only = Direction(self.record["source"], self.record["target"])
@@ -139,6 +153,8 @@ class DataFolder:
 
     def task_options(self) -> dict[str, str]:
         """What fairseq's task needs to be told to read this folder, by option name."""
+        if self.is_monolingual:
+            return {}
         if not self.is_multilingual:
             return {
                 "source-lang": self.record["source"],

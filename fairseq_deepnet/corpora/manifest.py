@@ -182,6 +182,16 @@ def link_folder(source: Path, target: Path) -> None:
     shutil.copytree(source, target, copy_function=link)
 
 
+def put_in_place(folder: Path, out: Path) -> None:
+    """Give a complete folder its name OUT; what was there before goes last."""
+    old = out.with_name(out.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if out.exists():
+        out.rename(old)
+    folder.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
+
+
 def read_summaries(log: Path) -> dict[str, dict[str, float]]:
     """Tokens (with one end of sentence a line) and per cent unknown, by "SPLIT.LANGUAGE"."""
     matches = _SUMMARY.finditer(log.read_text(encoding="utf-8"))

@@ -187,12 +187,7 @@ def _assemble(part: Path, out: Path) -> None:
         left_over.unlink()
     shutil.copy(part / "languages.txt", whole)
     shutil.copy(part / "corpus.json", whole)
-    old = out.with_name(out.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if out.exists():
-        out.rename(old)
-    whole.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
+    manifest.put_in_place(whole, out)
     shutil.rmtree(part)
 
 

@@ -11,6 +11,7 @@ from fairseq_deepnet import configs
 from fairseq_deepnet.planning import compute, report, vocabulary
 from fairseq_deepnet.planning.advice import advise
 from fairseq_deepnet.planning.plan import SENTENCE_LENGTH, Plan, estimate
+from fairseq_deepnet.planning.setting import require_plannable
 from fairseq_deepnet.planning.speed import measure_teraflops
 from fairseq_deepnet.training import launch
 
@@ -77,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if args.teraflops is not None and args.measure:
         raise ValueError("--teraflops and --measure contradict each other; give one")
     config, assumptions = read_config(args)
+    require_plannable(str(config.options["arch"]))
     words, where = read_vocabulary(args, config)
     assumptions.append(f"vocabulary: {where}")
     plan, timed = make(args, config, words)

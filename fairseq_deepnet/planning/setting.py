@@ -120,21 +120,25 @@ class Training:
         return self.max_tokens * self.update_freq * self.devices
 
 
+def require_plannable(arch: str) -> None:
+    """Raise ValueError for a model that is no encoder-decoder of ours or of fairseq's."""
+    from fairseq.models import ARCH_MODEL_REGISTRY
+    from fairseq.models.transformer import TransformerModel
+
+    if ARCH_MODEL_REGISTRY.get(arch) not in (DeepNetTransformerModel, TransformerModel):
+        raise ValueError(
+            f"--arch {arch}: a plan can be made for encoder-decoders alone: deepnet_transformer,"
+            " fairseq's transformer and their named shapes"
+        )
+
+
 def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
     """The shape that parsed fairseq-train arguments describe.
 
     Raises ValueError for a model that is neither ours nor fairseq's Transformer, and for options
     that the plan does not know how to count.
     """
-    from fairseq.models import ARCH_MODEL_REGISTRY
-    from fairseq.models.transformer import TransformerModel
-
-    known = ARCH_MODEL_REGISTRY.get(args.arch)
-    if known not in (DeepNetTransformerModel, TransformerModel):
-        raise ValueError(
-            f"--arch {args.arch}: a plan can be made for deepnet_transformer, fairseq's transformer"
-            " and their named shapes"
-        )
+    require_plannable(args.arch)
     for option in ("adaptive_softmax_cutoff", "adaptive_input", "merge_src_tgt_embed"):
         if getattr(args, option, None):
             raise ValueError(

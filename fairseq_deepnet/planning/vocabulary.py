@@ -21,6 +21,9 @@ def from_folder(path: Path) -> tuple[int, int]:
     if folder.is_multilingual:
         entries = _lines(path / "dict.txt") + len(folder.languages)
         return entries + SPECIAL_SYMBOLS, entries + SPECIAL_SYMBOLS
+    if folder.is_monolingual:
+        entries = _lines(path / "dict.txt") + SPECIAL_SYMBOLS
+        return entries, entries
     source, target = (_lines(path / f"dict.{name}.txt") for name in folder.languages)
     return source + SPECIAL_SYMBOLS, target + SPECIAL_SYMBOLS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet import configs, fairseq_options
-from fairseq_deepnet.corpora.folder import MULTILINGUAL_TASK, DataFolder
+from fairseq_deepnet.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder
 from fairseq_deepnet.provenance import inside_project, say, shown
 from fairseq_deepnet.training import launch
 
@@ -40,12 +40,14 @@ def check_data(data: Path, recipe: dict[str, configs.Value]) -> dict[str, Any]:
 
 
 def check_task(corpus: dict[str, Any], config: configs.Config, data: Path) -> None:
-    """Raise ValueError where a config for many pairs meets a folder of one, or the reverse."""
-    many = "directions" in corpus
-    if many == (config.options.get("task") == MULTILINGUAL_TASK) or not corpus:
+    """Raise ValueError where a config's task meets a folder of another kind."""
+    kinds = {"directions": "many language pairs", "language": "text of one language"}
+    holds = next((kinds[key] for key in kinds if key in corpus), "one language pair")
+    tasks = {MULTILINGUAL_TASK: "many language pairs"}
+    tasks |= dict.fromkeys(MONOLINGUAL_TASKS, "text of one language")
+    wants = tasks.get(str(config.options.get("task")), "one language pair")
+    if holds == wants or not corpus:
         return
-    holds = "many language pairs" if many else "one language pair"
-    wants = "one language pair" if many else "many language pairs"
     raise ValueError(
         f"{shown(data)} holds {holds}, and config {config.name} trains on {wants}"
         f" (task {config.options.get('task')}); set DATA=FOLDER, or choose another config"
@@ -70,7 +72,8 @@ def settle(args: argparse.Namespace) -> tuple[configs.Config, Path]:
     except FileNotFoundError as error:
         if not args.dry_run:
             raise
-        say(f"{error}; its languages will join the command")
+        alone = config.options.get("task") in MONOLINGUAL_TASKS
+        say(str(error) if alone else f"{error}; its languages will join the command")
     config.recipe["data"] = shown(data)
     configs.check_options(config)
     return config, data

@@ -25,8 +25,10 @@ def summarise(
     there = any(data.glob("train*.idx"))
     parameters = fairseq_options.count_parameters(parsed) if there else None
     size = "" if parameters is None else f", {parameters:,} parameters"
-    lines = _training_pairs(check_data(data, config.recipe)) if there else None
-    pairs = f", {lines:,} training pairs" if lines else "" if there else ", not there yet"
+    corpus = check_data(data, config.recipe) if there else {}
+    lines = _training_lines(corpus)
+    what = "lines" if "language" in corpus else "pairs"
+    amount = f", {lines:,} training {what}" if lines else "" if there else ", not there yet"
     updates = f", {parsed.max_update:,} updates" if parsed.max_update else ""
     if not updates and parsed.max_epoch:
         updates = f", {parsed.max_epoch} epochs"
@@ -34,7 +36,7 @@ def summarise(
     return "\n".join(
         [
             f"model    {parsed.arch}, {_depth(parsed)}{size} (config {config.name})",
-            f"data     {shown(data)}{pairs}",
+            f"data     {shown(data)}{amount}",
             f"devices  {launcher.devices}, {precision[0][2:] if precision else 'fp32'}{started}",
             f"batch    {batch or 'as the config says'}",
             f"run      {shown(run)}{updates}",
@@ -42,13 +44,14 @@ def summarise(
     )
 
 
-def _training_pairs(corpus: dict[str, Any]) -> int | None:
-    """Sentence pairs to train on; of many pairs each counts once, though it serves two ways."""
+def _training_lines(corpus: dict[str, Any]) -> int | None:
+    """Lines or pairs to train on; of many pairs each counts once, though it serves two ways."""
     lines = corpus.get("lines", {}).get("train")
     return sum(lines.values()) if isinstance(lines, dict) else lines
 
 
 def _depth(parsed: argparse.Namespace) -> str:
     scheme = getattr(parsed, "residual_scheme", None)
-    layers = f"{getattr(parsed, 'encoder_layers', '?')}L-{getattr(parsed, 'decoder_layers', '?')}L"
+    depths = (getattr(parsed, f"{side}_layers", None) for side in ("encoder", "decoder"))
+    layers = "-".join(f"{depth}L" for depth in depths if depth is not None) or "?L"
     return f"{layers}, {scheme}" if scheme else layers

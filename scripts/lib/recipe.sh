@@ -41,10 +41,14 @@ make_data() {
     (unset SEED && OUT=$DATA bash "$ROOT/scripts/$script")
 }
 
-# train_recipe CONFIG [fairseq-train options]: never returns.
+# train_recipe CONFIG [fairseq-train options]: never returns. STACKS names those that DEPTH is the depth of
+# (encoder decoder).
 train_recipe() {
-    local config=$1
+    local config=$1 stack depths=()
     shift
+    for stack in ${STACKS:-encoder decoder}; do
+        depths+=("--$stack-layers" "$DEPTH")
+    done
     exec bash "$ROOT/scripts/train.sh" "$config" --seed "$SEED" \
-        --encoder-layers "$DEPTH" --decoder-layers "$DEPTH" --residual-scheme "$SCHEME" "$@"
+        "${depths[@]}" --residual-scheme "$SCHEME" "$@"
 }

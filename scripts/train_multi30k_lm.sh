@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Train a deep language model (a decoder) on the English captions of Multi30k: 18 DeepNet layers
+# within minutes on one core (configs/multi30k_lm.yaml). Makes the data first if they are not there.
+#
+#   bash scripts/train_multi30k_lm.sh [fairseq-train options]
+#
+# Input: the data folder DATA. Where it is missing it is made by scripts/preprocess_multi30k_lm.sh: from
+# the folder RAW, or from what that script downloads.
+#
+# Output: a run folder, see scripts/train.sh; its perplexity: scripts/eval_perplexity.sh.
+#
+# Variables (with defaults):
+#   DEPTH      layers (18)
+#   SCHEME     a residual scheme, see docs/schemes.md (deepnorm)
+#   SEED       of initialisation and batches (1)
+#   LANG_CODE  de, en, fr or cs (en)
+#   DATA       data folder (data/multi30k_lm.LANG_CODE)
+#   RAW        raw text to make it from, see scripts/preprocess_multi30k.sh (none: download)
+#   RUN        run folder (runs/multi30k_lm; language, DEPTH, SCHEME and SEED are added where they differ)
+#   DRY_RUN, GPUS, NODES, CPU_PROCESSES, ...   every other variable of scripts/train.sh
+#
+# Example: RAW=my/multi30k DEPTH=50 bash scripts/train_multi30k_lm.sh --max-update 1000 --total-num-update 1000
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
+help_if_asked "$@"
+
+recipe_variables 18
+export LANG_CODE=${LANG_CODE:-en}
+name=multi30k_lm
+[[ $LANG_CODE == en ]] || name+=.$LANG_CODE
+[[ $DEPTH == 18 ]] || name+=_${DEPTH}l
+recipe_folders "$name" "$ROOT/data/multi30k_lm.$LANG_CODE"
+make_data preprocess_multi30k_lm.sh
+STACKS=decoder train_recipe multi30k_lm "$@"
