@@ -19,6 +19,7 @@ SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
         "translate a test set with a run or checkpoint; score it",
     ),
     "score": ("evaluation.scoring", "sacreBLEU and chrF of a file of hypotheses"),
+    "perplexity": ("evaluation.perplexity", "how well a language model predicts a test set"),
     "directions": ("evaluation.directions_report", "table and averages of many directions"),
     "evaluation-set": ("evaluation.sets", "text of Flores-101, TED, OPUS-100, WMT to be scored on"),
     "download": ("corpora.download", "download a corpus: resumable, verified, from mirrors"),

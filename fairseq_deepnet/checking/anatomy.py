@@ -1,0 +1,136 @@
+"""Where a model keeps its layers, branches, linear maps and norms: attribute names, and no more.
+
+Our models, fairseq's and torchscale's name them alike: stacks have `layers`; a layer has
+`self_attn`, perhaps `encoder_attn`, each followed by `_layer_norm`, and fc1, fc2 and
+`final_layer_norm`, torchscale's the two maps one module further down, in `ffn`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from torch import nn
+
+from fairseq_deepnet.schemes import Role, Side, Sublayer
+
+ATTENTION_ROLES = (Role.Q_PROJ, Role.K_PROJ, Role.V_PROJ, Role.OUT_PROJ)
+TABLE = "embed_tokens"
+PROJECTIONS = ("output_projection", "lm_head", "embed_out")
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """A sublayer: its linear maps, the module that its input enters, the one whose output leaves.
+
+    `norm` is the LayerNorm that belongs to it, wherever it is applied; None where there is none.
+    """
+
+    sublayer: Sublayer
+    linears: dict[Role, nn.Linear]
+    entry: nn.Module
+    exit: nn.Module
+    norm: nn.Module | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A layer and its branches in order."""
+
+    name: str
+    module: nn.Module
+    branches: tuple[Branch, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """All layers of a side; `name` is the module's path in the model."""
+
+    side: Side
+    name: str
+    module: nn.Module
+    layers: tuple[Layer, ...]
+
+    @property
+    def final_norm(self) -> nn.Module | None:
+        """What normalises the stack's output."""
+        norm = getattr(self.module, "layer_norm", None)
+        return norm if isinstance(norm, nn.Module) else None
+
+    @property
+    def table(self) -> nn.Embedding | None:
+        """The tokens' embeddings."""
+        table = getattr(self.module, TABLE, None)
+        return table if isinstance(table, nn.Embedding) else None
+
+    def linears(self) -> Iterator[tuple[int, Branch, Role, nn.Linear]]:
+        """Every linear map with its layer's index, its branch and its role."""
+        for index, layer in enumerate(self.layers):
+            for branch in layer.branches:
+                for role, linear in branch.linears.items():
+                    yield index, branch, role, linear
+
+
+def find_stacks(model: nn.Module) -> list[Stack]:
+    """The encoder and the decoder, as far as there are such; ValueError where there is neither."""
+    stacks = []
+    for name, module in model.named_modules():
+        layers = getattr(module, "layers", None)
+        if not isinstance(layers, nn.ModuleList) or not len(layers):
+            continue
+        # by key: LayerDrop's list leaves some out when it is iterated
+        members = [(f"{name}.layers.{key}", layer) for key, layer in layers._modules.items()]
+        if not all(layer is not None and hasattr(layer, "self_attn") for _, layer in members):
+            continue
+        side = Side.DECODER if "decoder" in name.split(".") else Side.ENCODER
+        parts = tuple(Layer(path, layer, find_branches(layer)) for path, layer in members if layer)
+        stacks.append(Stack(side, name, module, parts))
+    if not stacks:
+        raise ValueError("no Transformer layers were found in this model (`layers.N.self_attn`)")
+    if len({stack.side for stack in stacks}) < len(stacks):
+        names = ", ".join(stack.name for stack in stacks)
+        raise ValueError(f"more than one stack of a side: {names}; the check knows one each")
+    return sorted(stacks, key=lambda stack: list(Side).index(stack.side))
+
+
+def find_branches(layer: nn.Module) -> tuple[Branch, ...]:
+    """The branches of a layer; ValueError names what is missing."""
+    branches = []
+    for sublayer in (Sublayer.SELF_ATTN, Sublayer.ENCODER_ATTN):
+        attention = getattr(layer, sublayer.value, None)
+        if attention is None:
+            continue
+        linears = {role: _linear(attention, role) for role in ATTENTION_ROLES}
+        norm = getattr(layer, f"{sublayer.value}_layer_norm", None)
+        branches.append(Branch(sublayer, linears, attention, attention, norm))
+    home = layer if hasattr(layer, Role.FC1.value) else getattr(layer, "ffn", layer)
+    linears = {role: _linear(home, role) for role in (Role.FC1, Role.FC2)}
+    norm = getattr(layer, "final_layer_norm", None)
+    branches.append(
+        Branch(Sublayer.FFN, linears, linears[Role.FC1], linears[Role.FC2], norm),
+    )
+    return tuple(branches)
+
+
+def _linear(home: nn.Module, role: Role) -> nn.Linear:
+    linear = getattr(home, role.value, None)
+    if not isinstance(linear, nn.Linear):
+        raise ValueError(
+            f"{type(home).__name__} has no linear map {role.value}: the check knows separate"
+            f" {', '.join(Role)}"
+        )
+    return linear
+
+
+def kind_of(sublayer: Sublayer, role: Role) -> str:
+    """A linear map's name in reports, fairseq's: `self_attn.q_proj`, `fc1`."""
+    return role.value if sublayer is Sublayer.FFN else f"{sublayer.value}.{role.value}"
+
+
+def projections(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """What maps features to the vocabulary: name and module, which has a `weight`."""
+    for name, module in model.named_modules():
+        if name.rpartition(".")[2] in PROJECTIONS and isinstance(
+            getattr(module, "weight", None), nn.Parameter
+        ):
+            yield name, module
