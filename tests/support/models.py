@@ -4,11 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 import fairseq_deepnet  # noqa: F401  (registers the architectures)
 from fairseq_deepnet import standalone
+from fairseq_deepnet.schemes import SCHEMES
 
 SYMBOLS = 60
+VARIANTS = [(name, variant) for name in SCHEMES for variant in SCHEMES[name].variants or (None,)]
+"""Every scheme with each reading of its recipe; None where there is but one."""
 BuildModel = Callable[..., Any]
 
 
@@ -20,3 +24,27 @@ def build_model(arch: str = "deepnet_transformer", seed: int = 1, **options: Any
         small |= {f"{side}_attention_heads": 4}
     torch.manual_seed(seed)
     return standalone.build_model(arch, standalone.VocabularyTask(4 + SYMBOLS), **(small | options))
+
+
+def stir(model: nn.Module, seed: int = 5) -> None:
+    """Change all that starts at a special value (0, 1, an average), so that it shows in outputs.
+
+    A branch behind a factor or a weight of 0 is none: a model as built may hide any mistake in it.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() < 2 or not parameter.any() or "combination.weight" in name:
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+
+
+def loss_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Cross-entropy of the next token over real positions alone."""
+    return next_token_loss(model(**batch)[0], batch)
+
+
+def next_token_loss(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    """The same from logits [B, T, V]."""
+    inputs = batch["prev_output_tokens"]
+    target = inputs.roll(-1, dims=1).masked_fill(inputs.eq(1), 1)
+    return nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=1)

@@ -12,7 +12,7 @@ from fairseq.search import DiverseBeamSearch as Search
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
-from tests.support.models import BuildModel
+from tests.support.models import BuildModel, loss_of
 
 Batch = dict[str, Tensor]
 
@@ -29,14 +29,6 @@ VARIANTS: list[dict[str, Any]] = [
     {"merge_src_tgt_embed": True},
     {"max_source_positions": 20, "max_target_positions": 30},
 ]
-
-
-def loss_of(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy of the next token over real positions alone."""
-    logits, _ = model(**batch)
-    inputs = batch["prev_output_tokens"]
-    target = inputs.roll(-1, dims=1).masked_fill(inputs.eq(1), 1)
-    return nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=1)
 
 
 @pytest.mark.parametrize("options", VARIANTS, ids=lambda o: "-".join(o) or "plain")

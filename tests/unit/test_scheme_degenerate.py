@@ -1,0 +1,238 @@
+"""Each scheme against its formula written out, and against what it is at its neutral values."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_deepnet.schemes import SCHEMES, NormPlacement
+from tests.support import reference
+from tests.support.models import VARIANTS, BuildModel, loss_of, next_token_loss, stir
+
+Batch = dict[str, Tensor]
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+
+
+def every_weight_moved(model: Any) -> Any:
+    """In evaluation (so that Admin profiles nothing), with no weight at a special value."""
+    generator = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if tensor.dtype.is_floating_point and not name.endswith("_float_tensor"):
+                tensor.add_(0.1 * torch.randn(tensor.shape, generator=generator))
+    return model.eval()
+
+
+@pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
+def test_a_model_computes_its_schemes_formula(
+    scheme: str, variant: str | None, model_builder: BuildModel, batch: Batch
+) -> None:
+    model = every_weight_moved(model_builder(residual_scheme=scheme, scheme_variant=variant))
+    real = batch["prev_output_tokens"].ne(1)
+    found, expected = model(**batch)[0], reference.logits(scheme, model, batch)
+    torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=1e-4)
+
+
+OWN = ("residuals.", "combination.", "_transform.")  # names of what a scheme adds to a model
+
+
+@pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
+@torch.no_grad()
+def test_every_number_that_a_scheme_adds_shows_in_the_output(
+    scheme: str, variant: str | None, model_builder: BuildModel, batch: Batch
+) -> None:
+    """The comparison above is not vacuous: it sees each of them."""
+    model = every_weight_moved(model_builder(residual_scheme=scheme, scheme_variant=variant))
+    before = model(**batch)[0]
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if any(part in name for part in OWN):
+            kept = tensor.clone()
+            tensor.mul_(1.5).add_(0.1 * torch.arange(tensor.numel()).view_as(tensor))
+            assert not torch.equal(model(**batch)[0], before), name
+            tensor.copy_(kept)
+
+
+def nothing(model: Any) -> None:
+    """Already neutral: a new model of this scheme differs by its weights alone."""
+
+
+def omega_one(model: Any) -> None:
+    """Admin before profiling has omega 1; admin-log is set to it."""
+    for name, parameter in model.named_parameters():
+        if "residuals" in name:
+            nn.init.ones_(parameter)
+
+
+def newest_output_alone(model: Any) -> None:
+    """DLCL whose rows pick the newest output, not normalised."""
+    for stack in (model.encoder, model.decoder):
+        nn.init.eye_(stack.combination.weight)
+        stack.combination.norms = nn.ModuleList(nn.Identity() for _ in stack.layers)
+
+
+def no_further_norms(model: Any) -> None:
+    """NormFormer with the norms that it adds taken out; its factors start at 1."""
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        layer.post_activation_transform = None
+        for residual in layer.residuals.values():
+            if hasattr(residual, "branch_norm"):
+                residual.branch_norm = nn.Identity()
+
+
+# scheme: the stock placement that it is at its neutral values, and how it gets there
+NEUTRAL: dict[str, tuple[str, Callable[[Any], None]]] = {
+    "deepnorm": ("post", nothing),  # with alpha 1
+    "post-ln": ("post", nothing),
+    "post-ln-init": ("post", nothing),
+    "ds-init": ("post", nothing),
+    "admin": ("post", nothing),
+    "admin-log": ("post", omega_one),
+    "pre-ln": ("pre", nothing),
+    "dlcl": ("pre", newest_output_alone),
+    "normformer": ("pre", no_further_norms),
+}
+LAYER_SHAPES: list[dict[str, Any]] = [
+    {},
+    {"share_all_embeddings": True, "activation_fn": "gelu"},
+    {"encoder_embed_dim": 48, "encoder_layers": 1, "decoder_layers": 4},
+]
+
+
+def test_every_scheme_with_layer_norm_has_its_neutral_values_here() -> None:
+    assert set(NEUTRAL) == {n for n, s in SCHEMES.items() if s.norm is not NormPlacement.NONE}
+
+
+@pytest.mark.parametrize("options", LAYER_SHAPES, ids=lambda o: "-".join(o) or "plain")
+@pytest.mark.parametrize(("scheme", "variant"), [v for v in VARIANTS if v[0] in NEUTRAL])
+def test_a_scheme_at_its_neutral_values_is_stock_fairseq(
+    scheme: str,
+    variant: str | None,
+    options: dict[str, Any],
+    model_builder: BuildModel,
+    batch: Batch,
+) -> None:
+    placement, neutralise = NEUTRAL[scheme]
+    flags = {f"{side}_normalize_before": placement == "pre" for side in ("encoder", "decoder")}
+    stock = model_builder("transformer", **flags, **options).eval()
+    chosen = {"residual_scheme": scheme, "scheme_variant": variant}
+    if scheme == "deepnorm":
+        depths = [options.get("encoder_layers", 3), options.get("decoder_layers", 2)]
+        alphas = {"encoder": 1.0, "decoder": 1.0}
+        record = {"scheme": scheme, "depths": depths, "alphas": alphas, "variant": None}
+        chosen["residual_record"] = record
+    ours = model_builder(**chosen, seed=2, **options).eval()
+    neutralise(ours)
+    loaded = ours.load_state_dict(stock.state_dict(), strict=False)
+    assert not loaded.unexpected_keys
+    assert all(any(part in name for part in OWN) for name in loaded.missing_keys)
+    real = batch["prev_output_tokens"].ne(1)
+    torch.testing.assert_close(ours(**batch)[0][real], stock(**batch)[0][real], **CLOSE)
+    loss_of(ours, batch).backward()
+    loss_of(stock, batch).backward()
+    gradients = dict(ours.named_parameters())
+    for name, parameter in stock.named_parameters():
+        torch.testing.assert_close(gradients[name].grad, parameter.grad, **CLOSE, msg=name)
+
+
+TAKES_STOCK_INIT = [name for name, scheme in SCHEMES.items() if scheme.stock_initialisation]
+
+
+def test_the_schemes_that_are_no_initialisation_take_fairseqs() -> None:
+    """The others are defined by how weights start; --init stock would leave nothing of them."""
+    assert set(TAKES_STOCK_INIT) == {
+        *("post-ln", "pre-ln", "admin", "admin-log", "rezero", "dlcl", "normformer")
+    }
+
+
+@pytest.mark.parametrize("scheme", TAKES_STOCK_INIT)
+def test_one_seed_draws_fairseqs_weights_whatever_the_scheme_adds(
+    scheme: str, model_builder: BuildModel
+) -> None:
+    pre = SCHEMES[scheme].norm is NormPlacement.PRE
+    flags = {"encoder_normalize_before": pre, "decoder_normalize_before": pre}
+    stock = model_builder("transformer", **flags).state_dict()
+    ours = model_builder(residual_scheme=scheme, init="stock").state_dict()
+    no_norm = SCHEMES[scheme].norm is NormPlacement.NONE
+    assert {n for n in stock if n not in ours} == {n for n in stock if no_norm and "_norm" in n}
+    for name in stock.keys() & ours.keys():
+        assert torch.equal(ours[name], stock[name]), name
+
+
+def factor_one(model: Any) -> None:
+    for name, parameter in model.named_parameters():
+        if "residuals" in name:
+            nn.init.ones_(parameter)
+
+
+def branches_awake(model: Any) -> None:
+    """R-Fixup with its maps that start at 0 drawn; shifts and multipliers stay at 0 and 1."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1 and not parameter.any():
+            nn.init.xavier_uniform_(parameter)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "neutralise"),
+    [("rezero", factor_one), ("t-fixup", nothing), ("r-fixup", branches_awake)],
+)
+def test_a_scheme_without_norms_at_its_neutral_values_is_a_plain_sum(
+    scheme: str, neutralise: Callable[[Any], None], model_builder: BuildModel, batch: Batch
+) -> None:
+    stock = {"init": "stock"} if scheme in TAKES_STOCK_INIT else {}
+    model = model_builder(residual_scheme=scheme, **stock).eval()
+    neutralise(model)
+    real = batch["prev_output_tokens"].ne(1)
+    found, expected = model(**batch)[0], reference.logits("plain", model, batch)
+    torch.testing.assert_close(found[real], expected[real], **CLOSE)
+    layers = {n: p for n, p in model.named_parameters() if "_proj." in n or "fc" in n}
+    gradients = [
+        torch.autograd.grad(next_token_loss(logits, batch), list(layers.values()))
+        for logits in (found, expected)
+    ]
+    for name, mine, theirs in zip(layers, *gradients, strict=True):
+        torch.testing.assert_close(mine, theirs, **CLOSE, msg=name)
+
+
+@pytest.mark.parametrize(("scheme", "variant"), [("rezero", "layer"), ("rezero", "sublayer")])
+def test_rezero_starts_as_the_identity(
+    scheme: str, variant: str, model_builder: BuildModel, batch: Batch
+) -> None:
+    model = model_builder(residual_scheme=scheme, scheme_variant=variant).eval()
+    embedded = model.encoder.forward_embedding(batch["src_tokens"])[0]
+    visible = batch["src_tokens"].ne(1)
+    out = model.encoder(batch["src_tokens"])["encoder_out"][0].transpose(0, 1)
+    assert torch.equal(out[visible], embedded[visible])
+    stir(model)
+    moved = model.encoder(batch["src_tokens"])["encoder_out"][0].transpose(0, 1)
+    assert not torch.equal(moved[visible], embedded[visible])
+
+
+def test_r_fixup_starts_as_the_identity_with_even_predictions(
+    model_builder: BuildModel, batch: Batch
+) -> None:
+    model = model_builder(residual_scheme="r-fixup").eval()
+    embedded = model.encoder.forward_embedding(batch["src_tokens"])[0]
+    visible = batch["src_tokens"].ne(1)
+    out = model.encoder(batch["src_tokens"])["encoder_out"][0].transpose(0, 1)
+    assert torch.equal(out[visible], embedded[visible])
+    assert not model(**batch)[0].any()
+
+
+def test_dlcl_starts_as_the_average_of_all_outputs_so_far(
+    model_builder: BuildModel, batch: Batch
+) -> None:
+    model = model_builder(residual_scheme="dlcl").eval()
+    inputs: list[Tensor] = []
+    outputs: list[Tensor] = []
+    for layer in model.encoder.layers:
+        layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+        layer.register_forward_hook(lambda _, args, out: outputs.append(out))
+    final = model.encoder(batch["src_tokens"])["encoder_out"][0].transpose(0, 1)
+    embedding = inputs[0]
+    rows = [embedding] + [nn.functional.layer_norm(y, y.shape[-1:]) for y in outputs]
+    for number, found in enumerate(inputs):
+        torch.testing.assert_close(found, sum(rows[: number + 1]) / (number + 1), **CLOSE)
+    top = nn.functional.layer_norm(sum(rows) / len(rows), final.shape[-1:])
+    torch.testing.assert_close(final, top, **CLOSE)

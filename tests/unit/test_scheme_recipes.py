@@ -1,0 +1,439 @@
+"""What each scheme's recipe says of a new model: how weights start, and what a layer carries.
+
+The formulas stand here a second time, one line each, from the papers and not from our code:
+DeepNet (arXiv 2203.00555) Fig. 2(b) and Section 3; DS-Init (Zhang et al. 2019) Eq. 11 and its
+released code; Fixup (Zhang et al. 2019) with its released transformer_zero.py; T-Fixup (Huang et
+al. 2020) Section 3.2 and its released transformer_layer.py; admin_torch/admin.py; ReZero's rztx.py;
+DLCL (Wang et al. 2019) with its released dlcl.py; NormFormer (Shleifer et al. 2021).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_deepnet.schemes import SCHEMES, Depths, Place, Role, Side, Sublayer, scheme_class
+from tests.support.models import VARIANTS, BuildModel
+
+VALUE_PATH = {"v_proj", "out_proj", "fc1", "fc2"}
+UNIFORM = {"ds-init", "r-fixup", "t-fixup"}  # their formulas are bounds of uniform draws
+N, M = 5, 3  # layers of the encoder and of the decoder; not the same, as formulas tell them apart
+
+
+def gain(scheme: str, variant: str | None, side: str, layer: int, place: str, role: str) -> float:
+    """A weight's standard deviation over Xavier's, in layer 1, 2, ... of an NL-ML model.
+
+    place: the branch, as fairseq calls it.
+    """
+    depth = N if side == "encoder" else M
+    branches = 2 * N + 3 * M
+    if scheme == "deepnorm":
+        beta = 0.87 * (N**4 * M) ** (-1 / 16) if side == "encoder" else (12 * M) ** (-1 / 4)
+        return beta if role in VALUE_PATH else 1.0
+    if scheme == "post-ln-init":
+        return 1 / (depth - layer + 1)
+    if scheme == "ds-init":
+        # The code gives Xavier's gain / sqrt(l) to TensorFlow as a factor on the variance.
+        return 1 / math.sqrt(layer) if variant == "paper" else math.sqrt(1 / math.sqrt(layer))
+    if scheme == "t-fixup":
+        if role not in VALUE_PATH:
+            return 1.0 if variant == "paper" else math.sqrt(1 / 2)
+        return 0.67 * N ** (-1 / 4) if side == "encoder" else (9 * M) ** (-1 / 4)
+    if scheme == "r-fixup":
+        if role in ("out_proj", "fc2"):
+            return 0.0
+        if role == "fc1":
+            return branches ** (-1 / 2)  # m = 2: L^(-1 / (2m - 2))
+        # m = 4. One matrix [3d, d] is drawn: sqrt(6 / (3d + d)) for its bound, not sqrt(6 / 2d).
+        count = 12 if place == "encoder_attn" and variant == "code" else branches
+        return count ** (-1 / 6) * math.sqrt(2 / 4)
+    return 1.0
+
+
+def linears(model: Any) -> Iterator[tuple[str, int, str, str, nn.Linear]]:
+    """Side, layer from 1, branch, role and map of every linear map in the stacks."""
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        attentions = ("self_attn",) if side == "encoder" else ("self_attn", "encoder_attn")
+        for number, layer in enumerate(stack.layers, start=1):
+            for place in attentions:
+                for role in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                    yield side, number, place, role, getattr(getattr(layer, place), role)
+            for role in ("fc1", "fc2"):
+                yield side, number, "ffn", role, getattr(layer, role)
+
+
+def wide(model_builder: BuildModel, **options: Any) -> Any:
+    shape: dict[str, Any] = {"encoder_layers": N, "decoder_layers": M}
+    for side in ("encoder", "decoder"):
+        shape |= {f"{side}_embed_dim": 128, f"{side}_ffn_embed_dim": 192}
+    return model_builder(**shape, **options)
+
+
+@pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
+def test_every_weight_of_every_layer_starts_as_its_formula_says(
+    scheme: str, variant: str | None, model_builder: BuildModel
+) -> None:
+    model = wide(model_builder, residual_scheme=scheme, scheme_variant=variant)
+    pooled: list[Tensor] = []
+    seen = set()
+    for side, layer, place, role, linear in linears(model):
+        seen.add(id(linear))
+        weight = linear.weight.detach()
+        xavier = math.sqrt(2 / sum(weight.shape))
+        expected = gain(scheme, variant, side, layer, place, role)
+        where = f"{side}.layers.{layer - 1}.{place}.{role}"
+        if scheme == "r-fixup":
+            assert linear.bias is None, where
+        else:
+            assert not linear.bias.any(), where
+        if expected == 0.0:
+            assert not weight.any(), where
+            continue
+        # 16,384 draws and more: a normal's std has the standard error std / sqrt(2 n); 4 of them.
+        tolerance = 4 / math.sqrt(2 * weight.numel())
+        assert weight.std().item() == pytest.approx(expected * xavier, rel=tolerance), where
+        assert abs(weight.mean().item()) < 4 * expected * xavier / math.sqrt(weight.numel()), where
+        pooled.append(weight.flatten() / (expected * xavier))
+    inside = (*model.encoder.layers.modules(), *model.decoder.layers.modules())
+    assert {id(module) for module in inside if isinstance(module, nn.Linear)} == seen
+    scores = torch.cat(pooled)  # millions of draws: all of one distribution with std 1
+    assert scores.std().item() == pytest.approx(1.0, rel=0.002)
+    kurtosis = scores.pow(4).mean().item()
+    if scheme in UNIFORM:
+        assert kurtosis == pytest.approx(9 / 5, abs=0.01)
+        assert scores.abs().max().item() <= math.sqrt(3) + 1e-3
+    else:
+        assert kurtosis == pytest.approx(3, abs=0.05)
+
+
+@pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
+def test_a_schemes_gain_is_the_formula(scheme: str, variant: str | None) -> None:
+    """What `deepnet check` compares with: the formula itself, not only what was drawn."""
+    built = scheme_class(scheme)(Depths(N, M), variant=variant)
+    for side, depth in ((Side.ENCODER, N), (Side.DECODER, M)):
+        for layer in range(depth):
+            for place in Sublayer:
+                roles = (Role.FC1, Role.FC2) if place is Sublayer.FFN else tuple(Role)[:4]
+                for role in roles:
+                    expected = gain(scheme, variant, side.value, layer + 1, place.value, role.value)
+                    found = built.gain(Place(side, layer), place, role)
+                    assert found == pytest.approx(expected), (side, layer, place, role)
+
+
+def test_the_formulas_give_the_numbers_of_the_papers_at_six_layers() -> None:
+    """By hand for 6L-6L: T-Fixup 0.4281 and 0.3689, R-Fixup L = 30: 0.5673 / sqrt(2) and 0.1826."""
+    t_fixup, r_fixup = (SCHEMES[name](Depths(6, 6)) for name in ("t-fixup", "r-fixup"))
+    encoder, decoder = Place(Side.ENCODER, 0), Place(Side.DECODER, 0)
+    assert t_fixup.gain(encoder, Sublayer.FFN, Role.FC1) == pytest.approx(0.4281, abs=1e-4)
+    assert t_fixup.gain(decoder, Sublayer.FFN, Role.FC1) == pytest.approx(0.3689, abs=1e-4)
+    found = r_fixup.gain(encoder, Sublayer.SELF_ATTN, Role.V_PROJ)
+    assert found == pytest.approx(0.56729 / math.sqrt(2), abs=1e-4)
+    assert r_fixup.gain(decoder, Sublayer.FFN, Role.FC1) == pytest.approx(0.18257, abs=1e-5)
+
+
+# Embeddings and vocabulary projection
+
+TIES = [{}, {"share_decoder_input_output_embed": True}, {"share_all_embeddings": True}]
+
+
+def tied(options: dict[str, bool]) -> str:
+    return next(iter(options), "apart")
+
+
+@pytest.mark.parametrize("ties", TIES, ids=tied)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_embeddings_start_as_in_fairseq_but_for_t_fixups_factor(
+    scheme: str, ties: dict[str, bool], model_builder: BuildModel
+) -> None:
+    """T-Fixup's code: (9N)^(-1/4) for the encoder's table, (9M)^(-1/4) for the decoder's own."""
+    depths = {"encoder_layers": N, "decoder_layers": M}
+    stock = model_builder("transformer", **depths, **ties)
+    model = model_builder(residual_scheme=scheme, **depths, **ties)
+    factors = {"encoder": 1.0, "decoder": 1.0}
+    if scheme == "t-fixup":
+        factors = {"encoder": (9 * N) ** (-1 / 4), "decoder": (9 * M) ** (-1 / 4)}
+    if "share_all_embeddings" in ties:
+        assert model.decoder.embed_tokens.weight is model.encoder.embed_tokens.weight
+        factors["decoder"] = factors["encoder"]
+    for side in ("encoder", "decoder"):
+        found, drawn = (getattr(m, side).embed_tokens.weight for m in (model, stock))
+        torch.testing.assert_close(found, drawn * factors[side], rtol=1e-6, atol=0)
+        assert not found[1].any()  # padding
+        assert found.std().item() == pytest.approx(factors[side] * 32**-0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("ties", TIES, ids=tied)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_vocabulary_projection_is_fairseqs_but_r_fixups_own_is_zero(
+    scheme: str, ties: dict[str, bool], model_builder: BuildModel
+) -> None:
+    model = model_builder(residual_scheme=scheme, **ties)
+    projection = model.decoder.output_projection
+    assert projection.bias is None
+    if ties:
+        assert projection.weight is model.decoder.embed_tokens.weight
+        assert projection.weight.any()
+    elif scheme == "r-fixup":
+        assert not projection.weight.any()
+    else:
+        assert projection.weight.std().item() == pytest.approx(32**-0.5, rel=0.05)
+
+
+# LayerNorms, and what a scheme adds
+
+
+def layer_norms(model: Any) -> Counter[str]:
+    """How often each name of a LayerNorm occurs, without numbers of layers, by side."""
+    found = [name for name, m in model.named_modules() if isinstance(m, nn.LayerNorm)]
+    for name in found:
+        norm = model.get_submodule(name)
+        assert torch.equal(norm.weight, torch.ones_like(norm.weight)), name
+        assert not norm.bias.any(), name
+    return Counter(".".join(p for p in name.split(".") if not p.isdigit()) for name in found)
+
+
+def in_layers(side: str, depth: int, *names: str) -> dict[str, int]:
+    return {f"{side}.layers.{name}": depth for name in names}
+
+
+THREE = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
+POST = in_layers("encoder", N, THREE[0], THREE[2]) | in_layers("decoder", M, *THREE)
+PRE = POST | {"encoder.layer_norm": 1, "decoder.layer_norm": 1}
+SELF, CROSS = "residuals.self_attn.branch_norm", "residuals.encoder_attn.branch_norm"
+LAYER_NORMS: dict[str, dict[str, int]] = {
+    **dict.fromkeys(("deepnorm", "post-ln", "post-ln-init", "ds-init", "admin", "admin-log"), POST),
+    **{name: {} for name in ("rezero", "r-fixup", "t-fixup")},
+    "pre-ln": PRE,
+    "dlcl": PRE | {"encoder.combination.norms": N, "decoder.combination.norms": M},
+    "normformer": PRE
+    | in_layers("encoder", N, SELF, "post_activation_transform")
+    | in_layers("decoder", M, SELF, CROSS, "post_activation_transform"),
+}
+
+
+@pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
+def test_layer_norms_stand_where_the_recipe_has_them_and_nowhere_else(
+    scheme: str, variant: str | None, model_builder: BuildModel
+) -> None:
+    model = model_builder(
+        residual_scheme=scheme, scheme_variant=variant, encoder_layers=N, decoder_layers=M
+    )
+    assert layer_norms(model) == LAYER_NORMS[scheme]
+
+
+# Names of what the scheme adds: shape, start value (None: looked at apart), how many tensors.
+C, HEADS = 32, 4
+Added = dict[str, tuple[tuple[int, ...], float | None, int]]
+
+
+def in_residuals(name: str, shape: tuple[int, ...], start: float | None) -> Added:
+    """A tensor of that name in every residual of a 5L-3L model."""
+    encoder = {
+        f"encoder.layers.residuals.{s}.{name}": (shape, start, N) for s in ("self_attn", "ffn")
+    }
+    decoder = {
+        f"decoder.layers.residuals.{s}.{name}": (shape, start, M)
+        for s in ("self_attn", "encoder_attn", "ffn")
+    }
+    return encoder | decoder
+
+
+def one_each(name: str, shape: tuple[int, ...], start: float) -> Added:
+    return {
+        f"encoder.layers.{name}": (shape, start, N),
+        f"decoder.layers.{name}": (shape, start, M),
+    }
+
+
+HEAD_FACTORS: Added = {
+    **one_each("self_attn.head_transform.scale", (HEADS,), 1.0),
+    "decoder.layers.encoder_attn.head_transform.scale": ((HEADS,), 1.0, M),
+}
+OMEGA_LOG = {
+    "encoder": math.sqrt(11 / math.log(11) - 1),
+    "decoder": math.sqrt(10 / math.log(10) - 1),
+}
+OMEGA_CONSTANT = {"encoder": math.sqrt(10), "decoder": math.sqrt(9)}  # n = 2N = 10 and 3M = 9
+
+
+def omegas(start: dict[str, float]) -> Added:
+    named = in_residuals("weight", (C,), None)
+    return {name: (shape, start[name.split(".")[0]], n) for name, (shape, _, n) in named.items()}
+
+
+# Before each branch, before the activation, before fc2; at the end of each branch; after the
+# encoder a shift and a scale, after the decoder a shift.
+R_FIXUP: Added = {
+    **in_residuals("before.shift", (1,), 0.0),
+    **one_each("pre_activation_transform.shift", (1,), 0.0),
+    **one_each("post_activation_transform.shift", (1,), 0.0),
+    **in_residuals("weight", (1,), 1.0),
+    "encoder.output_transform.shift": ((1,), 0.0, 1),
+    "encoder.output_transform.scale": ((1,), 1.0, 1),
+    "decoder.output_transform.shift": ((1,), 0.0, 1),
+}
+ADDED: dict[tuple[str, str | None], Added] = {
+    ("admin", None): in_residuals("weight", (C,), 1.0),
+    ("admin-log", "logarithmic"): omegas(OMEGA_LOG),
+    ("admin-log", "constant"): omegas(OMEGA_CONSTANT),
+    # one scalar a layer, which all its sublayers share
+    ("rezero", "layer"): one_each("residuals.self_attn.weight", (1,), 0.0),
+    ("rezero", "sublayer"): in_residuals("weight", (1,), 0.0),
+    ("r-fixup", "rule"): R_FIXUP,
+    ("r-fixup", "code"): R_FIXUP,
+    ("dlcl", None): {
+        "encoder.combination.weight": ((N + 1, N + 1), None, 1),
+        "decoder.combination.weight": ((M + 1, M + 1), None, 1),
+    },
+    ("normformer", "plain"): HEAD_FACTORS,
+    ("normformer", "resscale"): HEAD_FACTORS | one_each("residuals.ffn.weight", (C,), 1.0),
+}
+
+
+@pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
+def test_a_scheme_adds_the_parameters_of_its_recipe_and_no_others(
+    scheme: str, variant: str | None, model_builder: BuildModel
+) -> None:
+    depths = {"encoder_layers": N, "decoder_layers": M}
+    model = model_builder(residual_scheme=scheme, scheme_variant=variant, **depths)
+    stock = {name for name, _ in model_builder("transformer", **depths).named_parameters()}
+    norms = {f"{n}." for n, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
+    found: Counter[str] = Counter()
+    expected = ADDED.get((scheme, variant), {})
+    for name, parameter in model.named_parameters():  # a shared one once
+        if name in stock or name.startswith(tuple(norms)):
+            continue
+        kind = ".".join(part for part in name.split(".") if not part.isdigit())
+        assert kind in expected, name
+        shape, start, _ = expected[kind]
+        assert tuple(parameter.shape) == shape, name
+        assert start is None or torch.equal(parameter, torch.full(shape, start)), name
+        found[kind] += 1
+    assert found == {kind: count for kind, (_, _, count) in expected.items()}
+    left_out = {n for n in stock if n not in dict(model.named_parameters())}
+    assert left_out == {
+        n
+        for n in stock
+        if (scheme in ("rezero", "r-fixup", "t-fixup") and "layer_norm" in n)
+        or (scheme == "r-fixup" and n.endswith(".bias"))
+    }
+
+
+def test_r_fixup_has_four_shifts_an_encoder_layer_and_five_a_decoder_layer(
+    model_builder: BuildModel,
+) -> None:
+    """transformer_zero.py, counted: LayerShift and LayerScale; not one other vector or number."""
+    for n, m in ((5, 3), (2, 7)):
+        model = model_builder(residual_scheme="r-fixup", encoder_layers=n, decoder_layers=m)
+        names = [name for name, p in model.named_parameters() if p.dim() < 2]
+        shifts = [name for name in names if name.endswith("shift")]
+        assert len(shifts) == 4 * n + 5 * m + 2
+        assert len(names) - len(shifts) == 2 * n + 3 * m + 1
+
+
+def test_t_fixup_adds_nothing_and_keeps_fairseqs_biases(model_builder: BuildModel) -> None:
+    model = model_builder(residual_scheme="t-fixup")
+    stock = model_builder("transformer")
+    ours = {name for name, _ in model.named_parameters()}
+    assert ours == {n for n, _ in stock.named_parameters() if "layer_norm" not in n}
+
+
+def test_rezeros_layer_has_one_number_for_all_its_sublayers(model_builder: BuildModel) -> None:
+    model = model_builder(residual_scheme="rezero")
+    for stack, count in ((model.encoder, 2), (model.decoder, 3)):
+        numbers = [{id(r.weight) for r in layer.residuals.values()} for layer in stack.layers]
+        assert all(len(shared) == 1 for shared in numbers)
+        assert all(len(layer.residuals) == count for layer in stack.layers)
+        assert len(set.union(*numbers)) == len(stack.layers)
+
+
+def test_dlcls_rows_are_averages_below_the_diagonal(model_builder: BuildModel) -> None:
+    model = model_builder(residual_scheme="dlcl", encoder_layers=3, decoder_layers=1)
+    third = 1 / 3
+    expected = [[1, 0, 0, 0], [0.5, 0.5, 0, 0], [third, third, third, 0], [0.25] * 4]
+    torch.testing.assert_close(model.encoder.combination.weight, torch.tensor(expected))
+    torch.testing.assert_close(
+        model.decoder.combination.weight, torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+    )
+
+
+def test_admins_offsets_are_saved_and_no_parameters(model_builder: BuildModel) -> None:
+    model = model_builder(residual_scheme="admin")
+    offsets = {name for name, _ in model.named_buffers() if name.endswith("offset")}
+    assert len(offsets) == 2 * 3 + 3 * 2
+    assert offsets <= model.state_dict().keys()
+
+
+# (n, ln(n + 1) to five digits, omega): sqrt((n + 1) / ln(n + 1) - 1) worked out by hand
+ADMIN_LOG = [(12, 2.56495, 2.01701), (18, 2.94444, 2.33513), (36, 3.61092, 3.04083)]
+
+
+@pytest.mark.parametrize(("n", "logarithm", "omega"), ADMIN_LOG)
+def test_admin_logs_closed_form_by_hand(n: int, logarithm: float, omega: float) -> None:
+    assert omega**2 == pytest.approx((n + 1) / logarithm - 1, rel=1e-4)
+    encoder = SCHEMES["admin-log"](Depths(n // 2, 4))
+    assert encoder.omega(Side.ENCODER) == pytest.approx(omega, abs=1e-4)  # n = 2N
+    decoder = SCHEMES["admin-log"](Depths(4, n // 3))
+    assert decoder.omega(Side.DECODER) == pytest.approx(omega, abs=1e-4)  # n = 3M
+
+
+# Models of one stack
+
+
+@pytest.mark.parametrize(("depths", "side"), [((6, 0), Side.ENCODER), ((0, 6), Side.DECODER)])
+def test_one_stack_counts_two_branches_a_layer(depths: tuple[int, int], side: Side) -> None:
+    place = Place(side, 1)
+    r_fixup = SCHEMES["r-fixup"](Depths(*depths))
+    assert r_fixup.gain(place, Sublayer.FFN, Role.FC1) == pytest.approx(12 ** (-1 / 2))
+    found = r_fixup.gain(place, Sublayer.SELF_ATTN, Role.Q_PROJ)
+    assert found == pytest.approx(12 ** (-1 / 6) / math.sqrt(2))
+    admin_log = SCHEMES["admin-log"](Depths(*depths))
+    assert admin_log.omega(side) == pytest.approx(2.01701, abs=1e-4)
+    constant = scheme_class("admin-log")(Depths(*depths), variant="constant")
+    assert constant.omega(side) == pytest.approx(math.sqrt(12))
+    t_fixup = SCHEMES["t-fixup"](Depths(*depths))
+    expected = 0.67 * 6 ** (-1 / 4) if side is Side.ENCODER else 54 ** (-1 / 4)
+    assert t_fixup.gain(place, Sublayer.FFN, Role.FC2) == pytest.approx(expected)
+
+
+# what a decoder alone adds with four layers, by name and number
+LM_ADDED = {
+    "admin": {"weight": 8},
+    "admin-log": {"weight": 8},
+    "rezero": {"weight": 4},
+    "r-fixup": {"shift": 2 * 4 + 2 * 4 + 1, "weight": 8},
+    "t-fixup": {},
+    "dlcl": {"weight": 1},
+    "normformer": {"scale": 4},
+}
+
+
+@pytest.mark.parametrize("scheme", LM_ADDED)
+def test_a_decoder_alone_has_the_recipes_counts(scheme: str, model_builder: BuildModel) -> None:
+    options = {"decoder_layers": 4, "max_target_positions": 20}
+    model = model_builder("deepnet_transformer_lm", residual_scheme=scheme, **options)
+    norms = [f"{n}." for n, module in model.named_modules() if isinstance(module, nn.LayerNorm)]
+    added = Counter(
+        name.split(".")[-1]
+        for name, _ in model.named_parameters()
+        if any(part in name for part in ("residuals.", "combination.", "_transform."))
+        and not name.startswith(tuple(norms))
+    )
+    assert added == LM_ADDED[scheme]
+    expected = {"admin": 8, "admin-log": 8, "dlcl": 8 + 1 + 4, "normformer": 8 + 1 + 8}
+    assert len(norms) == expected.get(scheme, 0)
+
+
+@pytest.mark.parametrize("scheme", ["rezero", "r-fixup", "t-fixup"])
+def test_an_encoder_alone_without_norms_has_those_of_robertas_ends(
+    scheme: str, model_builder: BuildModel
+) -> None:
+    """fairseq's RoBERTa normalises its embedding and in its head, outside the stack."""
+    model = model_builder("deepnet_masked_lm", residual_scheme=scheme, max_positions=20)
+    found = {name for name, m in model.named_modules() if isinstance(m, nn.LayerNorm)}
+    ends = {"encoder.sentence_encoder.layernorm_embedding", "encoder.lm_head.layer_norm"}
+    assert found == ends
