@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 # fairseq's logger name stands between bars before the JSON: "... | INFO | train_inner | {...}".
 _PROGRESS = re.compile(r"\| (train_inner|valid) \| (\{.*\})\s*$")
@@ -75,11 +76,7 @@ def read_curves(run: Path, metric: str = "loss") -> Curves:
 
 def plot_curves(runs: list[Curves], file: Path, metric: str = "loss", title: str = "") -> None:
     """Draw the curves of several runs into one image: train as lines, valid as dots."""
-    # fairseq sets the root logger to its own taste; matplotlib would list every font it weighs
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)
-    import matplotlib
-
-    matplotlib.use("Agg")
+    matplotlib = quiet_matplotlib()
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
@@ -98,10 +95,32 @@ def plot_curves(runs: list[Curves], file: Path, metric: str = "loss", title: str
     axes.set_xlabel("updates (logarithmic)")
     axes.set_ylabel(METRICS[metric])
     axes.set_title(title)
-    axes.grid(which="major", alpha=0.35)
+    clean(axes)
     axes.grid(which="minor", alpha=0.15)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
+    save(figure, file)
+
+
+def quiet_matplotlib() -> Any:
+    """matplotlib, drawing into files."""
+    # fairseq sets the root logger to its own taste; matplotlib would list every font it weighs
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
+    import matplotlib
+
+    matplotlib.use("Agg")
+    return matplotlib
+
+
+def clean(axes: Any) -> None:
+    """What all figures here look like: a light grid, no frame above and on the right."""
+    axes.grid(which="major", alpha=0.35)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def save(figure: Any, file: Path) -> None:
+    """Write an image so that it is there whole or not at all, and close the figure."""
+    from matplotlib import pyplot
+
     file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = file.with_name(f".{file.stem}.part{file.suffix}")
     try:

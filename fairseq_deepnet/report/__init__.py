@@ -9,21 +9,30 @@ sweep's tables by their settings with --sweep.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_deepnet.provenance import shown, write_text
+
+if TYPE_CHECKING:
+    from fairseq_deepnet.report.figures import Figure
+    from fairseq_deepnet.report.results import Result
+    from fairseq_deepnet.report.table import Table
+    from fairseq_deepnet.sweeps.definition import Sweep
 
 
 @dataclass
 class Report:
-    """The same tables in three forms."""
+    """The same tables in three forms, and the figures."""
 
     text: list[str] = field(default_factory=list)
     markdown: list[str] = field(default_factory=list)
     csv: list[str] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
 
 
 def make(folders: Sequence[Path], sweep_name: str | None = None) -> Report:
@@ -32,8 +41,8 @@ def make(folders: Sequence[Path], sweep_name: str | None = None) -> Report:
     Raises FileNotFoundError for what is no run folder, ValueError for runs without a place in the
     sweep that was asked for.
     """
-    from fairseq_deepnet.report import comparison, render, tables
-    from fairseq_deepnet.report.results import Result, find_runs, read_result
+    from fairseq_deepnet.report import comparison, figures, render
+    from fairseq_deepnet.report.results import find_runs, read_result
     from fairseq_deepnet.sweeps.definition import load_sweep
 
     results = [read_result(run) for folder in folders for run in find_runs(folder)]
@@ -42,24 +51,47 @@ def make(folders: Sequence[Path], sweep_name: str | None = None) -> Report:
         by_sweep.setdefault(sweep_name or result.definition, []).append(result)
     report = Report()
     for name, members in by_sweep.items():
-        if name is None:
+        sweep = load_sweep(name) if name is not None else None
+        if sweep is None or not sweep.layouts:
             report.text.append(comparison.to_text(members))
             report.markdown.append(comparison.to_markdown(members))
             report.csv.append(comparison.to_csv(members))
             continue
-        sweep = load_sweep(name)
-        panels = {layout.panel for layout in sweep.layouts}
-        for result in members:
-            if not any(tables.places_of(result, sweep, panel) for panel in panels):
-                raise ValueError(
-                    f"{shown(result.folder)} has no place in {sweep.name}: its settings are none "
-                    "of the sweep's"
-                )
-        made = [tables.build(sweep, layout, members) for layout in sweep.layouts]
+        _refuse_strangers(sweep, members)
+        made = _tables(sweep, members)
         report.text += [render.to_text(table) for table in made]
         report.markdown += [render.to_markdown(table) for table in made]
         report.csv.append(render.to_csv(made))
+        report.figures += figures.of_sweep(sweep, made, members)
     return report
+
+
+def _refuse_strangers(sweep: Sweep, members: Sequence[Result]) -> None:
+    """ValueError for a run that stands in none of a sweep's tables."""
+    from fairseq_deepnet.report.tables import places_of
+
+    panels = {panel for layout in sweep.layouts for panel in layout.panels}
+    for result in members:
+        if not any(places_of(result, sweep, panel) for panel in panels):
+            raise ValueError(
+                f"{shown(result.folder)} has no place in {sweep.name}: its settings are none "
+                "of the sweep's"
+            )
+
+
+def _tables(sweep: Sweep, members: Sequence[Result]) -> list[Table]:
+    """All tables of a sweep, in the definition's order; an own one without numbers is left out."""
+    from fairseq_deepnet.report import own_tables, tables
+    from fairseq_deepnet.sweeps.layouts import OwnLayout
+
+    made: list[Table] = []
+    for layout in sweep.layouts:
+        if isinstance(layout, OwnLayout):
+            own = own_tables.build(sweep, layout, members)
+            made += [table for table in own if table.has_values or not made]
+        else:
+            made.append(tables.build(sweep, layout, members))
+    return made
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,20 +100,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sweep", help="place the runs in the tables of this sweep (table1, ...)")
     parser.add_argument("--markdown", type=Path, help="also write the tables as Markdown")
     parser.add_argument("--csv", type=Path, help="also write a line a cell as CSV")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FOLDER", help="also draw a sweep: against depth, loss curves"
+    )
 
 
-def save(report: Report, markdown: Path | None, csv: Path | None) -> None:
-    """Write the files that are wanted."""
-    for file, parts in ((markdown, report.markdown), (csv, report.csv)):
-        if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_text(file, "\n".join(parts))
-            print(f"written: {shown(file)}", file=sys.stderr)
+def save(
+    report: Report, markdown: Path | None, csv: Path | None, plots: Path | None = None
+) -> None:
+    """Write what is wanted: Markdown, CSV, and the figures as PLOTS/NAME.png, which the Markdown
+    then shows.
+    """
+    parts = list(report.markdown)
+    if plots is not None:
+        for figure in report.figures:
+            file = _draw(figure, plots)
+            if markdown is not None:
+                parts.append(f"![{figure.name}]({os.path.relpath(file, markdown.parent)})\n")
+    for target, content in ((markdown, parts), (csv, report.csv)):
+        if target is not None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_text(target, "\n".join(content))
+            _tell(target)
+
+
+def _draw(figure: Figure, folder: Path) -> Path:
+    from fairseq_deepnet import plotting
+
+    file = folder / f"{figure.name}.png"
+    plotting.save(figure.draw(), file)
+    _tell(file)
+    return file
+
+
+def _tell(file: Path) -> None:
+    print(f"written: {shown(file)}", file=sys.stderr)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the tables."""
     report = make(args.folders, args.sweep)
+    if args.plot is not None and not report.figures:
+        raise ValueError(
+            "--plot: only sweeps have figures; `deepnet plot` draws the curves of other runs"
+        )
     print("\n".join(report.text), end="")
-    save(report, args.markdown, args.csv)
+    save(report, args.markdown, args.csv, args.plot)
     return 0

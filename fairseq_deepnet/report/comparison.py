@@ -10,7 +10,7 @@ from typing import Any
 from fairseq_deepnet.report import notes
 from fairseq_deepnet.report.render import Rows, markdown_grid, text_grid
 from fairseq_deepnet.report.results import Result
-from fairseq_deepnet.report.tables import MISSING
+from fairseq_deepnet.report.table import MISSING
 from fairseq_deepnet.sweeps.state import Status
 
 TITLE = "Runs side by side"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from fairseq_deepnet import paper
+from fairseq_deepnet.configs import Config
+from fairseq_deepnet.report.measures import MEASURES
 from fairseq_deepnet.report.results import TOKENISED, Result
+from fairseq_deepnet.report.table import Entry, ordered
 from fairseq_deepnet.sweeps.state import Status
 
 _FEW: Final = 4
@@ -62,6 +65,54 @@ def score_facts(result: Result) -> str:
     parts.append(f"{int(facts.get('updates') or result.updates):,} updates")
     parts.append(str(result.config.recipe.get("data")))
     return ", ".join(parts)
+
+
+def below_own(
+    measures: Sequence[str], entries: Iterable[Entry], results: Sequence[Result]
+) -> list[str]:
+    """The notes of a table of a sweep's own."""
+    lines = [f"{MEASURES[name].heading}: {MEASURES[name].meaning}" for name in measures]
+    level = unigram_level(results)
+    if level is not None and any("nll" in name for name in measures):
+        lines.append(f"a model that knows only how frequent subwords are has a nll of {level:.2f}")
+    lines.append(trained(results))
+    if "bleu" in measures:
+        lines += grouped("BLEU", [(run, score_facts(run)) for run in results if run.score])
+    entries = list(entries)
+    counts = sorted({len(entry.seeds) for entry in entries if entry.seeds})
+    if counts and counts[-1] > 1:
+        seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+        lines.append(f"mean ±sample standard deviation over the runs of a cell: {seeds} seeds")
+    if any(seed.status == Status.DIVERGED for entry in entries for seed in entry.seeds):
+        lines.append(
+            "diverged: see below; in brackets after it the mean of what such runs reached, which "
+            "counts in no other cell"
+        )
+    return lines + endings(results)
+
+
+def trained(results: Sequence[Result]) -> str:
+    """How long, how fast and on what runs were trained: each value that occurs."""
+    from fairseq_deepnet.sweeps.costs import tokens_of, updates_of
+
+    def values(read: Callable[[Config], object]) -> str:
+        found = {paper.key(value) for run in results if (value := read(run.config)) is not None}
+        keys = ordered(sorted(found))
+        return ", ".join(f"{int(key):,}" if key.isdecimal() else key for key in keys) or "?"
+
+    return (
+        f"trained: {values(updates_of)} updates of {values(tokens_of)} tokens, "
+        f"learning rate {values(lambda config: config.options.get('lr'))}, "
+        f"warm-up {values(lambda config: config.options.get('warmup-updates'))}, "
+        f"{values(lambda config: config.recipe.get('data'))}, "
+        f"seeds {values(lambda config: config.options.get('seed'))}"
+    )
+
+
+def unigram_level(results: Sequence[Result]) -> float | None:
+    """What a unigram model has on the runs' data; None where it is not known or not the same."""
+    found = {round(run.unigram, 4) for run in results if run.unigram is not None}
+    return found.pop() if len(found) == 1 else None
 
 
 def grouped(title: str, items: Sequence[tuple[Result, str]]) -> list[str]:

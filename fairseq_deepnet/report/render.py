@@ -7,27 +7,33 @@ import io
 from collections.abc import Sequence
 from typing import Final
 
-from fairseq_deepnet.report.tables import MISSING, Entry, Table
+from fairseq_deepnet.report.table import MISSING, Entry, Table
+from fairseq_deepnet.sweeps.layouts import BY_MEASURE
 
-_CRASHED: Final = "crashed"
+_ENDINGS: Final = {"diverged": "diverged", "failed": "crashed"}
+"""Status -> the word for it in a table."""
 _COLUMNS: Final = (
     *("table", "part", "row", "column", "ours", "deviation", "seeds", "paper", "certainty"),
-    *("delta", "status", "measure", "runs"),
+    *("delta", "status", "diverged", "measure", "runs"),
 )
 Rows = list[list[str]]
 
 
 def _ours(entry: Entry, digits: int) -> str:
-    """Our cell: the mean over seeds; a run without a number says why."""
+    """Our cell: the mean over the seeds that came through, and how many did not; where none did,
+    how they ended, and in brackets the mean of what they reached.
+    """
     number = ""
     if entry.ours is not None:
         number = f"{entry.ours:.{digits}f}"
         if entry.deviation is not None:
             number += f" ±{entry.deviation:.{digits}f}"
-    if entry.status == "diverged":
-        return f"diverged ({number})" if number else "diverged"
-    if entry.status == "failed":
-        return f"{_CRASHED} ({number})" if number else _CRASHED
+    if entry.all_bad:
+        ending = _ENDINGS[entry.status]
+        return f"{ending} ({number})" if number else ending
+    for status, ending in _ENDINGS.items():
+        if entry.count(status):
+            number = f"{number or MISSING} ({entry.count(status)} of {len(entry.seeds)} {ending})"
     return number or MISSING
 
 
@@ -57,10 +63,11 @@ def grid(table: Table, columns: Sequence[str]) -> Rows:
         row = [name] + ([table.groups[key]] if table.groups else [])
         for column in columns:
             entry = table.entries[key, column]
-            row.append(_ours(entry, table.digits))
+            digits = table.digits[column]
+            row.append(_ours(entry, digits))
             if column in published:
-                delta = MISSING if entry.delta is None else f"{entry.delta:+.{table.digits}f}"
-                row += [_published(entry, table.digits, table.digitised), delta]
+                delta = MISSING if entry.delta is None else f"{entry.delta:+.{digits}f}"
+                row += [_published(entry, digits, table.digitised), delta]
         rows.append(row)
     return rows
 
@@ -128,11 +135,13 @@ def to_csv(tables: Sequence[Table]) -> str:
 
 def _csv_row(table: Table, part: str, entry: Entry) -> list[object]:
     certainty = "digitised" if table.digitised else "exact"
+    runs = " ".join(seed.run for seed in entry.seeds)
+    measure = entry.column if table.column_factor == BY_MEASURE else table.measure
     return [
         *(table.name, part, entry.row, entry.column),
         *(_plain(entry.ours), _plain(entry.deviation), len(entry.values), _plain(entry.published)),
         certainty if entry.published is not None else "",
-        *(_plain(entry.delta), entry.status, table.measure, " ".join(entry.runs)),
+        *(_plain(entry.delta), entry.status, entry.count("diverged"), measure, runs),
     ]
 
 

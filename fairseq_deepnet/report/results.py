@@ -64,6 +64,7 @@ class Result:
         valid_loss, valid_nll: updates and validation losses, label-smoothed and not (bits a token)
         train_nll: updates and training losses, as logged at intervals
         updates_a_second: updates, and the speed since those before
+        unigram: validation loss of a unigram model, where the sweep recorded it
         places: as the sweep recorded them
         definition: the sweep that it is a cell of; None for a run of its own
     """
@@ -79,6 +80,7 @@ class Result:
     train_nll: list[tuple[int, float]]
     updates_a_second: list[tuple[int, float]]
     score: Score | None
+    unigram: float | None = None
     places: tuple[dict[str, Any], ...] = ()
     definition: str | None = None
 
@@ -206,6 +208,7 @@ def read_result(run: Path) -> Result:
         train_nll=curves.train,
         updates_a_second=_curve(run, "ups").train,
         score=score,
+        unigram=record.get("unigram_nll"),
         places=tuple(record.get("places", ())),
         definition=record.get("definition"),
     )

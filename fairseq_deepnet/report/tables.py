@@ -2,92 +2,23 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fairseq_deepnet import paper
 from fairseq_deepnet.paper import Key
 from fairseq_deepnet.report import notes
 from fairseq_deepnet.report.fit import fit
-from fairseq_deepnet.report.results import TOKENISED, Result
-from fairseq_deepnet.sweeps.definition import Layout, Sweep
-
-MISSING: Final = "-"
-_LAST: Final = "last"
-"""Column of a validation loss that was taken at another update than the paper's."""
-
-
-@dataclass
-class Entry:
-    """One cell of a table: our values (one a seed), how our runs ended, and the paper's value."""
-
-    row: Key
-    column: Key
-    values: list[float] = field(default_factory=list)
-    statuses: list[str] = field(default_factory=list)
-    runs: list[str] = field(default_factory=list)
-    published: float | str | None = None
-
-    @property
-    def ours(self) -> float | None:
-        """The mean over seeds."""
-        return statistics.fmean(self.values) if self.values else None
-
-    @property
-    def deviation(self) -> float | None:
-        """Sample standard deviation over seeds; None for fewer than two."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
-
-    @property
-    def delta(self) -> float | None:
-        """Ours less the paper's; None where either is no number."""
-        if self.ours is None or not isinstance(self.published, int | float):
-            return None
-        return self.ours - self.published
-
-    @property
-    def status(self) -> str:
-        """How it stands: done, or the worst that happened to a seed."""
-        for status in ("failed", "diverged", "unfinished", "done"):
-            if status in self.statuses:
-                return status
-        return "missing"
-
-
-@dataclass
-class Table:
-    """A table to be rendered.
-
-    Arguments:
-        corner: heading of the column of row names
-        rows: row key -> its name
-        groups: row key -> a word in a column of its own; empty: no such column
-        columns: column key -> heading
-        parts: headings of parts -> the columns in them; one part without a heading is the rule
-        notes: what the numbers are, below the table
-    """
-
-    name: str
-    title: str
-    corner: str
-    rows: dict[Key, str]
-    groups: dict[Key, str]
-    columns: dict[Key, str]
-    parts: dict[str, list[Key]]
-    entries: dict[tuple[Key, Key], Entry]
-    digits: int
-    digitised: bool
-    measure: str
-    notes: list[str]
+from fairseq_deepnet.report.measures import bleu
+from fairseq_deepnet.report.results import Result
+from fairseq_deepnet.report.table import LAST, Entry, Seed, Table, is_number, ordered
+from fairseq_deepnet.sweeps.definition import Sweep
+from fairseq_deepnet.sweeps.layouts import PublishedLayout
 
 
 def _bleu(result: Result) -> dict[Key, float]:
-    if result.score is None:
-        return {}
-    values = result.score.values
-    return {"": values.get(TOKENISED, result.score.headline)}
+    value = bleu(result)
+    return {} if value is None else {"": value}
 
 
 def _valid_loss(result: Result) -> dict[Key, float]:
@@ -124,8 +55,8 @@ def _is_length(option: str) -> bool:
     return option in ("max-update", "max-epoch", "validate-interval-updates")
 
 
-def build(sweep: Sweep, layout: Layout, results: Sequence[Result]) -> Table:
-    """One of a sweep's tables from all results that have a place in it."""
+def build(sweep: Sweep, layout: PublishedLayout, results: Sequence[Result]) -> Table:
+    """One of the paper's tables from all results that have a place in it."""
     published = paper.table(layout.paper)
     # figure 6 has schemes as rows in paper.yaml and as columns on the page
     turned = layout.columns == "scheme"
@@ -148,16 +79,13 @@ def build(sweep: Sweep, layout: Layout, results: Sequence[Result]) -> Table:
                 row_keys += [row] * (row not in row_keys)
                 column_keys += [column] * (column not in column_keys)
                 entry = entries.setdefault((row, column), Entry(row, column))
-                entry.statuses.append(result.status)
-                entry.runs.append(result.name)
-                if value is not None:
-                    entry.values.append(value)
+                entry.seeds.append(Seed(result.name, result.status, value))
     for row in row_keys:
         for column in column_keys:
             entry = entries.setdefault((row, column), Entry(row, column))
             entry.published = published.value(*((column, row) if turned else (row, column)))
-    row_keys = _ordered(row_keys)
-    column_keys = _ordered(column_keys)
+    row_keys = ordered(row_keys)
+    column_keys = ordered(column_keys)
     table = Table(
         name=layout.paper,
         title=f"{published.title} (the paper's {published.source})",
@@ -167,10 +95,12 @@ def build(sweep: Sweep, layout: Layout, results: Sequence[Result]) -> Table:
         columns={key: _name(published, layout.columns, key, not turned) for key in column_keys},
         parts=_parts(published, column_keys) if layout.split else {"": column_keys},
         entries=entries,
-        digits=2 if layout.measure == "valid_loss" else 1,
+        digits=dict.fromkeys(column_keys, 2 if layout.measure == "valid_loss" else 1),
         digitised=published.certainty == "digitised",
         measure=layout.measure,
         notes=notes.below(published, layout.measure, shown_results),
+        row_factor=layout.rows,
+        column_factor=layout.columns,
     )
     if layout.fit is not None:
         table.notes += _law(table, layout.fit)
@@ -179,7 +109,7 @@ def build(sweep: Sweep, layout: Layout, results: Sequence[Result]) -> Table:
 
 def _add_last(
     pairs: dict[Key, float | None],
-    layout: Layout,
+    layout: PublishedLayout,
     measured: dict[Key, float],
     columns: Sequence[Key],
 ) -> None:
@@ -187,28 +117,13 @@ def _add_last(
     if layout.measure == "valid_loss" and measured:
         last = next(reversed(measured))
         if last not in columns:
-            pairs[_LAST] = measured[last]
-
-
-def _ordered(keys: list[Key]) -> list[Key]:
-    """Words as they come, then numbers in their order, then what stands for the last number."""
-    words = [key for key in keys if not _is_number(key) and key != _LAST]
-    numbers = sorted((key for key in keys if _is_number(key)), key=float)
-    return words + numbers + [_LAST] * (_LAST in keys)
-
-
-def _is_number(key: Key) -> bool:
-    try:
-        float(key)
-    except ValueError:
-        return False
-    return True
+            pairs[LAST] = measured[last]
 
 
 def _name(published: paper.Table, factor: str, key: Key, from_columns: bool) -> str:
     if not from_columns and key in published.rows:
         return published.rows[key].name
-    names = {"x-en": "X-En", "en-x": "En-X", "average": "average", _LAST: "last update"}
+    names = {"x-en": "X-En", "en-x": "En-X", "average": "average", LAST: "last update"}
     return names[key] if key in names else published.label(factor, key)
 
 
@@ -229,9 +144,7 @@ def _parts(published: paper.Table, columns: Sequence[Key]) -> dict[str, list[Key
 def _law(table: Table, column: Key) -> list[str]:
     """The fitted law of our column, and beside it that of the paper's points."""
     entries = [
-        entry
-        for (row, found), entry in table.entries.items()
-        if found == column and _is_number(row)
+        entry for (row, found), entry in table.entries.items() if found == column and is_number(row)
     ]
     ours = fit([(float(entry.row), entry.ours) for entry in entries if entry.ours is not None])
     theirs = fit(

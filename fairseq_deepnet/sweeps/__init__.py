@@ -208,7 +208,7 @@ def _finish(folder: Path, cells: Sequence[Cell]) -> int:
 
     made = report.make([folder])
     print("\n".join(made.text), end="")
-    report.save(made, folder / "report.md", folder / "report.csv")
+    report.save(made, folder / "report.md", folder / "report.csv", folder)
     failed = [c.name for c in cells if state.status_of(folder / c.name) is state.Status.FAILED]
     if failed:
         say(

@@ -111,11 +111,13 @@ class Overrides:
         factors: factor -> its values instead of the definition's
         options: options of every cell
         score: variables of scripts/eval_bleu.sh, for cells that are scored
+        is_scored: whether cells are scored; None: as the definition says
     """
 
     factors: dict[str, tuple[Value, ...]]
     options: dict[str, Value]
     score: dict[str, str] = dataclasses.field(default_factory=dict)
+    is_scored: bool | None = None
 
 
 def _as_yaml(value: Value) -> str:
@@ -125,7 +127,8 @@ def _as_yaml(value: Value) -> str:
 
 def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
     """`key=value` words: a factor's name replaces its values (`depth=6,18`), `score.BEAM=4` is a
-    variable of scripts/eval_bleu.sh, all else is an option.
+    variable of scripts/eval_bleu.sh, `score=true` (or false) says whether cells are scored at all,
+    all else is an option.
 
     Raises ValueError for an option that a factor sets: the cells would all be the same.
     """
@@ -134,6 +137,7 @@ def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
     values: dict[str, tuple[Value, ...]] = {}
     options: dict[str, Value] = {}
     score: dict[str, str] = {}
+    is_scored: bool | None = None
     for word in words:
         key, value = configs.parse_override(word)
         if key in factors:
@@ -146,11 +150,15 @@ def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
             raise ValueError(
                 f"{key} is what the factor {factor} of {sweep.name} sets: say {factor}=VALUE"
             )
+        elif key == "score":
+            if not isinstance(value, bool):
+                raise ValueError(f"{word!r}: score is true or false; score.BEAM=4 sets a variable")
+            is_scored = value
         elif key.startswith("score."):
             score[key.removeprefix("score.")] = str(value)
         else:
             options[key] = value
-    return Overrides(values, options, score)
+    return Overrides(values, options, score, is_scored)
 
 
 def expand(
@@ -216,6 +224,8 @@ def _cell(
     options |= TINY if tiny else {}
     options |= overrides.options | from_factors | {"seed": seed}
     score = panel.score
+    if overrides.is_scored is not None:
+        score = (score or {}) if overrides.is_scored else None
     if score is not None:
         kept = {key: value for key, value in score.items() if not tiny or key != "AVERAGE"}
         score = kept | overrides.score

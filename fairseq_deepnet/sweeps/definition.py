@@ -17,7 +17,7 @@ Keys of the file:
     keep        checkpoints that stay of a cell which has its result: all, or only the best (all)
     vocabulary  symbols to count parameters with where the data are not there
     planned-updates   for the hours of a plan, where the config has epochs instead
-    tables      {paper, rows, columns, measure [, panel, split, fit]}: see fairseq_deepnet.report
+    tables      what the results are put into: see fairseq_deepnet.sweeps.layouts
 
 A factor's `set` is an option, a list of options, or a mapping of options to what the value is
 multiplied by. `schemes: TABLE` takes the residual schemes of a published table that are registered,
@@ -36,16 +36,15 @@ import yaml
 
 from fairseq_deepnet import paper
 from fairseq_deepnet.configs import CONFIG_FOLDER, Value
+from fairseq_deepnet.sweeps.layouts import Layout, layout
 
 FOLDER: Final = CONFIG_FOLDER / "sweeps"
-MEASURES: Final = ("bleu", "valid_loss", "directions")
 _TOP: Final = {"title", "also", "panels", "tables"}
 _PANEL: Final = {
     *("config", "options", "cell", "factors", "settings", "score"),
     *("keep", "vocabulary", "planned-updates"),
 }
 _FACTOR: Final = {"set", "values", "schemes", "others", "tiny"}
-_TABLE: Final = {"paper", "panel", "rows", "columns", "measure", "split", "fit"}
 KEPT: Final = ("all", "best")
 """Which checkpoints stay of a cell that has its result; the first is the default."""
 MAIN: Final = "main"
@@ -117,19 +116,6 @@ class Panel:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-    """How a panel's cells become one of the paper's tables; see fairseq_deepnet.report.tables."""
-
-    paper: str
-    panel: str
-    rows: str
-    columns: str
-    measure: str
-    split: str | None = None
-    fit: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class Sweep:
     """A whole definition."""
 
@@ -186,7 +172,8 @@ def _sweep(name: str, content: dict[str, Any]) -> Sweep:
     common = {key: value for key, value in content.items() if key in _PANEL}
     parts = content.get("panels") or {MAIN: {}}
     panels = tuple(_panel(part, common, own or {}) for part, own in parts.items())
-    layouts = tuple(_layout(item, panels) for item in content.get("tables") or [])
+    factors = {panel.name: {factor.name for factor in panel.factors} for panel in panels}
+    layouts = tuple(layout(item, factors) for item in content.get("tables") or [])
     return Sweep(name, str(content.get("title", name)), panels, layouts)
 
 
@@ -259,15 +246,3 @@ def _schemes(wanted: str | list[str], others: bool) -> list[str]:
             scheme_class(name)
     listed = [name for name in names if name in SCHEMES]
     return listed + [name for name in SCHEMES if others and name not in listed]
-
-
-def _layout(content: dict[str, Any], panels: tuple[Panel, ...]) -> Layout:
-    _known(content, _TABLE, "tables: ")
-    layout = Layout(**({"panel": panels[0].name} | content))
-    paper.table(layout.paper)
-    if layout.panel not in {panel.name for panel in panels}:
-        raise ValueError(f"tables: {layout.paper}: there is no panel {layout.panel!r}")
-    if layout.measure not in MEASURES:
-        known = ", ".join(MEASURES)
-        raise ValueError(f"tables: measure {layout.measure!r} is unknown; known are {known}")
-    return layout

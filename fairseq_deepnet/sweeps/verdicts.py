@@ -75,9 +75,10 @@ def judge_again(folder: Path, cell: Cell) -> str | None:
         record.get("score"),
     )
     before = record.get("reason")
-    if (outcome, facts["reason"]) == (record["status"], before):
+    if record != record | facts or outcome != record["status"]:
+        state.write(folder, cell, outcome, **facts)
+    if (outcome, before) == (record["status"], facts["reason"]):
         return None
-    state.write(folder, cell, outcome, **facts)
     return f"{cell.name}: {facts['reason']} (by today's rule; it was: {before})"
 
 
