@@ -1,0 +1,286 @@
+"""Admin's profiling pass: what it sets, when, and that nothing undoes it."""
+
+import copy
+import math
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq.optim.fp16_optimizer import FP16Optimizer
+from torch import Tensor
+
+from fairseq_deepnet.schemes.admin import AdminResidual
+from tests.support import reference
+from tests.support.models import BuildModel, loss_of
+
+Batch = dict[str, Tensor]
+
+
+@pytest.fixture
+def model(model_builder: BuildModel) -> Any:
+    """As new, in training mode, without dropout."""
+    return model_builder(residual_scheme="admin").train()
+
+
+def residuals(stack: Any) -> list[AdminResidual]:
+    """Of a stack, from the input on."""
+    return [residual for layer in stack.layers for residual in layer.residuals.values()]
+
+
+def omegas(model: Any) -> list[float]:
+    """One number a sublayer; every channel has it after profiling."""
+    found = []
+    for residual in (*residuals(model.encoder), *residuals(model.decoder)):
+        assert residual.omega.min() == residual.omega.max()
+        found.append(residual.omega[0].item())
+    return found
+
+
+def variance(x: Tensor) -> float:
+    """Over all elements, as numpy's var in the authors' code."""
+    return (x - x.mean()).square().mean().item()
+
+
+def chain(
+    weights: dict[str, Tensor], heads: int, x: Tensor, mask: Tensor, cross: Any
+) -> tuple[list[float], Tensor]:
+    """omega_1 = 1, omega_{i+1} = sqrt(Var[omega_i x_{i-1}] + Var[f_i]); and the stack's output.
+
+    Liu et al. 2020 as their code computes it, on a stack without dropout. x: [B, T, C].
+    """
+    found, omega = [], 1.0
+    depth = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("layers."))
+    for number in range(depth):
+        part = reference.under(weights, f"layers.{number}")
+        for name in ("self_attn", "encoder_attn", "ffn"):
+            if name == "encoder_attn" and cross is None:
+                continue
+            if name == "ffn":
+                branch, norm = reference.feed_forward(part, x), "final_layer_norm"
+            else:
+                source, seen = cross if name == "encoder_attn" else (x, mask)
+                own, norm = reference.under(part, name), f"{name}_layer_norm"
+                branch = reference.attention(own, heads, x, source, seen)
+            found.append(omega)
+            following = math.sqrt(variance(omega * x) + variance(branch))
+            x = reference.layer_norm(part, norm, omega * x + branch)
+            omega = following
+    return found, x
+
+
+@torch.no_grad()
+def omegas_by_hand(model: Any, batch: Batch) -> list[float]:
+    weights = dict(model.named_parameters())
+    source, target = batch["src_tokens"], batch["prev_output_tokens"]
+    heads = model.encoder.layers[0].self_attn.num_heads
+    seen = source.ne(1)
+    mask = seen[:, None, None, :]
+    x = model.encoder.forward_embedding(source)[0] * seen.unsqueeze(-1)
+    encoder, encoded = chain(reference.under(weights, "encoder"), heads, x, mask, None)
+    past = torch.ones(target.size(1), target.size(1), dtype=torch.bool).tril()[None, None]
+    y = model.decoder.embed(target, None)
+    both = (encoded, mask)
+    decoder, _ = chain(reference.under(weights, "decoder"), heads, y, past, both)
+    return encoder + decoder
+
+
+@pytest.mark.parametrize("init", ["scheme", "stock"])
+@pytest.mark.parametrize(("n", "m"), [(3, 2), (1, 5)])
+def test_the_first_training_batch_sets_omega_by_the_recursion(
+    init: str, n: int, m: int, model_builder: BuildModel, batch: Batch
+) -> None:
+    depths = {"encoder_layers": n, "decoder_layers": m}
+    model = model_builder(residual_scheme="admin", init=init, **depths).train()
+    expected = omegas_by_hand(model, batch)
+    model(**batch)
+    found = omegas(model)
+    assert len(found) == 2 * n + 3 * m
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert found[0] == found[2 * n] == 1.0  # each stack has a chain of its own
+
+
+def test_variances_are_those_after_dropout(model_builder: BuildModel, batch: Batch) -> None:
+    """What the profiling pass adds is watched from outside, and the recursion done on it."""
+    model = model_builder(residual_scheme="admin", dropout=0.4, activation_dropout=0.2).train()
+    branches: list[Tensor] = []
+    streams: list[Tensor] = []
+    layers = model.encoder.layers
+    layers[0].register_forward_pre_hook(lambda _, args: streams.append(args[0]))
+    for layer in layers:
+        layer.dropout_module.register_forward_hook(lambda _, args, out: branches.append(out))
+        for norm in (layer.self_attn_layer_norm, layer.final_layer_norm):
+            norm.register_forward_hook(lambda _, args, out: streams.append(out))
+    model(**batch)
+    expected = [1.0]
+    for x, branch in zip(streams[:6], branches[:6], strict=True):  # of the first pass
+        expected.append(math.sqrt(variance(expected[-1] * x) + variance(branch)))
+    assert len(branches) == 12  # the pass that is trained on has dropout of its own
+    assert not torch.equal(branches[0], branches[6])
+    assert (branches[0] == 0).float().mean() == pytest.approx(0.4, abs=0.1)
+    found = [residual.omega[0].item() for residual in residuals(model.encoder)]
+    assert found == pytest.approx(expected[:6], rel=1e-5)
+
+
+def test_the_batch_that_profiles_is_trained_on_with_omega(model: Any, batch: Batch) -> None:
+    first = model(**batch)[0]
+    assert torch.equal(first, model(**batch)[0])
+    assert torch.equal(first, model.eval()(**batch)[0])
+
+
+def other(batch: Batch) -> Batch:
+    """The same lengths, other words."""
+    moved = {}
+    for name, tokens in batch.items():
+        moved[name] = torch.where(tokens.gt(3), 4 + (7 * tokens) % 60, tokens)
+    return {**moved, "src_lengths": batch["src_lengths"]}
+
+
+def test_only_the_first_batch_profiles(model: Any, model_builder: BuildModel, batch: Batch) -> None:
+    """With --update-freq, too: later micro-batches of the first update leave omega alone."""
+    model(**batch)
+    before = omegas(model)
+    model(**other(batch))
+    assert omegas(model) == before
+    another = model_builder(residual_scheme="admin").train()
+    another(**other(batch))
+    assert omegas(another) != before
+
+
+def test_evaluation_profiles_nothing(model: Any, batch: Batch) -> None:
+    model.eval()(**batch)
+    assert set(omegas(model)) == {1.0}
+    model.train()(**batch)
+    assert omegas(model)[-1] > 1.2
+
+
+def test_profiling_leaves_no_file_no_gradient_and_no_trace(
+    model: Any, batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    keys = model.state_dict().keys()
+    model(**batch)
+    assert not list(tmp_path.iterdir())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert model.state_dict().keys() == keys
+    assert all(residual.profile is None for residual in residuals(model.encoder))
+
+
+def test_a_pass_that_fails_leaves_no_profile_behind(model: Any, batch: Batch) -> None:
+    with pytest.raises(IndexError):
+        model(**{**batch, "src_tokens": batch["src_tokens"] + 1000})
+    assert all(residual.profile is None for residual in residuals(model.encoder))
+
+
+def test_a_resumed_model_keeps_omega_and_is_not_profiled_again(
+    model: Any, model_builder: BuildModel, batch: Batch
+) -> None:
+    model(**batch)
+    resumed = model_builder(residual_scheme="admin", seed=2)
+    resumed.load_state_dict(model.state_dict(), strict=True)
+    resumed.train()(**other(batch))
+    assert omegas(resumed) == omegas(model)
+
+
+def test_a_checkpoint_from_before_the_first_batch_is_profiled(
+    model: Any, model_builder: BuildModel, batch: Batch
+) -> None:
+    resumed = model_builder(residual_scheme="admin", seed=2)
+    resumed.load_state_dict(model.state_dict(), strict=True)
+    resumed.train()(**batch)
+    model(**batch)
+    assert omegas(resumed) == omegas(model)
+
+
+def test_a_copy_profiles_for_itself(model: Any, batch: Batch) -> None:
+    """fairseq's EMA copies the model before training."""
+    copied = copy.deepcopy(model)
+    copied(**batch)
+    assert set(omegas(model)) == {1.0}
+    model(**batch)
+    assert omegas(model) == omegas(copied)
+
+
+@pytest.mark.parametrize("option", ["checkpoint_activations", "offload_activations"])
+def test_activation_checkpointing_does_not_change_the_profile(
+    option: str, model: Any, model_builder: BuildModel, batch: Batch
+) -> None:
+    checkpointed = model_builder(residual_scheme="admin", **{option: True}).train()
+    loss_of(checkpointed, batch).backward()
+    model(**batch)
+    assert omegas(checkpointed) == omegas(model)
+
+
+def test_the_log_says_what_was_found(
+    model: Any, batch: Batch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        model(**batch)
+        model(**batch)
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("admin:")]
+    found = omegas(model)
+    assert lines == [
+        f"admin: the {side}'s omega grows from 1 to {last:.4g} over 6 sublayers (one batch)"
+        for side, last in (("encoder", found[5]), ("decoder", found[11]))
+    ]
+
+
+def half_precision(model: Any, lr: float) -> FP16Optimizer:
+    """fairseq's optimiser for --bf16, as its trainer builds it: with fp32 copies made now."""
+    common = Namespace(bf16=True, fp16_scale_window=4)
+    sgd = Namespace(optimizer="sgd", lr=[lr], momentum=0.0, weight_decay=0.0)
+    cfg = Namespace(common=common, optimizer=sgd)
+    return FP16Optimizer.build_optimizer(cfg, list(model.parameters()))
+
+
+def test_an_optimiser_of_half_precision_moves_omega_from_what_was_profiled(
+    model: Any, batch: Batch
+) -> None:
+    model.bfloat16()
+    optimiser = half_precision(model, lr=1.0)
+    optimiser.backward(loss_of(model, batch))
+    profiled = [residual.offset.item() for residual in residuals(model.decoder)]
+    assert profiled[-1] > 0.2
+    steps = {name: -p.grad.float() for name, p in model.named_parameters() if "residuals" in name}
+    optimiser.step()
+    for number, residual in enumerate(residuals(model.decoder)):
+        assert residual.offset.item() == profiled[number]
+        layer, sublayer = divmod(number, 3)
+        name = ("self_attn", "encoder_attn", "ffn")[sublayer]
+        step = steps[f"decoder.layers.{layer}.residuals.{name}.weight"]
+        assert step.abs().max() > 1e-3
+        expected = 1 + profiled[number] + step
+        # bf16 keeps 8 bits: 2^-8 of a number, twice
+        torch.testing.assert_close(residual.omega.float(), expected, rtol=2**-7, atol=0)
+
+
+def test_a_parameter_alone_would_be_undone_by_such_an_optimiser(model: Any, batch: Batch) -> None:
+    """Why omega is two tensors; shows that the test above can fail."""
+    model.bfloat16()
+    optimiser = half_precision(model, lr=0.0)
+    weight = residuals(model.decoder)[-1].weight
+    optimiser.backward(loss_of(model, batch))
+    weight.data.fill_(3.0)
+    optimiser.step()
+    assert weight.max() == 1.0
+
+
+def test_bf16_profiles_as_fp32_does(model: Any, model_builder: BuildModel, batch: Batch) -> None:
+    rounded = model_builder(residual_scheme="admin").train().bfloat16()
+    rounded(**batch)
+    model(**batch)
+    assert omegas(rounded) == pytest.approx(omegas(model), rel=0.02)
+
+
+def test_a_decoder_alone_and_an_encoder_alone_are_profiled(model_builder: BuildModel) -> None:
+    tokens = torch.randint(4, 60, (3, 9), generator=torch.Generator().manual_seed(7))
+    lm = model_builder("deepnet_transformer_lm", residual_scheme="admin", max_target_positions=20)
+    lm.train()(tokens)
+    masked = model_builder("deepnet_masked_lm", residual_scheme="admin", max_positions=20)
+    masked.train()(tokens)
+    for stack in (lm.decoder, masked.encoder.sentence_encoder):
+        found = [residual.omega[0].item() for residual in residuals(stack)]
+        assert found[0] == 1.0
+        assert found == sorted(found)
+        assert found[-1] > 1.05
