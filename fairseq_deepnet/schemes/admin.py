@@ -64,7 +64,7 @@ class Profile:
         training, so that each of them sets the same omega.
         """
         self.omegas.append(self.next_omega)
-        total = residual.float().var() + branch.float().var()
+        total = residual.float().var(correction=0) + branch.float().var(correction=0)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(total)
             total /= torch.distributed.get_world_size()
