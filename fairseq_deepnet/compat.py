@@ -5,6 +5,7 @@ import functools
 import importlib.metadata
 import logging
 import sys
+import types
 import warnings
 from typing import Any
 
@@ -12,6 +13,7 @@ from typing import Any
 logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
 import fairseq.data.data_utils  # noqa: E402
+import fairseq.data.token_block_dataset  # noqa: E402
 import fairseq.options  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -41,6 +43,7 @@ def apply() -> None:
         warnings.filterwarnings("ignore", message=message, category=category)
     keep_bf16_off_tpus()
     keep_every_sentence()
+    keep_numpys_long()
     show_in_one_line()
 
 
@@ -110,6 +113,25 @@ def keep_every_sentence() -> None:
 
     batch_by_size.keeps_every_sentence = True  # type: ignore[attr-defined]
     fairseq.data.data_utils.batch_by_size = batch_by_size
+
+
+class _NumpyWithLong:
+    """numpy, with the one name of its former `compat` that fairseq uses."""
+
+    compat = types.SimpleNamespace(long=np.int64)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+
+def keep_numpys_long() -> None:
+    """Give fairseq the np.compat.long that numpy 2 has no more.
+
+    Without it --sample-break-mode eos of the tasks for language models fails. numpy itself is left
+    alone.
+    """
+    if not hasattr(np, "compat"):
+        fairseq.data.token_block_dataset.np = _NumpyWithLong()
 
 
 def checkpoint_globals() -> tuple[Any, ...]:

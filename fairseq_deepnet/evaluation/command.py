@@ -93,6 +93,11 @@ def run(args: argparse.Namespace) -> int:
         print(f"newest run: {shown(args.target)}", file=sys.stderr)
     model = choose_model(args.target, args.average)
     data = find_data(model, args.data)
+    if data.is_monolingual:
+        raise ValueError(
+            f"{shown(data.path)} holds text of one language, and nothing is translated;"
+            " for a perplexity run scripts/eval_perplexity.sh"
+        )
     if data.is_multilingual or args.text:
         return run_many(args, model, data)
     if args.directions:

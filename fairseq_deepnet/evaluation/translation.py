@@ -107,7 +107,7 @@ def generate(
                 shard_process.process.wait()
         counter.close()
     if failed is not None:
-        raise ValueError(_report(failed))
+        raise ValueError(failure("fairseq-generate", failed.process.returncode, failed.log))
     return in_corpus_order([pair for shard in shards for pair in shard.found], sentences)
 
 
@@ -131,11 +131,11 @@ def _wait(shards: Sequence[_Shard]) -> _Shard | None:
     return None
 
 
-def _report(shard: _Shard) -> str:
-    """The last line of a failed process, and where its whole log was put."""
+def failure(program: str, status: int, lines: Sequence[str]) -> str:
+    """The last line of a failed program, and where its whole output was put."""
     with tempfile.NamedTemporaryFile(
-        "w", prefix="fairseq-generate.", suffix=".log", delete=False, encoding="utf-8"
+        "w", prefix=f"{program}.", suffix=".log", delete=False, encoding="utf-8"
     ) as log:
-        log.writelines(shard.log)
-    last = next((line.strip() for line in reversed(shard.log) if line.strip()), "no output")
-    return f"fairseq-generate failed (status {shard.process.returncode}): {last} (log: {log.name})"
+        log.writelines(lines)
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+    return f"{program} failed (status {status}): {last} (log: {log.name})"

@@ -10,6 +10,7 @@ import fairseq.options
 import numpy as np
 import pytest
 import torch
+from fairseq.data import TokenBlockDataset
 
 from fairseq_deepnet import compat
 
@@ -80,3 +81,13 @@ def test_batching_loses_no_sentence(sentences: int, multiple: int) -> None:
     )
     assert np.concatenate(batches).tolist() == list(range(sentences))
     assert all(len(batch) % multiple == 0 for batch in batches[:-1])
+
+
+@pytest.mark.parametrize("break_mode", ["none", "complete", "complete_doc", "eos"])
+def test_every_way_to_break_text_into_samples_works_with_numpy_2(break_mode: str) -> None:
+    lines = [torch.tensor([5, 6, 2]), torch.tensor([7, 2]), torch.tensor([8, 9, 10, 2])]
+    blocks = TokenBlockDataset(lines, [3, 2, 4], 4, pad=1, eos=2, break_mode=break_mode)
+    assert torch.cat([blocks[index] for index in range(len(blocks))]).tolist() == [
+        *(5, 6, 2, 7, 2, 8, 9, 10, 2)
+    ]
+    assert not hasattr(np, "compat")  # numpy is as it was
