@@ -33,19 +33,26 @@ def parsed(config: configs.Config) -> Namespace:
     return fairseq_options.parse_training(["DATA", *configs.to_arguments(config.options)])
 
 
+def sides(args: Namespace) -> list[str]:
+    """The stacks of a model."""
+    return [side for side in ("encoder", "decoder") if hasattr(args, f"{side}_layers")]
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_shrunken_model_is_built_and_trained(name: str) -> None:
     config = configs.load_config(name)
     configs.check_options(config)
     args = parsed(config)
-    width = 2 * args.encoder_attention_heads
-    for side in ("encoder", "decoder"):
+    there = sides(args)
+    width = 2 * getattr(args, f"{there[0]}_attention_heads")
+    for side in there:
         vars(args).update({f"{side}_layers": 2, f"{side}_embed_dim": width})
         vars(args).update({f"{side}_ffn_embed_dim": 8, f"{side}_output_dim": width})
     args.decoder_input_dim = width
     model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, VocabularyTask(20))
     tokens = torch.randint(4, 20, (2, 5))
-    logits, _ = model(tokens, torch.tensor([5, 5]), tokens)
+    pair = {"src_lengths": torch.tensor([5, 5]), "prev_output_tokens": tokens}
+    logits, _ = model(tokens, **(pair if len(there) == 2 else {}))
     assert logits.shape == (2, 5, 20)
     logits.square().mean().backward()
     for part, weight in model.named_parameters():
@@ -96,9 +103,10 @@ def test_the_papers_hyper_parameters_are_in_the_config(name: str) -> None:
 def test_what_trains_is_said_by_a_config_and_the_arch_agrees(name: str) -> None:
     config = configs.load_config(name)
     stated = parsed(config)
-    width = int(str(config.options["encoder-embed-dim"]))
-    assert (stated.encoder_embed_dim, stated.decoder_embed_dim) == (width, width)
-    if str(config.options["arch"]).startswith("deepnet_transformer_"):
+    there = sides(stated)
+    width = int(str(config.options[f"{there[0]}-embed-dim"]))
+    assert {getattr(stated, f"{side}_embed_dim") for side in there} == {width}
+    if str(config.options["arch"]).startswith("deepnet_transformer_") and len(there) == 2:
         arch = Namespace(arch=config.options["arch"])
         bare = fairseq_options.parse_training(["DATA", "--arch", arch.arch])
         shape = ("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads", "dropout")
