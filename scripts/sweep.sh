@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Train and score all cells of one of the paper's tables or figures, then print the table, our column beside
-# the paper's.
+# Train and score all cells of a sweep: one of the paper's tables or figures, or a comparison of one's own; then
+# print its tables (the paper's beside ours) and draw its figures.
 #
 #   bash scripts/sweep.sh SWEEP [key=value ...]
 #
-# Input: SWEEP, a name in configs/sweeps/ (table1, fig6, fig7, table2) or a YAML file; the data folder of its
+# Input: SWEEP, a name in configs/sweeps/ (table1, fig6, fig7, table2, compare_methods, lr_batch, methods_6l) or a
+# YAML file; the data folder of its
 # config. `depth=6,18` replaces the values of a factor, `score.AVERAGE=0` sets a variable of scripts/eval_bleu.sh;
 # any other key is a fairseq-train option of every cell.
 #
 # Output: runs/SWEEP/CELL, an ordinary run folder for each cell, with sweep.json (how it ended, last losses,
-# end of the log) and console.log; runs/SWEEP/report.md and report.csv. A cell with a result, a crash or a
+# end of the log) and console.log; runs/SWEEP/report.md, report.csv and figures (*.png). A cell with a result, a crash or a
 # divergence included, is not run again; a sweep that was stopped goes on inside the cell it was in. The exit
 # status is 1 if a cell crashed.
 #
@@ -19,6 +20,7 @@
 #   SEEDS      seeds, each a run of every cell: 1,2,3 (1)
 #   DRY_RUN    1: print the plan (cells, parameters, GPU-hours, what is done) and end (0)
 #   DATA       data folder of all cells (the config's)
+#   CONFIG     config of all cells, a name in configs/ or a file (the sweep's)
 #   RUNS       folder of the cells (runs/SWEEP)
 #   ONLY       only the cells with such a name: '*_18l' (all)
 #   RETRY      failed, diverged or all: run these again (none)
@@ -37,7 +39,7 @@ for name in DRY_RUN TINY; do
     [[ ${!name:-0} == [01] ]] || die "$name is '${!name}'; it must be 0 or 1"
 done
 options=()
-for name in GPUS PARALLEL SEEDS DATA RUNS ONLY RETRY TERAFLOPS MEMORY; do
+for name in GPUS PARALLEL SEEDS DATA CONFIG RUNS ONLY RETRY TERAFLOPS MEMORY; do
     [[ -z ${!name:-} ]] || options+=("--${name,,}=${!name}")
 done
 [[ ${DRY_RUN:-0} == 0 ]] || options+=(--dry-run)

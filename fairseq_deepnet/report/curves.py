@@ -8,17 +8,17 @@ from typing import Any, Final
 
 from fairseq_deepnet.paper import Key
 from fairseq_deepnet.plotting import METRICS, clean, quiet_matplotlib
-from fairseq_deepnet.report.figures import CROSS, Figure, Style, in_groups, styles
-from fairseq_deepnet.report.own_tables import Placed, placed
+from fairseq_deepnet.report import notes
+from fairseq_deepnet.report.figures import CROSS, Figure, Style, heading, in_groups, styles
+from fairseq_deepnet.report.own_tables import Placed, in_order, placed
 from fairseq_deepnet.report.results import Result
-from fairseq_deepnet.report.table import ordered
 from fairseq_deepnet.sweeps.definition import Factor, Sweep
 from fairseq_deepnet.sweeps.divergence import smoothed
 from fairseq_deepnet.sweeps.state import Status
 
 NAME: Final = "curves"
 _PANEL: Final = (3.5, 2.7)
-_HIGHEST: Final = 6.0
+_HIGHEST: Final = 3.0
 """Bits a token above the lowest loss that are shown."""
 
 
@@ -33,15 +33,15 @@ def of_sweep(sweep: Sweep, results: Sequence[Result]) -> list[Figure]:
         factors = sweep.panel(names[0]).factors
         if members and len(factors) <= 3:
             name = NAME if len(panels) == 1 else f"{NAME}-{names[0]}"
-            found.append(Figure(name, _drawing(sweep.title, factors, members)))
+            found.append(Figure(name, _drawing(sweep, factors, members)))
     return found
 
 
-def _drawing(title: str, factors: Sequence[Factor], members: Sequence[Placed]) -> Any:
-    return lambda: draw(title, factors, members)
+def _drawing(sweep: Sweep, factors: Sequence[Factor], members: Sequence[Placed]) -> Any:
+    return lambda: draw(sweep, factors, members)
 
 
-def draw(title: str, factors: Sequence[Factor], members: Sequence[Placed]) -> Any:
+def draw(sweep: Sweep, factors: Sequence[Factor], members: Sequence[Placed]) -> Any:
     """The training losses as lines, the validation losses as markers, a cross where a run diverged.
 
     Lines are the values of the factor that sets the scheme, otherwise of the last factor. A second
@@ -51,9 +51,9 @@ def draw(title: str, factors: Sequence[Factor], members: Sequence[Placed]) -> An
     from matplotlib import pyplot
 
     line, others = _roles(factors)
-    names = ordered(list(dict.fromkeys(place[line] for place, _ in members)))
+    names = _values(sweep, members, line)
     groups = in_groups(names) if len(others) < 2 else {"": names}
-    across = [_values(members, name) for name in others]
+    across = [_values(sweep, members, name) for name in others]
     rows, columns = _grid(list(groups), across)
     width, height = _PANEL
     figure, grid = pyplot.subplots(
@@ -78,12 +78,13 @@ def draw(title: str, factors: Sequence[Factor], members: Sequence[Placed]) -> An
             ]
             axes = grid[number][index]
             _panel(axes, [(place[line], run) for place, run in here], looks)
-            heading = [f"{name} {value}" for name, value in chosen.items() if name in others]
-            axes.set_title(", ".join(filter(None, [group, *heading])), fontsize="medium")
+            title = [f"{name} {value}" for name, value in chosen.items() if name in others]
+            axes.set_title(", ".join(filter(None, [group, *title])), fontsize="medium")
     grid[0][0].set_ylim(*_limits([run for _, run in members]))
     bad = {place[line] for place, run in members if run.status == Status.DIVERGED}
     _legends(grid, groups, looks, bad, by_row=len(others) == 1)
-    figure.suptitle(title, fontsize="medium")
+    setting = notes.trained([run for _, run in members])
+    figure.suptitle(heading(sweep.title, setting), fontsize="medium")
     figure.supxlabel("updates (lines: training loss, mean of 5 of the log; markers: validation)")
     figure.supylabel(METRICS["nll_loss"])
     return figure
@@ -96,8 +97,8 @@ def _roles(factors: Sequence[Factor]) -> tuple[str, list[str]]:
     return line, [name for name in names if name != line]
 
 
-def _values(members: Sequence[Placed], factor: str) -> list[Key]:
-    return ordered(list(dict.fromkeys(place[factor] for place, _ in members)))
+def _values(sweep: Sweep, members: Sequence[Placed], factor: str) -> list[Key]:
+    return in_order([place[factor] for place, _ in members], sweep, factor)
 
 
 def _grid(groups: list[str], across: Sequence[list[Key]]) -> tuple[list[Key], list[Key]]:
@@ -128,11 +129,11 @@ def _panel(axes: Any, runs: Sequence[tuple[Key, Result]], looks: dict[Key, Style
 
 
 def _limits(runs: Sequence[Result]) -> tuple[float, float]:
-    """From the lowest loss to the highest after the first third of a run."""
+    """From the lowest loss to the highest after the first half of a run."""
     values = []
     for run in runs:
         points = [*smoothed(run.train_nll), *run.valid_nll]
-        values += [loss for update, loss in points if update >= run.updates / 3]
+        values += [loss for update, loss in points if update >= run.updates / 2]
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(finite), min(max(finite), min(finite) + _HIGHEST)
     return low - 0.05 * (high - low), high + 0.05 * (high - low)

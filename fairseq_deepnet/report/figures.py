@@ -62,10 +62,14 @@ class Style:
 
 
 def styles(names: Sequence[Key]) -> dict[Key, Style]:
-    """A style for each line, counted within its group, so that few are needed."""
+    """A style for each line, counted within its group, so that few are needed; a scheme has the
+    same in every figure, whichever others are drawn.
+    """
+    from fairseq_deepnet.schemes import SCHEMES
+
     found: dict[Key, Style] = {}
     seen: dict[str, int] = {}
-    for name in names:
+    for name in dict.fromkeys([*SCHEMES, *names] if set(names) & set(SCHEMES) else names):
         number = seen.get(group_of(name), 0)
         seen[group_of(name)] = number + 1
         found[name] = Style(COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)])
@@ -112,12 +116,14 @@ def against_depth(table: Table) -> Any:
         axes.set_ylim(*limits)
         for number, line in enumerate(members):
             # side by side, so that bars and crosses at one depth do not hide each other
-            shift = 1.025 ** (number - (len(members) - 1) / 2)
+            shift = 1.04 ** (number - (len(members) - 1) / 2)
             places = [float(depth) * shift for depth in depths]
             _line(axes, places, entries_of(line), names[line], looks[line], limits)
-        _finish_depths(axes, depths, group, table)
+        _finish_depths(
+            axes, depths, group, table, [e for line in members for e in entries_of(line)]
+        )
     grid[0][0].set_ylabel(_axis_label(table))
-    figure.suptitle(_wrapped(table.title.partition(": ")[0]), fontsize="medium")
+    figure.suptitle(heading(table.title.partition(": ")[0], table.setting), fontsize="medium")
     figure.supxlabel(_caption(table), fontsize="small")
     return figure
 
@@ -134,8 +140,17 @@ def _line(
     means = [math.nan if e.all_bad or e.ours is None else e.ours for e in entries]
     spreads = [0.0 if e.deviation is None or e.all_bad else e.deviation for e in entries]
     look = {"color": style.colour, "marker": style.marker}
+    # a depth that was not run does not part the line, one where all diverged does
+    drawn = [n for n, entry in enumerate(entries) if entry.all_bad or entry.ours is not None]
     axes.errorbar(
-        places, means, spreads, **look, markersize=5, linewidth=1.6, capsize=3, label=name
+        [places[n] for n in drawn],
+        [means[n] for n in drawn],
+        [spreads[n] for n in drawn],
+        **look,
+        markersize=5,
+        linewidth=1.6,
+        capsize=3,
+        label=name,
     )
     for place, entry in zip(places, entries, strict=True):
         for seed in entry.seeds:
@@ -174,11 +189,13 @@ def _limits(entries: Sequence[Entry], level: float | None) -> tuple[float, float
     return low - 0.08 * (high - low + 0.1), high + 0.08 * (high - low + 0.1)
 
 
-def _finish_depths(axes: Any, depths: Sequence[Key], group: str, table: Table) -> None:
+def _finish_depths(
+    axes: Any, depths: Sequence[Key], group: str, table: Table, entries: Sequence[Entry]
+) -> None:
     from matplotlib.lines import Line2D
 
     axes.set_xscale("log")
-    axes.set_xticks([float(depth) for depth in depths], labels=depths)
+    axes.set_xticks([float(depth) for depth in depths], labels=depths, fontsize="small")
     axes.minorticks_off()
     axes.set_xlabel("layers a side" if "-" in _depth_heading(table) else "layers")
     axes.set_title(group)
@@ -195,7 +212,6 @@ def _finish_depths(axes: Any, depths: Sequence[Key], group: str, table: Table) -
             va="top",
         )
     handles = axes.get_legend_handles_labels()[0]
-    entries = list(table.entries.values())
     axes.set_xlim(float(depths[0]) / 1.15, float(depths[-1]) * 1.15)
     if any(entry.count(DIVERGED) for entry in entries):
         handles.append(Line2D([], [], color="grey", linestyle="none", label="diverged", **CROSS))
@@ -218,9 +234,7 @@ def _depth_heading(table: Table) -> str:
 
 def _axis_label(table: Table) -> str:
     measure = MEASURES.get(table.measure)
-    if measure is None:
-        return table.measure
-    return measure.meaning.replace(": ", ":\n") + (", less is better" if measure.is_loss else "")
+    return table.measure if measure is None else measure.axis
 
 
 def _caption(table: Table) -> str:
@@ -230,7 +244,8 @@ def _caption(table: Table) -> str:
     return f"means of up to {seeds} seeds that did not diverge; bars: sample standard deviation"
 
 
-def _wrapped(text: str) -> str:
+def heading(title: str, setting: str) -> str:
+    """What stands above a figure: its title, and how the runs were trained."""
     import textwrap
 
-    return "\n".join(textwrap.wrap(text, 90))
+    return "\n".join([*textwrap.wrap(title, 90), *textwrap.wrap(setting, 110)])

@@ -20,14 +20,14 @@ class Measure:
         meaning: what it is, with its unit
         digits: behind the point
         value: reads it; None where a run has none
-        is_loss: whether less is better
+        axis: label of an axis
     """
 
     heading: str
     meaning: str
+    axis: str
     digits: int
     value: Callable[[Result], float | None]
-    is_loss: bool = True
 
 
 def bleu(result: Result) -> float | None:
@@ -59,34 +59,39 @@ def _seconds(result: Result) -> float | None:
 
 
 MEASURES: Final[dict[str, Measure]] = {
-    "bleu": Measure("BLEU", "BLEU of the test set", 1, bleu, is_loss=False),
+    "bleu": Measure("BLEU", "BLEU of the test set", "BLEU, more is better", 1, bleu),
     "valid_nll": Measure(
         "valid nll",
         "validation loss of the last update: negative log-likelihood, bits a token",
+        "validation nll (bits a token), less is better",
         2,
         lambda run: _last(run.valid_nll),
     ),
     "best_valid_nll": Measure(
         "best valid nll",
         "lowest validation loss of the run: negative log-likelihood, bits a token",
+        "lowest validation nll (bits a token), less is better",
         2,
         lambda run: _lowest(run.valid_nll),
     ),
     "valid_loss": Measure(
         "valid loss",
         "validation loss of the last update, with label smoothing, bits a token",
+        "validation loss (bits a token), less is better",
         2,
         lambda run: _last(run.valid_loss),
     ),
     "train_nll": Measure(
         "train nll",
         "training loss, mean of the last 5 in the log: negative log-likelihood, bits a token",
+        "training nll (bits a token), less is better",
         2,
         _last_train,
     ),
     "seconds_per_update": Measure(
         "s/update",
         "seconds an update, median of the log, with whatever else the machine did",
+        "seconds an update",
         2,
         _seconds,
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
 from fairseq_deepnet import paper
@@ -75,7 +76,7 @@ def below_own(
     level = unigram_level(results)
     if level is not None and any("nll" in name for name in measures):
         lines.append(f"a model that knows only how frequent subwords are has a nll of {level:.2f}")
-    lines.append(trained(results))
+    lines.append(f"trained: {trained(results)}")
     if "bleu" in measures:
         lines += grouped("BLEU", [(run, score_facts(run)) for run in results if run.score])
     entries = list(entries)
@@ -92,7 +93,7 @@ def below_own(
 
 
 def trained(results: Sequence[Result]) -> str:
-    """How long, how fast and on what runs were trained: each value that occurs."""
+    """Shape, length, rate and data of runs in one line: each value that occurs."""
     from fairseq_deepnet.sweeps.costs import tokens_of, updates_of
 
     def values(read: Callable[[Config], object]) -> str:
@@ -100,13 +101,27 @@ def trained(results: Sequence[Result]) -> str:
         keys = ordered(sorted(found))
         return ", ".join(f"{int(key):,}" if key.isdecimal() else key for key in keys) or "?"
 
+    shapes = {shape for run in results if (shape := _shape(run.config))}
     return (
-        f"trained: {values(updates_of)} updates of {values(tokens_of)} tokens, "
+        f"{', '.join([*sorted(shapes), ''])}"
+        f"{values(updates_of)} updates of {values(tokens_of)} tokens, "
         f"learning rate {values(lambda config: config.options.get('lr'))}, "
         f"warm-up {values(lambda config: config.options.get('warmup-updates'))}, "
-        f"{values(lambda config: config.recipe.get('data'))}, "
+        f"{values(_data_name)}, "
         f"seeds {values(lambda config: config.options.get('seed'))}"
     )
+
+
+def _data_name(config: Config) -> str | None:
+    data = config.recipe.get("data")
+    return None if data is None else Path(str(data)).name
+
+
+def _shape(config: Config) -> str:
+    """Width, FFN and heads; empty where the arch alone says them."""
+    names = ("embed-dim", "ffn-embed-dim", "attention-heads")
+    told = [config.options.get(f"encoder-{name}") for name in names]
+    return "" if None in told else "/".join(map(str, told))
 
 
 def unigram_level(results: Sequence[Result]) -> float | None:

@@ -48,7 +48,7 @@ def build(sweep: Sweep, layout: OwnLayout, results: Sequence[Result]) -> list[Ta
     everything = placed(sweep, layout.panels, results)
     if layout.each is None:
         return [_table(sweep, layout, everything, layout.name, "")]
-    values = _in_order([place[layout.each] for place, _ in everything], sweep, layout.each)
+    values = in_order([place[layout.each] for place, _ in everything], sweep, layout.each)
     return [
         _table(
             sweep,
@@ -75,8 +75,8 @@ def _table(
             columns.append(column)
             entry = entries.setdefault((row, column), Entry(row, column))
             entry.seeds.append(_seed(result, measure))
-    rows = _in_order(rows, sweep, layout.rows)
-    columns = _in_order(columns, sweep, layout.columns)
+    rows = in_order(rows, sweep, layout.rows)
+    columns = in_order(columns, sweep, layout.columns)
     for row in rows:
         for column in columns:
             entries.setdefault((row, column), Entry(row, column))
@@ -108,11 +108,12 @@ def _table(
         notes=notes.below_own(layout.measures, entries.values(), runs),
         row_factor=layout.rows,
         column_factor=layout.columns,
+        setting=notes.trained(runs),
         level=notes.unigram_level(runs) if "nll" in layout.measures[0] else None,
     )
 
 
-def _in_order(keys: Sequence[Key], sweep: Sweep, factor: str) -> list[Key]:
+def in_order(keys: Sequence[Key], sweep: Sweep, factor: str) -> list[Key]:
     """Numbers by their size, schemes by their group, otherwise as the definition has the values."""
     factors = [item for panel in sweep.panels for item in panel.factors if item.name == factor]
     defined = dict.fromkeys(paper.key(value) for item in factors for value in item.values)

@@ -92,6 +92,7 @@ class Table:
         measure: what the entries hold, by its name
         notes: what the numbers are, below the table
         row_factor, column_factor: what the keys are values of
+        setting: how the runs were trained, in one line
         level: what a unigram model has, where the entries are losses and that is known
     """
 
@@ -110,6 +111,7 @@ class Table:
     row_factor: str
     column_factor: str
     level: float | None = None
+    setting: str = ""
 
     @property
     def has_values(self) -> bool:

@@ -1,4 +1,4 @@
-"""`deepnet sweep`: all runs of one of the paper's tables, planned, trained, scored and tabulated.
+"""`deepnet sweep`: all runs of a table of the paper's or one's own, trained, scored and tabulated.
 
 A cell is one ordinary run folder, runs/SWEEP/CELL, trained by scripts/train.sh and scored by
 scripts/eval_bleu.sh. A cell with a result (done, diverged or failed) is not run again; a sweep that
@@ -14,13 +14,14 @@ import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fairseq_deepnet.provenance import ROOT, say, shown
 
 if TYPE_CHECKING:
     from fairseq_deepnet.sweeps.cells import Cell
     from fairseq_deepnet.sweeps.costs import Machine
+    from fairseq_deepnet.sweeps.definition import Sweep
 
 RETRIES: Final = ("failed", "diverged", "all")
 ASSUMED_GIB: Final = 80.0
@@ -34,7 +35,7 @@ SHORT_OUTPUT: Final = ("--max-len-b", "5")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `deepnet sweep`; options may stand between the overrides."""
     parser.add_argument(
-        "sweep", help="a name in configs/sweeps/ (table1, fig6, fig7, table2) or a file"
+        "sweep", help="a name in configs/sweeps/ (table1, compare_methods, ...) or a file"
     )
     parser.add_argument(
         "overrides",
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", metavar="GLOB", help="only the cells with such a name: '*_18l'")
     parser.add_argument("--runs", type=Path, help="folder of the cells (runs/SWEEP)")
     parser.add_argument("--data", type=Path, help="data folder of all cells (the config's)")
+    parser.add_argument("--config", help="config of all cells (the sweep's)")
     parser.add_argument(
         "--gpus", default="all", help="GPUs to use in all; 0 is the CPU (all visible)"
     )
@@ -76,9 +78,11 @@ def _seeds(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _cells(args: argparse.Namespace, sweep: Any) -> list[Cell]:
+def _cells(args: argparse.Namespace, sweep: Sweep) -> list[Cell]:
     from fairseq_deepnet.sweeps import cells
 
+    if args.config is not None:
+        sweep = sweep.with_config(args.config)
     overrides = cells.read_overrides(sweep, args.overrides)
     if args.data is not None:
         overrides.options["recipe.data"] = shown(args.data)

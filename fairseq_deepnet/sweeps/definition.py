@@ -128,6 +128,11 @@ class Sweep:
         """A panel by its name."""
         return next(panel for panel in self.panels if panel.name == name)
 
+    def with_config(self, config: str) -> Sweep:
+        """The same with another config below all its cells."""
+        panels = tuple(dataclasses.replace(panel, config=config) for panel in self.panels)
+        return dataclasses.replace(self, panels=panels)
+
 
 def find_sweep(name: str, folder: Path = FOLDER) -> Path:
     """The file of a sweep given as a path, a name in configs/sweeps/, or another name of it."""
