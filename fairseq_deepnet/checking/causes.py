@@ -207,9 +207,10 @@ def explain_join(found: Join, expected: Join, scheme: ResidualScheme, side: Side
         return ""
     if not near(right, 1.0) and near(alpha, 1.0) and near(found.branch[0], right):
         return "alpha multiplies the branch, not the residual"
-    for value, text in alpha_mistakes(right, scheme, side):
-        if near(alpha, value):
-            return text
+    if not near(right, alpha):
+        for value, text in alpha_mistakes(right, scheme, side):
+            if near(alpha, value):
+                return text
     return ""
 
 

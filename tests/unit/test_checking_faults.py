@@ -1,0 +1,318 @@
+"""Planted faults: each is found, named, traced to its cause, and nothing sound is blamed.
+
+Every planted model is a sound one with one thing changed, and every test says which kinds of faults
+there are to be: a check that blamed something sound, or found nothing, would fail.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_deepnet.schemes import Side, gains
+from tests.support.checks import (
+    VALUE_PATH,
+    M,
+    N,
+    examine,
+    kinds,
+    model_of,
+    scale_weights,
+    scaled_branch,
+    scaled_residual,
+    sentences,
+    stock_layers_with,
+)
+
+GAINS = gains(N, M)
+ENCODER, DECODER = GAINS[Side.ENCODER], GAINS[Side.DECODER]
+
+
+def faults(model: Any, expected: set[str], claim: str | None = None) -> str:
+    """The sentences of a check whose faults are of these kinds and no others."""
+    found = examine(model, claim)
+    assert kinds(found) == expected, sentences(found)
+    return sentences(found)
+
+
+def test_the_model_in_which_faults_are_planted_is_sound() -> None:
+    assert faults(model_of(), set()) == ""
+
+
+def test_scaled_biases() -> None:
+    model = model_of()
+    for layer in model.encoder.layers:
+        nn.init.uniform_(layer.fc1.bias, -(64**-0.5), 64**-0.5)  # nn.Linear's default
+        layer.fc1.bias.data.mul_(ENCODER.beta)
+    text = faults(model, {"biases"})
+    assert text.startswith("encoder biases of fc1: std up to 0.0")
+    assert "expected 0. Likely cause: nn.Linear's default, scaled together with the weights" in text
+
+
+def test_biases_left_at_their_default() -> None:
+    model = model_of()
+    for layer in model.decoder.layers:
+        nn.init.uniform_(layer.self_attn.q_proj.bias, -(64**-0.5), 64**-0.5)
+    text = faults(model, {"biases"})
+    assert "decoder biases of self_attn.q_proj" in text
+    assert "nn.Linear's default left in place" in text
+
+
+def test_a_scaled_vocabulary_projection() -> None:
+    model = model_of()
+    model.decoder.output_projection.weight.data.mul_(DECODER.beta)
+    text = faults(model, {"embeddings"})
+    assert "decoder.output_projection: std" in text
+    assert "scaled by the decoder's beta = 0.38: the vocabulary projection is not scaled" in text
+
+
+def test_a_scaled_embedding_table() -> None:
+    model = model_of()
+    model.encoder.embed_tokens.weight.data.mul_(ENCODER.beta)
+    assert "encoder's beta = 0.497" not in (text := faults(model, {"embeddings"}))
+    assert "encoder.embed_tokens" in text
+    assert f"beta = {ENCODER.beta:.3g}: embeddings are not scaled" in text
+
+
+def test_a_padding_row_that_is_not_zero() -> None:
+    model = model_of()
+    model.encoder.embed_tokens.weight.data[1] = 0.1
+    assert "padding row 1 is not zero" in faults(model, {"embeddings"})
+
+
+def test_alpha_under_pre_ln() -> None:
+    joins = {"encoder": scaled_residual(ENCODER.alpha), "decoder": scaled_residual(DECODER.alpha)}
+    sound = stock_layers_with(model_of(), joins)
+    assert faults(sound, set(), claim="deepnorm") == ""
+    broken = stock_layers_with(model_of(), joins, pre=True)
+    text = faults(broken, {"residual", "norms"}, claim="deepnorm")
+    assert f"{ENCODER.alpha:.4g} x + G(LN(x)), expected LN({ENCODER.alpha:.4g} x + G(x))" in text
+    assert f"{DECODER.alpha:.4g} x + G(LN(x)), expected LN({DECODER.alpha:.4g} x + G(x))" in text
+    assert text.count("alpha under Pre-LN: the stream grows by") == 2
+
+
+def test_pre_ln_without_alpha() -> None:
+    text = faults(stock_layers_with(model_of(), {}, pre=True), {"residual", "norms"}, "deepnorm")
+    assert "LayerNorm stands before the branch, not after the sum" in text
+
+
+def test_the_inverted_constant_of_the_encoder() -> None:
+    model = model_of()
+    scale_weights(model.encoder, VALUE_PATH, 1.15 / 0.87)
+    text = faults(model, {"weights"})
+    assert text.startswith("encoder self_attn.v_proj, self_attn.out_proj, fc1, fc2: gain")
+    assert "1.15 (N^4 M)^(-1/16), torchscale's constant: 0.87 inverted, 1.32 times too" in text
+
+
+def test_an_inverted_beta() -> None:
+    model = model_of()
+    scale_weights(model.decoder, VALUE_PATH, DECODER.beta**-2)
+    text = faults(model, {"weights"})
+    assert "multiplied by 1 / beta: beta is inverted" in text
+
+
+def test_a_beta_that_was_applied_twice() -> None:
+    model = model_of()
+    scale_weights(model.decoder, VALUE_PATH, DECODER.beta)
+    assert "scaled by beta twice" in faults(model, {"weights"})
+
+
+def test_an_unscaled_cross_attention() -> None:
+    model = model_of()
+    for layer in model.decoder.layers:
+        for linear in (layer.encoder_attn.v_proj, layer.encoder_attn.out_proj):
+            nn.init.xavier_normal_(linear.weight)
+    text = faults(model, {"weights"})
+    assert text.startswith("decoder encoder_attn.v_proj, encoder_attn.out_proj: gain")
+    assert "expected 0.38 (paper, Fig. 2(a)). Likely cause: not scaled." in text
+
+
+def test_scaled_queries_and_keys() -> None:
+    model = model_of()
+    scale_weights(model.encoder, ("q_proj", "k_proj"), ENCODER.beta)
+    text = faults(model, {"weights"})
+    assert text.startswith("encoder self_attn.q_proj, self_attn.k_proj: gain")
+    assert "like the value path" in text
+
+
+def test_alpha_on_the_branch() -> None:
+    joins = {"encoder": scaled_branch(ENCODER.alpha), "decoder": scaled_residual(DECODER.alpha)}
+    text = faults(stock_layers_with(model_of(), joins), {"residual"}, claim="deepnorm")
+    assert f"encoder self_attn, ffn: LN(x + {ENCODER.alpha:.4g} G(x))" in text
+    assert "alpha multiplies the branch, not the residual" in text
+
+
+def test_an_alpha_that_is_an_attribute_and_nothing_more() -> None:
+    model = model_of()
+    for layer in model.decoder.layers:
+        for residual in layer.residuals.values():
+            residual.leave = lambda x, branch, norm, dropout: norm(x + dropout(branch))
+        assert layer.residuals["ffn"].alpha == DECODER.alpha
+    text = faults(model, {"residual"})
+    assert text.startswith("decoder self_attn, encoder_attn, ffn: LN(x + G(x)), expected LN(")
+    assert "the residual is not scaled" in text
+
+
+def test_alphas_of_the_other_side() -> None:
+    model = model_of()
+    for stack, alpha in ((model.encoder, DECODER.alpha), (model.decoder, ENCODER.alpha)):
+        for layer in stack.layers:
+            for residual in layer.residuals.values():
+                residual.alpha = alpha
+    text = faults(model, {"residual"})
+    assert "this is the decoder's alpha" in text
+    assert "this is the encoder's alpha" in text
+
+
+@pytest.mark.parametrize(
+    ("alpha", "cause"),
+    [
+        (1 / DECODER.alpha, "alpha is inverted"),
+        ((2 * M) ** 0.5, "GLM-130B's variant"),
+        ((2 * M) ** 0.25, "the formula of a model of one stack"),
+        (7.0, ""),
+    ],
+)
+def test_other_wrong_alphas(alpha: float, cause: str) -> None:
+    model = model_of()
+    for layer in model.decoder.layers:
+        for residual in layer.residuals.values():
+            residual.alpha = alpha
+    text = faults(model, {"residual"})
+    assert f"LN({alpha:.4g} x + G(x)), expected LN({DECODER.alpha:.4g} x + G(x))" in text
+    assert cause in text
+    assert ("Likely cause" in text) == bool(cause)
+
+
+def test_one_wrong_layer_is_named() -> None:
+    model = model_of()
+    model.encoder.layers[2].residuals["ffn"].alpha = 1.0
+    model.encoder.layers[4].fc2.weight.data.mul_(2)
+    text = faults(model, {"residual", "weights"})
+    assert "encoder ffn in layer 2: LN(x + G(x))" in text
+    assert "encoder fc2 in layer 4: gain" in text
+
+
+def test_alphas_for_one_depth_of_both_sides() -> None:
+    text = faults(
+        stock_layers_with(
+            model_of(),
+            {
+                "encoder": scaled_residual(gains(N, N)[Side.ENCODER].alpha),
+                "decoder": scaled_residual(DECODER.alpha),
+            },
+        ),
+        {"residual"},
+        claim="deepnorm",
+    )
+    assert "the formula with one depth for both sides" in text
+
+
+def test_a_layer_that_is_a_copy_of_another() -> None:
+    model = model_of()
+    model.encoder.layers[3].load_state_dict(model.encoder.layers[1].state_dict())
+    text = faults(model, {"copies"})
+    assert text.startswith("encoder.layers.3: a copy of encoder.layers.1")
+    assert len(text.splitlines()) == 1
+
+
+def test_a_layer_that_stands_in_two_places() -> None:
+    model = model_of()
+    model.decoder.layers[2] = model.decoder.layers[0]
+    text = faults(model, {"sharing"})
+    assert "decoder.layers.0" in text
+    assert "decoder.layers.2" in text
+
+
+def test_a_parameter_that_the_forward_pass_never_touches() -> None:
+    model = model_of()
+    model.decoder.spare = nn.Parameter(torch.randn(3))
+    text = faults(model, {"unused"})
+    assert "decoder.spare: 1 parameter never used in the forward pass" in text
+
+
+def test_a_parameter_that_changes_nothing() -> None:
+    model = model_of()
+    layer = model.encoder.layers[0]
+    layer.fc1.bias.data.fill_(-1e6)  # ReLU lets nothing through
+    found = examine(model)
+    assert "unused" in kinds(found)
+    assert "encoder.layers.0.fc1.weight" in sentences(found)
+
+
+def test_a_parameter_that_the_optimiser_cannot_reach() -> None:
+    model = model_of()
+    layer = model.encoder.layers[0]
+    layer.hidden = [nn.Parameter(torch.ones(()))]
+    forward = layer.fc2.forward
+    layer.fc2.forward = lambda x: forward(x) * layer.hidden[0]
+    text = faults(model, {"reach"})
+    assert "encoder.layers.0.hidden: 1 trainable tensor outside model.parameters()" in text
+
+
+def test_a_frozen_parameter() -> None:
+    model = model_of()
+    model.encoder.layers[0].fc1.weight.requires_grad_(False)
+    text = faults(model, {"reach"})
+    assert "encoder.layers.0.fc1.weight: 1 parameter without requires_grad" in text
+
+
+def test_stock_initialisation_under_a_deepnorm_claim() -> None:
+    model = model_of("transformer")
+    faults(model, set())
+    found = examine(model_of("transformer"), claim="deepnorm")
+    assert kinds(found) == {"weights", "biases", "residual"}
+    assert "encoder, all linear maps: start as in stock fairseq" in sentences(found)
+    assert "stock initialisation left in place" in sentences(found)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_number_that_is_not_finite(value: float) -> None:
+    model = model_of()
+    model.decoder.layers[1].fc1.weight.data[3, 4] = value
+    text = faults(model, {"finite"})
+    assert text == (
+        "decoder.layers.1.fc1.weight: 1 of 8192 numbers are not finite, expected numbers."
+    )
+
+
+def test_layer_norms_that_do_not_start_at_one() -> None:
+    model = model_of()
+    model.encoder.layers[5].final_layer_norm.weight.data.fill_(0.5)
+    assert "not 1 in layers.5.final_layer_norm" in faults(model, {"norms"})
+
+
+def test_a_fixup_model_with_biases_and_without_its_multipliers() -> None:
+    found = examine(model_of(residual_scheme="t-fixup"), claim="r-fixup")
+    assert "have biases, expected none (r-fixup)" in sentences(found)
+    assert "encoder layers 0 to 5: 0 numbers besides linear maps and LayerNorms, expected 6" in (
+        sentences(found)
+    )
+
+
+def test_a_branch_that_is_not_behind_its_multiplier() -> None:
+    text = sentences(examine(model_of(residual_scheme="t-fixup"), claim="rezero"))
+    assert "encoder self_attn, ffn: x + G(x), expected x + 0 G(x) (rezero)." in text
+
+
+class Foreign(nn.Module):
+    """A model that is neither ours nor fairseq's, though its layers are."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.encoder, self.decoder = model.encoder, model.decoder
+
+    def forward(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> Any:
+        return self.decoder(prev_output_tokens, self.encoder(src_tokens))
+
+
+def test_a_model_of_unknown_making_needs_a_claim() -> None:
+    assert examine(Foreign(model_of()), claim="deepnorm").is_fine
+    with pytest.raises(ValueError, match=r"Foreign is neither ours .* --claim SCHEME"):
+        examine(Foreign(model_of()))
+
+
+def test_a_model_without_transformer_layers_is_refused() -> None:
+    with pytest.raises(ValueError, match="no Transformer layers were found"):
+        examine(nn.Linear(2, 2), claim="deepnorm")

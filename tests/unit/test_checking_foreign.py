@@ -1,0 +1,38 @@
+"""Models of other houses are measured in the same way: torchscale's names, keywords and tuples."""
+
+from fairseq_deepnet.checking.causes import linear_default_std
+from tests.support.checks import examine, kinds, sentences
+from tests.support.torchscale_like import EncoderDecoder
+
+
+def test_layers_with_torchscales_layout_are_found_and_measured() -> None:
+    found = examine(EncoderDecoder(6, 4), claim="deepnorm")
+    assert found.is_fine, sentences(found)
+    assert [len(side.joins) for side in found.sides] == [2, 3]
+
+
+def test_their_pre_ln_is_seen_whatever_their_switch_says() -> None:
+    model = EncoderDecoder(6, 4, pre=True)
+    assert kinds(examine(model, claim="deepnorm")) == {"residual", "norms"}
+    model = EncoderDecoder(6, 4)
+    for layer in model.decoder.layers:
+        layer.normalize_before = True
+    found = examine(model, claim="deepnorm")
+    assert kinds(found) == {"residual"}
+    assert [side.norm for side in found.sides] == ["after the sum", "before the branch"]
+
+
+def test_their_default_initialisation_and_inverted_constant_are_told_apart() -> None:
+    model = EncoderDecoder(6, 4, plain=True)
+    for name, parameter in model.encoder.layers.named_parameters():
+        if any(word in name for word in ("fc1", "fc2", "out_proj", "v_proj")):
+            parameter.data.div_((6**4 * 4) ** (1 / 16) / 1.15)
+    found = examine(model, claim="deepnorm")
+    assert kinds(found) == {"weights", "biases"}
+    text = sentences(found)
+    assert "nn.Linear's default initialisation instead of Xavier's, and scaled by 0.67" in text
+    assert "torchscale's constant: 0.87 inverted" in text
+    assert "encoder self_attn.q_proj, self_attn.k_proj: gain 0.57" in text
+    assert "nn.Linear's default initialisation left in place" in text
+    fc1 = model.decoder.layers[0].ffn.fc1
+    assert abs(float(fc1.weight.std()) / linear_default_std(fc1) - 1) < 0.05
