@@ -82,7 +82,7 @@ def draw(sweep: Sweep, factors: Sequence[Factor], members: Sequence[Placed]) -> 
             axes.set_title(", ".join(filter(None, [group, *title])), fontsize="medium")
     grid[0][0].set_ylim(*_limits([run for _, run in members]))
     bad = {place[line] for place, run in members if run.status == Status.DIVERGED}
-    _legends(grid, groups, looks, bad, by_row=len(others) == 1)
+    _legends(grid, groups, looks, bad, beside=bool(others))
     setting = notes.trained([run for _, run in members])
     figure.suptitle(heading(sweep.title, setting), fontsize="medium")
     figure.supxlabel("updates (lines: training loss, mean of 5 of the log; markers: validation)")
@@ -136,7 +136,8 @@ def _limits(runs: Sequence[Result]) -> tuple[float, float]:
         values += [loss for update, loss in points if update >= run.updates / 2]
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(finite), min(max(finite), min(finite) + _HIGHEST)
-    return low - 0.05 * (high - low), high + 0.05 * (high - low)
+    margin = 0.05 * (high - low) or 0.5
+    return low - margin, high + margin
 
 
 def _legends(
@@ -144,9 +145,9 @@ def _legends(
     groups: dict[str, list[Key]],
     looks: dict[Key, Style],
     diverged: set[Key],
-    by_row: bool,
+    beside: bool,
 ) -> None:
-    """One legend a group: in the last panel of its row, or in its column."""
+    """One legend a group: beside its row, or in its column."""
     from matplotlib.lines import Line2D
 
     for number, members in enumerate(groups.values()):
@@ -158,5 +159,6 @@ def _legends(
             handles.append(
                 Line2D([], [], color="grey", linestyle="none", label="diverged", **CROSS)
             )
-        axes = grid[number][-1] if by_row else grid[0][number if len(groups) > 1 else -1]
-        axes.legend(handles=handles, frameon=False, fontsize="x-small", loc="upper right")
+        axes = grid[number][-1] if beside else grid[0][number]
+        outside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if beside else {}
+        axes.legend(handles=handles, frameon=False, fontsize="x-small", **outside)

@@ -176,14 +176,14 @@ def _within(seed: Seed, limits: tuple[float, float]) -> float:
 
 
 def _limits(entries: Sequence[Entry], level: float | None) -> tuple[float, float]:
-    """The range of what did not diverge, and as much again for what did."""
+    """The range of what did not diverge; and what lies as far again beyond, or one bit or point."""
     sound = [value for entry in entries if not entry.all_bad for value in entry.values]
     theirs = [float(e.published) for e in entries if isinstance(e.published, int | float)]
     everything = [seed.value for entry in entries for seed in entry.seeds if seed.value is not None]
     everything += [level] if level is not None else []
     finite = [value for value in everything if math.isfinite(value)]
     base = sound + theirs or finite or [0.0, 1.0]
-    span = max(max(base) - min(base), 0.1)
+    span = max(max(base) - min(base), 1.0)
     near = [value for value in finite if min(base) - span <= value <= max(base) + span]
     low, high = min(base + near), max(base + near)
     return low - 0.08 * (high - low + 0.1), high + 0.08 * (high - low + 0.1)
@@ -200,7 +200,7 @@ def _finish_depths(
     axes.set_xlabel("layers a side" if "-" in _depth_heading(table) else "layers")
     axes.set_title(group)
     clean(axes)
-    if table.level is not None:
+    if table.level is not None and axes.get_ylim()[0] < table.level < axes.get_ylim()[1]:
         axes.axhline(table.level, color="grey", linestyle="--", linewidth=1)
         axes.annotate(
             "word frequencies alone",

@@ -12,12 +12,27 @@ import yaml
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 
 
-def write_log(run: Path, losses: Mapping[int, float], *, ending: str = "") -> None:
-    """A train.log with validation losses by update; the nll is 1.5 below the smoothed loss."""
+def write_log(
+    run: Path,
+    losses: Mapping[int, float],
+    *,
+    train: Mapping[int, float] | None = None,
+    ending: str = "",
+) -> None:
+    """A train.log with losses by update; the validation nll is 1.5 below the smoothed loss."""
     run.mkdir(parents=True, exist_ok=True)
     lines = [
         "2026-01-02 03:04:05 | INFO | x | num. shared model params: 1,234,567 (num. trained: 1)"
     ]
+    for update, loss in (train or {}).items():
+        values = {
+            "epoch": 1,
+            "loss": str(loss + 1),
+            "nll_loss": str(loss),
+            "ups": "4",
+            "num_updates": str(update),
+        }
+        lines.append(f"2026-01-02 03:04:05 | INFO | train_inner | {json.dumps(values)}")
     for update, loss in losses.items():
         values = {
             "epoch": 1,
@@ -57,13 +72,16 @@ def write_cell(
     panel: str = "main",
     bleu: float | None = None,
     losses: Mapping[int, float] | None = None,
+    train: Mapping[int, float] | None = None,
+    options: Mapping[str, Any] | None = None,
     seed: int = 1,
     reason: str = "",
+    **more: Any,
 ) -> Path:
-    """A cell's folder with its record, config, log and score."""
+    """A cell's folder with its record (and `more` in it), config, log and score."""
     run = folder / name
-    write_config(run)
-    write_log(run, losses or {100000: 4.0})
+    write_config(run, seed=seed, **(options or {}))
+    write_log(run, losses or {100000: 4.0}, train=train)
     record = {
         "cell": name,
         "status": status,
@@ -72,5 +90,5 @@ def write_cell(
         "places": [{"panel": panel, "values": dict(values), "seed": seed}],
         "score": write_score(run, bleu) if bleu is not None else None,
     }
-    (run / "sweep.json").write_text(json.dumps(record), encoding="utf-8")
+    (run / "sweep.json").write_text(json.dumps(record | more), encoding="utf-8")
     return run

@@ -1,0 +1,233 @@
+"""The figures of a sweep: which panels, lines, crosses and labels there are."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_deepnet import cli, plotting
+from fairseq_deepnet.report import make
+from fairseq_deepnet.report.figures import styles
+from fairseq_deepnet.schemes import SCHEMES
+from tests.support.cells import write_cell
+
+TRAIN = {update: 12.0 - update / 50 for update in range(10, 210, 10)}
+DEFINITION = """
+title: A comparison
+config: multi30k_tiny
+cell: "{scheme}_{depth}l"
+factors:
+  scheme: {set: residual-scheme, values: [post-ln, rezero, pre-ln, deepnorm]}
+  depth: {set: [encoder-layers, decoder-layers], values: [6, 18, 50]}
+tables:
+  - {rows: scheme, columns: depth, measure: valid_nll}
+"""
+
+
+def drawn(folder: Path) -> dict[str, Any]:
+    """matplotlib's figures of a sweep, by name; pyplot closes them when the next test draws."""
+    return {figure.name: figure.draw() for figure in make([folder]).figures}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """deepnorm at three depths, post-ln of two seeds that comes apart, pre-ln and rezero at one."""
+    file = tmp_path / "own.yaml"
+    file.write_text(DEFINITION)
+    runs = tmp_path / "runs"
+    cells: list[tuple[str, int, int, float, str]] = [
+        *(("deepnorm", depth, 1, 7.5, "done") for depth in (6, 18, 50)),
+        *(("post-ln", 6, seed, 7.6 + seed / 10, "done") for seed in (1, 2)),
+        ("post-ln", 18, 1, 7.8, "done"),
+        ("post-ln", 18, 2, 8.4, "diverged"),
+        ("post-ln", 50, 1, 40.0, "diverged"),
+        ("post-ln", 50, 2, math.nan, "diverged"),
+        ("pre-ln", 6, 1, 7.4, "done"),
+        ("rezero", 6, 1, 7.3, "done"),
+    ]
+    for scheme, depth, seed, nll, status in cells:
+        write_cell(
+            runs,
+            f"{scheme}_{depth}l.seed{seed}",
+            str(file),
+            {"scheme": scheme, "depth": str(depth)},
+            status,
+            seed=seed,
+            losses={100: nll + 1.6, 200: nll + 1.5},
+            train=TRAIN,
+            unigram_nll=8.33,
+        )
+    return runs
+
+
+def crosses(axes: Any) -> list[tuple[float, float]]:
+    return [
+        (float(line.get_xdata()[0]), float(line.get_ydata()[0]))
+        for line in axes.lines
+        if line.get_marker() == "x"
+    ]
+
+
+def labels(axes: Any) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_depth_has_a_panel_a_group_and_a_line_a_scheme(folder: Path) -> None:
+    figure = drawn(folder)["valid_nll"]
+    assert [axes.get_title() for axes in figure.axes] == ["Post-LN", "no LN", "Pre-LN"]
+    assert [labels(axes) for axes in figure.axes] == [
+        ["post-ln", "deepnorm", "diverged"],
+        ["rezero"],
+        ["pre-ln"],
+    ]
+    first = figure.axes[0]
+    assert first.get_ylabel() == "validation nll (bits a token), less is better"
+    assert first.get_xlabel() == "layers a side"
+    assert [text.get_text() for text in first.get_xticklabels()] == ["6", "18", "50"]
+    assert "A comparison\n" in figure.get_suptitle()
+    assert "up to 2 seeds" in figure.get_supxlabel()
+
+
+def test_means_have_their_spread_and_crosses_stand_where_runs_diverged(folder: Path) -> None:
+    axes = drawn(folder)["valid_nll"].axes[0]
+    post_ln, deepnorm = axes.containers
+    assert list(deepnorm.lines[0].get_ydata()) == [7.5, 7.5, 7.5]
+    heights = list(post_ln.lines[0].get_ydata())
+    # the mean of 7.7 and 7.8; the seed that did not diverge; none
+    assert heights[:2] == [pytest.approx(7.75), pytest.approx(7.8)]
+    assert math.isnan(heights[2])
+    bars = post_ln.lines[2][0].get_segments()
+    deviation = math.sqrt(2 * 0.05**2)
+    assert bars[0][:, 1].tolist() == pytest.approx([7.75 - deviation, 7.75 + deviation])
+    top = axes.get_ylim()[1]
+    # at its value; beyond the edge; without a finite value
+    assert [height for _, height in crosses(axes)] == [pytest.approx(8.4), top, top]
+    assert top < 9
+
+
+def test_a_dashed_line_shows_what_word_frequencies_alone_give(folder: Path) -> None:
+    for axes in drawn(folder)["valid_nll"].axes:
+        (level,) = [line for line in axes.lines if line.get_linestyle() == "--"]
+        assert list(level.get_ydata()) == [8.33, 8.33]
+
+
+def test_a_level_far_from_all_losses_is_not_drawn(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(DEFINITION)
+    values = {"scheme": "deepnorm", "depth": "6"}
+    write_cell(tmp_path / "runs", "a", str(file), values, losses={200: 3.5}, unigram_nll=8.33)
+    axes = drawn(tmp_path / "runs")["valid_nll"].axes[0]
+    assert not [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert axes.get_ylim()[1] < 4
+
+
+def test_loss_curves_have_depths_across_and_groups_down(folder: Path) -> None:
+    figure = drawn(folder)["curves"]
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[:3] == ["Post-LN, depth 6", "Post-LN, depth 18", "Post-LN, depth 50"]
+    assert titles[3] == "no LN, depth 6"
+    assert len(titles) == 9
+    solid = [
+        [line for line in axes.lines if line.get_linestyle() == "-" and len(line.get_xdata()) > 1]
+        for axes in figure.axes
+    ]
+    assert [len(lines) for lines in solid] == [3, 3, 3, 1, 0, 0, 1, 0, 0]
+    # the mean of five: the first one at the fifth
+    assert list(solid[0][0].get_xdata())[:2] == [50, 60]
+    assert solid[0][0].get_ydata()[0] == pytest.approx(12 - 30 / 50)
+    assert [len(crosses(axes)) for axes in figure.axes[:3]] == [0, 1, 2]
+    assert labels(figure.axes[2]) == ["post-ln", "deepnorm", "diverged"]
+    assert labels(figure.axes[5]) == ["rezero"]
+
+
+def test_the_paper_s_values_are_dotted_beside_ours(tmp_path: Path) -> None:
+    for depth in (6, 18, 50):
+        values = {"scheme": "deepnorm", "depth": str(depth)}
+        write_cell(tmp_path / "table1", f"deepnorm_{depth}l", "table1", values, bleu=28.0)
+    figure = drawn(tmp_path / "table1")["table1"]
+    (axes,) = figure.axes
+    (theirs,) = [line for line in axes.lines if line.get_linestyle() == ":"]
+    assert list(theirs.get_ydata()) == [27.8, 28.8, 29.0, 28.9]
+    assert labels(axes) == ["DeepNet", "the paper's"]
+    # a depth that was not run does not part the line
+    assert list(axes.containers[0].lines[0].get_ydata()) == [28.0, 28.0, 28.0]
+
+
+def test_figure_6_with_its_depths_as_rows_is_drawn_the_same_way(tmp_path: Path) -> None:
+    for scheme in ("deepnorm", "pre-ln"):
+        values = {"scheme": scheme, "depth": "30"}
+        write_cell(tmp_path / "fig6", f"{scheme}_30l", "fig6", values, bleu=28.0)
+    axes = drawn(tmp_path / "fig6")["fig6"].axes
+    assert [item.get_title() for item in axes] == ["Post-LN", "Pre-LN"]
+    assert [text.get_text() for text in axes[0].get_xticklabels()][:2] == ["10", "20"]
+
+
+def test_other_factors_make_rows_and_columns_of_curves(tmp_path: Path) -> None:
+    for lr in ("5e-4", "2e-3"):
+        for batch in ("500", "1000", "2000"):
+            values = {"scheme": "deepnorm", "lr": lr, "batch": batch}
+            name = f"deepnorm_lr{lr}_batch{batch}"
+            write_cell(tmp_path / "runs", name, "lr_batch", values, train=TRAIN)
+    figures = drawn(tmp_path / "runs")
+    assert list(figures) == ["curves"]
+    titles = [axes.get_title() for axes in figures["curves"].axes]
+    assert len(titles) == 6
+    assert titles[0] == "batch 500, lr 5e-4"
+    assert titles[-1] == "batch 2000, lr 2e-3"
+
+
+def test_without_another_factor_groups_stand_side_by_side(tmp_path: Path) -> None:
+    for scheme in ("deepnorm", "rezero"):
+        values = {"scheme": scheme}
+        write_cell(tmp_path / "runs", scheme, "methods_6l", values, train=TRAIN)
+    axes = drawn(tmp_path / "runs")["curves"].axes
+    assert [item.get_title() for item in axes] == ["Post-LN", "no LN"]
+
+
+def test_a_scheme_looks_the_same_in_every_figure_and_unlike_the_others_of_its_group() -> None:
+    alone, together = styles(["deepnorm"]), styles(list(SCHEMES))
+    assert alone["deepnorm"] == together["deepnorm"]
+    groups: dict[str, list[Any]] = {}
+    for name, scheme in SCHEMES.items():
+        groups.setdefault(scheme.norm.value, []).append(together[name])
+    for looks in groups.values():
+        assert len(set(looks)) == len(looks) == len({look.colour for look in looks})
+
+
+def test_the_command_writes_the_images_and_the_markdown_shows_them(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    markdown = tmp_path / "new" / "report.md"
+    words = ["report", str(folder), "--plot", str(tmp_path / "new" / "png")]
+    assert cli.main([*words, "--markdown", str(markdown)]) == 0
+    assert "written: " in capsys.readouterr().err
+    for name in ("valid_nll", "curves"):
+        content = (tmp_path / "new" / "png" / f"{name}.png").read_bytes()
+        assert content.startswith(b"\x89PNG")
+        assert len(content) > 10_000
+        assert f"![{name}](png/{name}.png)" in markdown.read_text()
+
+
+def test_runs_of_no_sweep_have_no_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.support.cells import write_config, write_log
+
+    write_config(tmp_path / "run")
+    write_log(tmp_path / "run", {100: 4.0})
+    words = ["report", str(tmp_path / "run"), "--plot", str(tmp_path / "png")]
+    assert cli.main(words) == 2
+    assert "`deepnet plot` draws the curves of other runs" in capsys.readouterr().err
+    assert not (tmp_path / "png").exists()
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_stays_open() -> Any:
+    yield
+    plotting.quiet_matplotlib()
+    from matplotlib import pyplot
+
+    pyplot.close("all")
