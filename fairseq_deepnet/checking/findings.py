@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from fairseq_deepnet.schemes import Side
@@ -117,8 +118,19 @@ class Findings:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, for `--json`."""
-        content = dataclasses.asdict(self)
+        content: dict[str, Any] = _finite(dataclasses.asdict(self))
         content["verdict"] = "fine" if self.is_fine else "off"
         for fault, plain in zip(self.faults, content["faults"], strict=True):
             plain["sentence"] = fault.sentence()
         return content
+
+
+def _finite(value: Any) -> Any:
+    """The same with text for NaN and infinity, which JSON has no numbers for."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -24,7 +24,7 @@ from fairseq_deepnet.checking.behaviour import (
 from fairseq_deepnet.checking.causes import FIG_2A, FIG_2B, explain_join, source
 from fairseq_deepnet.checking.claim import Claim, make_claim
 from fairseq_deepnet.checking.findings import Fault, Findings, JoinRow, Row, SideFindings
-from fairseq_deepnet.schemes import NormPlacement, Place, Role
+from fairseq_deepnet.schemes import NormPlacement, Place, ResidualScheme, Role
 from fairseq_deepnet.schemes.base import VALUE_PATH
 
 NORM_TEXTS = {
@@ -34,6 +34,7 @@ NORM_TEXTS = {
     None: "in no known place",
 }
 HALF_PRECISION_LIMIT = 65504.0
+ONE_NUMBER = 0.01  # gains that differ by less are shown as one
 
 
 def inspect_model(
@@ -79,6 +80,12 @@ def inspect_model(
     for stack in stacks:
         found.faults += wiring.check_extras(stack, claim)
     measure_behaviour(model, stacks, claim, args, found)
+    if not trained and any(
+        type(scheme).prepare is not ResidualScheme.prepare for scheme in claim.schemes.values()
+    ):
+        found.notes.append(
+            "the scheme sets a part of its residuals in the first training batch: not set yet"
+        )
     return found
 
 
@@ -135,8 +142,10 @@ def _betas(stack: Stack, rows: Sequence[Row]) -> tuple[str, str]:
             for row in rows
             if row.name in names
         ]
-        ends = dict.fromkeys(f"{value:.3g}" for value in (min(pooled), max(pooled)))
-        texts.append(" to ".join(ends))
+        low, high = min(pooled), max(pooled)
+        if high - low <= ONE_NUMBER * high:
+            low = high = sum(pooled) / len(pooled)
+        texts.append(" to ".join(dict.fromkeys(f"{value:.3g}" for value in (low, high))))
     return texts[0], texts[1]
 
 

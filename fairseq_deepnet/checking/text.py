@@ -60,12 +60,12 @@ def _weights(rows: Sequence[Row], judged: bool) -> list[str]:
         table.append(
             (
                 row.name,
-                _span(row.expected) or row.note,
+                _span(row.expected),
                 _span(row.measured),
                 _span(row.gain, 3),
                 _span(row.measured_gain, 3) if row.gain else "",
                 ratio,
-                MARKS[row.fine],
+                row.note or MARKS[row.fine],
             )
         )
     return _grid(table)

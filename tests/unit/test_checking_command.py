@@ -5,12 +5,15 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import fairseq.models
 import pytest
 import torch
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from omegaconf import OmegaConf
 from torch import nn
 
-from fairseq_deepnet import cli, standalone
+from fairseq_deepnet import cli, fairseq_options, standalone
 from fairseq_deepnet.checkpoints import save_checkpoint
 from tests.support.checks import M, N
 
@@ -244,3 +247,27 @@ def test_a_stock_checkpoint_with_two_vocabularies(
     model.decoder.output_projection.weight.data = torch.randn(90, 64)
     assert check(save(tmp_path / "c.pt", pair, 300)) == 0
     assert "Decoder: 4 layers, post-ln" in capsys.readouterr().out
+
+
+def test_a_checkpoint_of_a_model_that_fairseq_configures_by_dataclass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """transformer_lm: its arguments are saved as a dictionary, and name no arch."""
+    words = ["DATA", "--task=language_modeling", "--arch=transformer_lm", "--decoder-layers=2"]
+    words += [
+        "--decoder-embed-dim=64",
+        "--decoder-ffn-embed-dim=128",
+        "--decoder-attention-heads=4",
+    ]
+    config = convert_namespace_to_omegaconf(fairseq_options.parse_training(words))
+    task = standalone.VocabularyTask(64)
+    model = fairseq.models.build_model(config.model, task)
+    saved = OmegaConf.to_container(config, resolve=True, enum_to_str=True)["model"]
+    assert isinstance(saved, dict)
+    path = tmp_path / "checkpoint_last.pt"
+    state = {"args": None, "cfg": {"model": saved}, "model": model.state_dict()}
+    save_checkpoint({**state, "optimizer_history": [{"num_updates": 0}]}, path)
+    assert check(path) == 0
+    text = capsys.readouterr().out
+    assert "Decoder: 2 layers, post-ln, stock initialisation" in text
+    assert "Verdict: as claimed\n" in text
