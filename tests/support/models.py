@@ -16,14 +16,19 @@ VARIANTS = [(name, variant) for name in SCHEMES for variant in SCHEMES[name].var
 BuildModel = Callable[..., Any]
 
 
-def build_model(arch: str = "deepnet_transformer", seed: int = 1, **options: Any) -> Any:
-    """A model of `arch`, 32 wide and 3L-2L unless `options` say otherwise, without dropout."""
-    small: dict[str, Any] = {"encoder_layers": 3, "decoder_layers": 2, "dropout": 0.0}
+def small(**options: Any) -> dict[str, Any]:
+    """Options of a model 32 wide and 3L-2L unless `options` say otherwise, without dropout."""
+    found: dict[str, Any] = {"encoder_layers": 3, "decoder_layers": 2, "dropout": 0.0}
     for side in ("encoder", "decoder"):
-        small |= {f"{side}_embed_dim": 32, f"{side}_ffn_embed_dim": 48}
-        small |= {f"{side}_attention_heads": 4}
+        found |= {f"{side}_embed_dim": 32, f"{side}_ffn_embed_dim": 48}
+        found |= {f"{side}_attention_heads": 4}
+    return found | options
+
+
+def build_model(arch: str = "deepnet_transformer", seed: int = 1, **options: Any) -> Any:
+    """A model of `arch`, small unless `options` say otherwise."""
     torch.manual_seed(seed)
-    return standalone.build_model(arch, standalone.VocabularyTask(4 + SYMBOLS), **(small | options))
+    return standalone.build_model(arch, standalone.VocabularyTask(4 + SYMBOLS), **small(**options))
 
 
 def stir(model: nn.Module, seed: int = 5) -> None:

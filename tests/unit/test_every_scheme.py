@@ -1,0 +1,159 @@
+"""What each scheme must do in a model: learn with all it has, and come back from a checkpoint."""
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.models import ARCH_CONFIG_REGISTRY
+from fairseq.models import build_model as fairseq_build_model
+from torch import Tensor
+
+from fairseq_deepnet.checkpoints import save_checkpoint
+from fairseq_deepnet.schemes import scheme_class
+from fairseq_deepnet.standalone import VocabularyTask
+from tests.support.models import SYMBOLS, VARIANTS, BuildModel, loss_of, small, stir
+
+Batch = dict[str, Tensor]
+
+
+def step(model: Any, batch: Batch, lr: float = 0.1) -> float:
+    """One update of SGD; its loss."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=lr)
+    optimiser.zero_grad()
+    loss = loss_of(model.train(), batch)
+    loss.backward()
+    optimiser.step()
+    return loss.item()
+
+
+@pytest.fixture(params=VARIANTS, ids=lambda v: "-".join(filter(None, v)))
+def chosen(request: pytest.FixtureRequest) -> dict[str, str | None]:
+    scheme, variant = request.param
+    return {"residual_scheme": scheme, "scheme_variant": variant}
+
+
+@pytest.mark.parametrize("ties", [{}, {"share_all_embeddings": True}], ids=["untied", "tied"])
+def test_nothing_of_a_scheme_is_dead_after_three_updates(
+    chosen: dict[str, Any], ties: dict[str, bool], model_builder: BuildModel, batch: Batch
+) -> None:
+    """Most are awake at once. R-Fixup wakes from its end, one update each: the vocabulary
+
+    projection, the decoder's zero maps, the encoder's; only then do the encoder's keys matter.
+    """
+    model = model_builder(**chosen, **ties)
+    for _ in range(3):
+        step(model, batch)
+    loss_of(model, batch).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        # A key's bias adds the same to all scores of a query: softmax does not see it.
+        if not name.endswith("k_proj.bias"):
+            assert parameter.grad.any(), name
+
+
+def test_a_scheme_learns(chosen: dict[str, Any], model_builder: BuildModel, batch: Batch) -> None:
+    model = model_builder(**chosen)
+    losses = [step(model, batch, 0.05) for _ in range(12)]
+    assert losses[-1] < losses[0] - 0.1
+
+
+def test_18_layers_a_side_start_with_finite_logits_and_gradients(
+    chosen: dict[str, Any], model_builder: BuildModel, batch: Batch
+) -> None:
+    model = model_builder(encoder_layers=18, decoder_layers=18, **chosen).eval()
+    with torch.no_grad():  # Admin without a profile, then with one
+        assert loss_of(model, batch).item() < 10  # log(64) is 4.2
+        assert loss_of(model.train(), batch).item() < 10
+    stir(model)  # else branches behind a 0 have no gradient
+    loss_of(model, batch).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+class SmallTask(VocabularyTask):
+    """As much of a task as fairseq's loader of checkpoints asks for."""
+
+    def __init__(self) -> None:
+        super().__init__(4 + SYMBOLS)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        return fairseq_build_model(cfg, self, from_checkpoint)
+
+
+@pytest.mark.parametrize("ties", [{}, {"share_all_embeddings": True}], ids=["untied", "tied"])
+def test_a_checkpoint_brings_back_all_of_a_scheme_through_fairseqs_loader(
+    chosen: dict[str, Any], ties: dict[str, bool], batch: Batch, tmp_path: Path
+) -> None:
+    args = Namespace(arch="deepnet_transformer", **small(**chosen, **ties))
+    ARCH_CONFIG_REGISTRY["deepnet_transformer"](args)
+    model = SmallTask().build_model(args)
+    stir(model)
+    for _ in range(2):
+        step(model, batch)
+    state = {
+        **{"args": None, "cfg": {"model": args, "task": {}}, "model": model.state_dict()},
+        "optimizer_history": [
+            {"num_updates": 2, "optimizer_name": "sgd", "lr_scheduler_state": {}}
+        ],
+        "extra_state": {"train_iterator": {"epoch": 1}},
+    }
+    save_checkpoint(state, tmp_path / "checkpoint.pt")
+    (again,), loaded, _ = checkpoint_utils.load_model_ensemble_and_task(
+        [str(tmp_path / "checkpoint.pt")], task=SmallTask(), strict=True
+    )
+    assert loaded["model"].residual_record == args.residual_record
+    assert args.residual_record["variant"] == scheme_variant(chosen)
+    for name, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+    assert torch.equal(again.eval()(**batch)[0], model.eval()(**batch)[0])
+    # and goes on as it would have
+    assert step(again, batch) == step(model, batch)
+    assert torch.equal(again.eval()(**batch)[0], model.eval()(**batch)[0])
+
+
+def scheme_variant(chosen: dict[str, Any]) -> str | None:
+    return scheme_class(chosen["residual_scheme"]).check_variant(chosen["scheme_variant"])
+
+
+def test_a_checkpoint_that_lacks_a_learned_residual_is_refused(
+    chosen: dict[str, Any], model_builder: BuildModel
+) -> None:
+    """Strict loading sees all that a scheme adds."""
+    model, again = model_builder(**chosen), model_builder(**chosen)
+    own = ("residuals.", "combination.", "_transform.")
+    for name in [n for n in model.state_dict() if any(part in n for part in own)]:
+        state = model.state_dict()
+        del state[name]
+        with pytest.raises(RuntimeError, match="Missing key"):
+            again.load_state_dict(state, strict=True)
+
+
+def test_learned_residuals_are_named_for_the_log(
+    chosen: dict[str, Any], model_builder: BuildModel, batch: Batch
+) -> None:
+    """And show what the model holds now: all that `learned` gives moves with an update."""
+    model = model_builder(**chosen)
+    stir(model)
+    names = {
+        "admin": {"residual_weight"},
+        "admin-log": {"residual_weight"},
+        "rezero": {"branch_weight"},
+        "r-fixup": {"branch_weight"},
+        "dlcl": {"combination_newest"},
+        "normformer": {"residual_weight"} if chosen["scheme_variant"] == "resscale" else set(),
+    }
+    model.train()(**batch)
+    for stack in (model.encoder, model.decoder):
+        residuals = [r for layer in stack.layers for r in layer.residuals.values()]
+        learners = [*residuals, *filter(None, [stack.combination])]
+        before = [{k: v.detach().clone() for k, v in m.learned().items()} for m in learners]
+        step(model, batch)
+        found = set()
+        for module, held in zip(learners, before, strict=True):
+            for name, value in module.learned().items():
+                found.add(name)
+                assert not torch.equal(value, held[name]), name
+        assert found == names.get(chosen["residual_scheme"], set())
