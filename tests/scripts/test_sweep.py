@@ -1,10 +1,10 @@
-"""scripts/sweep.sh and the commands of the paper's tables on it, with a deepnet that records."""
+"""scripts/sweep.sh and the commands of its sweeps, with a deepnet that records."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support.shell import FakeBin, run_script
+from tests.support.shell import ROOT, FakeBin, run_script
 
 TABLES = ["table1", "fig6", "fig7", "table2"]
 
@@ -21,16 +21,76 @@ def test_each_table_has_its_command(fake_bin: FakeBin, name: str) -> None:
 def test_every_knob_reaches_the_command(fake_bin: FakeBin) -> None:
     fake_bin.add("deepnet")
     knobs = {"GPUS": "8", "PARALLEL": "2", "SEEDS": "1,2", "DATA": "d", "RUNS": "r", "ONLY": "*_6l"}
-    knobs |= {"RETRY": "all", "TERAFLOPS": "100", "MEMORY": "40", "DRY_RUN": "1", "TINY": "1"}
+    knobs |= {"CONFIG": "c"} | {
+        "RETRY": "all",
+        "TERAFLOPS": "100",
+        "MEMORY": "40",
+        "DRY_RUN": "1",
+        "TINY": "1",
+    }
     done = run_script("table1.sh", env=knobs, path=fake_bin.path())
     assert done.returncode == 0, done.stderr
     assert fake_bin.calls("deepnet") == [
         [
-            *("sweep", "table1", "--gpus=8", "--parallel=2", "--seeds=1,2", "--data=d", "--runs=r"),
+            *(
+                "sweep",
+                "table1",
+                "--gpus=8",
+                "--parallel=2",
+                "--seeds=1,2",
+                "--data=d",
+                "--config=c",
+            ),
+            "--runs=r",
             *("--only=*_6l", "--retry=all", "--teraflops=100", "--memory=40", "--dry-run"),
             "--tiny",
         ]
     ]
+
+
+def compared(fake_bin: FakeBin, *words: str, **knobs: str) -> list[str]:
+    """What scripts/compare_methods.sh asks of deepnet."""
+    fake_bin.add("deepnet")
+    done = run_script("compare_methods.sh", *words, env=knobs, path=fake_bin.path())
+    assert done.returncode == 0, done.stderr
+    (call,) = fake_bin.calls("deepnet")
+    assert call[:2] == ["sweep", "compare_methods"]
+    return call[2:]
+
+
+def test_methods_are_compared_on_two_seeds_without_a_score(fake_bin: FakeBin) -> None:
+    runs = ROOT / "runs" / "compare_methods"
+    assert compared(fake_bin) == ["--seeds=1,2", f"--runs={runs}"]
+
+
+def test_a_comparison_takes_methods_depths_and_a_corpus_of_one_s_own(fake_bin: FakeBin) -> None:
+    knobs = {"METHODS": "deepnorm,admin", "DEPTHS": "6,18", "SEEDS": "3", "DATA": "data/mine.de-en"}
+    words = compared(fake_bin, "lr=5e-4", CONFIG="configs/iwslt14.yaml", **knobs)
+    assert words == [
+        *("scheme=deepnorm,admin", "depth=6,18", "score=true", "lr=5e-4", "--seeds=3"),
+        *("--data=data/mine.de-en", "--config=configs/iwslt14.yaml"),
+        f"--runs={ROOT}/runs/compare_methods.iwslt14.mine.de-en",
+    ]
+
+
+def test_whether_a_comparison_is_scored_can_be_said(fake_bin: FakeBin) -> None:
+    assert "score=true" not in compared(fake_bin, CONFIG="iwslt14", SCORE="0")
+
+
+def test_a_rehearsal_of_a_comparison_has_a_folder_of_its_own(fake_bin: FakeBin) -> None:
+    words = compared(fake_bin, TINY="1", SCORE="1")
+    assert words[0] == "score=true"
+    assert f"--runs={ROOT}/runs/compare_methods.tiny" in words
+    assert words[-1] == "--tiny"
+
+
+@pytest.mark.parametrize("name", ["SCORE", "TINY"])
+def test_a_switch_of_a_comparison_is_0_or_1(fake_bin: FakeBin, name: str) -> None:
+    fake_bin.add("deepnet")
+    done = run_script("compare_methods.sh", env={name: "yes"}, path=fake_bin.path())
+    assert done.returncode == 2
+    assert done.stderr == f"[compare_methods] error: {name} is 'yes'; it must be 0 or 1\n"
+    assert fake_bin.calls("deepnet") == []
 
 
 def test_the_exit_status_is_the_command_s(fake_bin: FakeBin) -> None:

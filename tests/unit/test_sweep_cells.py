@@ -92,10 +92,7 @@ def test_learning_rate_and_batch_change_together_and_nothing_else_does() -> None
     recipe = cells["deepnorm_lr2e-3_batch500"].resolve().recipe
     assert (float(str(found["lr"])), found["max-tokens"]) == (2e-3, 500)
     assert recipe["global-batch-tokens"] == 500
-    fixed = {"encoder-layers", "decoder-layers", "max-update", "encoder-embed-dim"}
-    assert {tuple(options(cell)[key] for key in sorted(fixed)) for cell in cells.values()} == {
-        (18, 64, 18, 200)
-    }
+    assert (found["encoder-layers"], found["decoder-layers"], found["max-update"]) == (18, 18, 200)
 
 
 def test_schemes_without_layer_norm_learn_slower_in_table_1(
@@ -209,9 +206,30 @@ def test_how_cells_are_scored_can_be_said_too() -> None:
     assert {cell.score is None for cell in cells_of("fig7", "score.AVERAGE=0")} == {True}
 
 
+def test_cells_are_scored_or_not_as_the_command_line_says() -> None:
+    words = ("score=true", "score.BEAM=4", "scheme=deepnorm", "depth=6")
+    (cell,) = cells_of("compare_methods", *words)
+    assert cell.score == {"BEAM": "4"}
+    assert cells_of("compare_methods")[0].score is None
+    assert cells_of("table1", "score=false")[0].score is None
+    assert "score" not in options(cell)
+
+
+def test_another_config_may_lie_below_all_cells() -> None:
+    sweep = load_sweep("compare_methods").with_config("iwslt14")
+    (cell,) = expand(sweep, read_overrides(sweep, ["scheme=pre-ln", "depth=18"]))
+    found = options(cell)
+    assert (found["max-update"], found["encoder-layers"]) == (
+        configs.load_config("iwslt14").options["max-update"],
+        18,
+    )
+    assert [place.panel for place in cell.places] == ["main", "deepest"]
+
+
 @pytest.mark.parametrize(
     ("word", "message"),
     [
+        ("score=4", "score is true or false; score.BEAM=4 sets a variable"),
         ("residual-scheme=pre-ln", "residual-scheme is what the factor scheme"),
         ("scheme=", "scheme is a factor of small: give it values"),
         ("scheme", "not of the form key=value"),

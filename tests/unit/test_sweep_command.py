@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
 
 import pytest
@@ -130,8 +131,39 @@ def test_a_sweep_ends_in_a_table_and_does_nothing_twice(
     assert starts(file) == {"cell18": 1, "cell6": 1}
     (row,) = [line for line in said.out.splitlines() if line.startswith("deepnet_transformer")]
     assert row.split().count("27.5") == 2
-    assert "deepnet_transformer" in (file.parent / "runs" / "report.md").read_text()
+    markdown = (file.parent / "runs" / "report.md").read_text()
+    assert "deepnet_transformer" in markdown
+    assert "![table1](table1.png)" in markdown
+    assert (file.parent / "runs" / "table1.png").read_bytes().startswith(b"\x89PNG")
     assert ",27.5," in (file.parent / "runs" / "report.csv").read_text()
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_verdict_follows_the_rule_when_the_sweep_is_started_again(
+    file: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--gpus", 0, "--data", data, "--only", "*6")
+    assert sweep(file, *words) == 0
+    record = file.parent / "runs" / "cell6" / "sweep.json"
+    told = json.loads(record.read_text()) | {"status": "diverged", "reason": "diverged: BLEU"}
+    record.write_text(json.dumps(told))
+    capsys.readouterr()
+    assert sweep(file, *words) == 0
+    said = capsys.readouterr()
+    assert "cell6: BLEU 27.50 (by today's rule; it was: diverged: BLEU)" in said.err
+    assert json.loads(record.read_text())["status"] == "done"
+    (row,) = [line for line in said.out.splitlines() if line.startswith("deepnet_transformer")]
+    assert "27.5" in row.split()
+    assert starts(file) == {"cell6": 1}
+
+
+def test_another_config_is_planned_with(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--dry-run", "--gpus", 0, "--config", "multi30k_tiny")
+    assert sweep(file, *words) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("cell6 ")]
+    assert line.split()[6:8] == ["200", "1,000"]
+    assert sweep(file, *words[:-1], "none") == 2
+    assert "no config 'none'" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("fakes")
