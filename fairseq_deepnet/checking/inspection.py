@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fairseq_deepnet.checking import weights, wiring
+from fairseq_deepnet.checking import usage, weights, wiring
 from fairseq_deepnet.checking.anatomy import Stack, find_stacks, kind_of
 from fairseq_deepnet.checking.behaviour import (
     Join,
@@ -18,12 +18,13 @@ from fairseq_deepnet.checking.behaviour import (
     factor,
     formula,
     measure,
-    random_batch,
     same,
 )
 from fairseq_deepnet.checking.causes import FIG_2A, FIG_2B, explain_join, source
 from fairseq_deepnet.checking.claim import Claim, make_claim
 from fairseq_deepnet.checking.findings import Fault, Findings, JoinRow, Row, SideFindings
+from fairseq_deepnet.checking.recording import random_batch
+from fairseq_deepnet.checking.words import plural
 from fairseq_deepnet.schemes import NormPlacement, Place, ResidualScheme, Role
 from fairseq_deepnet.schemes.base import VALUE_PATH
 
@@ -78,7 +79,7 @@ def inspect_model(
     found.faults += wiring.check_reach(model)
     model.double().eval()
     for stack in stacks:
-        found.faults += wiring.check_extras(stack, claim)
+        found.faults += usage.check_extras(stack, claim)
     measure_behaviour(model, stacks, claim, args, found)
     if not trained and any(
         type(scheme).prepare is not ResidualScheme.prepare for scheme in claim.schemes.values()
@@ -158,12 +159,12 @@ def measure_behaviour(
 ) -> None:
     """How sublayers join the stream, how it grows, and which parameters matter."""
     batch = random_batch(model, stacks)
-    gradients = wiring.Gradients(model, stacks, batch)
+    gradients = usage.Gradients(model, stacks, batch)
     joins, final_norms = measure(model, stacks, batch)
     for stack, side, layers, normed in zip(stacks, found.sides, joins, final_norms, strict=True):
         compare_joins(stack, side, layers, claim, found)
         check_final_norm(stack, side, normed, claim, args, found)
-        found.faults += wiring.check_chain(stack, claim, gradients)
+        found.faults += usage.check_chain(stack, claim, gradients)
         streams = gradients.streams[stack.name]
         ends = [float(x.square().mean().sqrt()) for x in (streams[0][0], streams[-1][1])]
         side.growth = (ends[0], ends[1])
@@ -174,7 +175,7 @@ def measure_behaviour(
             )
     if not gradients.finite:
         found.faults.append(Fault("finite", "output", "not finite on a random batch", "numbers"))
-    notes, faults = wiring.check_use(model, stacks, batch, gradients)
+    notes, faults = usage.check_use(model, stacks, batch, gradients)
     found.notes += notes
     found.faults += faults
 
@@ -210,7 +211,7 @@ def compare_joins(
         expected = formula(want) if judged else "learned"
         side.joins.append(JoinRow(sublayer.value, formula(have), expected, not off))
         if off:
-            inside = f" in {weights.plural('layer', off)}" if len(off) < len(have) else ""
+            inside = f" in {plural('layer', off)}" if len(off) < len(have) else ""
             cause = explain_join(have[off[0]], want[off[0]], scheme, stack.side)
             wrong, right = (formula([joins[i] for i in off]) for joins in (have, want))
             merged[inside, wrong, right, cause].append(sublayer.value)

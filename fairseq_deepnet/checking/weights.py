@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from fairseq_deepnet.checking.causes import (
 from fairseq_deepnet.checking.causes import source as source_of
 from fairseq_deepnet.checking.claim import Claim, FairseqStart, end_factors, xavier_std
 from fairseq_deepnet.checking.findings import Fault, Row
+from fairseq_deepnet.checking.words import plural
 from fairseq_deepnet.schemes import Place, Role, Sublayer
 
 STANDARD_ERRORS: Final = 5
@@ -136,15 +138,6 @@ def _all_stock(stack: Stack, source: str) -> Fault | None:
     return None
 
 
-def plural(word: str, numbers: Sequence[int]) -> str:
-    """`layer 3`, `layers 0, 2`, `layers 0 to 17`."""
-    if len(numbers) == 1:
-        return f"{word} {numbers[0]}"
-    if list(numbers) == list(range(numbers[0], numbers[-1] + 1)) and len(numbers) > 2:
-        return f"{word}s {numbers[0]} to {numbers[-1]}"
-    return f"{word}s {', '.join(map(str, numbers))}"
-
-
 def check_biases(stack: Stack, claim: Claim) -> tuple[list[Row], list[Fault]]:
     """Biases of the linear maps: one row for those that start at 0, one for the others."""
     scheme, start = claim.schemes[stack.side], claim.starts[stack.side]
@@ -174,7 +167,8 @@ def check_biases(stack: Stack, claim: Claim) -> tuple[list[Row], list[Fault]]:
         roles = _listed([name.rpartition(".")[2] for name in names])
         label = f"biases of {roles}" if len(groups) > 1 else "biases of linear maps"
         row, wrong = _row(f"{label} ({len(names)})", expected, measured, sizes)
-        rows.append(row)
+        ends = [tuple(dict.fromkeys((min(v), max(v)))) for v in (expected, measured)]
+        rows.append(dataclasses.replace(row, expected=ends[0], measured=ends[1]))
         if not row.fine:
             bad = [members[index] for index in wrong] or members
             name = f"{stack.side.value} biases of {_listed([name for name, _, _ in bad])}"
@@ -243,7 +237,7 @@ def check_norms(name: str, model: nn.Module) -> tuple[list[Row], list[Fault]]:
         tensors = [(n, tensor) for n, m in norms if (tensor := of(m)) is not None]
         measured = [float((tensor.detach() - value).abs().max()) + value for _, tensor in tensors]
         wrong = [n for (n, _), have in zip(tensors, measured, strict=True) if have != value]
-        label = f"LayerNorms' {what} ({len(tensors)})"
+        label = f"LayerNorms' {what} ({len(tensors)}), farthest from {value:g}"
         fine = not wrong
         rows.append(Row(label, (value,), (max(measured, default=value),), fine=fine))
         if wrong:

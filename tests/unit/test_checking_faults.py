@@ -316,3 +316,16 @@ def test_a_model_of_unknown_making_needs_a_claim() -> None:
 def test_a_model_without_transformer_layers_is_refused() -> None:
     with pytest.raises(ValueError, match="no Transformer layers were found"):
         examine(nn.Linear(2, 2), claim="deepnorm")
+
+
+def test_layers_that_do_not_read_a_combination_though_that_is_claimed() -> None:
+    text = sentences(examine(model_of(residual_scheme="pre-ln"), claim="dlcl"))
+    assert "encoder layers: each reads the output of the one below, expected a combination" in text
+    text = sentences(examine(model_of(residual_scheme="dlcl"), claim="pre-ln"))
+    assert "decoder layers: read more than the layer below, expected the output of the one" in text
+
+
+def test_a_missing_final_layer_norm() -> None:
+    model = model_of(residual_scheme="pre-ln")
+    model.encoder.layer_norm = None
+    assert "encoder output: no LayerNorm after the stack" in faults(model, {"norms"})
