@@ -204,15 +204,14 @@ def _finish_depths(
         axes.axhline(table.level, color="grey", linestyle="--", linewidth=1)
         axes.annotate(
             "word frequencies alone",
-            (0.98, table.level),
+            (0.02, table.level),
             xycoords=("axes fraction", "data"),
             fontsize="x-small",
             color="dimgrey",
-            ha="right",
             va="top",
         )
     handles = axes.get_legend_handles_labels()[0]
-    axes.set_xlim(float(depths[0]) / 1.15, float(depths[-1]) * 1.15)
+    axes.set_xlim(float(depths[0]) / 1.25, float(depths[-1]) * 1.25)
     if any(entry.count(DIVERGED) for entry in entries):
         handles.append(Line2D([], [], color="grey", linestyle="none", label="diverged", **CROSS))
     if any(isinstance(entry.published, int | float) for entry in entries):

@@ -81,8 +81,10 @@ def why_diverged(seen: Evidence) -> str | None:
        least 0.5 above its own. A validation loss that rises alone is overfitting.
     4. It stalled: after the warm-up, the last validation loss is not at least 0.1 bits below that
        of a unigram model of the same data. Such a model knows how frequent subwords are, and
-       neither the source nor a context. Where that level is not known (the data are not there, or
-       are of many directions) it is log2(V) for a vocabulary of V, and the margin is 0.5 bits.
+       neither the source nor a context. One that has come below the level, if only just, and is
+       still falling (by as much since the last validation in the first half of the run) is slow,
+       and has not stalled. Where the level is not known (the data are not there, or are of many
+       directions) it is log2(V) for a vocabulary of V, and the margin is 0.5 bits.
 
     BLEU has no part in it: a model that is healthy and young scores below 1, and what a diverged
     one scores depends on the metric, the language and the search.
@@ -147,13 +149,17 @@ def _stalled(seen: Evidence) -> str | None:
         return None
     update, loss = seen.valid[-1]
     if seen.unigram is not None:
-        level, name = seen.unigram - LEARNT, f"a unigram model has {seen.unigram:.2f}"
+        level, margin, name = seen.unigram, LEARNT, "a unigram model has"
     elif seen.vocabulary:
-        uniform = math.log2(seen.vocabulary)
-        level = uniform - NEAR_UNIFORM
-        name = f"log2 of {seen.vocabulary:,} symbols is {uniform:.2f}"
+        level, margin = math.log2(seen.vocabulary), NEAR_UNIFORM
+        name = f"log2 of {seen.vocabulary:,} symbols is"
     else:
         return None
-    if loss <= level:
+    earlier = [value for when, value in seen.valid if 2 * when <= seen.updates]
+    falls = bool(earlier) and earlier[-1] - loss >= margin
+    if loss <= level - margin or (loss < level and falls):
         return None
-    return f"stalled at a validation loss of {loss:.2f} bits a token at update {update:,}; {name}"
+    return (
+        f"stalled at a validation loss of {loss:.2f} bits a token at update {update:,}; "
+        f"{name} {level:.2f}"
+    )

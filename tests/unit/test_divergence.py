@@ -111,6 +111,18 @@ def test_a_model_that_knows_only_how_frequent_words_are_has_stalled() -> None:
     )
 
 
+def test_a_model_that_is_slow_and_still_falls_has_not_stalled() -> None:
+    # below the level of 8.33, and a tenth lower than in the middle of the run
+    assert why_diverged(with_(valid=curve(8.42, 8.30, interval=100))) is None
+    assert why_diverged(with_(valid=curve(8.39, 8.30, interval=100))) is not None
+    # above the level it may only be on its way there
+    assert why_diverged(with_(valid=curve(9.5, 8.34, interval=100))) is not None
+    # what it was in the second half does not count
+    slow = with_(valid=curve(8.6, 8.31, 8.31, 8.30, interval=100), train=())
+    assert why_diverged(slow) is not None
+    assert why_diverged(with_(valid=curve(8.30, interval=200))) is not None
+
+
 def test_without_a_unigram_level_it_is_that_of_equally_likely_symbols() -> None:
     # log2(1024) = 10; the margin is half a bit
     assert why_diverged(with_(unigram=None, valid=curve(9.5))) is None
