@@ -1,0 +1,175 @@
+"""scripts/eval_perplexity.sh, with fairseq commands that are not the real ones."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.checkpoints import save_checkpoint
+from tests.support.runs import SENTENCES
+from tests.support.shell import FakeBin, run_script
+
+TASKS: dict[str, dict[str, Any]] = {
+    "language_modeling": {"sample_break_mode": "eos", "tokens_per_sample": 64},
+    "masked_lm": {"mask_prob": 0.15, "seed": 1},
+    "translation": {},
+}
+
+
+def make_run(folder: Path, task: str, tokens: int = 30) -> Path:
+    """A run folder with a checkpoint of this task, and its data folder."""
+    data = folder / "data"
+    (data / "text").mkdir(parents=True)
+    (data / "text" / "test.en").write_text("".join(f"{line}\n" for line in SENTENCES))
+    for name in ("test.bin", "dict.txt"):
+        (data / name).write_text(name)
+    counts = {"lines": {"test": 4}, "binarised": {"test": {"tokens": tokens}}}
+    (data / "corpus.json").write_text(json.dumps({"language": "en"} | counts))
+    run = folder / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.yaml").write_text(f"task: {task}\nrecipe:\n  data: {data}\n")
+    state = {
+        "cfg": {"model": Namespace(), "task": Namespace(_name=task, **TASKS[task])},
+        "model": {"weight": torch.ones(2)},
+        "optimizer_history": [{"num_updates": 20}],
+    }
+    save_checkpoint(state, run / "checkpoints" / "checkpoint_best.pt")
+    return run
+
+
+def evaluate(fakes: FakeBin, *words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return run_script("eval_perplexity.sh", *words, env={"GPUS": "0", **env}, path=fakes.path())
+
+
+def option(call: list[str], name: str) -> str:
+    return call[call.index(name) + 1]
+
+
+def test_a_language_model_is_measured_as_it_was_trained_and_only_once(
+    fake_bin: FakeBin, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, "language_modeling")
+    said = "Evaluated 30 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
+    fake_bin.add("fairseq-eval-lm", stdout=said)
+    first = evaluate(fake_bin, run)
+    assert first.returncode == 0, first.stderr
+    (call,) = fake_bin.calls("fairseq-eval-lm")
+    assert call[0] == str(tmp_path / "data")
+    assert option(call, "--path") == str(run / "checkpoints" / "checkpoint_best.pt")
+    assert (option(call, "--sample-break-mode"), option(call, "--tokens-per-sample")) == (
+        *("eos", "64"),
+    )
+    assert (option(call, "--gen-subset"), "--cpu" in call) == ("test", True)
+    words = sum(len(line.split()) + 1 for line in SENTENCES)
+    assert first.stdout == (
+        f"perplexity 8.00 a subword (3.000 bits), {2 ** (90 / words):.2f} a word: test, 4 lines,"
+        f" 30 subwords, {run}/checkpoints/checkpoint_best.pt (update 20)\n"
+    )
+    record = json.loads((run / "scores" / "test.checkpoint_best.perplexity.json").read_text())
+    assert (record["perplexity"], record["updates"], record["words"]) == (8.0, 20, words)
+    again = evaluate(fake_bin, run)
+    assert again.stdout == first.stdout
+    assert len(fake_bin.calls("fairseq-eval-lm")) == 1
+
+
+class Command:
+    """`deepnet perplexity` on the CPU in this process, for its speed; what it prints is kept."""
+
+    def __init__(
+        self, fakes: FakeBin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("PATH", fakes.path())
+        self.capsys = capsys
+
+    def __call__(self, command: str, run: Path, *words: str) -> int:
+        status = cli.main([command, "--gpus", "0", str(run), *words])
+        caught = self.capsys.readouterr()
+        self.stdout, self.stderr = caught.out, caught.err
+        return status
+
+
+@pytest.fixture
+def command(
+    fake_bin: FakeBin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    return Command(fake_bin, monkeypatch, capsys)
+
+
+def test_a_masked_model_is_validated_and_no_perplexity_of_words_is_claimed(
+    fake_bin: FakeBin, command: Command, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, "masked_lm")
+    line = '2026 | INFO | test | {"epoch": null, "test_loss": "4.000", "test_ppl": "16"}\n'
+    fake_bin.add("fairseq-validate", stdout=line)
+    assert command("perplexity", run, "--batch", "99", "--", "--seed", "7") == 0, command.stderr
+    (call,) = fake_bin.calls("fairseq-validate")
+    assert (option(call, "--task"), option(call, "--valid-subset")) == ("masked_lm", "test")
+    assert (option(call, "--max-tokens"), call[-2:]) == ("99", ["--seed", "7"])
+    assert command.stdout.startswith("perplexity 16.00 a masked subword (4.000 bits), 15 % masked:")
+    assert "a word" not in command.stdout
+
+
+SHORT = "Evaluated 29 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
+
+
+@pytest.mark.parametrize(
+    ("task", "words", "printed", "message"),
+    [
+        ("translation", [], "", "which has no perplexity of text; score translations"),
+        ("language_modeling", ["--split=dev"], "", "has no split dev; choose one of test"),
+        ("language_modeling", [], "nothing", "no perplexity in what fairseq printed: 'nothing'"),
+        ("language_modeling", [], SHORT, "read 29 of 30 tokens of test: it leaves out lines"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line_and_leaves_no_score(
+    fake_bin: FakeBin,
+    command: Command,
+    tmp_path: Path,
+    task: str,
+    words: list[str],
+    printed: str,
+    message: str,
+) -> None:
+    run = make_run(tmp_path, task)
+    fake_bin.add("fairseq-eval-lm", stdout=printed)
+    assert command("perplexity", run, *words) == 2
+    assert message in command.stderr.splitlines()[-1]
+    assert not (run / "scores").exists()
+
+
+@pytest.mark.parametrize(("name", "value"), [("SPLIT", "a b"), ("BATCH", "x"), ("AVERAGE", "-1")])
+def test_a_variable_without_a_meaning_is_refused(
+    fake_bin: FakeBin, tmp_path: Path, name: str, value: str
+) -> None:
+    done = evaluate(fake_bin, tmp_path, **{name: value})
+    assert done.returncode == 2
+    assert f"{name} is '{value}'" in done.stderr
+
+
+def test_a_command_that_fails_is_named_with_its_last_line(
+    fake_bin: FakeBin, command: Command, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, "language_modeling")
+    fake_bin.add("fairseq-eval-lm", stdout="first\nRuntimeError: no room\n", status=1)
+    assert command("perplexity", run) == 2
+    assert "fairseq-eval-lm failed (status 1): RuntimeError: no room" in command.stderr
+
+
+def test_a_model_is_not_measured_on_a_folder_of_pairs(command: Command, tmp_path: Path) -> None:
+    run = make_run(tmp_path, "language_modeling")
+    (tmp_path / "data" / "corpus.json").write_text('{"source": "de", "target": "en"}')
+    assert command("perplexity", run) == 2
+    assert "holds language pairs" in command.stderr
+
+
+def test_text_of_one_language_is_not_translated(command: Command, tmp_path: Path) -> None:
+    run = make_run(tmp_path, "language_modeling")
+    assert command("evaluate", run) == 2
+    assert "for a perplexity run scripts/eval_perplexity.sh" in command.stderr
