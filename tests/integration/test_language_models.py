@@ -38,7 +38,9 @@ def train(kind: str, run: Path, data: Path) -> subprocess.CompletedProcess[str]:
     words += [f"--{side}-layers=2", "--max-tokens=256", "--max-update=2", "--log-interval=1"]
     words += ["--total-num-update=2", "--warmup-updates=1", "--save-interval-updates=1"]
     env = {"RUN": str(run), "DATA": str(data), "GPUS": "0", "THREADS": "1"}
-    return run_script("train.sh", f"multi30k_{kind}", *words, env=env, cwd=run.parent)
+    return run_script(
+        *("train.sh", f"multi30k_{kind}", *words), env=env, cwd=run.parent, timeout=600
+    )
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,9 @@ def test_the_perplexity_is_that_of_fairseqs_own_validation(
     kind: str, runs: dict[str, Path]
 ) -> None:
     run = runs[kind]
-    measured = run_script("eval_perplexity.sh", run, env={"GPUS": "0", "SPLIT": "valid"})
+    measured = run_script(
+        "eval_perplexity.sh", run, env={"GPUS": "0", "SPLIT": "valid"}, timeout=600
+    )
     assert measured.returncode == 0, measured.stderr
     scores = json.loads((run / "scores" / "valid.checkpoint_best.perplexity.json").read_text())
     assert (scores["updates"], scores["lines"]) == (2, 32)

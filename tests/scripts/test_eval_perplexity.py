@@ -88,8 +88,8 @@ class Command:
         monkeypatch.setenv("PATH", fakes.path())
         self.capsys = capsys
 
-    def __call__(self, command: str, run: Path, *words: str) -> int:
-        status = cli.main([command, "--gpus", "0", str(run), *words])
+    def __call__(self, command: str, *words: str | Path) -> int:
+        status = cli.main([command, "--gpus", "0", *map(str, words)])
         caught = self.capsys.readouterr()
         self.stdout, self.stderr = caught.out, caught.err
         return status
@@ -108,7 +108,7 @@ def test_a_masked_model_is_validated_and_no_perplexity_of_words_is_claimed(
     run = make_run(tmp_path, "masked_lm")
     line = '2026 | INFO | test | {"epoch": null, "test_loss": "4.000", "test_ppl": "16"}\n'
     fake_bin.add("fairseq-validate", stdout=line)
-    assert command("perplexity", run, "--batch", "99", "--", "--seed", "7") == 0, command.stderr
+    assert command("perplexity", "--batch", "99", run, "--", "--seed", "7") == 0, command.stderr
     (call,) = fake_bin.calls("fairseq-validate")
     assert (option(call, "--task"), option(call, "--valid-subset")) == ("masked_lm", "test")
     assert (option(call, "--max-tokens"), call[-2:]) == ("99", ["--seed", "7"])
@@ -139,7 +139,7 @@ def test_what_cannot_be_measured_is_one_line_and_leaves_no_score(
 ) -> None:
     run = make_run(tmp_path, task)
     fake_bin.add("fairseq-eval-lm", stdout=printed)
-    assert command("perplexity", run, *words) == 2
+    assert command("perplexity", *words, run) == 2
     assert message in command.stderr.splitlines()[-1]
     assert not (run / "scores").exists()
 
