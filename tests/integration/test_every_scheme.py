@@ -1,0 +1,135 @@
+"""fairseq-train with every scheme; and Admin's profile in all that a real training does."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from torch import Tensor
+
+from fairseq_deepnet.schemes import SCHEMES
+from tests.integration.conftest import SMALL, TRAIN
+from tests.integration.test_two_processes import finish, free_port
+from tests.support.models import build_model
+from tests.support.shell import ROOT
+from tests.support.training import logged, train_here
+
+# hydra's, of a form that fairseq uses
+pytestmark = pytest.mark.filterwarnings(r"ignore:\s.config. is validated:UserWarning")
+
+ARCH = ["--arch", "deepnet_transformer", "--disable-validation", "--log-interval=1"]
+OPTIONS = [*ARCH, *SMALL, *TRAIN, "--log-format=json", "--residual-scheme"]
+
+# What the log line says of each side; nothing for schemes that learn nothing of their residuals.
+SHOWN = {
+    "admin": "residual_weight",
+    "admin-log": "residual_weight",
+    "rezero": "branch_weight",
+    "r-fixup": "branch_weight",
+    "dlcl": "combination_newest",
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_scheme_trains_shows_what_it_learns_and_is_loaded_by_fairseq(
+    scheme: str, tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        held = train_here(tiny_data, tmp_path, *OPTIONS, scheme)
+    lines = [r.getMessage() for r in caplog.records if r.name == "train_inner"]
+    assert logged(lines, "num_updates") == [1, 2]
+    assert all(math.isfinite(loss) for loss in logged(lines, "loss"))
+    for side in ("encoder", "decoder"):
+        names = {name for line in lines for name in SHOWN.values() if f"{side}_{name}" in line}
+        assert names == ({SHOWN[scheme]} if scheme in SHOWN else set())
+        if scheme in SHOWN:
+            assert len(logged(lines, f"{side}_{SHOWN[scheme]}")) == 2
+    (model,), cfg, _ = checkpoint_utils.load_model_ensemble_and_task(
+        [str(tmp_path / "checkpoint_last.pt")], {"data": str(tiny_data)}, strict=True
+    )
+    assert cfg["model"].residual_record["scheme"] == scheme
+    state = model.state_dict()
+    assert state.keys() == held["model"].keys()
+    assert all(torch.equal(state[name], value) for name, value in held["model"].items())
+
+
+def offsets(held: dict[str, Any]) -> dict[str, Tensor]:
+    found = {n: value for n, value in held["model"].items() if n.endswith(".offset")}
+    assert len(found) == 2 * 2 + 3 * 2
+    assert sum(value.item() != 0 for value in found.values()) == 8  # all but each stack's first
+    return found
+
+
+def test_a_resumed_training_of_admin_keeps_its_profile_and_leaves_no_file_behind(
+    tiny_data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    admin = [*OPTIONS, "admin", "--save-interval-updates=1"]
+    with caplog.at_level("INFO", logger="fairseq_deepnet"):
+        first = offsets(train_here(tiny_data, tmp_path / "run", *admin, "--max-update=1"))
+        profiles = [r for r in caplog.records if r.getMessage().startswith("admin:")]
+        assert len(profiles) == 2
+        caplog.clear()
+        held = train_here(tiny_data, tmp_path / "run", *admin, "--max-update=3")
+        assert not [r for r in caplog.records if r.getMessage().startswith("admin:")]
+    assert held["optimizer_history"][-1]["num_updates"] == 3
+    assert offsets(held) == first
+    assert not list(here.iterdir())
+
+
+def test_several_batches_an_update_are_profiled_by_the_first(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    admin = [*OPTIONS, "admin", "--max-update=1"]
+    one = offsets(train_here(tiny_data, tmp_path / "one", *admin))
+    three = offsets(train_here(tiny_data, tmp_path / "three", *admin, "--update-freq=3"))
+    assert one == three
+
+
+def test_admins_profile_outlives_an_update_in_bf16(tiny_data: Path, tmp_path: Path) -> None:
+    """fairseq's trainer makes its optimiser's fp32 copies before the first batch."""
+    admin = [*OPTIONS, "admin", "--max-update=2", "--dropout=0"]
+    exact = offsets(train_here(tiny_data, tmp_path / "fp32", *admin))
+    held = train_here(tiny_data, tmp_path / "bf16", *admin, "--bf16")
+    rounded = offsets(held)
+    for name, value in exact.items():
+        assert torch.equal(rounded[name], rounded[name].bfloat16().float())
+        assert rounded[name].item() == pytest.approx(value.item(), abs=0.05), name
+        weight = held["model"][name.replace("offset", "weight")].float()
+        assert (weight - 1).abs().max() < 0.01  # two steps of Adam with 0.001
+
+
+def test_two_processes_share_one_profile(tmp_path: Path) -> None:
+    """omega follows the mean of their variances, and the update is one."""
+    port = free_port()
+    files = [tmp_path / f"{rank}.pt" for rank in (0, 1)]
+    module = [sys.executable, "-m", "tests.support.admin_process"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    processes = [
+        subprocess.Popen([*module, str(rank), str(port), str(file)], cwd=ROOT, **pipes)
+        for rank, file in enumerate(files)
+    ]
+    finish(processes)
+    first, second = (torch.load(file, weights_only=True) for file in files)
+    for name, value in first["model"].items():
+        assert torch.equal(second["model"][name], value), name
+
+    def alone(batch: dict[str, Tensor]) -> Any:
+        model = build_model(residual_scheme="admin").train()
+        model(**batch)
+        return model.encoder.layers[0].residuals["ffn"].omega[0].item()
+
+    # The second omega is sqrt(Var[x_0] + Var[f_1]) in each process by itself.
+    apart = [alone(held["batch"]) for held in (first, second)]
+    together = 1 + first["model"]["encoder.layers.0.residuals.ffn.offset"].item()
+    assert apart[0] != pytest.approx(apart[1], rel=1e-3)
+    assert together**2 == pytest.approx((apart[0] ** 2 + apart[1] ** 2) / 2, rel=1e-5)
