@@ -250,3 +250,14 @@ def test_options_of_the_stack_that_is_not_there_do_not_matter(kind: str) -> None
     absent = {f"{other}_layers": 0, f"{other}_embed_dim": 7, f"{other}_normalize_before": True}
     model = build(kind, **absent)
     assert model.args.residual_record["depths"][list(Side).index(Side(other))] == 0
+
+
+def test_admins_profile_is_taken_in_the_first_training_batch(kind: str) -> None:
+    model = build(kind, residual_scheme="admin", dropout=0.0)
+    residuals = [r for layer in stack_of(model).layers for r in layer.residuals.values()]
+    assert all(residual.omega.eq(1).all() for residual in residuals)
+    model.train()(tokens())
+    found = [residual.omega[0].item() for residual in residuals]
+    assert found[0] == 1.0
+    assert found[1:] == sorted(found[1:])  # before it, padding makes the encoder's input smaller
+    assert found[-1] > 1.2
