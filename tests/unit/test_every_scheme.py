@@ -12,6 +12,7 @@ from fairseq.models import build_model as fairseq_build_model
 from torch import Tensor
 
 from fairseq_deepnet.checkpoints import save_checkpoint
+from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.schemes import scheme_class
 from fairseq_deepnet.standalone import VocabularyTask
 from tests.support.models import SYMBOLS, VARIANTS, BuildModel, loss_of, small, stir
@@ -71,6 +72,20 @@ def test_18_layers_a_side_start_with_finite_logits_and_gradients(
     stir(model)  # else branches behind a 0 have no gradient
     loss_of(model, batch).backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@torch.no_grad()
+def test_dropout_falls_on_every_branch_once(
+    chosen: dict[str, Any], model_builder: BuildModel, batch: Batch
+) -> None:
+    model = model_builder(**chosen, dropout=0.3).train()
+    model(**batch)  # with Admin's profiling
+    dropped: list[Tensor] = []
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        layer.dropout_module.register_forward_hook(lambda _, args, out: dropped.append(out))
+    model(**batch)
+    assert len(dropped) == 2 * 3 + 3 * 2
+    assert all((out == 0).float().mean() > 0 for out in dropped)
 
 
 class SmallTask(VocabularyTask):
@@ -157,3 +172,17 @@ def test_learned_residuals_are_named_for_the_log(
                 found.add(name)
                 assert not torch.equal(value, held[name]), name
         assert found == names.get(chosen["residual_scheme"], set())
+
+
+@pytest.mark.parametrize("option", ["encoder_layerdrop", "decoder_layers_to_keep"])
+def test_layers_are_left_out_only_where_a_scheme_does_not_count_on_them(
+    chosen: dict[str, Any], option: str, model_builder: BuildModel, batch: Batch
+) -> None:
+    """Admin's chain and DLCL's matrix hold every layer."""
+    asked = {option: 0.5 if option.endswith("drop") else "0"}
+    if chosen["residual_scheme"] in ("admin", "dlcl"):
+        name = option.replace("_", "-")
+        with pytest.raises(ConfigurationError, match=f"--{name} .* counts on every layer"):
+            model_builder(**chosen, **asked)
+    else:
+        assert model_builder(**chosen, **asked).eval()(**batch)[0].isfinite().all()
