@@ -90,13 +90,15 @@ class Result:
         return self.folder.resolve().name
 
 
-def _one(file: Path, run: Path) -> Score:
+def _one(file: Path, run: Path) -> Score | None:
     content = json.loads(file.read_text(encoding="utf-8"))
     values = {
         key: float(content[key])
         for key in ("bleu", "chrf", TOKENISED)
         if content.get(key) is not None
     }
+    if "bleu" not in values:  # the perplexity of a language model
+        return None
     signatures = {
         key: str(content[f"{key}_signature"]) for key in values if f"{key}_signature" in content
     }

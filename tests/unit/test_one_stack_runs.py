@@ -11,6 +11,7 @@ import pytest
 
 from fairseq_deepnet import cli, configs
 from fairseq_deepnet.planning.vocabulary import from_folder
+from fairseq_deepnet.report.results import read_score
 from fairseq_deepnet.training.settings import check_task
 from fairseq_deepnet.training.summary import _depth
 
@@ -55,3 +56,10 @@ def test_a_summary_names_the_depths_that_there_are() -> None:
     assert _depth(Namespace(decoder_layers=18, residual_scheme="admin")) == "18L, admin"
     assert _depth(Namespace(encoder_layers=6)) == "6L"
     assert _depth(Namespace()) == "?L"
+
+
+def test_a_perplexity_is_no_score_of_a_translation(tmp_path: Path) -> None:
+    (tmp_path / "scores").mkdir()
+    record = tmp_path / "scores" / "test.checkpoint_best.perplexity.json"
+    record.write_text(json.dumps({"perplexity": 8.0}))
+    assert read_score(tmp_path) is None
