@@ -33,8 +33,8 @@ SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "wmt17": ("corpora.wmt", "raw text out of the archives of WMT 2017"),
     "sample": ("corpora.sample", "generate the sample corpus"),
     "plot": ("plotting", "draw training curves"),
-    "sweep": ("sweeps", "train and score the cells of one of the paper's tables"),
-    "report": ("report", "runs as the paper's tables, our column beside the paper's"),
+    "sweep": ("sweeps", "train and score the cells of a table: the paper's, or a comparison"),
+    "report": ("report", "runs as tables, the paper's numbers beside ours, and as figures"),
 }
 """Name -> (module within this package, one line of help). A module offers add_arguments and run."""
 

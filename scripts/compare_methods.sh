@@ -6,10 +6,12 @@
 #
 # Input: the data folder of CONFIG, or DATA. Without variables: Multi30k (scripts/preprocess_multi30k.sh), the
 # paper's tiny shape, 200 updates of 1,000 tokens, every scheme at 6, 18 and 50 layers a side and four of them at
-# 100; a night on two cores. Any other key is a fairseq-train option of every cell: max-update=2000 lr=5e-4.
+# 100: some three hours on two cores (PARALLEL=2). Any other key is a fairseq-train option of every cell, as in
+# max-update=2000 lr=5e-4.
 #
 # Output: RUNS/CELL, a run folder each; report.md, report.csv, valid_nll.png, curves.png in RUNS, and bleu.png
-# where cells are scored. Restart-safe, see scripts/sweep.sh. What counts as diverged: docs/results.md.
+# where cells are scored. Restart-safe, see scripts/sweep.sh. fairseq_deepnet/sweeps/divergence.py says what counts
+# as diverged.
 #
 # Variables (with defaults):
 #   METHODS    schemes, at every depth: deepnorm,post-ln (all at 6, 18 and 50 layers, four at 100)
