@@ -50,7 +50,8 @@ class AdminResidual(WeightedPostNormResidual):
 
 class Profile:
     """omega of one stack's sublayers, from the input on: omega_1 = 1, omega_{i+1}^2 =
-    Var[omega_i x_{i-1}] + Var[G_i], which with a normalised x is 1 + the sum of Var[G_j], j <= i.
+    Var[omega_i x_{i-1}] + Var[G_i], hence Var[x_0] + the sum of Var[G_j], j <= i: LayerNorm makes
+    Var[x_i] = 1, and nothing normalises the embeddings x_0 (padding counts as zeros).
     """
 
     def __init__(self) -> None:
@@ -109,10 +110,10 @@ class Admin(ResidualScheme):
     """Admin as in Liu et al. 2020, profiled in the same command before the first update.
 
     omega is learned, starts at one number a sublayer, and follows the authors' code, which carries
-    Var[omega_i x_{i-1}] along; the paper's formula is the sum of the branches' variances. Theirs
-    needs a run of its own on one device that writes a file; here the first batch (on each device)
-    is run through once more. The authors start weights as fairseq does: `--init stock`; by default
-    they start as all schemes' here, Xavier-normal.
+    Var[omega_i x_{i-1}] along; the paper's formula is the sum of the branches' variances alone.
+    Theirs needs a run of its own on one device that writes a file; here the first batch (on each
+    device) is run through once more. The authors start weights as fairseq does: `--init stock`; by
+    default they start as all schemes' here, Xavier-normal.
     """
 
     name: ClassVar[str] = "admin"

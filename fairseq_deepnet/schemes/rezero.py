@@ -15,8 +15,9 @@ class ReZero(ResidualScheme):
 
     The authors' code has one a for all sublayers of a layer, and so has this; the variant
     `sublayer` gives each its own, as their formula reads. Their encoder multiplies before dropout
-    and their decoder after it, which is the same. fp16 is known to break it (DeepNet paper,
-    footnote 3): train in fp32 or bf16.
+    and their decoder after it, which is the same. Their weights start as torch's attention and
+    linear maps do, to which `--init stock` comes near; here Xavier-normal. fp16 is known to break
+    it (DeepNet paper, footnote 3): train in fp32 or bf16.
     """
 
     name: ClassVar[str] = "rezero"

@@ -18,9 +18,6 @@ from tests.support.models import build_model
 from tests.support.shell import ROOT
 from tests.support.training import logged, train_here
 
-# hydra's, of a form that fairseq uses
-pytestmark = pytest.mark.filterwarnings(r"ignore:\s.config. is validated:UserWarning")
-
 ARCH = ["--arch", "deepnet_transformer", "--disable-validation", "--log-interval=1"]
 OPTIONS = [*ARCH, *SMALL, *TRAIN, "--log-format=json", "--residual-scheme"]
 
