@@ -23,27 +23,7 @@
 # Example: SPLIT=valid bash scripts/eval_perplexity.sh runs/multi30k_lm
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/lib/evaluate.sh"
 help_if_asked "$@"
 
-target=()
-if [[ $# -gt 0 && $1 != -* ]]; then
-    target=("$1")
-    shift
-    [[ -e ${target[0]} ]] || die "there is no run or checkpoint ${target[0]}"
-fi
-[[ ${SPLIT:-test} =~ ^[A-Za-z0-9_]+$ ]] || die "SPLIT is '$SPLIT'; it must be a name such as test or valid"
-arguments=(--split "${SPLIT:-test}")
-for name in AVERAGE BATCH; do
-    [[ -z ${!name:-} ]] && continue
-    [[ ${!name} =~ ^[0-9]+$ ]] || die "$name is '${!name}'; it must be a number"
-    arguments+=("--${name,,}" "${!name}")
-done
-[[ -z ${GPUS:-} ]] || arguments+=(--gpus "$GPUS")
-[[ -z ${DATA:-} ]] || arguments+=(--data "$DATA")
-[[ -z ${OUT:-} ]] || arguments+=(--output "$OUT")
-activate_environment
-if [[ $# -gt 0 ]]; then
-    [[ ${#target[@]} -gt 0 ]] || die "options need a run or a checkpoint before them; see --help"
-    target+=(-- "$@")
-fi
-deepnet perplexity "${arguments[@]}" "${target[@]}"
+score_model perplexity "AVERAGE BATCH" "GPUS DATA OUT" "$@"

@@ -63,11 +63,5 @@ for name in BYTE_FALLBACK DROP_DUPLICATES FORCE; do
 done
 
 activate_environment
-# Two runs that make the same folder would overwrite each other's work.
-mkdir -p "$(dirname "$OUT")"
-if command -v flock >/dev/null; then
-    exec 9>"$OUT.lock"
-    flock --timeout 2 9 || die "another run is making $OUT; wait for it, or set OUT=FOLDER"
-    trap 'rm -f "$OUT.lock"' EXIT
-fi
+hold_output "$OUT"
 run_deepnet monolingual "${arguments[@]}"

@@ -71,11 +71,5 @@ done
 
 activate_environment
 export OMP_NUM_THREADS=1 # the processes share the cores
-# Two runs that make the same folder would overwrite each other's work.
-mkdir -p "$(dirname "$OUT")"
-if command -v flock >/dev/null; then
-    exec 9>"$OUT.lock"
-    flock --timeout 2 9 || die "another run is making $OUT; wait for it, or set OUT=FOLDER"
-    trap 'rm -f "$OUT.lock"' EXIT
-fi
+hold_output "$OUT"
 run_deepnet pairs "$TABLE" --out "$OUT" "${arguments[@]}"

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import re
-import warnings
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +25,7 @@ from fairseq_deepnet.checking.findings import Fault
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.provenance import shown
+from fairseq_deepnet.quiet import quiet
 from fairseq_deepnet.schemes import Side
 
 MAX_POSITIONS = 512
@@ -88,24 +86,13 @@ def build(args: Namespace, vocabulary: Mapping[Side, int]) -> nn.Module:
         task.target_dictionary = standalone.VocabularyTask(sizes[-1]).target_dictionary
     task.max_positions = lambda: getattr(args, "tokens_per_sample", None) or MAX_POSITIONS
     try:
-        with _quiet():
+        with quiet():
             # as fairseq-train does: some models take its dataclasses, others plain arguments
             config = convert_namespace_to_omegaconf(args)
             model: nn.Module = fairseq.models.build_model(config.model, task)
     except (AssertionError, AttributeError, RuntimeError, TypeError) as error:
         raise ValueError(f"--arch {args.arch} refuses its options: {error}") from error
     return model
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def from_checkpoint(path: Path) -> Subject:

@@ -7,10 +7,7 @@ be most of the time. This goes through the same task, generator and beam search.
 from __future__ import annotations
 
 import ast
-import contextlib
-import logging
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +17,7 @@ import torch
 from fairseq_deepnet import fairseq_options
 from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.corpora.folder import MULTILINGUAL_TASK, DataFolder, Direction
+from fairseq_deepnet.quiet import quiet
 
 # How a model was told its languages; what a checkpoint was trained with holds for its use.
 _TOKEN_OPTIONS: Final = ("encoder-langtok", "decoder-langtok", "lang-tok-style")
@@ -152,18 +150,6 @@ class Translator:
             )
             batches = iterator.next_epoch_itr(shuffle=False)
         yield from batches
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Leave out fairseq's notes on every dictionary and data set of a task."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def use_device(number: int | None) -> None:

@@ -43,6 +43,17 @@ run_deepnet() {
     PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" python -m fairseq_deepnet.cli "$@"
 }
 
+# Hold the folder $1 while this script runs: two runs that make the same one would overwrite each other's work.
+hold_output() {
+    mkdir -p "$(dirname "$1")"
+    if command -v flock >/dev/null; then
+        exec 9>"$1.lock"
+        flock --timeout 2 9 || die "another run is making $1; wait for it, or set OUT=FOLDER"
+        # shellcheck disable=SC2064 # the name of now
+        trap "rm -f '$1.lock'" EXIT
+    fi
+}
+
 # Set up the environment if needed (silent when nothing changed) and put it first on PATH.
 # DEEPNET_SKIP_SETUP=1 trusts the environment that is on PATH already (tests, containers).
 activate_environment() {
