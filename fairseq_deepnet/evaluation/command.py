@@ -155,7 +155,7 @@ def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
     processes = args.processes or gpus or _cores()
     options = ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]
     options += ["--max-tokens", str(args.batch), *args.extra]
-    threads = max(1, _cores() // processes)
+    threads = _threads(processes)
     engine = many_directions.Engine(model.path, data.path, tuple(options), threads)
     print(
         f"model {shown(model.path)}, {len(jobs)} directions of {args.split}, {processes} at a time",
@@ -193,8 +193,7 @@ def evaluate(
         arguments += ["--batch-size", str(max(1, len(references) // (2 * processes)))]
     arguments += ([] if gpus else ["--cpu"]) + args.extra
     started = time.monotonic()
-    threads = 1 if processes > 1 else _cores()
-    pieces = translation.generate(arguments, processes, gpus, len(references), threads)
+    pieces = translation.generate(arguments, processes, gpus, len(references), _threads(processes))
     seconds = round(time.monotonic() - started, 1)
     hypotheses = data.decode(pieces, direction.target)
     scores = scoring.score(
@@ -222,6 +221,14 @@ def evaluate(
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     return scores | facts, hypotheses
+
+
+def _threads(processes: int) -> int:
+    """Threads of each process: OMP_NUM_THREADS where it is set, as a sweep does for its cells at
+    work, otherwise its share of the cores.
+    """
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return int(limit) if limit.isdecimal() and int(limit) else max(1, _cores() // processes)
 
 
 def _cores() -> int:

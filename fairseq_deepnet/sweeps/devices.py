@@ -33,7 +33,9 @@ def shares(gpus: str, parallel: int, visible: list[str], cores: int) -> list[dic
     count = choose_devices(gpus, 1, 1, len(visible)).gpus
     if not count:
         threads = str(max(1, cores // parallel))
-        return [{"GPUS": "0", "THREADS": threads, "PROCESSES": threads}] * parallel
+        # training has one process of many threads, scoring many processes of one
+        share = {"GPUS": "0", "THREADS": threads, "PROCESSES": threads, "OMP_NUM_THREADS": "1"}
+        return [share] * parallel
     if parallel > count:
         raise ValueError(
             f"--parallel {parallel}: {parallel} cells at once on {count} "

@@ -10,6 +10,7 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
+from fairseq_deepnet.evaluation import command
 from fairseq_deepnet.evaluation.scoring import score
 from tests.support.runs import (
     SENTENCES,
@@ -212,3 +213,14 @@ def test_bad_input_is_refused_in_one_line(
     (error,) = [line for line in result.stderr.splitlines() if "error:" in line]
     assert message in error
     assert fake_bin.calls("fairseq-generate") == []
+
+
+def test_threads_are_a_share_of_the_cores_unless_the_environment_says_how_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cells that are scored at the same time would otherwise wait for each other's threads."""
+    monkeypatch.setattr(command, "_cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert [command._threads(processes) for processes in (1, 3, 16)] == [8, 2, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert command._threads(1) == 1

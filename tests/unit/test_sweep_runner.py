@@ -274,7 +274,8 @@ def test_cells_at_once_share_gpus_or_cores() -> None:
         {"GPUS": "2", "CUDA_VISIBLE_DEVICES": "2,3"},
     ]
     assert shares("2", 1, ["4", "6", "7"], 8) == [{"GPUS": "2", "CUDA_VISIBLE_DEVICES": "4,6"}]
-    assert shares("0", 3, ["0"], 8) == [{"GPUS": "0", "THREADS": "2", "PROCESSES": "2"}] * 3
+    on_cpu = {"GPUS": "0", "THREADS": "2", "PROCESSES": "2", "OMP_NUM_THREADS": "1"}
+    assert shares("0", 3, ["0"], 8) == [on_cpu] * 3
     assert shares("all", 4, [], 2)[0]["THREADS"] == "1"
 
 
