@@ -25,11 +25,4 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
 help_if_asked "$@"
 
-recipe_variables 18
-export LANG_CODE=${LANG_CODE:-en}
-name=multi30k_masked_lm
-[[ $LANG_CODE == en ]] || name+=.$LANG_CODE
-[[ $DEPTH == 18 ]] || name+=_${DEPTH}l
-recipe_folders "$name" "$ROOT/data/multi30k_lm.$LANG_CODE"
-make_data preprocess_multi30k_lm.sh
-STACKS=encoder train_recipe multi30k_masked_lm "$@"
+train_multi30k_captions multi30k_masked_lm encoder "$@"

@@ -39,6 +39,16 @@ class DeepNetMaskedLMEncoder(RobertaEncoder):
         cfg = TransformerConfig.from_namespace(args)
         return DeepNetEncoder(cfg, dictionary, embed_tokens, self.scheme)
 
+    @property
+    def embed_tokens(self) -> nn.Module:
+        """The table of words, under the name that schemes know."""
+        return self.sentence_encoder.embed_tokens
+
+    @property
+    def output_projection(self) -> nn.Module:
+        """The head, whose weight is the vocabulary projection, under the name that schemes know."""
+        return self.lm_head
+
 
 @register_model("deepnet_masked_lm")
 class DeepNetMaskedLM(RobertaModel):
@@ -92,7 +102,7 @@ class DeepNetMaskedLM(RobertaModel):
             args.max_positions = getattr(args, "tokens_per_sample", None) or task.max_positions()
         encoder = DeepNetMaskedLMEncoder(args, task.source_dictionary, scheme)
         model = cls(args, encoder)
-        finish_model(model, args, scheme, {Side.ENCODER: encoder.sentence_encoder})
+        finish_model(model, args, scheme, {Side.ENCODER: encoder})
         return model
 
 

@@ -24,7 +24,7 @@ def log_learned(stack: Any, side: Side, update: int, interval: int) -> None:
 
     Args:
         stack: our encoder or decoder.
-        side: which of the two.
+        side: which of the two it is.
         update: updates that are finished, as in set_num_updates.
         interval: fairseq's --log-interval; 0 logs nothing.
     """

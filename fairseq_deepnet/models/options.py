@@ -1,12 +1,13 @@
 """The model's options: what is refused and why, and the layers they stand for."""
 
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import ConfigurationError
 from ..modules import LayerShape, TransformerLayer
-from ..schemes import NormPlacement, Place, ResidualScheme, Side, scheme_class
+from ..schemes import SCHEMES, NormPlacement, Place, ResidualScheme, Side, scheme_class
 
 Layer = TypeVar("Layer", bound=TransformerLayer)
 
@@ -81,7 +82,8 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
         ):
             raise ConfigurationError(
                 f"{option} contradicts --residual-scheme {scheme.name};"
-                f" leave out {option}, or choose --residual-scheme pre-ln"
+                f" leave out {option}, or choose"
+                f" {names(lambda other: other.norm is NormPlacement.PRE)}"
             )
     if getattr(args, "no_decoder_final_norm", False) and scheme.norm is not NormPlacement.PRE:
         raise ConfigurationError(
@@ -93,8 +95,14 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
     if args.init == "stock" and not scheme.stock_initialisation:
         raise ConfigurationError(
             f"--init stock contradicts --residual-scheme {scheme.name}, which is defined by its own"
-            " initial weights; leave out --init, or choose --residual-scheme post-ln or pre-ln"
+            " initial weights; leave out --init, or choose"
+            f" {names(lambda other: other.stock_initialisation)}"
         )
+
+
+def names(fit: Callable[[type[ResidualScheme]], bool]) -> str:
+    """The schemes that fit, as an option of a command line."""
+    return f"--residual-scheme {{{','.join(name for name, one in SCHEMES.items() if fit(one))}}}"
 
 
 def check_every_layer_runs(args: Namespace, side: Side, scheme: type[ResidualScheme]) -> None:

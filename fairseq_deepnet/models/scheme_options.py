@@ -100,5 +100,11 @@ def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
             f"--residual-scheme {chosen.name} contradicts the checkpoint, which was trained with"
             f" {record['scheme']}; leave it out of the overrides"
         )
+    trained = record.get("variant", variant)
+    if variant not in (None, trained):
+        raise ConfigurationError(
+            f"--scheme-variant {variant} contradicts the checkpoint, which was trained with"
+            f" {trained}; leave it out of the overrides"
+        )
     alphas = {Side(side): alpha for side, alpha in record["alphas"].items()}
-    return chosen(Depths(*record["depths"]), alphas, record.get("variant", variant))
+    return chosen(Depths(*record["depths"]), alphas, trained)

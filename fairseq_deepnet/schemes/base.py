@@ -27,7 +27,7 @@ from .residual import Combination, PostNormResidual, PreNormResidual, Residual
 
 
 class Side(StrEnum):
-    """The two stacks of an encoder-decoder."""
+    """The stacks: both in an encoder-decoder, one of them in other models."""
 
     ENCODER = "encoder"
     DECODER = "decoder"

@@ -52,3 +52,16 @@ train_recipe() {
     exec bash "$ROOT/scripts/train.sh" "$config" --seed "$SEED" \
         "${depths[@]}" --residual-scheme "$SCHEME" "$@"
 }
+
+# Train on one language of Multi30k: $1 the config, $2 the stack it has; then the script's words.
+train_multi30k_captions() {
+    local config=$1 stack=$2 name=$1
+    shift 2
+    recipe_variables 18
+    export LANG_CODE=${LANG_CODE:-en}
+    [[ $LANG_CODE == en ]] || name+=.$LANG_CODE
+    [[ $DEPTH == 18 ]] || name+=_${DEPTH}l
+    recipe_folders "$name" "$ROOT/data/multi30k_lm.$LANG_CODE"
+    make_data preprocess_multi30k_lm.sh
+    STACKS=$stack train_recipe "$config" "$@"
+}

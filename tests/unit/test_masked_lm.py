@@ -146,3 +146,10 @@ def test_hidden_states_are_given_when_asked_for() -> None:
     assert model(sentences())[1]["inner_states"] is None
     states = model(sentences(), return_all_hiddens=True)[1]["inner_states"]
     assert [tuple(state.shape) for state in states] == [(9, 3, 32)] * 4
+
+
+@pytest.mark.parametrize("untied", [False, True])
+def test_r_fixup_starts_an_untied_vocabulary_projection_at_zero(untied: bool) -> None:
+    model = build_masked(residual_scheme="r-fixup", untie_weights_roberta=untied)
+    assert model.encoder.lm_head.weight.any() != untied
+    assert model.encoder.sentence_encoder.embed_tokens.weight.any()

@@ -140,6 +140,21 @@ def test_another_scheme_than_the_checkpoints_is_refused(model_builder: BuildMode
         model_builder(residual_scheme="post-ln", residual_record=record)
 
 
+def test_another_variant_than_the_checkpoints_is_refused(model_builder: BuildModel) -> None:
+    record = model_builder(residual_scheme="rezero").args.residual_record
+    chosen = {"residual_scheme": "rezero", "residual_record": record}
+    assert "variant layer" in repr(model_builder(scheme_variant="layer", **chosen).encoder.scheme)
+    with pytest.raises(ConfigurationError, match=r"sublayer contradicts the checkpoint.*layer"):
+        model_builder(scheme_variant="sublayer", **chosen)
+
+
+def test_hints_name_every_scheme_that_would_do(model_builder: BuildModel) -> None:
+    with pytest.raises(ConfigurationError, match=r"--residual-scheme \{pre-ln,dlcl,normformer\}"):
+        model_builder(residual_scheme="deepnorm", encoder_normalize_before=True)
+    with pytest.raises(ConfigurationError, match=r"\{post-ln,admin,admin-log,rezero,pre-ln,dlcl,"):
+        model_builder(residual_scheme="deepnorm", init="stock")
+
+
 def test_dropouts_reach_every_layer(model_builder: BuildModel) -> None:
     model = model_builder(dropout=0.3, attention_dropout=0.2, activation_dropout=0.1)
     for layer in (*model.encoder.layers, *model.decoder.layers):
