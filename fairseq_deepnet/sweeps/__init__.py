@@ -175,7 +175,10 @@ def _start(
         status = state.status_of(folder / cell.name)
         if status.value in wanted:
             state.begin_again(folder / cell.name)
-        if not status.is_result or status.value in wanted:
+        lacks_score = verdicts.lacks_score(folder / cell.name, cell)
+        if lacks_score:
+            say(f"{cell.name}: trained without a score, which is made now")
+        if lacks_score or not status.is_result or status.value in wanted:
             to_run.append(cell)
     if not to_run:
         say("every cell has its result: nothing to do (--retry runs failed ones again)")

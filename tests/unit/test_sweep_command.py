@@ -157,6 +157,26 @@ def test_a_verdict_follows_the_rule_when_the_sweep_is_started_again(
     assert starts(file) == {"cell6": 1}
 
 
+@pytest.mark.usefixtures("fakes")
+def test_a_comparison_without_scores_may_be_scored_afterwards(
+    file: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--gpus", 0, "--data", data, "--only", "*6")
+    assert sweep(file, *words, "score=false") == 0
+    record = file.parent / "runs" / "cell6" / "sweep.json"
+    assert json.loads(record.read_text())["score"] is None
+    capsys.readouterr()
+    assert sweep(file, *words, "score=true") == 0
+    said = capsys.readouterr()
+    assert "cell6: trained without a score, which is made now" in said.err
+    assert json.loads(record.read_text())["reason"] == "BLEU 27.50"
+    (row,) = [line for line in said.out.splitlines() if line.startswith("deepnet_transformer")]
+    assert "27.5" in row.split()
+    assert sweep(file, *words, "score=false") == 0
+    assert "every cell has its result: nothing to do" in capsys.readouterr().err
+    assert json.loads(record.read_text())["reason"] == "BLEU 27.50"
+
+
 def test_another_config_is_planned_with(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--dry-run", "--gpus", 0, "--config", "multi30k_tiny")
     assert sweep(file, *words) == 0
