@@ -1,31 +1,23 @@
-"""What a difference likely comes from: the mistakes that DeepNorm's implementations are known for.
+"""What a difference likely comes from: defaults left in place, and each scheme's known mistakes.
 
-Every cause is a number that is compared with the measured one. Only what is a known mistake has its
-formula here; what is right comes from the schemes.
+Every cause is a number that is compared with the measured one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 from torch import nn
 
 from fairseq_deepnet.checking.behaviour import Join
 from fairseq_deepnet.checking.claim import Claim, linear_default_std, xavier_std
+from fairseq_deepnet.checking.deepnorm_mistakes import DeepNormMistakes
 from fairseq_deepnet.checking.findings import Row
-from fairseq_deepnet.schemes import (
-    DeepNorm,
-    NormPlacement,
-    ResidualScheme,
-    Role,
-    Side,
-    Sublayer,
-    gains,
-)
-from fairseq_deepnet.schemes.base import VALUE_PATH
+from fairseq_deepnet.checking.mistakes import Mistakes
+from fairseq_deepnet.schemes import DeepNorm, NormPlacement, ResidualScheme, Role, Side, Sublayer
 
 NEAR: Final = 0.003
 """How near two numbers must be, relative, to be called one, on top of sampling error."""
@@ -34,14 +26,17 @@ STANDARD_ERRORS: Final = 3
 
 NOT_SCALED: Final = "not scaled"
 
-FIG_2A: Final = (
-    "paper, Fig. 2(a): LN(alpha x + G(x)); weights Xavier-normal, gain beta for fc1, fc2, v_proj"
-    " and out_proj, 1 for q_proj and k_proj"
-)
-FIG_2B: Final = (
-    "paper, Fig. 2(b): alpha and beta follow from the depths of both stacks, on each side by a"
-    " formula of its own"
-)
+MISTAKES: Final[dict[type[ResidualScheme], Callable[[Any], Mistakes]]] = {
+    ResidualScheme: Mistakes,
+    DeepNorm: DeepNormMistakes,
+}
+"""By scheme; a scheme derived from one of these shares its mistakes."""
+
+
+def mistakes_of(scheme: ResidualScheme) -> Mistakes:
+    """What is known to go wrong with a scheme."""
+    known = next(MISTAKES[base] for base in type(scheme).__mro__ if base in MISTAKES)
+    return known(scheme)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,11 +88,6 @@ def near(a: float, b: float, count: int | None = None) -> bool:
     return b != 0 and abs(a / b - 1) <= slack
 
 
-def source(scheme: ResidualScheme, figure: str) -> str:
-    """Where it is written what is right."""
-    return figure if isinstance(scheme, DeepNorm) else f"{scheme.name}: {scheme.summary}"
-
-
 def explain_weight(weight: Weight, claim: Claim) -> str:
     """The likely cause of a weight's standard deviation; "" where it is no known one."""
     scheme = claim.schemes[weight.side]
@@ -133,31 +123,7 @@ def gain_mistakes(
     yield 1.0, NOT_SCALED
     if expected and other_base:
         yield expected, "scaled as it should be"
-    if not isinstance(scheme, DeepNorm):
-        return
-    depths = scheme.depths
-    beta = scheme.gains[weight.side].beta
-    if weight.role not in VALUE_PATH:
-        yield beta, f"scaled by beta = {beta:.3g} like the value path"
-        return
-    if weight.side is Side.ENCODER and depths.decoder:
-        inverted = 1.15 * (depths.encoder**4 * depths.decoder) ** (-1 / 16)
-        yield (
-            inverted,
-            f"scaled by {inverted:.3g} = 1.15 (N^4 M)^(-1/16), torchscale's constant: 0.87"
-            f" inverted, {inverted / beta:.2f} times too large",
-        )
-    yield 1 / beta, "multiplied by 1 / beta: beta is inverted"
-    yield beta**2, "scaled by beta twice"
-    for side, pair in scheme.gains.items():
-        if side is not weight.side:
-            yield pair.beta, f"scaled by the {side.value}'s beta = {pair.beta:.3g}"
-    alone = gains(*(depths.of(side) if side is weight.side else 0 for side in Side))
-    yield (
-        alone[weight.side].beta,
-        f"scaled by {alone[weight.side].beta:.3g} = (8 N)^(-1/4), the formula of a model of one"
-        " stack",
-    )
+    yield from mistakes_of(scheme).gains(weight.side, weight.role)
 
 
 def explain_bias(members: Sequence[tuple[str, float, nn.Linear]], claim: Claim, side: Side) -> str:
@@ -166,12 +132,11 @@ def explain_bias(members: Sequence[tuple[str, float, nn.Linear]], claim: Claim, 
     defaults = [linear_default_std(linear) for _, _, linear in members]
     count = sum(linear.bias.numel() for _, _, linear in members)
     ratio = math.sqrt(sum((f / d) ** 2 for f, d in zip(found, defaults, strict=True)) / len(found))
-    scheme = claim.schemes[side]
     if near(ratio, 1.0, count):
         return "nn.Linear's default left in place"
     scaled = [f / d for f, d in zip(found, defaults, strict=True)]
-    if isinstance(scheme, DeepNorm) and min(scaled) < 0.9 and max(scaled) < 1.1:
-        return "nn.Linear's default, scaled together with the weights: only weights have a gain"
+    if min(scaled) < 0.9 and max(scaled) < 1.1:
+        return mistakes_of(claim.schemes[side]).smaller_biases
     return ""
 
 
@@ -180,12 +145,13 @@ def explain_end(
 ) -> str:
     """The likely cause of embeddings or a vocabulary projection that are off."""
     what = "the vocabulary projection is" if is_projection else "embeddings are"
+    if not expected:
+        return ""
     for side, scheme in claim.schemes.items():
-        if isinstance(scheme, DeepNorm) and expected:
-            pair = scheme.gains[side]
-            if near(found / expected, pair.beta, count):
-                return f"scaled by the {side.value}'s beta = {pair.beta:.3g}: {what} not scaled"
-    if expected and near(found, 1.0, count):
+        for factor, text in mistakes_of(scheme).ends(side):
+            if near(found / expected, factor, count):
+                return f"{text}: {what} not scaled"
+    if near(found, 1.0, count):
         return "nn.Embedding's default N(0, 1) left in place"
     return ""
 
@@ -219,13 +185,4 @@ def alpha_mistakes(right: float, scheme: ResidualScheme, side: Side) -> Iterator
     yield 1.0, "the residual is not scaled"
     if right:
         yield 1 / right, "alpha is inverted"
-    if not isinstance(scheme, DeepNorm):
-        return
-    for other, pair in scheme.gains.items():
-        if other is not side:
-            yield pair.alpha, f"this is the {other.value}'s alpha"
-    depth = scheme.depths.of(side)
-    yield (2 * depth) ** 0.5, "(2 N)^(1/2), GLM-130B's variant"
-    alone = gains(*(depth if other is side else 0 for other in Side))[side]
-    yield alone.alpha, "(2 N)^(1/4), the formula of a model of one stack"
-    yield gains(*(depth for _ in Side))[side].alpha, "the formula with one depth for both sides"
+    yield from mistakes_of(scheme).alphas(side)

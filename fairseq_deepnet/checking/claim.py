@@ -6,7 +6,7 @@ import dataclasses
 import math
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 from fairseq.models.roberta import RobertaModel
@@ -19,8 +19,6 @@ from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.schemes import (
     Depths,
     Place,
-    PostLN,
-    PreLN,
     ResidualScheme,
     Role,
     Side,
@@ -29,6 +27,9 @@ from fairseq_deepnet.schemes import (
 )
 
 BERT_STD = 0.02
+
+BY_NORMALIZE_BEFORE: Final = {False: "post-ln", True: "pre-ln"}
+"""What fairseq's --encoder-normalize-before and --decoder-normalize-before claim, as schemes."""
 
 
 def xavier_std(linear: nn.Linear) -> float:
@@ -179,7 +180,7 @@ def _width(stack: Stack) -> int:
 
 def _stock_scheme(args: Namespace | None, stack: Stack, depths: Depths) -> ResidualScheme:
     before = getattr(args, f"{stack.side.value}_normalize_before", False)
-    return (PreLN if before else PostLN)(depths)
+    return scheme_class(BY_NORMALIZE_BEFORE[bool(before)])(depths)
 
 
 def end_factors(claim: Claim, stacks: Sequence[Stack]) -> dict[int, float]:

@@ -20,7 +20,7 @@ from fairseq_deepnet.checking.behaviour import (
     measure,
     same,
 )
-from fairseq_deepnet.checking.causes import FIG_2A, FIG_2B, explain_join, source
+from fairseq_deepnet.checking.causes import explain_join, mistakes_of
 from fairseq_deepnet.checking.claim import Claim, make_claim
 from fairseq_deepnet.checking.findings import Fault, Findings, JoinRow, Row, SideFindings
 from fairseq_deepnet.checking.recording import random_batch
@@ -217,7 +217,8 @@ def compare_joins(
             merged[inside, wrong, right, cause].append(sublayer.value)
     for (inside, wrong, right, cause), names in merged.items():
         where = f"{stack.side.value} {', '.join(names)}{inside}"
-        found.faults.append(Fault("residual", where, wrong, right, cause, source(scheme, FIG_2B)))
+        says = mistakes_of(scheme).depth_source
+        found.faults.append(Fault("residual", where, wrong, right, cause, says))
     side.alpha = factor([join.residual for layer in layers for join in layer]).strip() or "1"
     side.expected_alpha = factor([join.residual for layer in due for join in layer]).strip() or "1"
     if not judged:
@@ -247,5 +248,5 @@ def check_final_norm(
     side.expected_norm += ", and after the stack" if due else ""
     if normed is not due:
         texts = {True: "a LayerNorm after the stack", False: "no LayerNorm after the stack"}
-        where, says = f"{stack.side.value} output", source(scheme, FIG_2A)
+        where, says = f"{stack.side.value} output", mistakes_of(scheme).layer_source
         found.faults.append(Fault("norms", where, texts[normed], texts[due], "", says))

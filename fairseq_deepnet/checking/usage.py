@@ -14,6 +14,7 @@ from fairseq_deepnet.checking.anatomy import Layer, Stack
 from fairseq_deepnet.checking.behaviour import same
 from fairseq_deepnet.checking.claim import Claim
 from fairseq_deepnet.checking.findings import Fault
+from fairseq_deepnet.checking.mistakes import name_and_summary
 from fairseq_deepnet.checking.recording import first_tensor, recording_streams
 from fairseq_deepnet.checking.words import listed, plural, plural_of
 from fairseq_deepnet.schemes import Place, Role
@@ -97,7 +98,7 @@ def check_chain(stack: Stack, claim: Claim, gradients: Gradients) -> list[Fault]
         return []
     found = "each reads the output of the one below" if plain else "read more than the layer below"
     expected = "the output of the one below" if due else "a combination of all outputs below"
-    says = f"{scheme.name}: {scheme.summary}"
+    says = name_and_summary(scheme)
     return [Fault("wiring", f"{stack.side.value} layers", found, expected, "", says)]
 
 
@@ -121,7 +122,7 @@ def check_extras(stack: Stack, claim: Claim) -> list[Fault]:
             f"{plural_of(found, 'number')} besides linear maps and LayerNorms",
             str(due),
             "",
-            f"{scheme.name}: {scheme.summary}",
+            name_and_summary(scheme),
         )
         for (found, due), layers in wrong.items()
     ]

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 from fairseq_deepnet.checking.anatomy import Stack, kind_of, projections
 from fairseq_deepnet.checking.causes import (
-    FIG_2A,
     Weight,
     explain_bias,
     explain_end,
     explain_weight,
+    mistakes_of,
 )
-from fairseq_deepnet.checking.causes import source as source_of
 from fairseq_deepnet.checking.claim import Claim, FairseqStart, end_factors, xavier_std
 from fairseq_deepnet.checking.findings import Fault, Row
 from fairseq_deepnet.checking.words import plural
@@ -96,7 +95,7 @@ def _row(
 
 def _merge(stack: Stack, off: Sequence[Weight], claim: Claim) -> list[Fault]:
     """One fault for all kinds that are off for the same reason."""
-    source = source_of(claim.schemes[stack.side], FIG_2A)
+    source = mistakes_of(claim.schemes[stack.side]).layer_source
     if len(off) > 1 and (fault := _all_stock(stack, source)) is not None:
         return [fault]
     groups: dict[tuple[str, str, tuple[int, ...]], list[Weight]] = defaultdict(list)
@@ -158,7 +157,9 @@ def check_biases(stack: Stack, claim: Claim) -> tuple[list[Row], list[Fault]]:
         if names and (scheme.bias or names is unwanted):
             where = f"{stack.side.value} {_listed(names)}"
             said = "biases" if scheme.bias else "none"
-            faults.append(Fault("structure", where, text, said, "", source_of(scheme, FIG_2A)))
+            faults.append(
+                Fault("structure", where, text, said, "", mistakes_of(scheme).layer_source)
+            )
     for zero, members in groups.items():
         names = [name for name, _, _ in members]
         expected = [std for _, std, _ in members]
