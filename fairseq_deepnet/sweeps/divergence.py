@@ -66,8 +66,12 @@ class Evidence:
         return self.valid[-1][1] if self.valid else None
 
 
-def why_diverged(seen: Evidence) -> str | None:
+def why_diverged(seen: Evidence, crashed: bool = False) -> str | None:
     """The reason why a training has diverged; None where it has not.
+
+    Arguments:
+        crashed: whether it was killed or broke off; then it never had the updates in which it
+            might have learnt, and rule 4 does not count
 
     All losses are negative log-likelihoods without label smoothing, in bits a token. The first of
     these that is true counts:
@@ -89,7 +93,8 @@ def why_diverged(seen: Evidence) -> str | None:
     BLEU has no part in it: a model that is healthy and young scores below 1, and what a diverged
     one scores depends on the metric, the language and the search.
     """
-    return _gave_up(seen) or _not_finite(seen) or _rose(seen) or _stalled(seen)
+    found = _gave_up(seen) or _not_finite(seen) or _rose(seen)
+    return found or (None if crashed else _stalled(seen))
 
 
 def _gave_up(seen: Evidence) -> str | None:

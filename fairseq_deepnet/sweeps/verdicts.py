@@ -37,7 +37,7 @@ def judge(
         "score": score.file if score else None,
         "log_tail": [],
     }
-    diverged = why_diverged(seen)
+    diverged = why_diverged(seen, crashed=stage == "train" and status != 0)
     if diverged is not None:
         facts |= {"reason": f"diverged: {diverged}", "log_tail": _log_tail(folder)}
         return Status.DIVERGED, facts
@@ -61,25 +61,30 @@ def judge_again(folder: Path, cell: Cell) -> str | None:
     """Bring the verdict on a cell that has run to its end up to today's rule.
 
     Gives back what has changed, for people; None where nothing has. A cell that failed or is not
-    finished stays as it is.
+    finished stays as it is. It is judged with the score that it has got, whether or not it is
+    scored now; see `lacks_score`.
     """
     record = state.read(folder)
     if state.status_of(folder) not in (Status.DONE, Status.DIVERGED):
         return None
-    stage = "score" if cell.score is not None and (folder / "done").is_file() else "train"
-    outcome, facts = judge(
-        folder,
-        stage,
-        int(record.get("exit_status", 0)),
-        cell.score is not None,
-        record.get("score"),
-    )
+    name = record.get("score")
+    is_scored = name is not None and (folder / name).exists()
+    stage = "score" if is_scored or (folder / "done").is_file() else "train"
+    outcome, facts = judge(folder, stage, int(record.get("exit_status", 0)), is_scored, name)
     before = record.get("reason")
     if record != record | facts or outcome != record["status"]:
         state.write(folder, cell, outcome, **facts)
     if (outcome, before) == (record["status"], facts["reason"]):
         return None
     return f"{cell.name}: {facts['reason']} (by today's rule; it was: {before})"
+
+
+def lacks_score(folder: Path, cell: Cell) -> bool:
+    """Whether a cell is sound and wants a score that nobody has made: it was trained for its losses
+    alone, or the score was removed.
+    """
+    is_sound = state.status_of(folder) is Status.DONE
+    return is_sound and cell.score is not None and state.read(folder).get("score") is None
 
 
 def prune(folder: Path, cell: Cell) -> None:

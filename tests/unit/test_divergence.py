@@ -138,6 +138,15 @@ def test_nothing_has_stalled_before_the_end_of_the_warm_up() -> None:
     assert why_diverged(with_(valid=slow, warmup=200)) is not None
 
 
+def test_a_training_that_was_killed_has_not_stalled_but_may_have_diverged() -> None:
+    stalled = with_(valid=curve(8.5, 8.4, interval=100))
+    assert why_diverged(stalled) is not None
+    assert why_diverged(stalled, crashed=True) is None
+    assert why_diverged(with_(log_tail=("FloatingPointError",)), crashed=True) is not None
+    assert why_diverged(with_(train=curve(9.0, math.nan)), crashed=True) is not None
+    assert why_diverged(with_(train=curve(*[8.0] * 5, *[9.5] * 5)), crashed=True) is not None
+
+
 def test_the_evidence_is_read_off_a_run_folder(tmp_path: Path) -> None:
     run, data = tmp_path / "run", tmp_path / "data"
     data.mkdir()

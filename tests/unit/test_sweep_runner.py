@@ -16,6 +16,7 @@ import pytest
 from fairseq_deepnet.sweeps import state, verdicts
 from fairseq_deepnet.sweeps.cells import Cell, Place
 from fairseq_deepnet.sweeps.devices import shares
+from fairseq_deepnet.sweeps.divergence import Evidence
 from fairseq_deepnet.sweeps.runner import Runner, Scripts
 from fairseq_deepnet.sweeps.state import Status
 
@@ -146,6 +147,22 @@ def test_crashes_and_divergence_are_results_and_the_sweep_goes_on(sweep: Sweep, 
     assert not (sweep.folder / "nan" / "scored").exists()
 
 
+def test_a_training_that_was_killed_before_it_learnt_has_failed(
+    sweep: Sweep, cells: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stalled = Evidence(valid=((5, 9.0), (10, 9.0)), unigram=8.0)
+    monkeypatch.setattr(verdicts.evidence, "gather", lambda run: stalled)
+    assert sweep.run(cells("good", "crash")) == {"good": "diverged", "crash": "failed"}
+    assert sweep.record("crash")["reason"].startswith("training ended with status 3")
+    # scoring that broke off says nothing of a training that came to its end
+    assert sweep.run(cells("unscored")) == {"unscored": "diverged"}
+    (crash,) = cells("crash")
+    state.write(sweep.folder / "crash", crash, Status.DIVERGED, reason="diverged: stalled")
+    said = verdicts.judge_again(sweep.folder / "crash", crash)
+    assert said is not None
+    assert state.status_of(sweep.folder / "crash") is Status.FAILED
+
+
 def test_a_cell_whose_losses_are_wanted_alone_is_not_scored(sweep: Sweep, cells: Any) -> None:
     assert sweep.run(cells("good", scored=False)) == {"good": "done"}
     assert not (sweep.folder / "good" / "scored").exists()
@@ -203,6 +220,39 @@ def test_a_verdict_of_an_earlier_rule_is_brought_up_to_date(sweep: Sweep, cells:
     assert said is not None
     assert said.startswith("good: diverged: fairseq gave up")
     assert state.status_of(run) is Status.DIVERGED
+
+
+def test_a_cell_that_was_not_scored_stays_sound_and_lacks_the_score_that_is_wanted_now(
+    sweep: Sweep, cells: Any
+) -> None:
+    (cell,) = cells("good", scored=False)
+    sweep.run([cell])
+    run = sweep.folder / "good"
+    assert not verdicts.lacks_score(run, cell)
+    cell.score = {}
+    assert verdicts.judge_again(run, cell) is None
+    assert state.status_of(run) is Status.DONE
+    assert verdicts.lacks_score(run, cell)
+    assert not verdicts.lacks_score(sweep.folder / "never-ran", cell)
+
+
+def test_a_score_is_kept_when_the_sweep_is_started_without_scoring(
+    sweep: Sweep, cells: Any
+) -> None:
+    (cell,) = cells("good")
+    sweep.run([cell])
+    run = sweep.folder / "good"
+    before = sweep.record("good")
+    cell.score = None
+    assert verdicts.judge_again(run, cell) is None
+    assert sweep.record("good") == before
+    state.write(run, cell, Status.DIVERGED, reason="diverged: by a rule of yore")
+    assert verdicts.judge_again(run, cell) is not None
+    assert sweep.record("good")["score"] == "scores/test.best.json"
+    (run / "scores" / "test.best.json").unlink()
+    verdicts.judge_again(run, cell)
+    cell.score = {}
+    assert verdicts.lacks_score(run, cell)
 
 
 def test_what_failed_or_never_ran_is_not_judged_again(sweep: Sweep, cells: Any) -> None:
