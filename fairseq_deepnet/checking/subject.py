@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from fairseq_deepnet import configs, fairseq_options, standalone
 from fairseq_deepnet.checking.findings import Fault
+from fairseq_deepnet.checking.words import listed
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.provenance import shown
@@ -155,9 +156,8 @@ def _load(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> list[F
     faults = []
     for names, text in ((missing, "not in the file"), (unexpected, "not in the model")):
         if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            where = f"{', '.join(names[:3])}{more}"
-            faults.append(Fault("keys", where, text, "the parameters that its arguments describe"))
+            due = "the parameters that its arguments describe"
+            faults.append(Fault("keys", listed(names), text, due))
     return faults
 
 

@@ -21,7 +21,7 @@ from fairseq_deepnet.checking.causes import (
 )
 from fairseq_deepnet.checking.claim import Claim, FairseqStart, end_factors, xavier_std
 from fairseq_deepnet.checking.findings import Fault, Row
-from fairseq_deepnet.checking.words import plural
+from fairseq_deepnet.checking.words import listed, plural
 from fairseq_deepnet.schemes import Place, Role, Sublayer
 
 STANDARD_ERRORS: Final = 5
@@ -155,7 +155,7 @@ def check_biases(stack: Stack, claim: Claim) -> tuple[list[Row], list[Fault]]:
     rows, faults = [], []
     for names, text in ((unwanted, "have biases"), (missing, "have no biases")):
         if names and (scheme.bias or names is unwanted):
-            where = f"{stack.side.value} {_listed(names)}"
+            where = f"{stack.side.value} {_without_repeats(names)}"
             said = "biases" if scheme.bias else "none"
             faults.append(
                 Fault("structure", where, text, said, "", mistakes_of(scheme).layer_source)
@@ -165,14 +165,14 @@ def check_biases(stack: Stack, claim: Claim) -> tuple[list[Row], list[Fault]]:
         expected = [std for _, std, _ in members]
         measured = [rms(linear.bias) for _, _, linear in members]
         sizes = [linear.bias.numel() for _, _, linear in members]
-        roles = _listed([name.rpartition(".")[2] for name in names])
+        roles = _without_repeats([name.rpartition(".")[2] for name in names])
         label = f"biases of {roles}" if len(groups) > 1 else "biases of linear maps"
         row, wrong = _row(f"{label} ({len(names)})", expected, measured, sizes)
         ends = [tuple(dict.fromkeys((min(v), max(v)))) for v in (expected, measured)]
         rows.append(dataclasses.replace(row, expected=ends[0], measured=ends[1]))
         if not row.fine:
             bad = [members[index] for index in wrong] or members
-            name = f"{stack.side.value} biases of {_listed([name for name, _, _ in bad])}"
+            name = f"{stack.side.value} biases of {_without_repeats([name for name, _, _ in bad])}"
             largest = max(rms(linear.bias) for _, _, linear in bad)
             found = f"std up to {largest:.3g}"
             want = "0" if zero else f"{min(expected):.3g} to {max(expected):.3g}"
@@ -180,7 +180,8 @@ def check_biases(stack: Stack, claim: Claim) -> tuple[list[Row], list[Fault]]:
     return rows, faults
 
 
-def _listed(names: Sequence[str]) -> str:
+def _without_repeats(names: Sequence[str]) -> str:
+    """All of them, each once: there are few kinds."""
     return ", ".join(dict.fromkeys(names))
 
 
@@ -243,6 +244,6 @@ def check_norms(name: str, model: nn.Module) -> tuple[list[Row], list[Fault]]:
         rows.append(Row(label, (value,), (max(measured, default=value),), fine=fine))
         if wrong:
             where = f"{name} LayerNorms' {what}"
-            shown = _listed(wrong[:3]) + (" ..." if len(wrong) > 3 else "")
+            shown = listed(wrong)
             faults.append(Fault("norms", where, f"not {value:g} in {shown}", f"{value:g}"))
     return rows, faults

@@ -281,6 +281,9 @@ def test_layer_norms_that_do_not_start_at_one() -> None:
     model = model_of()
     model.encoder.layers[5].final_layer_norm.weight.data.fill_(0.5)
     assert "not 1 in layers.5.final_layer_norm" in faults(model, {"norms"})
+    for layer in model.encoder.layers:
+        layer.final_layer_norm.weight.data.fill_(0.5)
+    assert "layers.2.final_layer_norm and 3 more, expected 1" in faults(model, {"norms"})
 
 
 def test_a_fixup_model_with_biases_and_without_its_multipliers() -> None:
