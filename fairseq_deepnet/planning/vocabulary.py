@@ -7,7 +7,7 @@ from typing import Final
 
 from fairseq_deepnet.corpora.folder import DataFolder
 
-SPECIAL_SYMBOLS: Final = 4
+_SPECIAL_SYMBOLS: Final = 4
 """fairseq's <s>, <pad>, </s> and <unk>, which stand in no dictionary file."""
 
 
@@ -19,13 +19,13 @@ def from_folder(path: Path) -> tuple[int, int]:
     """
     folder = DataFolder.open(path)
     if folder.is_multilingual:
-        entries = _lines(path / "dict.txt") + len(folder.languages)
-        return entries + SPECIAL_SYMBOLS, entries + SPECIAL_SYMBOLS
-    if folder.is_monolingual:
-        entries = _lines(path / "dict.txt") + SPECIAL_SYMBOLS
+        entries = entries_of(path / "dict.txt") + len(folder.languages)
         return entries, entries
-    source, target = (_lines(path / f"dict.{name}.txt") for name in folder.languages)
-    return source + SPECIAL_SYMBOLS, target + SPECIAL_SYMBOLS
+    if folder.is_monolingual:
+        entries = entries_of(path / "dict.txt")
+        return entries, entries
+    source, target = (entries_of(path / f"dict.{name}.txt") for name in folder.languages)
+    return source, target
 
 
 def parse(text: str) -> tuple[int, int]:
@@ -39,6 +39,7 @@ def parse(text: str) -> tuple[int, int]:
     return sizes[0], sizes[-1]
 
 
-def _lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(1 for line in file if line.strip())
+def entries_of(dictionary: Path) -> int:
+    """Entries of a dictionary file of fairseq's, special symbols included."""
+    with dictionary.open("rb") as file:
+        return sum(1 for line in file if line.strip()) + _SPECIAL_SYMBOLS

@@ -8,13 +8,12 @@ from typing import Any, Final
 
 from fairseq_deepnet import configs
 from fairseq_deepnet.corpora.unigram import unigram_nll
+from fairseq_deepnet.planning.vocabulary import entries_of
 from fairseq_deepnet.plotting import Curves, read_curves
 from fairseq_deepnet.sweeps.divergence import Evidence
 
 TAIL: Final = 200
 """Last lines of train.log in which fairseq's own verdict is looked for."""
-SPECIAL_SYMBOLS: Final = 4
-"""Symbols that fairseq adds to a dictionary file: <s>, <pad>, </s>, <unk>."""
 
 
 def tail(log: Path, lines: int = TAIL) -> tuple[str, ...]:
@@ -62,8 +61,7 @@ def vocabulary(config: configs.Config) -> int | None:
     data = _data_folder(config)
     for file in (data / f"dict.{_target(config, data)}.txt", data / "dict.txt"):
         if file.is_file():
-            with file.open("rb") as lines:
-                return sum(1 for _ in lines) + SPECIAL_SYMBOLS
+            return entries_of(file)
     return None
 
 

@@ -15,7 +15,7 @@ from fairseq_deepnet.provenance import ROOT, shown, write_text
 from fairseq_deepnet.sweeps import children, state
 from fairseq_deepnet.sweeps.cells import Cell
 from fairseq_deepnet.sweeps.state import Status
-from fairseq_deepnet.sweeps.verdicts import CONSOLE, judge, prune
+from fairseq_deepnet.sweeps.verdicts import judge, prune
 from fairseq_deepnet.training.progress import clock
 
 CONFIG: Final = "cell.yaml"
@@ -118,7 +118,7 @@ class Runner:
             starts=int(before.get("starts", 0)) + 1,
         )
         write_text(folder / CONFIG, config.to_yaml())
-        self._tell(work, f"training, see {shown(folder / CONSOLE)}")
+        self._tell(work, f"training, see {shown(folder / state.CONSOLE)}")
         variables = {"RUN": str(folder), **work.share, **cell.variables}
         work.process = self._start(work, [*self.scripts.train, str(folder / CONFIG)], variables)
         self.working.append(work)
@@ -135,7 +135,7 @@ class Runner:
         self, work: _Work, command: list[str], variables: dict[str, str]
     ) -> subprocess.Popen[bytes]:
         environment = {key: value for key, value in os.environ.items() if key not in _NOT_FOR_CELLS}
-        return children.start(command, work.folder / CONSOLE, environment | variables)
+        return children.start(command, work.folder / state.CONSOLE, environment | variables)
 
     def _next_stage(self, work: _Work, status: int) -> None:
         if work.stage == "train" and status == 0 and work.cell.score is not None:

@@ -14,6 +14,8 @@ from fairseq_deepnet.provenance import shown, write_json
 from fairseq_deepnet.sweeps.cells import Cell
 
 RECORD: Final = "sweep.json"
+CONSOLE: Final = "console.log"
+"""What a cell's scripts print."""
 
 
 class Status(StrEnum):

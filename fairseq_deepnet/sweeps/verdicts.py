@@ -12,7 +12,6 @@ from fairseq_deepnet.sweeps.cells import Cell
 from fairseq_deepnet.sweeps.divergence import why_diverged
 from fairseq_deepnet.sweeps.state import Status
 
-CONSOLE: Final = "console.log"
 _TAIL_LINES: Final = 20
 
 
@@ -106,4 +105,4 @@ def _as_json(loss: float | None) -> float | str | None:
 
 def _log_tail(folder: Path) -> list[str]:
     """The last lines of what the scripts printed: fairseq's last words, then how they ended."""
-    return list(evidence.tail(folder / CONSOLE, _TAIL_LINES))
+    return list(evidence.tail(folder / state.CONSOLE, _TAIL_LINES))
