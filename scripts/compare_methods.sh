@@ -17,7 +17,7 @@
 #   METHODS    schemes, at every depth: deepnorm,post-ln (all at 6, 18 and 50 layers, four at 100)
 #   DEPTHS     layers a side: 6,18 (6, 18, 50 and 100)
 #   SEEDS      seeds, each a run of every cell (1,2)
-#   CONFIG     config of every cell, a name in configs/ or a file (multi30k_tiny)
+#   CONFIG     config of every cell, a name in configs/ or a file, of an encoder-decoder model (multi30k_tiny)
 #   DATA       data folder of all cells (the config's)
 #   SCORE      1: translate the test set with every cell, as scripts/eval_bleu.sh does; score.BEAM=4 sets a
 #              variable of that (1 with a CONFIG, otherwise 0: losses alone)
@@ -48,7 +48,6 @@ if [[ -z ${RUNS:-} ]]; then
     RUNS=$ROOT/runs/compare_methods
     [[ -z ${CONFIG:-} ]] || RUNS+=.$(basename "$CONFIG" .yaml)
     [[ -z ${DATA:-} ]] || RUNS+=.$(basename "$DATA")
-    [[ ${TINY:-0} == 0 ]] || RUNS+=.tiny
 fi
 export RUNS SEEDS=${SEEDS:-1,2}
 exec bash "$ROOT/scripts/sweep.sh" compare_methods "${words[@]}" "$@"

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run failed cells again (failed)",
     )
     parser.add_argument(
-        "--tiny", action="store_true", help="a rehearsal: 2 updates, 16 wide, shallow"
+        "--tiny", action="store_true", help="a rehearsal in RUNS.tiny: 2 updates, 16 wide, shallow"
     )
     parser.add_argument(
         "--teraflops", type=float, help="peak of one device, for the hours (a GPU: 312)"
@@ -114,7 +114,9 @@ def run(args: argparse.Namespace) -> int:
 
     sweep = definition.load_sweep(args.sweep)
     chosen = _cells(args, sweep)
-    folder = args.runs or ROOT / "runs" / (sweep.name + (".tiny" if args.tiny else ""))
+    folder = args.runs or ROOT / "runs" / sweep.name
+    if args.tiny:  # beside the real runs, never among them
+        folder = folder.parent / f"{folder.name}.tiny"
     cores = len(os.sched_getaffinity(0))
     visible = devices.visible_gpus()
     if args.dry_run and args.gpus.isdecimal():

@@ -17,9 +17,10 @@ def test_a_rehearsal_of_table_1_ends_in_its_table(tmp_path: Path) -> None:
     done = run_script("table1.sh", "depth=1", "scheme=deepnorm,pre-ln", env=knobs, timeout=400)
     assert done.returncode == 0, done.stderr
     assert "2 cells: 2 to do" in done.stderr
+    runs = tmp_path / "runs.tiny"
 
     for scheme in ("deepnorm", "pre-ln"):
-        run = tmp_path / "runs" / f"{scheme}_1l"
+        run = runs / f"{scheme}_1l"
         record = json.loads((run / "sweep.json").read_text())
         assert record["status"] == "done", record
         assert f"--residual-scheme {scheme} " in (run / "command.txt").read_text()
@@ -27,11 +28,11 @@ def test_a_rehearsal_of_table_1_ends_in_its_table(tmp_path: Path) -> None:
         score = json.loads((run / record["score"]).read_text())
         assert score["lines"] == len(SENTENCES)
         assert f"sacreBLEU (detokenised) {score['bleu_signature']}" in done.stdout
-        with (tmp_path / "runs" / "report.csv").open() as lines:
+        with (runs / "report.csv").open() as lines:
             (row,) = [
                 row for row in csv.DictReader(lines) if (row["row"], row["column"]) == (scheme, "1")
             ]
         assert (float(row["ours"]), row["status"]) == (score["bleu"], "done")
-    assert "![table1](table1.png)" in (tmp_path / "runs" / "report.md").read_text()
-    assert (tmp_path / "runs" / "table1.png").read_bytes().startswith(b"\x89PNG")
+    assert "![table1](table1.png)" in (runs / "report.md").read_text()
+    assert (runs / "table1.png").read_bytes().startswith(b"\x89PNG")
     assert "WMT-17 English-German, base size, test BLEU (the paper's table 1)" in done.stdout

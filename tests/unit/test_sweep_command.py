@@ -95,6 +95,17 @@ def test_a_dry_run_prints_every_cell_and_the_sum_and_writes_nothing(
     assert "note: no training data in data/wmt17.en-de: make it with `bash" in said.err
 
 
+def test_a_rehearsal_is_kept_apart_from_the_real_runs(
+    file: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--dry-run", "--gpus", 0, "--data", data)
+    folder = file.parent / "runs"
+    assert sweep(file, *words) == 0
+    assert capsys.readouterr().out.startswith(f"A small sweep: {folder}\n")
+    assert sweep(file, *words, "--tiny") == 0
+    assert capsys.readouterr().out.startswith(f"A small sweep: {folder}.tiny\n")
+
+
 def test_hours_that_cannot_be_known_are_not_made_up(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
