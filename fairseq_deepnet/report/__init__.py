@@ -1,9 +1,12 @@
-"""`deepnet report`: run folders as the paper's tables, our column beside the paper's.
+"""`deepnet report`: run folders as tables: the paper's, ours beside them, or a sweep's own.
 
-Cells of a sweep become the tables that its definition lists (`tables:`): rows and columns are
-factors or what was measured (`bleu`, `valid_loss` at the paper's updates, `directions` of a
-multilingual model). Runs that belong to no sweep are compared line by line, or placed into a
-sweep's tables by their settings with --sweep.
+Cells of a sweep become the tables that its definition lists (`tables:`, see
+fairseq_deepnet.sweeps.layouts). In one of the paper's, rows and columns are factors or what was
+measured (`bleu`, `valid_loss` at the paper's updates, `directions` of a multilingual model). One of
+the sweep's own has factors on both sides, or a column for each measure; measures are those of
+fairseq_deepnet.report.measures. A sweep also has figures: a table's numbers against depth, and loss
+curves. Runs that belong to no sweep are compared line by line, or placed into a sweep's tables by
+their settings with --sweep.
 """
 
 from __future__ import annotations

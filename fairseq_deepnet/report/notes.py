@@ -83,7 +83,10 @@ def below_own(
     counts = sorted({len(entry.seeds) for entry in entries if entry.seeds})
     if counts and counts[-1] > 1:
         seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
-        lines.append(f"mean ±sample standard deviation over the runs of a cell: {seeds} seeds")
+        lines.append(
+            "mean ±sample standard deviation over those runs of a cell that came through; "
+            f"{seeds} seeds were run"
+        )
     if any(seed.status == Status.DIVERGED for entry in entries for seed in entry.seeds):
         lines.append(
             "diverged: see below; in brackets after it the mean of what such runs reached, which "

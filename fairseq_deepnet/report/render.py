@@ -23,6 +23,11 @@ def _ours(entry: Entry, digits: int) -> str:
     """Our cell: the mean over the seeds that came through, and how many did not; where none did,
     how they ended, and in brackets the mean of what they reached.
     """
+    ended = [status for status in _ENDINGS if entry.count(status)]
+    if entry.all_bad and len(ended) > 1:
+        total = len(entry.seeds)
+        alike = [entry.only(status) for status in ended]
+        return ", ".join(f"{len(part.seeds)} of {total} {_ours(part, digits)}" for part in alike)
     number = ""
     if entry.ours is not None:
         number = f"{entry.ours:.{digits}f}"

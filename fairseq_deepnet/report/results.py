@@ -217,12 +217,16 @@ def read_result(run: Path) -> Result:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """The run folders that a folder stands for: itself, or those in it (a sweep's)."""
+    """The run folders that a folder stands for: itself, or those in it (a sweep's).
+
+    Hidden ones are left out: runs that were tried again, see fairseq_deepnet.sweeps.state.
+    """
     if is_run(folder):
         return [folder]
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
-    found = sorted(path for path in folder.iterdir() if path.is_dir() and is_run(path))
+    inside = (path for path in folder.iterdir() if not path.name.startswith("."))
+    found = sorted(path for path in inside if path.is_dir() and is_run(path))
     if not found:
         raise FileNotFoundError(f"{shown(folder)} is no run folder, and holds none")
     return found

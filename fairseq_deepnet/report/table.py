@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fairseq_deepnet.paper import Key
@@ -71,6 +71,10 @@ class Entry:
     def count(self, status: str) -> int:
         """How many runs ended so."""
         return sum(seed.status == status for seed in self.seeds)
+
+    def only(self, status: str) -> Entry:
+        """The same with the runs alone that ended so."""
+        return replace(self, seeds=[seed for seed in self.seeds if seed.status == status])
 
     @property
     def all_bad(self) -> bool:

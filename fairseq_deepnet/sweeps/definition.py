@@ -28,6 +28,7 @@ stands for `values` in a rehearsal.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +36,8 @@ from typing import Any, Final
 import yaml
 
 from fairseq_deepnet import paper
-from fairseq_deepnet.configs import CONFIG_FOLDER, Value
+from fairseq_deepnet.configs import CONFIG_FOLDER, Value, load_config
+from fairseq_deepnet.corpora.folder import MONOLINGUAL_TASKS
 from fairseq_deepnet.sweeps.layouts import Layout, layout
 
 FOLDER: Final = CONFIG_FOLDER / "sweeps"
@@ -129,9 +131,25 @@ class Sweep:
         return next(panel for panel in self.panels if panel.name == name)
 
     def with_config(self, config: str) -> Sweep:
-        """The same with another config below all its cells."""
+        """The same with another config below all its cells.
+
+        ValueError where that is of one stack alone and the sweep's own is not, or the reverse:
+        factors such as `encoder-layers` would be no options of the model.
+        """
+        for panel in self.panels:
+            if _is_monolingual(config) != _is_monolingual(panel.config):
+                kinds = ("encoder-decoder models", "language models")
+                wanted, given = kinds if _is_monolingual(config) else kinds[::-1]
+                raise ValueError(
+                    f"--config (CONFIG) {config} is for {given}, and {self.name} compares {wanted} "
+                    f"as {panel.config} has them: choose such a config"
+                )
         panels = tuple(dataclasses.replace(panel, config=config) for panel in self.panels)
         return dataclasses.replace(self, panels=panels)
+
+
+def _is_monolingual(config: str) -> bool:
+    return load_config(config).options.get("task") in MONOLINGUAL_TASKS
 
 
 def find_sweep(name: str, folder: Path = FOLDER) -> Path:
@@ -179,7 +197,16 @@ def _sweep(name: str, content: dict[str, Any]) -> Sweep:
     panels = tuple(_panel(part, common, own or {}) for part, own in parts.items())
     factors = {panel.name: {factor.name for factor in panel.factors} for panel in panels}
     layouts = tuple(layout(item, factors) for item in content.get("tables") or [])
+    _check_names(layouts)
     return Sweep(name, str(content.get("title", name)), panels, layouts)
+
+
+def _check_names(layouts: Sequence[Layout]) -> None:
+    """ValueError for two tables of one name: their figures would be one file."""
+    names = [item.name for item in layouts]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"tables: two are called {name!r}: give one a `name` of its own")
 
 
 def _panel(name: str, common: dict[str, Any], own: dict[str, Any]) -> Panel:

@@ -42,6 +42,11 @@ class PublishedLayout:
     fit: str | None = None
 
     @property
+    def name(self) -> str:
+        """The published table's."""
+        return self.paper
+
+    @property
     def panels(self) -> tuple[str, ...]:
         """The one that it reads."""
         return (self.panel,)

@@ -92,7 +92,8 @@ def test_seeds_have_a_mean_and_a_spread(sweep: Sweep) -> None:
     assert float(row["ours"]) == pytest.approx(23 / 3, rel=1e-5)
     assert float(row["deviation"]) == pytest.approx(math.sqrt(13 / 300), rel=1e-4)
     assert (row["seeds"], row["diverged"], row["status"]) == ("3", "0", "done")
-    assert "mean ±sample standard deviation over the runs of a cell: 3 seeds" in sweep.text()
+    meaning = "mean ±sample standard deviation over those runs of a cell that came through"
+    assert f"{meaning}; 3 seeds were run" in sweep.text()
 
 
 def test_a_seed_that_diverged_is_counted_and_left_out_of_the_mean(sweep: Sweep) -> None:
@@ -114,6 +115,37 @@ def test_where_all_seeds_diverged_the_table_says_so_and_what_they_reached(sweep:
     assert sweep.line("post-ln")[2] == "diverged (8.50 ±0.35)"
     assert sweep.line("pre-ln")[2] == "diverged"
     assert sweep.line("rezero")[2] == "crashed"
+
+
+def test_where_all_seeds_ended_badly_in_different_ways_each_way_is_told(sweep: Sweep) -> None:
+    sweep.cell("post-ln", 18, 9.0, "diverged")
+    sweep.cell("post-ln", 18, math.nan, "failed", seed=2)
+    sweep.cell("pre-ln", 18, 8.0, "diverged")
+    sweep.cell("pre-ln", 18, 9.0, "diverged", seed=2)
+    sweep.cell("pre-ln", 18, math.nan, "failed", seed=3)
+    assert sweep.line("post-ln")[2] == "1 of 2 diverged (9.00), 1 of 2 crashed"
+    assert sweep.line("pre-ln")[2] == "2 of 3 diverged (8.50 ±0.71), 1 of 3 crashed"
+
+
+def test_a_run_that_was_tried_again_is_no_seed(sweep: Sweep) -> None:
+    again = sweep.cell("deepnorm", 6, 9.0, "diverged")
+    again.rename(again.with_name(".deepnorm_6l.diverged1"))
+    sweep.cell("deepnorm", 6, 7.5)
+    assert sweep.line("deepnorm") == ["deepnorm", "Post-LN", "7.50"]
+    (row,) = sweep.rows()
+    assert (row["runs"], row["diverged"]) == ("deepnorm_6l", "0")
+
+
+def test_two_tables_of_one_name_are_refused(sweep: Sweep) -> None:
+    table = "  - {rows: scheme, columns: depth, measure: valid_nll}\n"
+    by_depth = "  - {rows: depth, columns: scheme, measure: valid_nll}\n"
+    sweep.define(table, table + by_depth)
+    with pytest.raises(ValueError, match="tables: two are called 'valid_nll': give one a `name`"):
+        load_sweep(str(sweep.file))
+    sweep.define("columns: scheme,", "columns: scheme, name: by_depth,")
+    assert [layout.name for layout in load_sweep(str(sweep.file)).layouts] == [
+        *("valid_nll", "by_depth"),
+    ]
 
 
 def test_crashes_are_counted_beside_divergence() -> None:

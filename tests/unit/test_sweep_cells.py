@@ -226,6 +226,23 @@ def test_another_config_may_lie_below_all_cells() -> None:
     assert [place.panel for place in cell.places] == ["main", "deepest"]
 
 
+@pytest.mark.parametrize("config", ["multi30k_lm", "multi30k_masked_lm"])
+def test_a_language_model_s_config_below_encoder_decoder_cells_is_refused(config: str) -> None:
+    sweep = load_sweep("compare_methods")
+    message = rf"{config} is for language models, and compare_methods compares encoder-decoder"
+    with pytest.raises(ValueError, match=message) as error:
+        sweep.with_config(config)
+    assert "\n" not in str(error.value)
+
+
+def test_a_sweep_of_language_models_takes_another_config_of_one(small: Path) -> None:
+    small.write_text(small.read_text().replace("config: multi30k", "config: multi30k_lm"))
+    sweep = load_sweep(str(small))
+    assert sweep.with_config("multi30k_lm") == sweep
+    with pytest.raises(ValueError, match="multi30k is for encoder-decoder models, and small"):
+        sweep.with_config("multi30k")
+
+
 @pytest.mark.parametrize(
     ("word", "message"),
     [
