@@ -105,7 +105,7 @@ class Claim:
         starts: how each side's linear maps start
         scaled_ends: whether the scheme may change embeddings and vocabulary projection
         bert_ends: embeddings N(0, 0.02) instead of N(0, 1 / C)
-        text: where the claim comes from, for people
+        text: what makes the claim, to follow "judged as"
     """
 
     schemes: dict[Side, ResidualScheme]
@@ -132,16 +132,16 @@ def make_claim(
     if own is not None and name in (None, own):
         scheme = _fresh(scheme_of(args, tuple(stack.side for stack in stacks)))
         schemes = {stack.side: scheme for stack in stacks}
-        is_stock, text = getattr(args, "init", "scheme") == "stock", "its own arguments"
+        is_stock, text = getattr(args, "init", "scheme") == "stock", "its own arguments say"
     elif name is not None:
         scheme = scheme_class(name)(_depths(stacks))
         schemes = {stack.side: scheme for stack in stacks}
         # fairseq's own start is part of some schemes' claim, and only fairseq's models have it
         is_stock = stock is not None and own is None and scheme.stock_initialisation
-        text = f"--claim {name}"
+        text = f"--claim {name} says"
     elif stock is not None:
         schemes = {stack.side: _stock_scheme(args, stack, _depths(stacks)) for stack in stacks}
-        is_stock, text = True, "its own arguments"
+        is_stock, text = True, "its own arguments say"
     else:
         raise ValueError(
             f"{type(model).__name__} is neither ours nor fairseq's Transformer, so that nothing is"

@@ -47,7 +47,7 @@ class Row:
         gain: the expected number over Xavier's, of each layer; empty for what has none
         measured_gain: the same for the measured one
         ratio: measured over expected, all layers pooled; None where 0 is expected
-        tolerance: how far `ratio` may be from 1
+        tolerance: how far `ratio` may be from 1; the JSON has it, the printed table only `fine`
         fine: None where nothing is expected
         note: such as `tied`
     """
@@ -97,6 +97,7 @@ class Findings:
 
     Arguments:
         subject: what was checked, in words
+        claim: what makes the claim, to follow "judged as"
         judged: whether initial weights could be judged
         sides: one entry a stack
         rows: parameters outside the stacks
@@ -105,6 +106,7 @@ class Findings:
     """
 
     subject: str
+    claim: str
     parameters: int
     judged: bool
     sides: list[SideFindings]

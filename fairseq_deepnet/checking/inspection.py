@@ -51,7 +51,7 @@ def inspect_model(
     ]
     parameters = sum(parameter.numel() for parameter in model.parameters())
     off = [*faults, *wiring.check_finite(model)]
-    found = Findings(subject, parameters, not trained, sides, [], list(notes), off)
+    found = Findings(subject, claim.text, parameters, not trained, sides, [], list(notes), off)
     measure_weights(model, stacks, claim, found)
     found.faults += wiring.check_sharing(model, stacks, claim)
     found.faults += wiring.check_copies(model)

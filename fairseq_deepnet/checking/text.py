@@ -12,7 +12,7 @@ MARKS = {True: "ok", False: "OFF", None: ""}
 
 def as_text(found: Findings) -> str:
     """Everything that `deepnet check` says."""
-    parts = [f"{found.subject}: {found.parameters:,} parameters"]
+    parts = [f"{found.subject}: {found.parameters:,} parameters\njudged as {found.claim}"]
     parts += [_side(side, found.judged) for side in found.sides]
     if found.rows:
         parts.append("\n".join(["Outside the layers", *_weights(found.rows, found.judged)]))

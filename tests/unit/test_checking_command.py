@@ -67,10 +67,14 @@ def test_a_new_model_passes_and_the_report_says_what_was_measured(
     assert check("--arch", "deepnet_transformer", *SMALL, "--json", report) == 0
     text = capsys.readouterr().out
     assert "Encoder: 3 layers, deepnorm" in text
+    assert "\njudged as its own arguments say\n" in text
     assert "LN(1.113 x + G(x))" in text
     assert text.rstrip().endswith("Verdict: as claimed")
     content = json.loads(report.read_text())
     assert content["verdict"] == "fine"
+    judged = [row for row in content["sides"][0]["rows"] if row["ratio"] is not None]
+    assert all(abs(row["ratio"] - 1) <= row["tolerance"] < 0.1 for row in judged)
+    assert len(judged) == 6  # q, k, v, out, fc1, fc2
     assert content["sides"][1]["alpha"] == content["sides"][1]["expected_alpha"] == "1.565"
 
 
@@ -80,7 +84,9 @@ def test_a_claim_that_does_not_hold_ends_with_status_1(
     report = tmp_path / "report.json"
     words = ["--arch", "transformer", *SMALL, "--claim", "deepnorm", "--json", report]
     assert check(*words) == 1
-    assert "Verdict: OFF, 6 faults" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "\njudged as --claim deepnorm says\n" in text
+    assert "Verdict: OFF, 6 faults" in text
     content = json.loads(report.read_text())
     assert content["verdict"] == "off"
     assert {fault["kind"] for fault in content["faults"]} == {"weights", "biases", "residual"}
