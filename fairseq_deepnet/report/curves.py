@@ -12,8 +12,9 @@ from fairseq_deepnet.report import notes
 from fairseq_deepnet.report.figures import CROSS, Figure, Style, heading, in_groups, styles
 from fairseq_deepnet.report.own_tables import Placed, in_order, placed
 from fairseq_deepnet.report.results import Result
-from fairseq_deepnet.sweeps.definition import Factor, Sweep
+from fairseq_deepnet.sweeps.definition import Sweep
 from fairseq_deepnet.sweeps.divergence import smoothed
+from fairseq_deepnet.sweeps.factors import Factor
 from fairseq_deepnet.sweeps.state import Status
 
 NAME: Final = "curves"

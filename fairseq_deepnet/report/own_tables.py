@@ -12,7 +12,8 @@ from fairseq_deepnet.report.measures import MEASURES
 from fairseq_deepnet.report.results import Result
 from fairseq_deepnet.report.table import Entry, Seed, Table, ordered
 from fairseq_deepnet.report.tables import places_of
-from fairseq_deepnet.sweeps.definition import Factor, Sweep
+from fairseq_deepnet.sweeps.definition import Sweep
+from fairseq_deepnet.sweeps.factors import Factor
 from fairseq_deepnet.sweeps.layouts import BY_MEASURE, OwnLayout
 from fairseq_deepnet.sweeps.state import Status
 

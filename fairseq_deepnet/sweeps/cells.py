@@ -14,7 +14,8 @@ import yaml
 from fairseq_deepnet import configs, paper
 from fairseq_deepnet.configs import Value
 from fairseq_deepnet.provenance import inside_project, shown
-from fairseq_deepnet.sweeps.definition import Factor, Panel, Sweep
+from fairseq_deepnet.sweeps.definition import Panel, Sweep
+from fairseq_deepnet.sweeps.factors import Factor
 from fairseq_deepnet.training import launch
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +37,7 @@ import yaml
 from fairseq_deepnet import paper
 from fairseq_deepnet.configs import CONFIG_FOLDER, Value, load_config
 from fairseq_deepnet.corpora.folder import MONOLINGUAL_TASKS
+from fairseq_deepnet.sweeps.factors import Factor, check_keys, read_factor
 from fairseq_deepnet.sweeps.layouts import Layout, layout
 
 FOLDER: Final = CONFIG_FOLDER / "sweeps"
@@ -46,59 +46,10 @@ _PANEL: Final = {
     *("config", "options", "cell", "factors", "settings", "score"),
     *("keep", "vocabulary", "planned-updates"),
 }
-_FACTOR: Final = {"set", "values", "schemes", "others", "tiny"}
 KEPT: Final = ("all", "best")
 """Which checkpoints stay of a cell that has its result; the first is the default."""
 MAIN: Final = "main"
 """The one panel of a sweep that names none."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Factor:
-    """What differs between the cells of a panel.
-
-    Arguments:
-        sets: option -> what the value is multiplied by; 1 also takes words
-        values: the values, as options take them
-        tiny: the values of a rehearsal
-    """
-
-    name: str
-    sets: dict[str, Fraction]
-    values: tuple[Value, ...]
-    tiny: tuple[Value, ...]
-
-    def options(self, value: Value) -> dict[str, Value]:
-        """The options that a value stands for; ValueError where it cannot be shared out."""
-        found: dict[str, Value] = {}
-        for option, multiple in self.sets.items():
-            if multiple == 1:
-                found[option] = value
-                continue
-            try:
-                product = multiple * Fraction(str(value))
-            except ValueError as error:
-                raise ValueError(f"{self.name}={value}: a number is expected") from error
-            if product.denominator != 1 or product < 1:
-                raise ValueError(
-                    f"{self.name}={value}: {option} would be {float(product):g}, "
-                    "and must be a whole number from 1 on"
-                )
-            found[option] = int(product)
-        return found
-
-    def value_of(self, options: dict[str, Any]) -> str | None:
-        """The key of the value which options have been made with; None where there is none."""
-        found = set()
-        for option, multiple in self.sets.items():
-            if option not in options:
-                return None
-            value = options[option]
-            try:
-                found.add(paper.key(value if multiple == 1 else Fraction(str(value)) / multiple))
-            except ValueError:
-                return None
-        return found.pop() if len(found) == 1 else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,14 +135,8 @@ def load_sweep(name: str, folder: Path = FOLDER) -> Sweep:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _known(content: dict[str, Any], allowed: set[str], place: str) -> None:
-    for key in content:
-        if key not in allowed:
-            raise ValueError(f"{place}unknown key {key!r}; known are {', '.join(sorted(allowed))}")
-
-
 def _sweep(name: str, content: dict[str, Any]) -> Sweep:
-    _known(content, _TOP | _PANEL, "")
+    check_keys(content, _TOP | _PANEL, "")
     common = {key: value for key, value in content.items() if key in _PANEL}
     parts = content.get("panels") or {MAIN: {}}
     panels = tuple(_panel(part, common, own or {}) for part, own in parts.items())
@@ -211,12 +156,12 @@ def _check_names(layouts: Sequence[Layout]) -> None:
 
 def _panel(name: str, common: dict[str, Any], own: dict[str, Any]) -> Panel:
     place = "" if name == MAIN else f"panels: {name}: "
-    _known(own, _PANEL, place)
+    check_keys(own, _PANEL, place)
     content = common | own
     for key in ("config", "cell", "factors"):
         if key not in content:
             raise ValueError(f"{place}{key} is missing")
-    factors = tuple(_factor(key, value, place) for key, value in content["factors"].items())
+    factors = tuple(read_factor(key, value, place) for key, value in content["factors"].items())
     names = {factor.name for factor in factors}
     settings = content.get("settings") or {}
     for factor in settings:
@@ -241,40 +186,3 @@ def _panel(name: str, common: dict[str, Any], own: dict[str, Any]) -> Panel:
         planned_updates=content.get("planned-updates"),
         keep=keep,
     )
-
-
-def _factor(name: str, content: dict[str, Any], place: str) -> Factor:
-    place = f"{place}factors: {name}: "
-    _known(content, _FACTOR, place)
-    sets = content.get("set")
-    if isinstance(sets, str):
-        sets = [sets]
-    if not sets or not isinstance(sets, list | dict):
-        raise ValueError(f"{place}set: an option, a list of options, or option: multiple")
-    multiples = sets if isinstance(sets, dict) else dict.fromkeys(sets, 1)
-    if ("values" in content) == ("schemes" in content):
-        raise ValueError(f"{place}either values or schemes is expected")
-    values = content.get("values") or _schemes(content["schemes"], bool(content.get("others")))
-    return Factor(
-        name,
-        {option: Fraction(str(multiple)) for option, multiple in multiples.items()},
-        tuple(values),
-        tuple(content.get("tiny") or values),
-    )
-
-
-def _schemes(wanted: str | list[str], others: bool) -> list[str]:
-    """The registered schemes of a published table or a list, in its order; then the others.
-
-    Raises ValueError for a listed name that is neither registered nor one of the paper's.
-    """
-    from fairseq_deepnet.schemes import SCHEMES, scheme_class
-
-    if isinstance(wanted, str):
-        names = list(paper.table(wanted).rows)
-    else:
-        names = wanted
-        for name in set(names) - set(paper.table("table1").rows):
-            scheme_class(name)
-    listed = [name for name in names if name in SCHEMES]
-    return listed + [name for name in SCHEMES if others and name not in listed]
