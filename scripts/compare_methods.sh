@@ -14,8 +14,8 @@
 # as diverged.
 #
 # Variables (with defaults):
-#   METHODS    schemes, at every depth: deepnorm,post-ln (all at 6, 18 and 50 layers, four at 100)
-#   DEPTHS     layers a side: 6,18 (6, 18, 50 and 100)
+#   METHODS    schemes, at every depth, as in deepnorm,post-ln (all at 6, 18 and 50 layers, four at 100)
+#   DEPTHS     layers a side, as in 6,18 (6, 18, 50 and 100)
 #   SEEDS      seeds, each a run of every cell (1,2)
 #   CONFIG     config of every cell, a name in configs/ or a file, of an encoder-decoder model (multi30k_tiny)
 #   DATA       data folder of all cells (the config's)

@@ -37,6 +37,7 @@ import yaml
 from fairseq_deepnet import paper
 from fairseq_deepnet.configs import CONFIG_FOLDER, Value, load_config
 from fairseq_deepnet.corpora.folder import MONOLINGUAL_TASKS
+from fairseq_deepnet.provenance import inside_project
 from fairseq_deepnet.sweeps.factors import Factor, check_keys, read_factor
 from fairseq_deepnet.sweeps.layouts import Layout, layout
 
@@ -104,8 +105,11 @@ def _is_monolingual(config: str) -> bool:
 
 
 def find_sweep(name: str, folder: Path = FOLDER) -> Path:
-    """The file of a sweep given as a path, a name in configs/sweeps/, or another name of it."""
-    for candidate in (Path(name), folder / name, folder / f"{name}.yaml"):
+    """The file of a sweep given as a path, a name in configs/sweeps/, or another name of it.
+
+    A path is looked for here and in the project: records of cells hold the latter.
+    """
+    for candidate in (inside_project(name), folder / name, folder / f"{name}.yaml"):
         if candidate.is_file():
             return candidate
     known = {}

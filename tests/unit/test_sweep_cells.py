@@ -332,3 +332,10 @@ def test_a_sweep_that_is_not_there_is_answered_with_those_that_are() -> None:
 
 def test_the_tiny_options_are_all_fairseq_s_or_the_recipe_s() -> None:
     assert all(key.startswith("recipe.") or key == key.lower() for key in cells_module.TINY)
+
+
+def test_a_sweep_is_found_from_any_folder_as_its_cells_recorded_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_sweep("configs/sweeps/table1.yaml") == FOLDER / "table1.yaml"
