@@ -19,7 +19,7 @@
 #   RUNS       folder of the cells (runs/table2)
 #   ONLY       only the cells with such a name: 'depth1*' (all)
 #   RETRY      failed, diverged or all: run these again (none)
-#   TINY       1: a rehearsal of the whole way with tiny models, in runs/table2.tiny (0)
+#   TINY       1: a rehearsal of the whole way with tiny models, in RUNS.tiny (0)
 #   TERAFLOPS  peak of one device, for the hours of the plan (312 for a GPU)
 #   MEMORY     memory of one device in GiB, for the plan (as found)
 #   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
