@@ -51,16 +51,7 @@ for name in VOCAB_SIZE SAMPLE MIN_WORDS MAX_WORDS CHARACTER_COVERAGE; do
     option=${name,,}
     arguments+=("--${option//_/-}" "${!name}")
 done
-for name in BYTE_FALLBACK DROP_DUPLICATES FORCE; do
-    case ${!name:-0} in
-        0) ;;
-        1)
-            option=${name,,}
-            arguments+=("--${option//_/-}")
-            ;;
-        *) die "$name is '${!name}'; it must be 0 or 1" ;;
-    esac
-done
+add_switches BYTE_FALLBACK DROP_DUPLICATES FORCE
 
 activate_environment
 hold_output "$OUT"

@@ -58,16 +58,7 @@ number MAX_WORDS --max-words 250 "$whole"
 number MAX_RATIO --max-ratio 5 "$decimal"
 number TEMPERATURE --temperature 5 "$decimal"
 number CHARACTER_COVERAGE --character-coverage 0.9995 "$decimal"
-for name in BYTE_FALLBACK DROP_DUPLICATES FORCE; do
-    case ${!name:-0} in
-        0) ;;
-        1)
-            option=${name,,}
-            arguments+=("--${option//_/-}")
-            ;;
-        *) die "$name is '${!name}'; it must be 0 or 1" ;;
-    esac
-done
+add_switches BYTE_FALLBACK DROP_DUPLICATES FORCE
 
 activate_environment
 export OMP_NUM_THREADS=1 # the processes share the cores

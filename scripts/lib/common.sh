@@ -43,6 +43,21 @@ run_deepnet() {
     PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" python -m fairseq_deepnet.cli "$@"
 }
 
+# Append to the array `arguments` an option for each of these variables that is 1: --drop-duplicates for DROP_DUPLICATES.
+add_switches() {
+    local name option
+    for name in "$@"; do
+        case ${!name:-0} in
+            0) ;;
+            1)
+                option=${name,,}
+                arguments+=("--${option//_/-}")
+                ;;
+            *) die "$name is '${!name}'; it must be 0 or 1" ;;
+        esac
+    done
+}
+
 # Hold the folder $1 while this script runs: two runs that make the same one would overwrite each other's work.
 hold_output() {
     mkdir -p "$(dirname "$1")"
