@@ -17,7 +17,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from fairseq_deepnet.checking.anatomy import Layer, Stack
+from fairseq_deepnet.anatomy import Layer, Stack
 from fairseq_deepnet.checking.recording import Recorder, filled, recording
 from fairseq_deepnet.schemes import NormPlacement, Residual
 

@@ -14,7 +14,7 @@ from fairseq.models.transformer import TransformerModelBase
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from torch import nn
 
-from fairseq_deepnet.checking.anatomy import PROJECTIONS, Stack
+from fairseq_deepnet.anatomy import PROJECTIONS, Stack
 from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.schemes import (
     Depths,

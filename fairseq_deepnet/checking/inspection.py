@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from fairseq_deepnet.anatomy import Stack, find_stacks, kind_of
 from fairseq_deepnet.checking import usage, weights, wiring
-from fairseq_deepnet.checking.anatomy import Stack, find_stacks, kind_of
 from fairseq_deepnet.checking.behaviour import measure
 from fairseq_deepnet.checking.claim import Claim, make_claim
 from fairseq_deepnet.checking.findings import Fault, Findings, Row, SideFindings

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from fairseq_deepnet.checking.anatomy import Stack
+from fairseq_deepnet.anatomy import Stack
 from fairseq_deepnet.checking.behaviour import Join, expected_join, factor, formula, same
 from fairseq_deepnet.checking.causes import explain_join, mistakes_of
 from fairseq_deepnet.checking.claim import Claim

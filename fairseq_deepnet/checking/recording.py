@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_deepnet.checking.anatomy import Stack
+from fairseq_deepnet.anatomy import Stack
 
 SOURCE, TARGET, SENTENCES, FIRST_WORD = 11, 13, 4, 4  # of the random batch
 

@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from fairseq_deepnet.checking.anatomy import Layer, Stack
+from fairseq_deepnet.anatomy import Layer, Stack
 from fairseq_deepnet.checking.behaviour import same
 from fairseq_deepnet.checking.claim import Claim
 from fairseq_deepnet.checking.findings import Fault

@@ -11,7 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from fairseq_deepnet.checking.anatomy import Stack, kind_of, projections
+from fairseq_deepnet.anatomy import Stack, kind_of, projections
 from fairseq_deepnet.checking.causes import (
     Weight,
     explain_bias,

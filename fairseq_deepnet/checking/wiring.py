@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from fairseq_deepnet.checking.anatomy import PROJECTIONS, TABLE, Layer, Stack
+from fairseq_deepnet.anatomy import PROJECTIONS, TABLE, Layer, Stack
 from fairseq_deepnet.checking.claim import Claim
 from fairseq_deepnet.checking.findings import Fault
 from fairseq_deepnet.checking.words import listed, plural_of

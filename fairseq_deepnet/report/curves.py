@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
+from fairseq_deepnet.monitoring.verdict import smoothed
 from fairseq_deepnet.paper import Key
 from fairseq_deepnet.plotting import METRICS, clean, quiet_matplotlib
 from fairseq_deepnet.report import notes
@@ -13,7 +14,6 @@ from fairseq_deepnet.report.figures import CROSS, Figure, Style, heading, in_gro
 from fairseq_deepnet.report.own_tables import Placed, in_order, placed
 from fairseq_deepnet.report.results import Result
 from fairseq_deepnet.sweeps.definition import Sweep
-from fairseq_deepnet.sweeps.divergence import smoothed
 from fairseq_deepnet.sweeps.factors import Factor
 from fairseq_deepnet.sweeps.state import Status
 

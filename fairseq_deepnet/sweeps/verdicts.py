@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
+from fairseq_deepnet.monitoring.verdict import why_diverged
 from fairseq_deepnet.report.results import read_score
 from fairseq_deepnet.sweeps import evidence, state
 from fairseq_deepnet.sweeps.cells import Cell
-from fairseq_deepnet.sweeps.divergence import why_diverged
 from fairseq_deepnet.sweeps.state import Status
 
 _TAIL_LINES: Final = 20

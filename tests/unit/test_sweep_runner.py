@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from fairseq_deepnet.monitoring.verdict import Evidence
 from fairseq_deepnet.sweeps import state, verdicts
 from fairseq_deepnet.sweeps.cells import Cell, Place
 from fairseq_deepnet.sweeps.devices import shares
-from fairseq_deepnet.sweeps.divergence import Evidence
 from fairseq_deepnet.sweeps.runner import Runner, Scripts
 from fairseq_deepnet.sweeps.state import Status
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from fairseq_deepnet.monitoring.verdict import Evidence, smoothed, why_diverged
 from fairseq_deepnet.sweeps import evidence
-from fairseq_deepnet.sweeps.divergence import Evidence, smoothed, why_diverged
 from fairseq_deepnet.sweeps.evidence import gather
 from tests.support.cells import write_config, write_log
 from tests.support.runs import make_data

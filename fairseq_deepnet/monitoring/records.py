@@ -1,0 +1,79 @@
+"""monitor.jsonl: one line a monitored update, appended to while a run trains, read by plots.
+
+A line is a JSON object:
+
+    {"update": 100, "loss": 7.1, "nll_loss": 5.9, "lr": 2e-4, "gnorm": 1.3,
+     "values": {"model_update": 3.2,                                          # Level.MODEL
+                "embedding_gradient_norm": {"encoder": 0.1, "decoder": 0.2},   # Level.STACK
+                "gradient_norm": {"decoder": {"layer": [0.1, ...], "self_attn": [...], ...}}}}
+
+Lists run over a stack's layers, the bottom first; the final LayerNorm of a Pre-LN stack is the part
+`final`, a list of one. None (JSON's null) stands where there is no number: a layer that LayerDrop
+left out. Numbers that are not finite are the words "nan", "inf" and "-inf": strict JSON has none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from fairseq_deepnet.provenance import write_text
+
+NAME: Final = "monitor.jsonl"
+Record = dict[str, Any]
+
+
+def plain(value: Any) -> Any:
+    """A value as strict JSON can hold it."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def numbers(value: Any) -> Any:
+    """The reverse of `plain`: the words "nan", "inf" and "-inf" are floats again."""
+    if isinstance(value, dict):
+        return {key: numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [numbers(item) for item in value]
+    return float(value) if value in ("nan", "inf", "-inf") else value
+
+
+def append(file: Path, record: Record) -> None:
+    """Write one line at the end of a file of JSON lines; whole or, after a crash, cut off."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(plain(record), allow_nan=False) + "\n")
+
+
+def read(file: Path) -> Iterator[Record]:
+    """The records in their order; a line that a killed run left unfinished is passed over."""
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(record, dict) and isinstance(record.get("update"), int):
+                yield numbers(record)
+
+
+def keep_until(file: Path, update: int) -> int:
+    """Drop records of later updates: a run that goes on from `update` makes those anew.
+
+    Returns the number of records that are left.
+    """
+    if not file.is_file():
+        return 0
+    kept = [record for record in read(file) if record["update"] <= update]
+    text = "".join(json.dumps(plain(record), allow_nan=False) + "\n" for record in kept)
+    if text != file.read_text(encoding="utf-8", errors="replace"):
+        write_text(file, text)
+    return len(kept)

@@ -1,0 +1,94 @@
+"""The one place that touches fairseq's trainer: its updates, told to observers.
+
+fairseq has no hook between the gradients of an update and the optimiser's step, nor one around an
+update, and a plugin is not given its trainer. So `install` wraps Trainer.__init__, and a trainer
+whose model asks to be watched gets wrapped methods of its own; any other is left as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fairseq.trainer import Trainer
+
+
+class Observer:
+    """What may be told of a training; each method does nothing unless overridden.
+
+    `update` counts from 1: the update that is being made. With half precision a try may end
+    without one (the loss scale was too high); then it is made again with the next batch.
+    """
+
+    def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
+        """Before the forward pass; `samples` are the update's micro-batches, not yet on a device."""
+
+    def gradients(self, trainer: Any, update: int) -> None:
+        """Gradients are reduced over processes and not yet clipped: `gradient_scale` to read them.
+
+        Parameters are still those of the update before.
+        """
+
+    def end(self, trainer: Any, update: int, made: bool) -> None:
+        """After the optimiser's step, or the failed try (`made` is False)."""
+
+    def loaded(self, trainer: Any, update: int) -> None:
+        """A checkpoint was loaded, with `update` updates made; 0 where there was none."""
+
+    def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
+        """fairseq gives up: gradients are not finite, or the loss scale is at its minimum."""
+
+
+def gradient_scale(optimizer: Any) -> float:
+    """What a parameter's `grad` is to be multiplied with: half precision has it scaled, summed."""
+    return float(getattr(optimizer, "_multiply_factor", 1.0))
+
+
+def observe(trainer: Any, observers: Sequence[Observer]) -> None:
+    """Wrap the methods of one trainer so that observers are told."""
+    train_step, clip, load = trainer.train_step, trainer.clip_grad_norm, trainer.load_checkpoint
+
+    def tell(method: str, *args: Any) -> None:
+        for observer in observers:
+            getattr(observer, method)(trainer, *args)
+
+    @functools.wraps(train_step)
+    def watched_step(samples: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        update = trainer.get_num_updates() + 1
+        tell("begin", update, samples)
+        try:
+            return train_step(samples, *args, **kwargs)
+        except FloatingPointError as error:
+            tell("failed", update, error)
+            raise
+        finally:
+            tell("end", update, trainer.get_num_updates() == update)
+
+    @functools.wraps(clip)
+    def watched_clip(clip_norm: float) -> Any:
+        tell("gradients", trainer.get_num_updates() + 1)
+        return clip(clip_norm)
+
+    @functools.wraps(load)
+    def watched_load(*args: Any, **kwargs: Any) -> Any:
+        state = load(*args, **kwargs)
+        tell("loaded", trainer.get_num_updates())
+        return state
+
+    trainer.train_step, trainer.clip_grad_norm = watched_step, watched_clip
+    trainer.load_checkpoint = watched_load
+
+
+def install(build_observers: Callable[[Any], Sequence[Observer]]) -> None:
+    """Let every trainer that is made from now on ask `build_observers(trainer)` who watches it."""
+    initialise = Trainer.__init__
+
+    @functools.wraps(initialise)
+    def initialised(self: Any, *args: Any, **kwargs: Any) -> None:
+        initialise(self, *args, **kwargs)
+        observers = build_observers(self)
+        if observers:
+            observe(self, observers)
+
+    Trainer.__init__ = initialised
