@@ -5,5 +5,8 @@ from . import compat
 compat.apply()
 
 from . import models  # noqa: E402
+from .monitoring import attach, trainer  # noqa: E402
+
+trainer.install(attach.build_observers)
 
 __all__ = ["models"]

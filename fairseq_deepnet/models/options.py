@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from ..errors import ConfigurationError
 from ..modules import LayerShape, TransformerLayer
+from ..monitoring.options import monitor_settings
 from ..schemes import SCHEMES, NormPlacement, Place, ResidualScheme, Side, scheme_class
 
 Layer = TypeVar("Layer", bound=TransformerLayer)
@@ -73,6 +74,7 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
             " pytorch_ddp or legacy_ddp, with --checkpoint-activations to save memory"
         )
     scheme.check_variant(getattr(args, "scheme_variant", None))
+    monitor_settings(args)
     for side in kind.sides:
         check_shape(args, side)
         check_every_layer_runs(args, side, scheme)

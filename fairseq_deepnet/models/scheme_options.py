@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import ConfigurationError
+from ..monitoring.options import add_monitor_arguments
 from ..schemes import DEFAULT_SCHEME, SCHEMES, Depths, ResidualScheme, Side, scheme_class
 from .defaults import BOTH, default
 
@@ -38,6 +39,7 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
         metavar="{scheme,stock}",
         help=f"initial weights: the scheme's (default) or fairseq's (for {stock})",
     )
+    add_monitor_arguments(parser)
 
 
 def default_scheme(args: Namespace) -> None:

@@ -26,14 +26,24 @@ NAME: Final = "monitor.jsonl"
 Record = dict[str, Any]
 
 
+def run_folder(save_dir: Path) -> Path:
+    """Where a run's records lie: beside `checkpoints` in a run folder of scripts/train.sh, else
+    with the checkpoints of a bare fairseq-train.
+    """
+    parent = save_dir.resolve().parent
+    recorded = save_dir.name == "checkpoints" and (parent / "config.yaml").is_file()
+    return parent if recorded else save_dir
+
+
 def plain(value: Any) -> Any:
     """A value as strict JSON can hold it."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+    if isinstance(value, float):
+        # seven digits are all that float32 holds
+        return float(f"{value:.7g}") if math.isfinite(value) else str(value)
     return value
 
 

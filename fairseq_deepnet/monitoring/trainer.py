@@ -22,7 +22,7 @@ class Observer:
     """
 
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
-        """Before the forward pass; `samples` are the update's micro-batches, not yet on a device."""
+        """Before the forward pass; `samples` are the micro-batches, not yet on a device."""
 
     def gradients(self, trainer: Any, update: int) -> None:
         """Gradients are reduced over processes and not yet clipped: `gradient_scale` to read them.

@@ -1,0 +1,123 @@
+"""The paper's bounds on the model update, for the weights that a model has (Theorems 4.2 and 4.3).
+
+The theorems are about scalars: a sublayer has two weights v and w, an input of variance 1. Here v
+and w are what a matrix does to the size of a random input, its gain over Xavier's initialisation:
+rms(W) sqrt((fan_in + fan_out) / 2), which starts as beta. |theta*_i - theta_i| is the Frobenius norm
+of the change of both matrices, which no direction of the input can exceed, and the sum times
+sqrt(C), the norm of a token after LayerNorm, is in the unit of |F(x, theta*) - F(x, theta)|. The
+theorems hold up to a constant factor, and so does this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..anatomy import Branch, Stack
+from ..schemes import Role, Side, Sublayer
+
+
+@dataclass(frozen=True)
+class Term:
+    """A sublayer's part in the bound: its weights v and w, alpha, and |theta* - theta|."""
+
+    v: float
+    w: float
+    alpha: float
+    change: float
+
+
+def stack_bound(terms: Sequence[Term]) -> float:
+    """Theorem 4.2: sum of sqrt(v^2 + w^2) / alpha |theta* - theta| over a stack's sublayers."""
+    return math.fsum(math.hypot(term.v, term.w) / term.alpha * term.change for term in terms)
+
+
+def encoder_decoder_bound(
+    encoder: Sequence[Term], decoder: Sequence[Term], crossings: Sequence[Term]
+) -> float:
+    """Theorem 4.3: the encoder's bound reaches the decoder through each cross-attention.
+
+    Args:
+        encoder: its sublayers.
+        decoder: all of its sublayers.
+        crossings: those of them that are cross-attentions.
+    """
+    passed = math.fsum(term.v * term.w / term.alpha for term in crossings)
+    return passed * stack_bound(encoder) + stack_bound(decoder)
+
+
+def xavier_gain(norm: float, weight: Tensor) -> float:
+    """Standard deviation over Xavier's of a weight [out, in] with this Frobenius norm."""
+    return norm / math.sqrt(weight.numel()) * math.sqrt(sum(weight.shape) / 2)
+
+
+def value_path(branch: Branch) -> tuple[Tensor, Tensor]:
+    """The matrices that v and w stand for: v_proj and out_proj, or fc1 and fc2."""
+    roles = (
+        (Role.FC1, Role.FC2) if branch.sublayer is Sublayer.FFN else (Role.V_PROJ, Role.OUT_PROJ)
+    )
+    first, second = (branch.linears[role].weight for role in roles)
+    return first, second
+
+
+def residual_weight(layer: nn.Module, sublayer: Sublayer) -> float:
+    """alpha of LN(alpha x + G(x)); the mean of a learned vector (Admin's omega)."""
+    residual: Any = layer.get_submodule(f"residuals.{sublayer.value}")
+    alpha = getattr(residual, "alpha", None)
+    if alpha is not None:
+        return float(alpha)
+    return float(torch.stack([w.float().mean() for w in residual.learned().values()]).mean())
+
+
+class UpdateBound:
+    """The bound for a model whose LayerNorms follow the residual sums.
+
+    Args:
+        stacks: the model's.
+        width: C of the top stack.
+    """
+
+    def __init__(self, stacks: Sequence[Stack], width: int) -> None:
+        self.width = width
+        self.places = [
+            (stack.side, layer.module, branch)
+            for stack in stacks
+            for layer in stack.layers
+            for branch in layer.branches
+        ]
+        self.weights = [weight for *_, branch in self.places for weight in value_path(branch)]
+
+    @torch.no_grad()
+    def measure(self, reference: Sequence[Tensor]) -> float:
+        """The bound for the step from `reference`, one tensor for each of `weights`, to now."""
+        pairs = list(zip(self.weights, reference, strict=True))
+        norms = [torch.linalg.vector_norm(old.to(now.device).float()) for now, old in pairs]
+        changes = [
+            torch.linalg.vector_norm(now.detach().float() - old.to(now.device).float())
+            for now, old in pairs
+        ]
+        flat = torch.stack([*norms, *changes]).tolist()
+        sizes, moved = flat[: len(pairs)], flat[len(pairs) :]
+        terms: dict[Side, list[Term]] = {Side.ENCODER: [], Side.DECODER: []}
+        crossings = []
+        for place, (side, layer, branch) in enumerate(self.places):
+            first, second = 2 * place, 2 * place + 1
+            term = Term(
+                xavier_gain(sizes[first], self.weights[first]),
+                xavier_gain(sizes[second], self.weights[second]),
+                residual_weight(layer, branch.sublayer),
+                math.hypot(moved[first], moved[second]),
+            )
+            terms[side].append(term)
+            if branch.sublayer is Sublayer.ENCODER_ATTN:
+                crossings.append(term)
+        if crossings:
+            bound = encoder_decoder_bound(terms[Side.ENCODER], terms[Side.DECODER], crossings)
+        else:
+            bound = stack_bound([*terms[Side.ENCODER], *terms[Side.DECODER]])
+        return math.sqrt(self.width) * bound

@@ -1,0 +1,109 @@
+"""Norms of gradients by layer, sublayer and group of weights, in one transfer from the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from ..anatomy import Branch, Layer, find_stacks
+from ..schemes import Role, Sublayer
+
+_QUERY_KEY: Final = (Role.Q_PROJ, Role.K_PROJ)
+LAYER: Final = "layer"
+"""The part that is a whole layer."""
+
+Slot = tuple[str, str, str, int]
+"""Quantity, side, part, layer from 0."""
+
+
+def sublayer_of(name: str) -> Sublayer:
+    """The sublayer that a parameter of a layer belongs to, by its name within the layer."""
+    inner = name.removeprefix("residuals.")
+    for sublayer in (Sublayer.SELF_ATTN, Sublayer.ENCODER_ATTN):
+        if inner.startswith(sublayer.value):
+            return sublayer
+    return Sublayer.FFN
+
+
+def _group(branch: Branch, role: Role) -> str:
+    if branch.sublayer is Sublayer.FFN:
+        return branch.sublayer.value
+    return f"{branch.sublayer.value}.{'qk' if role in _QUERY_KEY else 'vo'}"
+
+
+def _slots(side: str, index: int, layer: Layer) -> Iterator[tuple[Tensor, Slot]]:
+    """Every parameter of a layer with the numbers that its gradient counts in."""
+    for name, parameter in layer.module.named_parameters():
+        for part in (LAYER, sublayer_of(name).value):
+            yield parameter, ("gradient_norm", side, part, index)
+    for branch in layer.branches:
+        for role, linear in branch.linears.items():
+            yield linear.weight, ("weight_gradient_norm", side, _group(branch, role), index)
+
+
+class GradientNorms:
+    """L2 norms of a model's gradients: see `gradient_norm` and the like in quantities.
+
+    Args:
+        model: with layers as in fairseq_deepnet.anatomy; its parameters hold gradients by the time
+            of `measure`.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.slots: dict[Slot, int] = {}
+        self._members: dict[Tensor, list[int]] = {}
+        for stack in find_stacks(model):
+            side = stack.side.value
+            for index, layer in enumerate(stack.layers):
+                for parameter, slot in _slots(side, index, layer):
+                    self._join(parameter, slot)
+            if stack.table is not None:
+                self._join(stack.table.weight, ("embedding_gradient_norm", side, "", 0))
+
+    def _join(self, parameter: Tensor, slot: Slot) -> None:
+        number = self.slots.setdefault(slot, len(self.slots))
+        self._members.setdefault(parameter, []).append(number)
+
+    @torch.no_grad()
+    def measure(self, scale: float = 1.0) -> dict[str, Any]:
+        """The norms as records have them; None for a layer without gradients (LayerDrop's).
+
+        Args:
+            scale: what each gradient is to be multiplied with.
+        """
+        known = [(p.grad, slots) for p, slots in self._members.items() if p.grad is not None]
+        if not known:
+            return {}
+        norms = torch._foreach_norm([grad for grad, _ in known], 2, dtype=torch.float32)
+        squares = torch.stack(list(norms)).double().square()
+        source = [row for row, (_, slots) in enumerate(known) for _ in slots]
+        target = torch.tensor([slot for _, slots in known for slot in slots], device=squares.device)
+        sums = squares.new_zeros(len(self.slots)).index_add_(0, target, squares[source])
+        values = (sums.sqrt() * scale).tolist()
+        present = {slot for _, slots in known for slot in slots}
+        return arrange(
+            {
+                slot: values[number] if number in present else None
+                for slot, number in self.slots.items()
+            }
+        )
+
+
+def arrange(values: dict[Slot, float | None]) -> dict[str, Any]:
+    """Numbers by slot as records have them: quantity -> side -> part -> list over layers.
+
+    Slots without a part are a side's own number. Lists are as long as the highest layer needs.
+    """
+    found: dict[str, Any] = {}
+    for (quantity, side, part, layer), value in values.items():
+        sides = found.setdefault(quantity, {})
+        if not part:
+            sides[side] = value
+            continue
+        row = sides.setdefault(side, {}).setdefault(part, [])
+        row.extend([None] * (layer + 1 - len(row)))
+        row[layer] = value
+    return found
