@@ -40,6 +40,12 @@ def layer_norms(stack: Stack) -> Iterator[tuple[nn.Module, str, int]]:
             yield module, part, 0
 
 
+def padding_of(stack: Stack) -> int:
+    """Index of the padding symbol, as fairseq's encoders and decoders keep it."""
+    index: Any = stack.module.padding_idx
+    return int(index)
+
+
 class ActivationWatch:
     """Collects what passes through a model in training mode, between `attach` and `detach`.
 
@@ -123,7 +129,7 @@ class ActivationWatch:
             side = stack.side.value
             above = side == "decoder" and "prev_output_tokens" in kwargs
             tokens = kwargs["prev_output_tokens"] if above else source
-            mask = tokens.ne(stack.module.padding_idx)
+            mask = tokens.ne(padding_of(stack))
             self._masks[side] = mask
             self._tokens[side] = self._tokens.get(side, 0) + mask.sum()
 
@@ -152,7 +158,7 @@ class ActivationWatch:
         return hook
 
     def _alias_hook(self, slot: Slot) -> Callable[..., Any]:
-        # Under Pre-LN the stream goes on past the norm: only an alias has the norm's gradient alone.
+        # Under Pre-LN the stream goes on past the norm: an alias has the norm's gradient alone.
         def hook(module: nn.Module, args: tuple[Any, ...]) -> Any:
             if not self._forward or not args[0].requires_grad:
                 return None

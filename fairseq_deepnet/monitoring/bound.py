@@ -1,9 +1,9 @@
 """The paper's bounds on the model update, for the weights that a model has (Theorems 4.2 and 4.3).
 
 The theorems are about scalars: a sublayer has two weights v and w, an input of variance 1. Here v
-and w are what a matrix does to the size of a random input, its gain over Xavier's initialisation:
-rms(W) sqrt((fan_in + fan_out) / 2), which starts as beta. |theta*_i - theta_i| is the Frobenius norm
-of the change of both matrices, which no direction of the input can exceed, and the sum times
+and w are what a matrix does to the size of a random input, its gain over Xavier's initialisation,
+rms(W) sqrt((fan_in + fan_out) / 2), which starts as beta. |theta*_i - theta_i| is the Frobenius
+norm of the change of both matrices, which no direction of the input can exceed. The sum times
 sqrt(C), the norm of a token after LayerNorm, is in the unit of |F(x, theta*) - F(x, theta)|. The
 theorems hold up to a constant factor, and so does this.
 """
@@ -79,11 +79,9 @@ class UpdateBound:
 
     Args:
         stacks: the model's.
-        width: C of the top stack.
     """
 
-    def __init__(self, stacks: Sequence[Stack], width: int) -> None:
-        self.width = width
+    def __init__(self, stacks: Sequence[Stack]) -> None:
         self.places = [
             (stack.side, layer.module, branch)
             for stack in stacks
@@ -91,6 +89,7 @@ class UpdateBound:
             for branch in layer.branches
         ]
         self.weights = [weight for *_, branch in self.places for weight in value_path(branch)]
+        self.width = self.weights[-1].size(0)  # C: the last is fc2 [C, F] of the top layer
 
     @torch.no_grad()
     def measure(self, reference: Sequence[Tensor]) -> float:

@@ -1,4 +1,4 @@
-"""What a monitored run measures: names, units, reductions. The one table; the documentation shows it.
+"""What a monitored run measures: names, units, reductions; the table in docs/monitoring.md.
 
 "Paper" is arXiv 2203.00555. B, T, C are batch, length and channels; a token is a position that is
 no padding. Norms are L2 norms.

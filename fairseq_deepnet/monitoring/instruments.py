@@ -1,0 +1,212 @@
+"""What measures which quantities, and at which moments of an update. The next metric goes here.
+
+A new quantity needs a row in `quantities` and an instrument that names it, and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from torch import Tensor, nn
+
+from ..anatomy import Stack
+from ..schemes import NormPlacement
+from .activations import BACKWARD, FORWARD, ActivationWatch
+from .bound import UpdateBound
+from .gradients import GradientNorms
+from .origin import Origin
+from .probe import distance
+from .steps import Step, layer_parameters
+
+Values = dict[str, Any]
+"""Quantity -> what a record holds of it."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured.
+
+    Args:
+        model: with initial weights.
+        stacks: its stacks.
+        placement: where LayerNorm stands in it.
+        wanted: names of quantities.
+        origin: what accumulated updates count from.
+    """
+
+    model: nn.Module
+    stacks: tuple[Stack, ...]
+    placement: NormPlacement
+    wanted: frozenset[str]
+    origin: Origin
+
+
+class Instrument:
+    """Measures some quantities of an update that is due."""
+
+    quantities: ClassVar[tuple[str, ...]]
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+
+    @classmethod
+    def fits(cls, subject: Subject) -> bool:
+        """Whether one of its quantities is wanted, and there is such a thing in the model."""
+        return not subject.wanted.isdisjoint(cls.quantities)
+
+    def arm(self) -> None:
+        """Before the forward pass."""
+
+    def before_step(self, gradient_scale: float) -> Values:
+        """Gradients are there, times 1 / gradient_scale; parameters are still the old ones."""
+        return {}
+
+    def after_step(self) -> Values:
+        """Parameters are the new ones."""
+        return {}
+
+    def disarm(self) -> None:
+        """At the end, whatever happened: leave nothing in the model."""
+
+
+class Gradients(Instrument):
+    """Norms of parameters' gradients."""
+
+    quantities = ("gradient_norm", "weight_gradient_norm", "embedding_gradient_norm")
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self.norms = GradientNorms(subject.model)
+
+    def before_step(self, gradient_scale: float) -> Values:
+        return self.norms.measure(gradient_scale)
+
+
+class Activations(Instrument):
+    """Norms of what passes through the training's own forward and backward pass."""
+
+    quantities = (*FORWARD, BACKWARD)
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        names = sorted(subject.wanted)
+        self.watch = ActivationWatch(subject.model, subject.stacks, subject.placement, names)
+
+    def arm(self) -> None:
+        self.watch.attach()
+
+    def after_step(self) -> Values:
+        return self.watch.values()
+
+    def disarm(self) -> None:
+        self.watch.detach()
+
+
+class ModelUpdates(Instrument):
+    """How far the model's output on the probe has moved, in all and in this update."""
+
+    quantities = ("model_update", "step_update")
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._before: Tensor | None = None
+
+    def before_step(self, gradient_scale: float) -> Values:
+        probe = self.subject.origin.probe
+        if "step_update" in self.subject.wanted and probe is not None:
+            self._before = probe.features(self.subject.model)
+        return {}
+
+    def after_step(self) -> Values:
+        origin, found = self.subject.origin, {}
+        if origin.probe is None or origin.features is None:
+            return {}
+        features = origin.probe.features(self.subject.model)
+        found["model_update"] = distance(features, origin.features).item()
+        if self._before is not None:
+            found["step_update"] = distance(features, self._before).item()
+        return found
+
+    def disarm(self) -> None:
+        self._before = None
+
+
+class AttentionEntropy(Instrument):
+    """How spread attention is, on the probe."""
+
+    quantities = ("attention_entropy",)
+
+    def after_step(self) -> Values:
+        probe = self.subject.origin.probe
+        if probe is None:
+            return {}
+        return probe.attention_entropy(self.subject.model, self.subject.stacks)
+
+
+class Bounds(Instrument):
+    """The theorems' bounds on the model update; they are about LN(alpha x + G(x))."""
+
+    quantities = ("update_bound", "step_bound")
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self.bound = UpdateBound(subject.stacks)
+        self._step: Step | None = None
+
+    @classmethod
+    def fits(cls, subject: Subject) -> bool:
+        return super().fits(subject) and cls.applies(subject.placement)
+
+    @staticmethod
+    def applies(placement: NormPlacement) -> bool:
+        """Whether the theorems speak of such a model."""
+        return placement is NormPlacement.POST
+
+    def before_step(self, gradient_scale: float) -> Values:
+        if "step_bound" in self.subject.wanted:
+            self._step = Step(self.bound.weights)
+        return {}
+
+    def after_step(self) -> Values:
+        found, initial = {}, self.subject.origin.weights
+        if initial:
+            found["update_bound"] = self.bound.measure(initial)
+        if self._step is not None:
+            found["step_bound"] = self.bound.measure(list(self._step.before.values()))
+        return found
+
+    def disarm(self) -> None:
+        self._step = None
+
+
+class ParameterUpdates(Instrument):
+    """How large an update is beside the parameters."""
+
+    quantities = ("parameter_update_ratio",)
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._step: Step | None = None
+
+    def before_step(self, gradient_scale: float) -> Values:
+        self._step = Step(layer_parameters(self.subject.stacks))
+        return {}
+
+    def after_step(self) -> Values:
+        return {} if self._step is None else self._step.ratios(self.subject.stacks)
+
+    def disarm(self) -> None:
+        self._step = None
+
+
+INSTRUMENTS: Final[tuple[type[Instrument], ...]] = (
+    Gradients,
+    Activations,
+    ModelUpdates,
+    AttentionEntropy,
+    Bounds,
+    ParameterUpdates,
+)
+ON_PROBE: Final = (*ModelUpdates.quantities, *AttentionEntropy.quantities, "update_bound")
+"""What needs the origin: a probe, or theta_0."""
