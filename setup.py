@@ -16,7 +16,7 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=find_packages(include=["fairseq_deepnet", "fairseq_deepnet.*"]),
-    package_data={"fairseq_deepnet": ["*.yaml"]},
+    package_data={"fairseq_deepnet": ["*.yaml", "plotting/page.*"]},
     install_requires=[
         "torch==2.13.0",
         "fairseq-fixed==0.12.3.1",
@@ -25,6 +25,7 @@ setup(
         "sentencepiece>=0.2,<0.3",
         "tensorboard>=2.16,<3",
         "matplotlib>=3.8,<4",
+        "plotly>=6,<7",
         "PyYAML>=6,<7",
     ],
     extras_require={

@@ -32,7 +32,7 @@ SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "iwslt14": ("corpora.iwslt", "raw text out of the archive of IWSLT 2014"),
     "wmt17": ("corpora.wmt", "raw text out of the archives of WMT 2017"),
     "sample": ("corpora.sample", "generate the sample corpus"),
-    "plot": ("plotting", "draw training curves"),
+    "plot": ("plotting.command", "draw runs: losses, scores, what was measured, layer by layer"),
     "sweep": ("sweeps", "train and score the cells of a table: the paper's, or a comparison"),
     "report": ("report", "runs as tables, the paper's numbers beside ours, and as figures"),
 }

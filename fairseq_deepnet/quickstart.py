@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fairseq_deepnet.configs import load_config
 from fairseq_deepnet.corpora.text import read_lines
-from fairseq_deepnet.plotting import Curves, read_curves
+from fairseq_deepnet.plotting.curves import Curves, read_curves
 
 MODELS = {"deepnorm": "DeepNorm", "post-ln": "Post-LN"}
 _EXAMPLES = 4

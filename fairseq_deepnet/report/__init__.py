@@ -128,10 +128,10 @@ def save(
 
 
 def _draw(figure: Figure, folder: Path) -> Path:
-    from fairseq_deepnet import plotting
+    from fairseq_deepnet.plotting.style import save as save_image
 
     file = folder / f"{figure.name}.png"
-    plotting.save(figure.draw(), file)
+    save_image(figure.draw(), file)
     _tell(file)
     return file
 

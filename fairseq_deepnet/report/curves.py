@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from fairseq_deepnet.monitoring.verdict import smoothed
 from fairseq_deepnet.paper import Key
-from fairseq_deepnet.plotting import METRICS, clean, quiet_matplotlib
+from fairseq_deepnet.plotting.curves import METRICS
+from fairseq_deepnet.plotting.style import clean, quiet_matplotlib
 from fairseq_deepnet.report import notes
 from fairseq_deepnet.report.figures import CROSS, Figure, Style, heading, in_groups, styles
 from fairseq_deepnet.report.own_tables import Placed, in_order, placed

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fairseq_deepnet.paper import DIVERGED, Key
-from fairseq_deepnet.plotting import clean, quiet_matplotlib
+from fairseq_deepnet.plotting.style import COLOURS, clean, quiet_matplotlib
 from fairseq_deepnet.report.measures import MEASURES
 from fairseq_deepnet.report.own_tables import GROUPS, group_of
 from fairseq_deepnet.report.results import Result
 from fairseq_deepnet.report.table import Entry, Seed, Table, is_number
 from fairseq_deepnet.sweeps.definition import Sweep
 
-COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000", "#56B4E9")
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "h")
 CROSS: Final[dict[str, Any]] = {"marker": "x", "markersize": 8, "markeredgewidth": 2}
 _PANEL: Final = (4.3, 3.9)

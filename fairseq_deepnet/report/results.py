@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet import configs
-from fairseq_deepnet.plotting import Curves, read_curves
+from fairseq_deepnet.plotting.curves import Curves, read_curves
 from fairseq_deepnet.provenance import shown
 
 SPLIT: Final = "test"

@@ -10,7 +10,7 @@ from fairseq_deepnet import configs
 from fairseq_deepnet.corpora.unigram import unigram_nll
 from fairseq_deepnet.monitoring.verdict import Evidence
 from fairseq_deepnet.planning.vocabulary import entries_of
-from fairseq_deepnet.plotting import Curves, read_curves
+from fairseq_deepnet.plotting.curves import Curves, read_curves
 
 TAIL: Final = 200
 """Last lines of train.log in which fairseq's own verdict is looked for."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import quickstart
-from fairseq_deepnet.plotting import Curves
+from fairseq_deepnet.plotting.curves import Curves
 from fairseq_deepnet.quickstart import Result, read_result, summary, verdict
 
 ROOT = Path(__file__).resolve().parents[2]

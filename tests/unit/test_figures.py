@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet import cli, plotting
+from fairseq_deepnet import cli
+from fairseq_deepnet.plotting.style import quiet_matplotlib
 from fairseq_deepnet.report import make
 from fairseq_deepnet.report.figures import styles
 from fairseq_deepnet.schemes import SCHEMES
@@ -227,7 +228,7 @@ def test_runs_of_no_sweep_have_no_figures(
 @pytest.fixture(autouse=True)
 def _no_figure_stays_open() -> Any:
     yield
-    plotting.quiet_matplotlib()
+    quiet_matplotlib()
     from matplotlib import pyplot
 
     pyplot.close("all")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet import plotting
+from fairseq_deepnet.plotting import command, curves, images
+from fairseq_deepnet.plotting.runs import Run
 
 HEAD = "2024-05-01 12:00:00 | INFO | "
 
@@ -34,8 +35,8 @@ def make_run(folder: Path, *lines: str) -> Path:
 
 def draw(*words: str) -> int:
     parser = argparse.ArgumentParser()
-    plotting.add_arguments(parser)
-    return plotting.run(parser.parse_args(list(words)))
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(list(words)))
 
 
 def test_train_and_valid_lines_are_read_and_others_are_not(tmp_path: Path) -> None:
@@ -46,11 +47,11 @@ def test_train_and_valid_lines_are_read_and_others_are_not(tmp_path: Path) -> No
         line("train", 20, 99),
         line("train_inner", 40, 7.5),
     )
-    curves = plotting.read_curves(run)
-    assert curves.name == "a"
-    assert curves.train == [(20, 8.5), (40, 7.5)]
-    assert curves.valid == [(20, 8.25)]
-    assert plotting.read_curves(run, "nll_loss").train[0] == (20, 1.25)
+    found = curves.read_curves(run)
+    assert found.name == "a"
+    assert found.train == [(20, 8.5), (40, 7.5)]
+    assert found.valid == [(20, 8.25)]
+    assert curves.read_curves(run, "nll_loss").train[0] == (20, 1.25)
 
 
 def test_a_resumed_run_counts_once_and_a_line_cut_short_is_passed_over(tmp_path: Path) -> None:
@@ -58,12 +59,12 @@ def test_a_resumed_run_counts_once_and_a_line_cut_short_is_passed_over(tmp_path:
     run = make_run(
         tmp_path / "a", line("train_inner", 20, 9), cut + "}\n", line("train_inner", 20, 8)
     )
-    assert plotting.read_curves(run).train == [(20, 8.0)]
+    assert curves.read_curves(run).train == [(20, 8.0)]
 
 
 def test_a_loss_that_is_not_finite_is_kept(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", line("train_inner", 20, "nan"), line("train_inner", 40, "inf"))
-    (_, first), (_, second) = plotting.read_curves(run).train
+    (_, first), (_, second) = curves.read_curves(run).train
     assert math.isnan(first)
     assert math.isinf(second)
     assert draw(str(run), "--out", str(tmp_path / "x.png")) == 0
@@ -79,17 +80,13 @@ def test_runs_are_drawn_into_a_png(tmp_path: Path) -> None:
     assert [path.name for path in out.parent.iterdir()] == ["curves.png"]
 
 
-def test_axes_have_units_and_the_legend_names_the_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from matplotlib import pyplot
-
-    monkeypatch.setattr(pyplot, "close", lambda figure: None)
-    curves = plotting.Curves("mine", [(20, 9.0), (400, 8.0)], [(400, 8.5)])
-    plotting.plot_curves([curves], tmp_path / "x.svg", title="a title")
-    axes = pyplot.gcf().axes[0]
+def test_axes_have_units_and_the_legend_names_the_runs(tmp_path: Path) -> None:
+    points = curves.Curves("mine", [(20, 9.0), (400, 8.0)], [(400, 8.5)])
+    run = Run("mine", tmp_path, metrics={"loss": points})
+    axes = images.draw([run], head="a title").axes[0]
+    assert axes.get_title() == "a title"
     assert axes.get_xscale() == "log"
-    assert axes.get_ylabel() == plotting.METRICS["loss"]
+    assert axes.get_ylabel() == curves.METRICS["loss"]
     assert "bits per token" in axes.get_ylabel()
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ["mine, train", "mine, valid"]
 
@@ -108,7 +105,7 @@ def test_a_log_without_progress_lines_is_refused(tmp_path: Path) -> None:
 
 def test_an_image_format_that_is_not_known_is_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", line("train_inner", 20, 9))
-    with pytest.raises(ValueError, match=r"\.png, \.pdf or \.svg"):
+    with pytest.raises(ValueError, match=r"\.png, \.pdf, \.svg or \.html"):
         draw(str(run), "--out", str(tmp_path / "x.jpeg2"))
 
 

@@ -1,0 +1,141 @@
+"""Run folders as monitored trainings leave them: plausible curves, made up by formulas."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq_deepnet.monitoring import records
+
+HEAD = "2024-05-01 12:00:00 | INFO | "
+PARTS = {
+    "encoder": ("self_attn", "ffn"),
+    "decoder": ("self_attn", "encoder_attn", "ffn"),
+}
+SIDES = ("encoder", "decoder")
+
+
+def make_run(
+    folder: Path,
+    updates: Sequence[int] = range(10, 210, 10),
+    layers: dict[str, int] | None = None,
+    growth: float = 1.0,
+    broken_from: int | None = None,
+    change: Callable[[records.Record], None] | None = None,
+) -> Path:
+    """Write train.log and monitor.jsonl.
+
+    Arguments:
+        layers: of each side; 6 of both unless given
+        growth: of gradients from layer to layer: above 1 those at the top are larger
+        broken_from: update from which gradients are nan
+        change: what is to be done to each record before it is written
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    layers = {side: 6 for side in SIDES} if layers is None else layers
+    _write_log(folder / "train.log", updates)
+    for update in updates:
+        broken = broken_from is not None and update >= broken_from
+        record = _record(update, layers, growth, broken)
+        if change is not None:
+            change(record)
+        records.append(folder / records.NAME, record)
+    return folder
+
+
+def add_events(folder: Path, *events: dict[str, Any]) -> None:
+    """Write what the divergence watch has noticed."""
+    for event in events:
+        records.append(folder / "divergence.jsonl", event)
+
+
+def add_score(folder: Path, bleu: float) -> None:
+    """Write a test score as scripts/eval_bleu.sh does."""
+    content = {
+        "bleu": bleu,
+        "bleu_signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.4.0",
+        "chrf": 2 * bleu,
+        "chrf_signature": "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.4.0",
+        "lines": 1000,
+        "split": "test",
+        "beam": 5,
+        "lenpen": 1.0,
+        "updates": 200,
+    }
+    (folder / "scores").mkdir(exist_ok=True)
+    file = folder / "scores" / "test.checkpoint_best.beam5.lenpen1.json"
+    file.write_text(json.dumps(content), encoding="utf-8")
+
+
+def _loss(update: int) -> float:
+    return 2.0 + 8.0 * math.exp(-update / 300)
+
+
+def _write_log(log: Path, updates: Sequence[int]) -> None:
+    lines = [f"{HEAD}fairseq_cli.train | {{'_name': None}}\n"]
+    for update in updates:
+        numbers = {"loss": _loss(update), "nll_loss": _loss(update) - 1, "lr": update * 1e-6}
+        told = {key: f"{value:.6g}" for key, value in numbers.items()}
+        told |= {"gnorm": "1.5", "num_updates": str(update)}
+        lines.append(f"{HEAD}train_inner | {json.dumps(told)}\n")
+        if update % 50 == 0:
+            told = {"loss": f"{_loss(update) + 0.2:.4g}", "nll_loss": f"{_loss(update):.4g}"}
+            told["num_updates"] = str(update)
+            valid = {f"valid_{key}": value for key, value in told.items()}
+            lines.append(f"{HEAD}valid | {json.dumps(valid)}\n")
+    log.write_text("".join(lines), encoding="utf-8")
+
+
+def _record(update: int, layers: dict[str, int], growth: float, broken: bool) -> records.Record:
+    scale = math.nan if broken else 1.0
+    time = 1 + update / 100
+
+    def by_layer(size: float, parts: Sequence[str], side: str, slope: float = 1.0) -> Any:
+        count = layers[side]
+        return {
+            part: [
+                scale * size * (1 + 0.2 * number) * slope ** (layer - count) * time**0.3
+                for layer in range(count)
+            ]
+            for number, part in enumerate(parts)
+        }
+
+    def every(size: float, slope: float = 1.0, first: Sequence[str] = ()) -> Any:
+        return {side: by_layer(size, (*first, *PARTS[side]), side, slope) for side in layers}
+
+    def groups(side: str) -> list[str]:
+        attentions = [part for part in PARTS[side] if part != "ffn"]
+        return [*(f"{part}.{name}" for part in attentions for name in ("qk", "vo")), "ffn"]
+
+    values: dict[str, Any] = {
+        "gradient_norm": every(0.5, growth, ("layer",)),
+        "weight_gradient_norm": {
+            side: by_layer(0.2, groups(side), side, growth) for side in layers
+        },
+        "embedding_gradient_norm": {side: 0.3 * scale / time for side in layers},
+        "branch_norm": every(4.0),
+        "residual_norm": every(11.3),
+        "layer_norm_input": every(14.0),
+        "layer_norm_gradient": every(0.8),
+        "attention_entropy": {
+            side: by_layer(1.5, [part for part in PARTS[side] if part != "ffn"], side)
+            for side in layers
+        },
+        "model_update": scale * 3 * math.log(time + 1),
+        "step_update": scale * 0.4 / time,
+        "update_bound": scale * 40 * math.log(time + 1),
+        "step_bound": scale * 5 / time,
+        "parameter_update_ratio": {side: by_layer(1e-3, ("layer",), side, 1.02) for side in layers},
+    }
+    loss = math.nan if broken else _loss(update)
+    return {
+        "update": update,
+        "loss": loss,
+        "nll_loss": loss - 1,
+        "lr": update * 1e-6,
+        "gnorm": scale * 1.5,
+        "values": values,
+    }
