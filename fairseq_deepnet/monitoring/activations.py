@@ -72,7 +72,9 @@ class ActivationWatch:
     def _clear(self) -> None:
         self._sums: dict[Slot, Tensor] = {}
         self._squares: dict[tuple[Slot, str], Tensor] = {}
-        self._tokens: dict[str, Tensor] = {}
+        # LayerDrop leaves layers out, of other micro-batches each time: each slot has its own tokens
+        self._batches: dict[Slot, list[int]] = {}
+        self._tokens: list[dict[str, Tensor]] = []
         self._masks: dict[str, Tensor] = {}
         self._forward = False
 
@@ -129,9 +131,8 @@ class ActivationWatch:
             side = stack.side.value
             above = side == "decoder" and "prev_output_tokens" in kwargs
             tokens = kwargs["prev_output_tokens"] if above else source
-            mask = tokens.ne(padding_of(stack))
-            self._masks[side] = mask
-            self._tokens[side] = self._tokens.get(side, 0) + mask.sum()
+            self._masks[side] = tokens.ne(padding_of(stack))
+        self._tokens.append({side: mask.sum() for side, mask in self._masks.items()})
 
     def _leave(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self._forward = False
@@ -142,6 +143,10 @@ class ActivationWatch:
         mask = self._masks[slot[1]]
         total = torch.where(mask, norms.view_as(mask), 0).sum()
         self._sums[slot] = self._sums[slot] + total if slot in self._sums else total
+        self._batches.setdefault(slot, []).append(len(self._tokens) - 1)
+
+    def _tokens_of(self, slot: Slot) -> Tensor:
+        return torch.stack([self._tokens[batch][slot[1]] for batch in self._batches[slot]]).sum()
 
     def _input_hook(self, slot: Slot) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -185,7 +190,7 @@ class ActivationWatch:
 
     def values(self) -> dict[str, Any]:
         """What was collected, as records have it; one transfer from the device."""
-        means = {slot: total / self._tokens[slot[1]] for slot, total in self._sums.items()}
+        means = {slot: total / self._tokens_of(slot) for slot, total in self._sums.items()}
         for (slot, end), square in self._squares.items():
             if end == "in" and (slot, "out") in self._squares:
                 means[slot] = (square / self._squares[slot, "out"]).sqrt()

@@ -23,7 +23,10 @@ from fairseq_deepnet.provenance import (
 )
 from fairseq_deepnet.training import launch
 
-_HARMLESS: Final = {"log_interval", "log_format", "num_workers", "data", "no_progress_bar"}
+_HARMLESS: Final = {
+    *("log_interval", "log_format", "num_workers", "data", "no_progress_bar"),
+    *("monitor_interval", "monitor", "on_divergence", "fallbacks", "good_interval"),
+}
 """What may differ when a run goes on: it changes no number (data folders are compared apart)."""
 
 
