@@ -70,9 +70,10 @@ class ActivationWatch:
         self._clear()
 
     def _clear(self) -> None:
+        self._slots: dict[Slot, None] = {}  # all that were hooked
         self._sums: dict[Slot, Tensor] = {}
         self._squares: dict[tuple[Slot, str], Tensor] = {}
-        # LayerDrop leaves layers out, of other micro-batches each time: each slot has its own tokens
+        # LayerDrop leaves layers out, others in each micro-batch: every slot has its own tokens
         self._batches: dict[Slot, list[int]] = {}
         self._tokens: list[dict[str, Tensor]] = []
         self._masks: dict[str, Tensor] = {}
@@ -149,6 +150,8 @@ class ActivationWatch:
         return torch.stack([self._tokens[batch][slot[1]] for batch in self._batches[slot]]).sum()
 
     def _input_hook(self, slot: Slot) -> Callable[..., None]:
+        self._slots[slot] = None
+
         def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
             if self._forward:
                 self._add(slot, args[0])
@@ -156,6 +159,8 @@ class ActivationWatch:
         return hook
 
     def _output_hook(self, slot: Slot) -> Callable[..., None]:
+        self._slots[slot] = None
+
         def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
             if self._forward:
                 self._add(slot, output)
@@ -163,6 +168,8 @@ class ActivationWatch:
         return hook
 
     def _alias_hook(self, slot: Slot) -> Callable[..., Any]:
+        self._slots[slot] = None
+
         # Under Pre-LN the stream goes on past the norm: an alias has the norm's gradient alone.
         def hook(module: nn.Module, args: tuple[Any, ...]) -> Any:
             if not self._forward or not args[0].requires_grad:
@@ -197,4 +204,4 @@ class ActivationWatch:
         if not means:
             return {}
         numbers = torch.stack([mean.double() for mean in means.values()]).tolist()
-        return arrange(dict(zip(means, numbers, strict=True)))
+        return arrange(dict.fromkeys(self._slots) | dict(zip(means, numbers, strict=True)))
