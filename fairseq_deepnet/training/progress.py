@@ -93,6 +93,7 @@ class Progress:
         total = f"/{self.max_update}" if self.max_update else ""
         parts = [f"update {updates:>{width}}{total}", f"epoch {values.get('epoch', '?'):>2}"]
         names = (("loss", "loss", ".3f"), ("gnorm", "grad norm", ".2f"), ("lr", "lr", ".1e"))
+        names += (("model_update", "model update", ".2f"),)
         for key, name, form in names:
             if key in values:
                 parts.append(f"{name} {float(values[key]):{form}}")
