@@ -92,8 +92,10 @@ class Progress:
         width = len(str(self.max_update)) if self.max_update else 6
         total = f"/{self.max_update}" if self.max_update else ""
         parts = [f"update {updates:>{width}}{total}", f"epoch {values.get('epoch', '?'):>2}"]
-        names = (("loss", "loss", ".3f"), ("gnorm", "grad norm", ".2f"), ("lr", "lr", ".1e"))
-        names += (("model_update", "model update", ".2f"),)
+        names = (
+            *(("loss", "loss", ".3f"), ("gnorm", "grad norm", ".2f"), ("lr", "lr", ".1e")),
+            ("model_update", "model update", ".2f"),  # of a monitored run
+        )
         for key, name, form in names:
             if key in values:
                 parts.append(f"{name} {float(values[key]):{form}}")
