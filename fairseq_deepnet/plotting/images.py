@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
 from fairseq_deepnet.plotting.heat_maps import draw_maps, draw_profiles, mark_events, panels_of
 from fairseq_deepnet.plotting.lines import Line, has, is_by_layer, label_of, lines_of
@@ -90,7 +92,7 @@ def _draw_lines(axes: Any, runs: Sequence[Run], show: str) -> None:
     lines = lines_of(runs, show)
     for line in lines:
         axes.plot(line.updates, line.values, color=_colour(line), label=line.label, **_look(line))
-    if show in QUANTITIES and wants_log([line.values for line in lines]):
+    if show in QUANTITIES and wants_log([np.asarray(line.values) for line in lines]):
         axes.set_yscale("log")
     axes.set_ylabel(label_of(show))
     mark_events(axes, [(run, COLOURS[n % len(COLOURS)]) for n, run in enumerate(runs)])
@@ -115,7 +117,8 @@ def _by_layer(runs: Sequence[Run], show: str, part: str | None, head: str) -> An
     sides = len({side for _, side, _ in panels})
     shown = list(dict.fromkeys(run.name for run, _, _ in panels))
     figure = pyplot.figure(figsize=(5.5 * sides + 1, 2.7 * len(shown) + 3.5), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=(2.7 * len(shown), 3.2))
+    halves: Any = figure.subfigures(2, 1, height_ratios=(2.7 * len(shown), 3.2))
+    above, below = halves
     grid = above.subplots(len(shown), sides, squeeze=False, sharex=True)
     places = {(run.name, side): (run, side, values) for run, side, values in panels}
     order = list(dict.fromkeys(side for _, side, _ in panels))

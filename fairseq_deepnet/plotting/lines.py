@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
 from fairseq_deepnet.plotting.runs import LOGGED, SIDES, Grid, Key, Run
 from fairseq_deepnet.plotting.scales import axis
@@ -61,14 +59,26 @@ def has(run: Run, show: str) -> bool:
     return show in run.metrics or any(key.quantity == show for key in run.grids)
 
 
-def lines_of(runs: Sequence[Run], show: str, part: str = "") -> list[Line]:
-    """All lines of one thing: of what has layers the lowest, the middle and the highest of a part,
-    side by side.
-    """
+def lines_of(runs: Sequence[Run], show: str) -> list[Line]:
+    """All lines of one thing that has no layers."""
     lines: list[Line] = []
     for number, run in enumerate(runs):
-        drawn = _logged(run, show) if show in LOGGED else _measured(run, show, part)
+        drawn = _logged(run, show) if show in LOGGED else _measured(run, show)
         lines += (Line(number, run.name, *rest) for rest in drawn)
+    return lines
+
+
+def lines_by_layer(runs: Sequence[Run], key: Key) -> list[Line]:
+    """Of a part of a side's layers: the highest layer solid, the middle one dashed, the lowest
+    dotted.
+    """
+    lines = []
+    for number, run in enumerate(runs):
+        if key in run.grids:
+            grid = run.grids[key]
+            for layer, look in _layers(grid):
+                values = grid.updates.tolist(), grid.values[:, layer].tolist()
+                lines.append(Line(number, run.name, f"layer {layer + 1}", look, *values))
     return lines
 
 
@@ -88,23 +98,20 @@ def _unzipped(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[floa
     return [update for update, _ in points], [value for _, value in points]
 
 
-def _measured(run: Run, quantity: str, part: str) -> Iterator[_Drawn]:
+def _measured(run: Run, quantity: str) -> Iterator[_Drawn]:
     for key, grid in run.grids.items():
-        if key.quantity == quantity and key.part == part:
+        if key.quantity == quantity and not key.part:
             look = "dashed" if key.side == SIDES[0] else "solid"
-            for what, layer in _layers(grid) if key.part else (("", 0),):
-                yield f"{key.side} {what}".strip(), look, *_values(grid, layer)
+            yield key.side, look, *_single(grid)
     bounded = run.grids.get(Key(_MEASURED.get(quantity, "")))
     if bounded is not None:
-        yield f"measured {_MEASURED[quantity]}", "dotted", *_values(bounded, 0)
+        yield f"measured {_MEASURED[quantity]}", "dotted", *_single(bounded)
 
 
-def _layers(grid: Grid) -> Iterator[tuple[str, int]]:
-    top = grid.layers - 1
-    for layer in sorted({0, top // 2, top}):
-        yield f"layer {layer + 1}", layer
+def _single(grid: Grid) -> tuple[list[int], list[float]]:
+    return grid.updates.tolist(), grid.values[:, 0].tolist()
 
 
-def _values(grid: Grid, layer: int) -> tuple[list[int], list[float]]:
-    values = np.asarray(grid.values[:, layer])
-    return grid.updates.tolist(), values.tolist()
+def _layers(grid: Grid) -> Iterator[tuple[int, str]]:
+    looks = {0: "dotted", (grid.layers - 1) // 2: "dashed", grid.layers - 1: "solid"}
+    return iter(sorted(looks.items(), reverse=True))

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
 from fairseq_deepnet.plotting.curves import LOG, Curves, read_metrics
+from fairseq_deepnet.plotting.happenings import EVENTS, Event, read_events
 
-EVENTS: Final = "divergence.jsonl"
 LOGGED: Final = ("loss", "nll_loss", "lr", "gnorm")
 """What is read of train.log, and of monitor.jsonl where there is no log."""
 SIDES: Final = ("encoder", "decoder")
@@ -54,23 +54,6 @@ class Grid:
     def take(self, columns: NDArray[np.int64]) -> Grid:
         """Only some of the updates, by their index."""
         return Grid(self.updates[columns], self.values[columns], self.given[columns])
-
-
-@dataclass(frozen=True)
-class Event:
-    """What the divergence watch noticed.
-
-    Arguments:
-        update: at which it was noticed
-        started: where it began, as far as that is known
-        where: the layer or region; empty where none is named
-    """
-
-    update: int
-    started: int
-    kind: str
-    cause: str
-    where: str = ""
 
 
 @dataclass
@@ -126,7 +109,7 @@ def _sources(path: Path) -> Iterator[tuple[Path, str]]:
 
 def _monitored(path: Path) -> Path:
     """The folder that holds monitor.jsonl: a log's is the one it lies in."""
-    return path if path.is_dir() else path.parent
+    return records.run_folder(path) if path.is_dir() else path.parent
 
 
 def _what_is_wrong(path: Path) -> str:
@@ -231,31 +214,3 @@ def _place(key: Key) -> tuple[int, int]:
     """Quantities in the order of their table, the encoder before the decoder; parts as recorded."""
     side = SIDES.index(key.side) if key.side in SIDES else len(SIDES)
     return list(QUANTITIES).index(key.quantity), side
-
-
-def read_events(file: Path) -> list[Event]:
-    """The events of a run, in their order; a line without an update is passed over."""
-    if not file.is_file():
-        return []
-    return sorted((_event(line) for line in records.read(file)), key=lambda event: event.started)
-
-
-def _event(line: records.Record) -> Event:
-    started = line.get("started")
-    where = (_words(line.get(name)) for name in ("side", "stack", "part", "layer", "where"))
-    return Event(
-        update=line["update"],
-        started=int(started) if isinstance(started, int | float) else line["update"],
-        kind=str(line.get("kind", "event")),
-        cause=_words(line.get("cause")) or _words(line.get("message")),
-        where=" ".join(filter(None, where)),
-    )
-
-
-def _words(value: Any) -> str:
-    """A value of an event as text; whatever it holds, nothing is lost."""
-    if value is None:
-        return ""
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_words(item)}" for key, item in value.items())
-    return ", ".join(map(_words, value)) if isinstance(value, list) else str(value)

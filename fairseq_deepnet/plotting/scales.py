@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.plotting.runs import Event, Grid
+from fairseq_deepnet.plotting.happenings import Event
+from fairseq_deepnet.plotting.runs import Grid
 
 PARTS: Final = {
     "layer": "whole layer",
