@@ -34,6 +34,7 @@ SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "sample": ("corpora.sample", "generate the sample corpus"),
     "plot": ("plotting.command", "draw runs: losses, scores, what was measured, layer by layer"),
     "sweep": ("sweeps", "train and score the cells of a table: the paper's, or a comparison"),
+    "analysis": ("analysis", "the paper's figures 3, 4 and 5 from monitored runs, beside its own"),
     "report": ("report", "runs as tables, the paper's numbers beside ours, and as figures"),
 }
 """Name -> (module within this package, one line of help). A module offers add_arguments and run."""

@@ -79,6 +79,7 @@ def _table(name: str, content: dict[str, object]) -> Table:
     rows = {}
     for row_key, row in content["rows"].items():  # type: ignore[attr-defined]
         values = dict(zip(columns, row["values"], strict=True))
+        values = {column: value for column, value in values.items() if value is not None}
         rows[key(row_key)] = Row(key(row_key), row["name"], row.get("group", ""), values)
     texts = {item: str(content[item]) for item in ("title", "source", "certainty", "metric")}
     labels = dict(content["labels"])  # type: ignore[call-overload]

@@ -1,0 +1,243 @@
+"""The paper's analysis figures from made-up runs: what is read, tabulated and drawn."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_deepnet import cli, paper
+from fairseq_deepnet.analysis import NAMES, figures, runs, tables
+from fairseq_deepnet.analysis.drawing import draw
+from fairseq_deepnet.analysis.figures import Panel, make, window
+from fairseq_deepnet.monitoring import records
+from fairseq_deepnet.sweeps.cells import expand, read_overrides
+from fairseq_deepnet.sweeps.definition import load_sweep
+from tests.support.cells import write_cell
+
+
+def by_layer(*values: float) -> dict[str, Any]:
+    """A quantity of both sides, the encoder's twice the decoder's, in every part."""
+    parts = ("layer", "self_attn", "encoder_attn", "ffn")
+    return {
+        "decoder": {part: list(values) for part in parts},
+        "encoder": {part: [2 * v for v in values] for part in parts if part != "encoder_attn"},
+    }
+
+
+def write_run(
+    folder: Path, cell: str, sweep: str, values: dict[str, str], updates: int = 3, **options: Any
+) -> Path:
+    """A cell whose update u moved the model by u / 10; its layers 1, 2, 3 have gradients u, 2u, 3u
+    and LayerNorm inputs 20 + u, 21 + u, 22 + u.
+    """
+    seed = options.pop("seed", 1)
+    factor = options.pop("factor", 1.0)
+    name = cell if seed == 1 else f"{cell}.seed{seed}"
+    made = {"encoder_layers": 3, "decoder_layers": 3, "max_update": updates, "lr": 5e-4} | options
+    run = write_cell(
+        folder, name, sweep, values, options=made, seed=seed, losses={10: 9.0, 20: 8.0}
+    )
+    for update in range(1, updates + 1):
+        values_ = {
+            "model_update": factor * update / 10,
+            "gradient_norm": by_layer(*(factor * update * layer for layer in (1, 2, 3))),
+            "layer_norm_input": by_layer(*(19 + update + layer for layer in (1, 2, 3))),
+        }
+        records.append(run / records.NAME, {"update": update, "loss": 9.0, "values": values_})
+    return run
+
+
+@pytest.fixture
+def fig4(tmp_path: Path) -> Path:
+    for cell in ("post-ln_no-warmup", "post-ln_warmup", "post-ln-init_warmup"):
+        scheme = cell.rpartition("_")[0]
+        write_run(tmp_path / "fig4", cell, "fig4", {"scheme": scheme})
+    return tmp_path / "fig4"
+
+
+def panels_of(figure: str, folder: Path, updates: str = "1-2") -> dict[str, Panel]:
+    made = make(figure, runs.read(folder), window(figure, updates))
+    return {panel.name: panel for panel in made}
+
+
+def points(panel: Panel, key: str) -> dict[float, float | None]:
+    (line,) = [line for line in panel.lines if line.key == key]
+    return {x: line.mean(x) for x in sorted(line.ours)}
+
+
+def test_the_model_update_is_counted_in_updates_made_and_is_zero_before_the_first(
+    fig4: Path,
+) -> None:
+    panel = panels_of("fig4", fig4)["fig4a"]
+    assert points(panel, "post-ln_warmup") == pytest.approx({0: 0, 1: 0.1, 2: 0.2, 3: 0.3})
+
+
+def test_an_input_of_layer_norm_belongs_to_the_iteration_before_its_update(fig4: Path) -> None:
+    panels = panels_of("fig4", fig4)
+    for name in ("fig4b", "fig4c"):
+        # update 1: decoder 21, 22, 23 and encoder twice that: the mean is 33
+        assert points(panels[name], "post-ln_warmup") == pytest.approx({0: 33, 1: 34.5, 2: 36})
+
+
+def test_the_feed_forward_network_s_norm_is_not_the_attention_s(fig4: Path) -> None:
+    file = fig4 / "post-ln_warmup" / records.NAME
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        for side in line["values"]["layer_norm_input"].values():
+            side["ffn"] = [50.0, 50.0, 50.0]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    panels = panels_of("fig4", fig4)
+    assert set(points(panels["fig4b"], "post-ln_warmup").values()) == {50.0}
+    assert points(panels["fig4c"], "post-ln_warmup")[0] == pytest.approx(33)
+
+
+def test_gradients_are_the_decoder_s_layers_averaged_over_the_updates_asked_for(
+    fig4: Path,
+) -> None:
+    panel = panels_of("fig4", fig4, "2-3")["fig4d"]
+    assert points(panel, "post-ln_no-warmup") == pytest.approx({1: 2.5, 2: 5, 3: 7.5})
+    assert "mean of updates 2 to 3" in panel.title
+
+
+def test_figure_3a_has_the_runs_with_warm_up_alone_and_the_top_six_layers(tmp_path: Path) -> None:
+    folder = tmp_path / "fig4"
+    for cell in ("post-ln_warmup", "post-ln_no-warmup"):
+        run = write_run(folder, cell, "fig4", {"scheme": "post-ln"}, decoder_layers=18)
+        deep = {"gradient_norm": by_layer(*range(1, 19))}
+        (run / records.NAME).unlink()
+        records.append(run / records.NAME, {"update": 1, "values": deep})
+    (panel,) = panels_of("fig3a", folder).values()
+    assert [line.key for line in panel.lines] == ["post-ln_warmup"]
+    assert points(panel, "post-ln_warmup") == {float(n): float(n) for n in range(13, 19)}
+
+
+def test_figure_3b_takes_the_last_decoder_layer_of_every_depth(tmp_path: Path) -> None:
+    for depth in (24, 6):
+        values = {"scheme": "post-ln", "depth": str(depth)}
+        write_run(tmp_path / "r", f"post-ln_{depth}l", "fig3b", values, decoder_layers=depth)
+    (panel,) = panels_of("fig3b", tmp_path / "r", "2").values()
+    assert points(panel, "post-ln") == {6: 6.0, 24: 6.0}  # update 2, layer 3
+    assert panel.columns == [6, 24]
+
+
+def test_figure_3c_counts_epochs_from_zero_and_needs_no_monitoring(tmp_path: Path) -> None:
+    write_cell(tmp_path / "r", "post-ln", "fig3c", {"scheme": "post-ln"}, losses={10: 9.5, 20: 8.5})
+    (panel,) = panels_of("fig3c", tmp_path / "r").values()
+    assert points(panel, "post-ln") == {0: 9.5, 1: 8.5}
+
+
+def test_figure_5_has_seeds_as_a_mean_and_a_second_panel_by_updates(tmp_path: Path) -> None:
+    for seed, factor in ((1, 1.0), (2, 3.0)):
+        for depth in (6, 100):
+            values = {"scheme": "deepnorm", "depth": str(depth)}
+            more = {"decoder_layers": depth, "seed": seed, "factor": factor}
+            write_run(tmp_path / "r", f"deepnorm_{depth}l", "fig5", values, **more)
+    panels = panels_of("fig5", tmp_path / "r", "2")
+    line = panels["fig5"].lines[0]
+    assert line.key == "deepnorm"
+    assert line.ours[6] == pytest.approx([0.2, 0.6])
+    assert line.mean(6) == pytest.approx(0.4)
+    keys = [line.key for line in panels["fig5-updates"].lines]
+    assert keys == ["deepnorm, 6L", "deepnorm, 100L"]
+
+
+def test_a_run_that_left_the_numbers_is_kept_in_the_csv_and_drawn_without_them(
+    tmp_path: Path,
+) -> None:
+    run = write_run(tmp_path / "fig4", "post-ln_no-warmup", "fig4", {"scheme": "post-ln"})
+    broken = {"model_update": math.nan, "gradient_norm": by_layer(1.0, 2.0, math.inf)}
+    records.append(run / records.NAME, {"update": 4, "values": broken})
+    made = make("fig4", runs.read(tmp_path / "fig4"), window("fig4", "4"))
+    rows = list(csv.DictReader(io.StringIO(tables.to_csv(made))))
+    (row,) = [row for row in rows if (row["panel"], row["x"]) == ("fig4a", "4")]
+    assert row["ours"] == "nan"
+    (row,) = [row for row in rows if (row["panel"], row["x"]) == ("fig4d", "3")]
+    assert row["ours"] == "inf"
+    draw(made, "made up").canvas.draw()
+
+
+@pytest.mark.parametrize("text", ["0", "5-2", "x", "-3", "1-"])
+def test_updates_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"--updates .*from 1 on"):
+        window("fig4", text)
+
+
+def test_what_was_not_recorded_is_refused_with_the_command_that_records_it(tmp_path: Path) -> None:
+    write_cell(tmp_path / "r", "post-ln_6l", "fig5", {"scheme": "post-ln", "depth": "6"})
+    with pytest.raises(ValueError, match=r"fig5: none .* scripts/reproduce_analysis.sh fig5"):
+        panels_of("fig5", tmp_path / "r")
+
+
+def test_a_run_of_no_sweep_is_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r", "post-ln_6l", "fig5", {"scheme": "post-ln"})
+    (run / "sweep.json").unlink()
+    with pytest.raises(ValueError, match="is no cell of a sweep"):
+        runs.read(tmp_path / "r")
+
+
+def test_the_command_prints_ours_above_the_paper_s_and_writes_csv_and_image(
+    fig4: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert cli.main(["analysis", "fig4", str(fig4), "--out", str(out)]) == 2  # 26-30: not there
+    assert "fig4d" in capsys.readouterr().err
+    words = ["analysis", "fig4", str(fig4), "--out", str(out), "--updates", "1"]
+    assert cli.main(words) == 0
+    said = capsys.readouterr().out
+    assert "| Post-LN, warm-up | ours | 0 | 0.1 | 0.2 | 0.3 | - |" in said
+    assert "| | paper | ≈0 | - | - | - | ≈0.55 |" in said
+    assert "paper fig4a: digitised (≈), figure 4(a)" in said
+    assert (out / "fig4.png").read_bytes().startswith(b"\x89PNG")
+    rows = list(csv.DictReader((out / "fig4.csv").open()))
+    here = [row for row in rows if (row["panel"], row["line"]) == ("fig4a", "post-ln_warmup")]
+    assert [row["paper"] for row in here if row["x"] in ("0", "4")] == ["0", "0.55"]
+    assert next(row for row in here if row["x"] == "2")["ours"] == "0.2"
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "column", "value"),
+    [
+        ("fig3a", "post-ln-init_warmup", "18", 2.25),
+        ("fig3b", "post-ln-init", "6", 2.62),
+        ("fig3c", "post-ln-init", "29", 3.88),
+        ("fig4a", "post-ln_no-warmup", "2", 29.2),
+        ("fig4b", "post-ln_warmup", "29", 23.97),
+        ("fig4c", "post-ln_no-warmup", "29", 38.1),
+        ("fig4d", "post-ln_warmup", "18", 0.81),
+        ("fig5", "post-ln", "100", 0.47),
+        ("fig5", "deepnorm", "100", 0.008),
+    ],
+)
+def test_the_paper_s_values_are_there_and_marked_as_digitised(
+    name: str, row: str, column: str, value: float
+) -> None:
+    table = paper.table(name)
+    assert table.value(row, column) == value
+    assert table.certainty == "digitised"
+
+
+@pytest.mark.parametrize("name", ["fig3b", "fig3c", "fig4", "fig5"])
+def test_a_sweep_s_cells_are_the_rows_of_its_figure_and_record_what_it_needs(name: str) -> None:
+    sweep = load_sweep(name)
+    cells = expand(sweep, read_overrides(sweep, []))
+    figure = {"fig4": "fig4a"}.get(name, name)
+    keys = {cell.name if name == "fig4" else cell.places[0].values["scheme"] for cell in cells}
+    assert keys == set(paper.table(figure).rows)
+    for cell in cells:
+        options = cell.resolve().options
+        assert cell.variables == ({} if name == "fig3c" else {"PRECISION": "fp32"})
+        assert str(options["lr"]) == "5e-4"
+        if name != "fig3c":
+            assert options["monitor-interval"] == 1
+            updates = window(name, None)
+            assert updates[-1] <= options["max-update"]
+
+
+def test_every_figure_has_a_maker() -> None:
+    assert set(NAMES) == set(figures._MAKERS)
