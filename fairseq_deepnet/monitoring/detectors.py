@@ -1,0 +1,233 @@
+"""What counts as trouble: each detector is fed a series and holds what it has found so far.
+
+None knows fairseq, files or policies. `finding` is what is wrong now, None while all is well or
+after it has passed. Losses are bits a token, negative log-likelihood where the criterion tells it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from .events import Finding, Kind, region_text
+from .verdict import LEARNT, RISE
+
+WINDOW: Final = 50
+"""Losses that a spike is measured against."""
+RECENT: Final = 5
+"""Losses that make a spike: one batch is no divergence."""
+LEAST: Final = 10
+"""Losses that the window must hold."""
+SIGMAS: Final = 6.0
+"""Standard deviations, of a mean of RECENT losses, above the window's mean."""
+FLOOR: Final = 0.5
+"""Bits above the window's mean: less is no spike, however even the losses were."""
+
+STALL_WINDOW: Final = 200
+"""Updates after the warm-up in which something must be learnt."""
+
+VANISHED: Final = 1e-4
+"""A stack's lowest gradient norm over its highest below which gradients have vanished. Post-LN of
+18 layers starts from 4e-3 (paper, Fig. 4(d), and measured at 64/128/2)."""
+NEGLIGIBLE: Final = 1e-2
+"""The same of the layers that are named: the paper's Fig. 4(d) shows those below it as zero."""
+CONFIRMED: Final = 3
+"""Looks in a row that vanished gradients take to be believed."""
+DEEP: Final = 4
+"""Layers that a stack needs for a depth below which something vanishes."""
+
+SETTLED: Final = 20
+"""Updates made until fp16's loss scale has found its place; halvings before mean nothing."""
+HALVINGS: Final = 7
+"""Halvings within TRIES that make a collapse."""
+TRIES: Final = 100
+NEAR_MINIMUM: Final = 16.0
+"""Times the minimum, at which fairseq gives up, below which the loss scale has collapsed."""
+
+
+class LossSpike:
+    """The loss rose: at once (RECENT losses against the WINDOW before), or by RISE over time."""
+
+    def __init__(self) -> None:
+        self.finding: Finding | None = None
+        self._losses: deque[tuple[int, float]] = deque(maxlen=WINDOW + RECENT)
+        self._lowest = math.inf
+        self._level = math.inf
+
+    def add(self, update: int, loss: float) -> None:
+        """The loss of an update."""
+        if not math.isfinite(loss):
+            return
+        self._losses.append((update, loss))
+        series = list(self._losses)
+        before, recent = series[:-RECENT], series[-RECENT:]
+        if len(before) < LEAST:
+            return
+        if self.finding is not None:
+            if _mean(recent) <= self._level:
+                self.finding = None
+                self._lowest = math.inf  # what is learnt after a spike is measured anew
+        else:
+            self.finding = self._sudden(before, recent) or self._slow(before)
+
+    def _sudden(
+        self, before: Sequence[tuple[int, float]], recent: Sequence[tuple[int, float]]
+    ) -> Finding | None:
+        usual, now = _mean(before), _mean(recent)
+        sigma = statistics.stdev(loss for _, loss in before) / math.sqrt(RECENT)
+        bound = max(SIGMAS * sigma, FLOOR)
+        if now - usual < bound:
+            return None
+        self._level = usual + FLOOR
+        started = next(update for update, loss in recent if loss > usual + FLOOR)
+        what = (
+            f"the loss spiked from {usual:.2f} to {now:.2f} bits a token"
+            f" ({(now - usual) / max(sigma, 1e-9):.0f} sigmas)"
+        )
+        values = {"loss": now, "before": usual, "sigma": sigma}
+        return Finding(Kind.LOSS_SPIKE, started, what, values=values)
+
+    def _slow(self, before: Sequence[tuple[int, float]]) -> Finding | None:
+        if len(before) < WINDOW:
+            return None
+        usual = _mean(before)
+        self._lowest = min(self._lowest, usual)
+        if usual - self._lowest < RISE:
+            return None
+        self._level = self._lowest + FLOOR
+        what = f"the loss rose from {self._lowest:.2f} to {usual:.2f} bits a token and stayed up"
+        values = {"loss": usual, "before": self._lowest}
+        return Finding(Kind.LOSS_SPIKE, before[0][0], what, values=values)
+
+
+class Stalled:
+    """After the warm-up the model still knows no more than how frequent subwords are.
+
+    Arguments:
+        warmup: updates of the warm-up
+    """
+
+    def __init__(self, warmup: int) -> None:
+        self.finding: Finding | None = None
+        self.learnt = False
+        self._warmup = warmup
+        self._losses: deque[float] = deque(maxlen=STALL_WINDOW)
+        self._since: int | None = None
+
+    def add(self, update: int, loss: float) -> None:
+        """The loss of an update."""
+        if update > self._warmup and not self.learnt:
+            self._since = update if self._since is None else self._since
+            self._losses.append(loss)
+
+    def judge(self, level: float | None) -> None:
+        """Compare with the unigram level, in bits a token; None where it is not yet known."""
+        if self.learnt or level is None or len(self._losses) < STALL_WINDOW:
+            return
+        losses = list(self._losses)
+        half = STALL_WINDOW // 2
+        earlier, later = statistics.fmean(losses[:half]), statistics.fmean(losses[half:])
+        self.learnt = later < level - LEARNT
+        if self.learnt or earlier - later >= LEARNT:
+            self.finding = None
+        elif self.finding is None:
+            what = (
+                f"the loss has stalled at {later:.2f} bits a token; knowing nothing but how"
+                f" frequent subwords are gives {level:.2f}"
+            )
+            values = {"loss": later, "unigram": level}
+            self.finding = Finding(Kind.STALLED, self._since or 0, what, values=values)
+
+
+class VanishedGradients:
+    """Gradients do not reach the lower layers of a stack: its lowest norm over its highest."""
+
+    def __init__(self) -> None:
+        self.finding: Finding | None = None
+        self.suspected = 0
+        self._well = 0
+
+    def add(self, update: int, norms: Mapping[str, Sequence[float | None]]) -> None:
+        """Gradient norms by side and layer, the bottom first; None for what has no gradient."""
+        gone = {
+            side: region
+            for side, layers in norms.items()
+            if (region := vanished_region(layers)) is not None
+        }
+        if not gone:
+            self.finding, self.suspected, self._well = None, 0, update
+            return
+        self.suspected += 1
+        if self.finding is None and self.suspected >= CONFIRMED:
+            ratios = {side: lowest_ratio(norms[side]) for side in gone}
+            worst = ", ".join(f"{ratio:.0e} in the {side}" for side, ratio in ratios.items())
+            what = f"gradients have vanished in {region_text(gone)} (lowest to highest: {worst})"
+            values = {"ratio": ratios, "gradient_norm": {k: list(v) for k, v in norms.items()}}
+            self.finding = Finding(Kind.VANISHED, self._well + 1, what, gone, values)
+
+
+def lowest_ratio(layers: Sequence[float | None]) -> float:
+    """The lowest of a stack's gradient norms over its highest; 1 where that cannot be told."""
+    known = [norm for norm in layers if norm is not None]
+    highest = max(known, default=0.0)
+    if len(known) < DEEP or not all(map(math.isfinite, known)) or highest <= 0:
+        return 1.0
+    return min(known) / highest
+
+
+def vanished_region(layers: Sequence[float | None]) -> tuple[int, int, int] | None:
+    """The layers below which gradients have vanished; None where they have not.
+
+    Nothing has where it is a higher layer whose gradient is small: the signal passes there, and a
+    branch that is switched off has small gradients of its own.
+    """
+    if lowest_ratio(layers) >= VANISHED:
+        return None
+    known = [(index, norm) for index, norm in enumerate(layers, 1) if norm is not None]
+    highest = max(norm for _, norm in known)
+    below = []
+    for index, norm in known:
+        if norm >= NEGLIGIBLE * highest:
+            break
+        below.append((index, norm))
+    if not below or min(norm for _, norm in below) >= VANISHED * highest:
+        return None
+    return below[0][0], below[-1][0], len(layers)
+
+
+class LossScale:
+    """Half precision lowers its loss scale again and again: soon fairseq will give up.
+
+    Arguments:
+        minimum: at which it does (--min-loss-scale)
+    """
+
+    def __init__(self, minimum: float) -> None:
+        self.finding: Finding | None = None
+        self._minimum = minimum
+        self._made = 0
+        self._scales: deque[tuple[int, float]] = deque(maxlen=TRIES)
+
+    def add(self, update: int, scale: float, made: bool) -> None:
+        """The loss scale after a try to make an update."""
+        self._made += made
+        if self._made < SETTLED:
+            self._scales.clear()
+        self._scales.append((update, scale))
+        highest = max(value for _, value in self._scales)
+        fallen = scale * 2**HALVINGS <= highest
+        if not fallen and scale >= NEAR_MINIMUM * self._minimum:
+            self.finding = None
+        elif self.finding is None:
+            started = next((when for when, value in self._scales if value < highest), update)
+            what = f"the loss scale has collapsed to {scale:g}; fairseq gives up at"
+            what += f" {self._minimum:g}"
+            values = {"loss_scale": scale, "highest": highest}
+            self.finding = Finding(Kind.LOSS_SCALE, started, what, values=values)
+
+
+def _mean(points: Sequence[tuple[int, float]]) -> float:
+    return statistics.fmean(loss for _, loss in points)

@@ -1,0 +1,123 @@
+"""What the divergence watch reports: findings of its detectors, made into events.
+
+An event is one line of divergence.jsonl and one warning in the log:
+
+    {"update": 12, "kind": "vanished_gradients", "started": 2, "what": "...", "cause": "...",
+     "layers": {"decoder": [1, 13, 18]}, "values": {...}, "last_good": {...},
+     "policy": "warn", "attempt": 0}
+
+`update` is when it was found, `started` the first update after the last at which all was well.
+`layers` gives the first and the last layer concerned, counted from 1 at the bottom, and the depth
+of their stack. `attempt` counts the fallbacks taken before. A line with `"ended": true` says that
+the loss or the gradients have recovered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+NAME: Final = "divergence.jsonl"
+Region = tuple[int, int, int]
+"""First layer, last layer (both from 1), layers in the stack."""
+
+
+class Kind(StrEnum):
+    """What a detector looks for."""
+
+    NOT_FINITE = "not_finite"
+    LOSS_SPIKE = "loss_spike"
+    STALLED = "stalled"
+    VANISHED = "vanished_gradients"
+    LOSS_SCALE = "loss_scale"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a detector saw.
+
+    Arguments:
+        kind: of trouble
+        started: update at which it began, as far as can be told
+        what: a sentence without its full stop, numbers included
+        layers: side -> the layers concerned
+        values: the numbers behind the sentence
+    """
+
+    kind: Kind
+    started: int
+    what: str
+    layers: Mapping[str, Region] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Event:
+    """A finding with what a person needs to judge it.
+
+    Arguments:
+        finding: of a detector
+        update: at which it was found
+        cause: a sentence on the likely cause, with remedies
+        last_good: statistics of the last look at which all was well; empty where there was none
+        policy: what is to be done
+        attempt: fallbacks taken before
+    """
+
+    finding: Finding
+    update: int
+    cause: str
+    last_good: Mapping[str, Any]
+    policy: str
+    attempt: int
+
+    def record(self) -> dict[str, Any]:
+        """The line of divergence.jsonl."""
+        finding = self.finding
+        return {
+            "update": self.update,
+            "kind": finding.kind.value,
+            "started": finding.started,
+            "what": finding.what,
+            "cause": self.cause,
+            "layers": {side: list(region) for side, region in finding.layers.items()},
+            "values": dict(finding.values),
+            "last_good": dict(self.last_good),
+            "policy": self.policy,
+            "attempt": self.attempt,
+        }
+
+    def __str__(self) -> str:
+        text = f"divergence at update {self.update:,}: {self.finding.what}"
+        if self.finding.started < self.update:
+            text += f"; it began at update {self.finding.started:,}"
+        good = [
+            f"{name} {self.last_good[name]:.3g}"
+            for name in ("loss", "nll_loss", "gnorm", "lr")
+            if isinstance(self.last_good.get(name), float)
+        ]
+        if good:
+            text += f". Last good, at update {self.last_good['update']:,}: {', '.join(good)}"
+        return f"{text}. Likely cause: {self.cause}"
+
+
+def ended(finding: Finding, update: int, attempt: int) -> dict[str, Any]:
+    """The line that tells of a recovery."""
+    return {
+        "update": update,
+        "kind": finding.kind.value,
+        "started": finding.started,
+        "ended": True,
+        "attempt": attempt,
+    }
+
+
+def region_text(layers: Mapping[str, Region]) -> str:
+    """{"decoder": (1, 14, 18)} -> "decoder layers 1-14 of 18"."""
+    return " and ".join(
+        f"{side} layer{'s' if first < last else ''} {first}"
+        f"{f'-{last}' if first < last else ''} of {depth}"
+        for side, (first, last, depth) in layers.items()
+    )

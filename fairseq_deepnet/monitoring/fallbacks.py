@@ -1,0 +1,150 @@
+"""--fallbacks: what to change, step by step, when a training has diverged.
+
+    "lr*0.5 warmup-updates+1000, lr*0.5, update-freq*2, fp32"
+
+Steps are separated by commas and taken one after another, each on top of those before; a step
+holds one or more changes: `option=value`, `option*factor`, `option+number`, or `fp32`, which drops
+--fp16, --bf16 and their like. After Marian's --custom-fallbacks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..errors import ConfigurationError
+from ..fairseq_options import nearest
+
+FP32: Final = "fp32"
+PRECISIONS: Final = ("fp16", "bf16", "amp", "memory-efficient-fp16", "memory-efficient-bf16")
+DEFAULT: Final = "lr*0.5 warmup-updates+1000, lr*0.5, update-freq*2, fp32"
+
+_CHANGE: Final = re.compile(r"(?P<option>[a-z][a-z0-9-]*)(?P<sign>[=*+])(?P<value>[^\s=*+,]+)")
+_FIXED: Final = re.compile(
+    r"arch|task|criterion|optimizer|lr-scheduler|user-dir|save-dir|restore-file|residual-scheme"
+    r"|scheme-variant|init|on-divergence|fallbacks|fallback-step|cpu|distributed-.*|share-.*"
+    r"|(en|de)coder-(layers|embed-dim|ffn-embed-dim|attention-heads|learned-pos|normalize-before)"
+)
+"""Options that a checkpoint must be met with as it was made, and our own."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change; `sign` is "=", "*" or "+", and empty for fp32."""
+
+    option: str
+    sign: str = ""
+    value: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.option}{self.sign}{self.value}"
+
+
+Step = tuple[Change, ...]
+
+
+def parse(text: str) -> tuple[Step, ...]:
+    """The steps of --fallbacks; ConfigurationError names what cannot be read."""
+    steps = tuple(tuple(map(_change, step.split())) for step in text.split(","))
+    if not all(steps):
+        raise ConfigurationError(
+            f"--fallbacks {text!r}: a step is empty; write steps like {DEFAULT!r}"
+        )
+    return steps
+
+
+def _change(word: str) -> Change:
+    if word == FP32:
+        return Change(FP32)
+    match = _CHANGE.fullmatch(word)
+    if match is None:
+        raise ConfigurationError(
+            f"--fallbacks: {word!r} is no change; write option=value, option*factor, option+number"
+            f" or {FP32}, such as lr*0.5, with commas between the steps"
+        )
+    change = Change(match["option"], match["sign"], match["value"])
+    if _FIXED.fullmatch(change.option):
+        raise ConfigurationError(
+            f"--fallbacks: {change} would change the model or where it is trained, and no"
+            " checkpoint could be gone on from; change learning rate, warm-up, batch or the like"
+        )
+    if change.sign != "=" and _number(change.value) is None:
+        raise ConfigurationError(f"--fallbacks: {change}: {change.value!r} is no number")
+    return change
+
+
+def check(steps: Sequence[Step], present: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError where a step changes what this training has not.
+
+    Arguments:
+        present: fairseq-train's options as parsed, by attribute name
+    """
+    for step in steps:
+        for change in step:
+            if change.option != FP32:
+                _changed(change, present)
+
+
+def overrides(step: Step, present: Mapping[str, Any]) -> dict[str, str]:
+    """Option -> its new value, as typed on a command line; fp32 has an empty one."""
+    found = {}
+    for change in step:
+        found[change.option] = "" if change.option == FP32 else _changed(change, present)
+    return found
+
+
+def changes_nothing(step: Step, present: Mapping[str, Any]) -> bool:
+    """Whether a step would make the same training again, such as fp32 where it is fp32."""
+    precise = not any(present.get(name.replace("-", "_")) for name in PRECISIONS)
+    return all(
+        precise
+        if change.option == FP32
+        else _changed(change, present) == written(present[change.option.replace("-", "_")])
+        for change in step
+    )
+
+
+def _changed(change: Change, present: Mapping[str, Any]) -> str:
+    name = change.option.replace("-", "_")
+    if name not in present:
+        options = [option.replace("_", "-") for option in present]
+        raise ConfigurationError(
+            f"--fallbacks: {change}: this training has no option --{change.option}"
+            f"{nearest(change.option, options)}"
+        )
+    if isinstance(present[name], bool):
+        raise ConfigurationError(
+            f"--fallbacks: {change}: --{change.option} is a switch, which cannot be changed"
+        )
+    if change.sign == "=":
+        return change.value
+    before = present[name] if isinstance(present[name], list | tuple) else [present[name]]
+    numbers = [_number(value) for value in before]
+    by = _number(change.value)
+    if by is None or not numbers or None in numbers:
+        raise ConfigurationError(
+            f"--fallbacks: {change}: --{change.option} is {present[name]}, no number to change;"
+            f" write {change.option}=VALUE"
+        )
+    after = [n * by if change.sign == "*" else n + by for n in numbers if n is not None]
+    whole = all(isinstance(number, int) for number in numbers)
+    return written([max(1, round(number)) if whole else number for number in after])
+
+
+def written(value: Any) -> str:
+    """A parsed value as typed on a command line; lists with commas."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return ",".join(repr(item) if isinstance(item, float) else str(item) for item in values)
+
+
+def _number(value: Any) -> int | float | None:
+    if isinstance(value, int | float):
+        return value
+    for kind in (int, float):
+        try:
+            return kind(str(value))
+        except ValueError:
+            continue
+    return None

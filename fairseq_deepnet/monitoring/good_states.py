@@ -1,0 +1,105 @@
+"""States of a training that were good: saved while all is well, chosen when it no longer is."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from fairseq.checkpoint_utils import save_checkpoint as fairseqs_save
+
+from ..checkpoints import load_checkpoint, num_updates
+
+FOLDER: Final = "good_states"
+GENERATIONS: Final = 2
+"""States kept: an event may tell of something that began before the newest."""
+LAST_GOOD: Final = "checkpoint_last_good.pt"
+LAST: Final = "checkpoint_last.pt"
+TESTED: Final = 2
+"""Updates that a state must lie before the start of trouble: its parameters are first used by the
+update after it, and that one must have been well."""
+_NAME: Final = re.compile(r"update_(\d+)\.pt")
+
+
+def save(trainer: Any, epoch_itr: Any, save_dir: Path) -> None:
+    """Save what fairseq would save now; every process calls this, one writes."""
+    trainer.consolidate_optimizer()
+    if not trainer.should_save_checkpoint_on_current_rank:
+        return
+    extra = {"train_iterator": epoch_itr.state_dict(), "val_loss": None}
+    if hasattr(trainer.task, "get_checkpoint_dict"):
+        extra.update(trainer.task.get_checkpoint_dict())
+    if hasattr(fairseqs_save, "best"):
+        extra["best"] = fairseqs_save.best
+    folder = save_dir / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    trainer.save_checkpoint(str(folder / f"update_{trainer.get_num_updates()}.pt"), extra)
+    for _, old in sorted(_saved(folder))[:-GENERATIONS]:
+        old.unlink(missing_ok=True)
+
+
+def _saved(folder: Path) -> Iterator[tuple[int, Path]]:
+    for path in folder.glob("update_*.pt"):
+        match = _NAME.fullmatch(path.name)
+        if match:
+            yield int(match[1]), path
+
+
+def _resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
+    """Every whole checkpoint that a training can go on from, and its update."""
+    yield from _saved(save_dir / FOLDER)
+    for path in sorted(save_dir.glob("checkpoint*.pt")):
+        try:
+            state = load_checkpoint(path)
+        except (ValueError, OSError):
+            continue
+        if state.get("last_optimizer_state") is not None and "train_iterator" in state.get(
+            "extra_state", {}
+        ):
+            yield num_updates(state), path
+
+
+def newest(save_dir: Path, started: int) -> tuple[int, Path] | None:
+    """The newest state from before trouble that began at update `started`, and its update.
+
+    fairseq's own checkpoints count as well as `save`'s. None where none is old enough.
+    """
+    fit = [(update, path) for update, path in _resumable(save_dir) if update <= started - TESTED]
+    return max(fit, key=lambda state: state[0]) if fit else None
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a checkpoint so that it is there whole or not at all."""
+    part = target.with_name(f"{target.name}.part")
+    shutil.copyfile(source, part)
+    part.replace(target)
+
+
+def set_aside(save_dir: Path, after: int | None, attempt: int) -> Path:
+    """Move what came after the good state into save_dir/diverged_N; nothing is deleted.
+
+    Arguments:
+        after: the good state's update; None where there is none, and all is moved
+        attempt: N, counted on where such a folder exists
+    """
+    while (folder := save_dir / f"diverged_{attempt}").exists():
+        attempt += 1
+    later = [path for update, path in _saved(save_dir / FOLDER) if after is None or update > after]
+    later += save_dir.glob("crash.pt")
+    for path in save_dir.glob("checkpoint*.pt"):
+        if after is None or _is_later(path, after):
+            later.append(path)
+    if later:
+        folder.mkdir(parents=True)
+    for path in later:
+        path.rename(folder / path.name)
+    return folder
+
+
+def _is_later(path: Path, after: int) -> bool:
+    try:
+        return num_updates(load_checkpoint(path)) > after
+    except (ValueError, OSError):
+        return True  # half a file can be gone on from as little
