@@ -1,0 +1,145 @@
+"""fairseq's real trainer around a tiny model and batches in memory: no corpus, no files but records."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import options
+from fairseq.data import Dictionary, LanguagePairDataset
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.logging import metrics
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks import FairseqTask
+from fairseq.trainer import Trainer
+from torch import nn
+
+import fairseq_deepnet  # noqa: F401  (registers the architectures)
+
+SYMBOLS = 20
+PAD, EOS = 1, 2
+Pair = tuple[list[int], list[int]]
+Sample = dict[str, Any]
+
+# Lengths differ on both sides: every batch of these has padding.
+TRAIN: list[Pair] = [
+    ([4, 9, 11, 5, EOS], [7, 8, EOS]),
+    ([6, 13, EOS], [10, 4, 5, 6, EOS]),
+    ([12, 7, 8, EOS], [9, EOS]),
+]
+MORE: list[Pair] = [([5, 5, 14, EOS], [11, 12, EOS]), ([15, EOS], [4, 13, 8, EOS])]
+PROBE: list[Pair] = [([8, 6, 4, 7, EOS], [5, EOS]), ([10, 11, EOS], [6, 12, 14, EOS])]
+
+
+class Task(FairseqTask):
+    """What a trainer asks of a task; the probe's sentences are its validation set."""
+
+    def __init__(self, two_sides: bool) -> None:
+        super().__init__(None)
+        self.two_sides = two_sides
+        self.words = Dictionary()
+        for number in range(SYMBOLS - len(self.words)):
+            self.words.add_symbol(f"w{number}")
+        self.datasets = {"valid": self.dataset_of(PROBE)}
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        return self.words
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        return self.words
+
+    def dataset_of(self, pairs: Sequence[Pair]) -> LanguagePairDataset:
+        """fairseq's data set of sentence pairs; of the first side alone for a language model."""
+        sides = [[torch.tensor(pair[side]) for pair in pairs] for side in (0, 1)]
+        lengths = [torch.tensor([len(words) for words in side]).numpy() for side in sides]
+        second = (sides[1], lengths[1], self.words) if self.two_sides else (None, None, None)
+        return LanguagePairDataset(sides[0], lengths[0], self.words, *second, shuffle=False)
+
+    def sample(self, pairs: Sequence[Pair]) -> Sample:
+        """A batch as fairseq's iterators make it; a language model is to say its input again."""
+        data = self.dataset_of(pairs)
+        batch = dict(data.collater([data[row] for row in range(len(pairs))]))
+        if not self.two_sides:
+            batch["target"] = batch["net_input"]["src_tokens"]
+        return batch
+
+
+SIZES = (
+    "--encoder-layers=2 --decoder-layers=2 --encoder-embed-dim=8 --decoder-embed-dim=8"
+    " --encoder-ffn-embed-dim=12 --decoder-ffn-embed-dim=12"
+    " --encoder-attention-heads=2 --decoder-attention-heads=2"
+)
+ARCHS = {"deepnet_transformer": 2, "deepnet_transformer_lm": 1, "deepnet_masked_lm": 1}
+"""Our models and their number of sides."""
+
+
+class Rig:
+    """A training whose updates are made one by one.
+
+    Args:
+        folder: --save-dir.
+        arguments: as after fairseq-train; they come after sizes, SGD with a rate of 0.5 and no
+            dropout.
+        arch: one of ours.
+        seed: of the initial weights.
+    """
+
+    def __init__(
+        self, folder: Path, *arguments: str, arch: str = "deepnet_transformer", seed: int = 1
+    ) -> None:
+        metrics.reset()
+        both = ARCHS[arch] == 2
+        sizes = [
+            size
+            for size in SIZES.split()
+            if both or ("encoder" in size) == (arch == "deepnet_masked_lm")
+        ]
+        base = ["none", "--arch", arch, "--save-dir", str(folder), "--cpu", "--max-tokens=100"]
+        base += ["--criterion=cross_entropy", "--optimizer=sgd", "--lr=0.5", "--dropout=0"]
+        if arch != "deepnet_masked_lm":
+            base += ["--no-token-positional-embeddings"]
+        parser = options.get_training_parser()
+        args = options.parse_args_and_arch(parser, [*base, *sizes, *arguments])
+        args.max_positions = 30  # an option of the masked language model's task
+        self.task = Task(both)
+        self.cfg = convert_namespace_to_omegaconf(args)
+        torch.manual_seed(seed)
+        self.model: Any = ARCH_MODEL_REGISTRY[arch].build_model(args, self.task)
+        criterion = self.task.build_criterion(self.cfg.criterion)
+        self.trainer = Trainer(self.cfg, self.task, self.model, criterion)
+        self.file = folder / "monitor.jsonl"
+
+    def update(self, *batches: Sequence[Pair]) -> Any:
+        """One update with these batches: with more than one, --update-freq's."""
+        samples = [self.task.sample(batch) for batch in batches or (TRAIN,)]
+        return self.trainer.train_step(samples)
+
+    def records(self) -> list[dict[str, Any]]:
+        """What monitor.jsonl holds, read without the project's reader."""
+        if not self.file.exists():
+            return []
+        return [json.loads(line) for line in self.file.read_text(encoding="utf-8").splitlines()]
+
+    def values(self) -> dict[str, Any]:
+        """The quantities of the last record."""
+        return dict(self.records()[-1]["values"])
+
+
+def count_hooks(model: nn.Module) -> int:
+    """Hooks on all modules and parameters of a model."""
+    kinds = [
+        "_forward_hooks",
+        "_forward_pre_hooks",
+        "_backward_hooks",
+        "_backward_pre_hooks",
+        "_forward_hooks_with_kwargs",
+        "_forward_pre_hooks_with_kwargs",
+    ]
+    on_modules = sum(len(getattr(m, kind)) for m in model.modules() for kind in kinds)
+    return on_modules + sum(
+        len(p._backward_hooks or ()) + len(p._post_accumulate_grad_hooks or ())
+        for p in model.parameters()
+    )
