@@ -53,14 +53,13 @@ def plain(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def line_figure(runs: Sequence[Run], lines: Sequence[Line], show: str, head: str = "") -> Figure:
+def line_figure(runs: Sequence[Run], lines: Sequence[Line], show: str) -> Figure:
     """Lines over updates, with the events of all runs."""
     traces = [trace for line in lines for trace in _traces(line)]
     marks = [_marks(run, colour(number), number) for number, run in enumerate(runs)]
     is_log = show in QUANTITIES and wants_log([np.asarray(line.values) for line in lines])
-    layout = _layout(head, "updates", label_of(show))
+    layout = _layout("updates", label_of(show))
     layout["yaxis"] |= {"type": "log" if is_log else "linear"}
-    layout["legend"] = {"orientation": "h", "yanchor": "top", "y": -0.24, "x": 0, "xanchor": "left"}
     layout["hovermode"] = "x unified" if len(lines) <= 12 else "closest"
     layout["meta"] = {"updates": True}
     layout["shapes"] = [shape for shapes, _ in marks for shape in shapes]
@@ -104,9 +103,7 @@ def _traces(line: Line) -> list[Any]:
     return [drawn, crosses]
 
 
-def map_figure(
-    run: Run, number: int, grid: Grid, scale: Scale, quantity: str, head: str, most: int
-) -> Figure:
+def map_figure(run: Run, number: int, grid: Grid, scale: Scale, quantity: str, most: int) -> Figure:
     """A heat map of layers x updates with at most about `most` columns.
 
     page.js takes the logarithm, so that the page holds the numbers themselves, once.
@@ -123,7 +120,7 @@ def map_figure(
         "hoverongaps": False,
     }
     shapes, notes = _marks(run, BROKEN, number)
-    layout = _layout(head, "updates", "layer")
+    layout = _layout("updates", "layer")
     layout["yaxis"] |= {"tickvals": layer_ticks(grid.layers), "showgrid": False, "ticklen": 3}
     layout["xaxis"] |= {"showgrid": False, "ticklen": 3}
     layout["margin"] |= {"r": 10}
@@ -142,12 +139,11 @@ def coded(grid: Grid) -> NDArray[np.float64]:
     return np.where(grid.given, values, np.nan)
 
 
-def profile_figure(side: str, quantity: str, scale: Scale, deepest: int) -> Figure:
+def profile_figure(quantity: str, scale: Scale, deepest: int) -> Figure:
     """An empty figure of values by layer: page.js fills it from the heat maps."""
-    layout = _layout(f"{side}: by layer", "layer", axis(quantity))
+    layout = _layout("layer", axis(quantity))
     layout["xaxis"] |= {"tickvals": layer_ticks(deepest), "range": [0.5, deepest + 0.5]}
     layout["yaxis"] |= {"type": "log" if scale.is_log else "linear"}
-    layout["legend"] = {"orientation": "h", "yanchor": "top", "y": -0.24, "x": 0, "xanchor": "left"}
     layout["hovermode"] = "x unified"
     layout["meta"] = {"profile": True}
     return _figure([], layout)
@@ -174,28 +170,18 @@ def _ticks(scale: Scale) -> dict[str, Any]:
     }
 
 
-def _layout(head: str, x_title: str, y_title: str) -> dict[str, Any]:
+def _layout(x_title: str, y_title: str) -> dict[str, Any]:
     small = {"size": 12}
-    layout = {
+    return {
         "font": {"family": "system-ui, sans-serif", "size": 12, "color": "#343a40"},
-        "margin": {"l": 56, "r": 16, "t": 36 if head else 24, "b": 44},
+        "margin": {"l": 56, "r": 16, "t": 24, "b": 44},
         "xaxis": {**_AXIS, "title": {"text": x_title, "font": small, "standoff": 6}},
         "yaxis": {**_AXIS, "title": {"text": y_title, "font": small, "standoff": 6}},
         "plot_bgcolor": "white",
         "paper_bgcolor": "rgba(0,0,0,0)",
         "hoverlabel": {"namelength": -1},
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#adb5bd", "activecolor": "#5c636a"},
     }
-    if head:
-        title = {
-            "text": head,
-            "font": {"size": 13},
-            "x": 0,
-            "xref": "paper",
-            "y": 1,
-            "yref": "paper",
-        }
-        layout["title"] = {**title, "yanchor": "bottom", "pad": {"b": 12}}
-    return layout
 
 
 def _marks(run: Run, shade: str, number: int) -> tuple[list[Any], list[Any]]:

@@ -5,7 +5,7 @@ const root = document.documentElement;
 const state = { off: new Set(), log: false, syncing: false };
 const config = {
     responsive: true, displaylogo: false, plotlyServerURL: "", scrollZoom: false,
-    modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
+    modeBarButtons: [["toImage", "resetScale2d"]],
 };
 
 window.addEventListener("error", event => fail(event.message));
@@ -83,6 +83,9 @@ function nearest(updates, update) {
     return best;
 }
 
+const plain = name => name.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+const finite = (values, index) => values.some(row => Number.isFinite(row[index]));
+
 // Values by layer at one update, solid, and at the first one, dotted: from the heat maps of a part.
 function profileTraces(plot) {
     const part = plot.closest(".part"), slider = part.querySelector("input[type=range]");
@@ -94,7 +97,7 @@ function profileTraces(plot) {
             const first = index !== now;
             traces.push({
                 type: "scatter", mode: values.length > 40 ? "lines" : "lines+markers",
-                name: `${map.dataset.name}, update ${updates[index].toLocaleString("en")}`,
+                name: `${plain(map.dataset.name)}, update ${updates[index].toLocaleString("en")}${finite(values, index) ? "" : ": not finite"}`,
                 x: values.map((_, layer) => layer + 1),
                 y: values.map(row => Number.isFinite(row[index]) ? row[index] : null),
                 line: { color: map.dataset.colour, width: first ? 1.2 : 2, dash: first ? "dot" : "solid" },
@@ -105,6 +108,26 @@ function profileTraces(plot) {
         }
     }
     return traces;
+}
+
+// Room for a legend below the figure: plotly itself would take it from the lines.
+function legendSpace(plot, traces) {
+    const names = traces.filter(trace => trace.name && trace.showlegend !== false).map(trace => trace.name);
+    if (names.length < 2) return { showlegend: false, "margin.b": 44, height: 310 };
+    const width = 46 + 6.3 * Math.max(...names.map(name => name.length));
+    const rows = Math.ceil(names.length / Math.max(1, Math.floor((plot.clientWidth - 20) / (width + 8))));
+    return {
+        showlegend: true, height: 316 + 20 * rows, "margin.b": 50 + 20 * rows,
+        legend: { orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom",
+            entrywidth: width - 40, entrywidthmode: "pixels", font: { size: 11.5 } },
+    };
+}
+
+function giveSpace(plot, figure) {
+    const { "margin.b": below, ...rest } = legendSpace(plot, figure.data);
+    plot.style.height = `${rest.height}px`;
+    Object.assign(figure.layout, rest);
+    figure.layout.margin.b = below;
 }
 
 function figureOf(plot) {
@@ -119,6 +142,7 @@ function figureOf(plot) {
     }
     for (const trace of figure.data) if (state.off.has(trace.meta.run)) trace.visible = false;
     for (const mark of marks) if (state.off.has(Number(mark.name))) mark.visible = false;
+    if (!meta.map) giveSpace(plot, figure);
     return figure;
 }
 
@@ -145,7 +169,7 @@ function follow(plot, change) {
 
 function pending() {
     return [...document.querySelectorAll(".plot")]
-        .filter(plot => !plot.figure && !plot.closest("[hidden]") && !plot.classList.contains("hidden"));
+        .filter(plot => !plot.figure && !plot.closest("[hidden], .hidden"));
 }
 
 function drawAll() {
@@ -181,7 +205,7 @@ function toggleRun(chip) {
     chip.setAttribute("aria-pressed", on);
     for (const plot of document.querySelectorAll(".plot")) {
         if (plot.dataset.run !== undefined && Number(plot.dataset.run) === run) {
-            plot.classList.toggle("hidden", !on);
+            plot.parentNode.classList.toggle("hidden", !on);
             if (on && plot.figure) Plotly.Plots.resize(plot);
         } else if (plot.figure) {
             const places = plot.data.flatMap((trace, index) => trace.meta.run === run ? [index] : []);
@@ -205,7 +229,23 @@ function setAxis(box) {
     Promise.all(drawn.map(plot => Plotly.relayout(plot, change))).finally(() => { state.syncing = false; });
 }
 
+let waiting = 0;
+
+function resized() {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => {
+        for (const plot of document.querySelectorAll(".plot:not(.map)")) {
+            if (plot.figure && plot.clientWidth) {
+                const space = legendSpace(plot, plot.data);
+                plot.style.height = `${space.height}px`;
+                Plotly.relayout(plot, space);
+            }
+        }
+    }, 200);
+}
+
 function start() {
+    window.addEventListener("resize", resized);
     document.querySelectorAll(".tabs button").forEach(button => button.addEventListener("click", () => showPart(button)));
     document.querySelectorAll(".chip").forEach(chip => chip.addEventListener("click", () => toggleRun(chip)));
     document.querySelectorAll("input[type=range]").forEach(slider => slider.addEventListener("input", () => moveTo(slider)));

@@ -19,8 +19,8 @@ from fairseq_deepnet.plotting.lines import (
     lines_by_layer,
     lines_of,
 )
-from fairseq_deepnet.plotting.runs import LOGGED, SIDES, Key, Run
-from fairseq_deepnet.plotting.scales import main_part, part_title, scale_of, title
+from fairseq_deepnet.plotting.runs import LOGGED, SIDES, Grid, Key, Run
+from fairseq_deepnet.plotting.scales import Scale, main_part, ordered, part_title, scale_of, title
 from fairseq_deepnet.provenance import write_text
 
 _HERE: Final = Path(__file__).parent
@@ -46,6 +46,12 @@ GROUPS: Final = {
     ),
 }
 """Quantities by what they tell; those that are in none come last."""
+
+
+Panel = tuple[int, Run, str, Grid]
+"""A run's place, the run, a side, and what was measured there."""
+_ABSENT: Final = '<figure class="absent"></figure>'
+"""Keeps the place of a run that has no such side."""
 
 
 def write(runs: Sequence[Run], file: Path, head: str = "") -> None:
@@ -133,8 +139,8 @@ def _sections(runs: Sequence[Run]) -> Iterator[tuple[str, str, str]]:
     yield "events", "Events", tables.events(runs)
     logged = [metric for metric in LOGGED if any(metric in run.metrics for run in runs)]
     if logged:
-        plots = (interactive.line_figure(runs, lines_of(runs, m), m, LABELS[m]) for m in logged)
-        grid = "\n".join(_plot(figure, "") for figure in plots)
+        plots = [(interactive.line_figure(runs, lines_of(runs, m), m), LABELS[m]) for m in logged]
+        grid = "".join(_plot(figure, label) for figure, label in plots)
         yield "losses", "Losses", f'<div class="quantity"><div class="grid">{grid}</div></div>'
     yield "scores", "Scores", tables.scores(runs)
     known = [name for name in QUANTITIES if any(has(run, name) for run in runs)]
@@ -180,10 +186,9 @@ def _quantity(runs: Sequence[Run], name: str, most: int) -> str:
 
 
 def _parts(runs: Sequence[Run], name: str, most: int) -> str:
-    """Tabs of a quantity's parts, the first of them the one that stands for a layer."""
-    found = dict.fromkeys(key.part for run in runs for key in run.grids if key.quantity == name)
-    first = main_part(found)
-    parts = [first, *(part for part in found if part != first)]
+    """Tabs of a quantity's parts; the one that stands for a layer is open."""
+    parts = ordered(key.part for run in runs for key in run.grids if key.quantity == name)
+    first = main_part(parts)
     tabs = "".join(
         f'<button data-part="{escape(part)}" aria-pressed="{str(part == first).lower()}"'
         f' title="{escape(part)}">{escape(part_title(part))}</button>'
@@ -206,23 +211,37 @@ def _part(runs: Sequence[Run], name: str, part: str, most: int) -> str:
         if Key(name, side, part) in run.grids
     ]
     scale = scale_of(grid.values for *_, grid in panels)
-    maps, below = [], []
-    for number, run, side, grid in panels:
-        head = interactive.plain(f"{run.name}: {side}")
-        figure = interactive.map_figure(run, number, grid, scale, name, head, most)
-        facts = {"side": side, "run": number, "name": run.name}
-        maps.append(_plot(figure, "map", {**facts, "colour": interactive.colour(number)}))
-    for side in dict.fromkeys(side for _, _, side, _ in panels):
+    sides = list(dict.fromkeys(side for _, _, side, _ in panels))
+    shown = list(dict.fromkeys(number for number, *_ in panels))
+    maps = {(panel[0], panel[2]): _map(panel, scale, name, most) for panel in panels}
+    rows = ["".join(maps.get((number, side), _ABSENT) for number in shown) for side in sides]
+    profiles, lines = [], []
+    for side in sides:
         deepest = max(grid.layers for *_, where, grid in panels if where == side)
         if deepest > 1:
-            figure = interactive.profile_figure(side, name, scale, deepest)
-            below.append(_plot(figure, "profile", {"side": side}))
-    for side in dict.fromkeys(side for _, _, side, _ in panels):
-        lines = lines_by_layer(runs, Key(name, side, part))
-        below.append(_plot(interactive.line_figure(runs, lines, name, f"{side}: over updates"), ""))
+            figure = interactive.profile_figure(name, scale, deepest)
+            profiles.append(_plot(figure, f"{side}: by layer", "profile", {"side": side}))
+        drawn = lines_by_layer(runs, Key(name, side, part))
+        figure = interactive.line_figure(runs, drawn, name)
+        lines.append(
+            _plot(figure, f"{side}: over updates, at the top, in the middle, at the input")
+        )
     updates = sorted({int(update) for *_, grid in panels for update in grid.updates})
-    return f"""<div class="grid maps">{"".join(maps)}</div>
-{_slider(updates)}<div class="grid">{"".join(below)}</div>"""
+    return "\n".join(
+        [
+            *(f'<div class="grid maps">{row}</div>' for row in rows),
+            _slider(updates) if profiles else "",
+            f'<div class="grid">{"".join(profiles + lines)}</div>',
+        ]
+    )
+
+
+def _map(panel: Panel, scale: Scale, name: str, most: int) -> str:
+    number, run, side, grid = panel
+    figure = interactive.map_figure(run, number, grid, scale, name, most)
+    facts = {"side": side, "run": number, "name": run.name}
+    facts["colour"] = interactive.colour(number)
+    return _plot(figure, f"{run.name}: {side}", "map", facts)
 
 
 def _slider(updates: Sequence[int]) -> str:
@@ -239,12 +258,13 @@ def _step(updates: Sequence[int]) -> int:
     return max(1, min(gaps, default=1))
 
 
-def _plot(figure: Figure, kind: str, facts: dict[str, Any] | None = None) -> str:
+def _plot(figure: Figure, caption: str, kind: str = "", facts: dict[str, Any] | None = None) -> str:
     """The place of a figure, and what page.js draws there."""
     data = "".join(f' data-{key}="{escape(str(item))}"' for key, item in (facts or {}).items())
+    above = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return (
-        f'<div class="{f"plot {kind}".strip()}"{data}></div>'
-        f'<script type="application/json">{coded(figure)}</script>'
+        f'<figure>{above}<div class="{f"plot {kind}".strip()}"{data}></div>'
+        f'<script type="application/json">{coded(figure)}</script></figure>\n'
     )
 
 

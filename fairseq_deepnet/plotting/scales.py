@@ -50,9 +50,19 @@ def part_title(part: str) -> str:
     return ", ".join(PARTS.get(piece, piece) for piece in part.split("."))
 
 
+def ordered(parts: Iterable[str]) -> list[str]:
+    """Parts of a layer from its input to its output, the whole layer first."""
+    place = list(PARTS)
+
+    def position(part: str) -> tuple[int, ...]:
+        return tuple(place.index(p) if p in place else len(place) for p in part.split("."))
+
+    return sorted(dict.fromkeys(parts), key=position)
+
+
 def main_part(parts: Iterable[str]) -> str:
     """The part that stands for a layer: the whole of it, or what comes last in it."""
-    known = list(dict.fromkeys(parts))
+    known = ordered(parts)
     for part in ("layer", "ffn"):
         if part in known:
             return part

@@ -118,7 +118,7 @@ def _best(run: Run) -> float | None:
 def _monitored(run: Run) -> str:
     updates = sorted({int(update) for grid in run.grids.values() for update in grid.updates})
     if not updates:
-        return "no update"
+        return "not measured"
     return f"{len(updates):,} updates, {updates[0]:,} to {updates[-1]:,}"
 
 
