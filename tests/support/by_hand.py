@@ -1,7 +1,7 @@
 """Our models once more, one sentence after the other and head by head, with all that passes on.
 
-Written from the paper's formulas and fairseq's names of parameters alone: no padding, no batches, no
-layer of ours. A sentence is [T, C]; what is kept is in the order of the sentences.
+Written from the paper's formulas and fairseq's names of parameters alone: no padding, no batches,
+no layer of ours. A sentence is [T, C]; what is kept is in the order of the sentences.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""fairseq's real trainer around a tiny model and batches in memory: no corpus, no files but records."""
+"""fairseq's real trainer around a tiny model and batches in memory: no files but records."""
 
 import json
 from collections.abc import Sequence

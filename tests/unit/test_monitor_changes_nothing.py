@@ -1,0 +1,183 @@
+"""Monitoring changes no number of a training, and leaves nothing behind in the model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.support.models import VARIANTS
+from tests.support.rig import MORE, PROBE, TRAIN, Pair, Rig, count_hooks
+
+UPDATES = 20
+BATCHES = (TRAIN, MORE)
+WATCHED = ("--monitor-interval=1", "--monitor=all")
+LEARNING = ("--optimizer=adam", "--lr=0.01", "--dropout=0.2", "--attention-dropout=0.1")
+
+
+def train(rig: Rig, updates: int = UPDATES, freq: int = 1) -> dict[str, Tensor]:
+    """Losses, gradients of the last update, parameters and outputs; the state of the generator."""
+    losses = []
+    for number in range(updates):
+        batches: list[Sequence[Pair]] = [BATCHES[(number + n) % 2] for n in range(freq)]
+        losses.append(rig.update(*batches)["loss"])
+    found = {"losses": torch.tensor(losses), "random": torch.get_rng_state()}
+    for name, parameter in rig.model.named_parameters():
+        found |= {f"parameter {name}": parameter.detach().clone()}
+        if parameter.grad is not None:
+            found |= {f"gradient {name}": parameter.grad.clone()}
+    with torch.no_grad():
+        found["output"] = rig.model.eval()(**rig.task.sample(PROBE)["net_input"])[0]
+    return found
+
+
+def assert_same(plain: dict[str, Tensor], watched: dict[str, Tensor]) -> None:
+    assert plain.keys() == watched.keys()
+    for name, value in plain.items():
+        assert torch.equal(watched[name], value), name
+
+
+def compare(folder: Path, *options: str, arch: str = "deepnet_transformer", freq: int = 1) -> Rig:
+    """Train with and without monitoring; what they compute is the same to the last bit."""
+    plain = Rig(folder / "plain", *LEARNING, *options, arch=arch)
+    without = train(plain, freq=freq)
+    assert not plain.records()
+    watched = Rig(folder / "watched", *LEARNING, *WATCHED, *options, arch=arch)
+    hooks = count_hooks(watched.model)
+    assert_same(without, train(watched, freq=freq))
+    assert count_hooks(watched.model) == hooks == count_hooks(plain.model)
+    assert len(watched.records()) == UPDATES
+    return watched
+
+
+@pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
+def test_twenty_updates_of_every_scheme_are_bit_identical(
+    scheme: str, variant: str | None, tmp_path: Path
+) -> None:
+    options = [f"--residual-scheme={scheme}", "--encoder-layers=1", "--decoder-layers=1"]
+    options += [f"--scheme-variant={variant}"] if variant else []
+    compare(tmp_path, *options)
+
+
+@pytest.mark.parametrize(
+    ("keep", "scheme"),
+    [("checkpoint", "deepnorm"), ("checkpoint", "normformer"), ("offload", "admin")],
+)
+def test_so_they_are_with_activation_checkpointing(keep: str, scheme: str, tmp_path: Path) -> None:
+    options = [f"--{keep}-activations", f"--residual-scheme={scheme}"]
+    found = compare(tmp_path, *options).records()
+    # and what is measured is what is measured without: layers that run twice count once
+    plain = Rig(tmp_path / "all kept", *LEARNING, *WATCHED, options[1])
+    train(plain)
+    assert found == plain.records()
+
+
+@pytest.mark.parametrize("scheme", ["deepnorm", "pre-ln"])
+def test_so_they_are_with_layers_left_out(scheme: str, tmp_path: Path) -> None:
+    drop = ["--encoder-layerdrop=0.4", "--decoder-layerdrop=0.4"]
+    records = compare(tmp_path, f"--residual-scheme={scheme}", *drop).records()
+    rows = [
+        row
+        for record in records
+        for parts in record["values"]["gradient_norm"].values()
+        for row in parts.values()
+    ]
+    assert {len(row) for row in rows} == {2}
+    assert {value is None for row in rows for value in row} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("arch", "scheme"),
+    [("deepnet_transformer_lm", "deepnorm"), ("deepnet_masked_lm", "pre-ln")],
+)
+def test_so_they_are_in_every_kind_of_model(scheme: str, arch: str, tmp_path: Path) -> None:
+    compare(tmp_path, f"--residual-scheme={scheme}", arch=arch)
+
+
+def test_so_they_are_with_several_batches_an_update_and_clipping(tmp_path: Path) -> None:
+    compare(tmp_path, "--clip-norm=0.1", freq=2)
+
+
+def test_so_they_are_in_half_precision(tmp_path: Path) -> None:
+    rig = compare(tmp_path, "--bf16")
+    assert rig.model.encoder.layers[0].fc1.weight.dtype is torch.bfloat16
+
+
+# What is left in the model
+
+
+class BrokenError(RuntimeError):
+    """Something that goes wrong in the middle of an update."""
+
+
+@pytest.mark.parametrize("moment", ["forward", "backward", "step"])
+@pytest.mark.parametrize("keep", [(), ("--checkpoint-activations",)], ids=["", "checkpointing"])
+def test_no_hook_is_left_by_an_update_that_broke_off(
+    moment: str, keep: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path, *WATCHED, *keep)
+    rig.update()
+    before = count_hooks(rig.model)
+    seen: list[int] = []
+
+    def breaks(*_: Any, **__: Any) -> None:
+        seen.append(count_hooks(rig.model))
+        raise BrokenError
+
+    with monkeypatch.context() as patch:
+        if moment == "forward":
+            patch.setattr(rig.model.decoder, "output_layer", breaks)
+        elif moment == "backward":
+            patch.setattr(rig.trainer.optimizer, "backward", breaks)
+        else:
+            patch.setattr(rig.task, "optimizer_step", breaks)
+        patch.setattr(rig.trainer, "save_checkpoint", lambda *_: None)  # fairseq's crash.pt
+        with pytest.raises(BrokenError):
+            rig.update()
+    assert seen[0] > before, "it was not being watched"
+    assert count_hooks(rig.model) == before
+    assert len(rig.records()) == 1  # an update that was not made leaves no record
+    rig.update()
+    assert [record["update"] for record in rig.records()] == [1, 2]
+
+
+def test_between_due_updates_the_model_has_no_hooks(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "--monitor-interval=3")
+    seen: list[int] = []
+    forward = rig.model.encoder.forward_embedding
+
+    def looks(*args: Any, **kwargs: Any) -> Any:
+        if rig.model.training:
+            seen.append(count_hooks(rig.model))
+        return forward(*args, **kwargs)
+
+    rig.model.encoder.forward_embedding = looks
+    for _ in range(7):
+        rig.update()
+    assert [count > 0 for count in seen] == [False, False, True, False, False, True, False]
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3, 5, 8])
+def test_there_is_a_record_for_every_interval(interval: int, tmp_path: Path) -> None:
+    rig = Rig(tmp_path, f"--monitor-interval={interval}")
+    for _ in range(7):
+        rig.update()
+    updates = [record["update"] for record in rig.records()]
+    assert updates == list(range(interval, 8, interval))
+    assert len(updates) == 7 // interval
+
+
+@pytest.mark.parametrize("options", [(), ("--monitor-interval=0",), ("--monitor=gradient_norm",)])
+def test_without_an_interval_nothing_is_written(options: tuple[str, ...], tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "run", *options)
+    rig.update()
+    assert not (tmp_path / "run").exists()
+
+
+def test_only_what_was_asked_for_is_measured(tmp_path: Path) -> None:
+    for name in ("step_update", "embedding_gradient_norm", "branch_norm", "step_bound"):
+        rig = Rig(tmp_path / name, "--monitor-interval=1", f"--monitor={name}")
+        rig.update()
+        assert list(rig.values()) == [name]
