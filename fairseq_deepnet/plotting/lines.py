@@ -14,7 +14,7 @@ LABELS: Final = {
     "loss": "training objective (bits per token)",
     "nll_loss": "negative log-likelihood (bits per token)",
     "lr": "learning rate",
-    "gnorm": "norm of all gradients, before clipping",
+    "gnorm": "gradient norm, before clipping",
 }
 """What fairseq logs, as axes name it."""
 _MEASURED: Final = {"update_bound": "model_update", "step_bound": "step_update"}

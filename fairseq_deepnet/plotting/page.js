@@ -9,6 +9,7 @@ const config = {
 };
 
 window.addEventListener("error", event => fail(event.message));
+document.addEventListener("securitypolicyviolation", event => fail(`refused: ${event.violatedDirective} ${event.blockedURI}`));
 window.addEventListener("unhandledrejection", event => fail(event.reason));
 
 function fail(what) {

@@ -24,6 +24,10 @@ from fairseq_deepnet.plotting.scales import Scale, main_part, ordered, part_titl
 from fairseq_deepnet.provenance import write_text
 
 _HERE: Final = Path(__file__).parent
+_POLICY: Final = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
+"""What a browser lets the page do: it loads nothing and tells nobody anything."""
 _VALUES: Final = 1_600_000
 """Numbers in all heat maps of a page, at four bytes each, before updates are left out."""
 _COLUMNS: Final = (60, 300)
@@ -74,6 +78,7 @@ def make(runs: Sequence[Run], head: str = "") -> str:
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <link rel="icon" href="data:,">
 <title>{escape(head)}</title>
 <style>

@@ -35,7 +35,7 @@ def make_run(
         change: what is to be done to each record before it is written
     """
     folder.mkdir(parents=True, exist_ok=True)
-    layers = {side: 6 for side in SIDES} if layers is None else layers
+    layers = dict.fromkeys(SIDES, 6) if layers is None else layers
     _write_log(folder / "train.log", updates)
     for update in updates:
         broken = broken_from is not None and update >= broken_from
@@ -115,7 +115,7 @@ def _record(update: int, layers: dict[str, int], growth: float, broken: bool) ->
         "weight_gradient_norm": {
             side: by_layer(0.2, groups(side), side, growth) for side in layers
         },
-        "embedding_gradient_norm": {side: 0.3 * scale / time for side in layers},
+        "embedding_gradient_norm": dict.fromkeys(layers, 0.3 * scale / time),
         "branch_norm": every(4.0),
         "residual_norm": every(11.3),
         "layer_norm_input": every(14.0),
