@@ -15,8 +15,12 @@ from ..anatomy import Layer, Stack
 from ..schemes import NormPlacement, Sublayer
 from .gradients import Slot, arrange
 
-FINAL, EMBEDDING = "final", "embedding"
-"""Parts that are LayerNorms of a stack and not of a layer."""
+_STACK_NORMS: Final = {
+    "layernorm_embedding": "embedding",
+    "combination": "combination",  # DLCL's, of every output that it combines
+    "layer_norm": "final",
+}
+"""Where a stack has LayerNorms of its own, and which part they are."""
 _NORMS: Final = {
     "self_attn_layer_norm": Sublayer.SELF_ATTN.value,
     "encoder_attn_layer_norm": Sublayer.ENCODER_ATTN.value,
@@ -34,10 +38,12 @@ def layer_norms(stack: Stack) -> Iterator[tuple[nn.Module, str, int]]:
         for path, module in layer.module.named_modules():
             if isinstance(module, nn.LayerNorm):
                 yield module, _NORMS.get(path, path), index
-    for part, name in ((EMBEDDING, "layernorm_embedding"), (FINAL, "layer_norm")):
-        module = getattr(stack.module, name, None)
-        if isinstance(module, nn.LayerNorm):
-            yield module, part, 0
+    for name, part in _STACK_NORMS.items():
+        owner = getattr(stack.module, name, None)
+        if isinstance(owner, nn.Module):
+            norms = [module for module in owner.modules() if isinstance(module, nn.LayerNorm)]
+            for number, module in enumerate(norms):
+                yield module, part, number
 
 
 def padding_of(stack: Stack) -> int:

@@ -36,9 +36,11 @@ def _group(branch: Branch, role: Role) -> str:
 
 def _slots(side: str, index: int, layer: Layer) -> Iterator[tuple[Tensor, Slot]]:
     """Every parameter of a layer with the numbers that its gradient counts in."""
-    for name, parameter in layer.module.named_parameters():
-        for part in (LAYER, sublayer_of(name).value):
-            yield parameter, ("gradient_norm", side, part, index)
+    for parameter in layer.module.parameters():
+        yield parameter, ("gradient_norm", side, LAYER, index)
+    # ReZero's one factor a layer belongs to each of its sublayers
+    for name, parameter in layer.module.named_parameters(remove_duplicate=False):
+        yield parameter, ("gradient_norm", side, sublayer_of(name).value, index)
     for branch in layer.branches:
         for role, linear in branch.linears.items():
             yield linear.weight, ("weight_gradient_norm", side, _group(branch, role), index)

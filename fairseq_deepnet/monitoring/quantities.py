@@ -94,7 +94,8 @@ QUANTITIES: Final[dict[str, Quantity]] = {
             "activation",
             "forward",
             "norm over C of what enters each LayerNorm (Post-LN: alpha x + G(x) after dropout,"
-            " Pre-LN: x); mean over tokens",
+            " Pre-LN: x), mean over tokens; parts are the sublayers, `final` and `embedding` for a"
+            " stack's own, `combination` for DLCL's, a path in the layer for NormFormer's",
             "Fig. 4(b, c)",
         ),
         Quantity(

@@ -42,11 +42,14 @@ class Observer:
 
 def gradient_scale(optimizer: Any) -> float:
     """What a parameter's `grad` is to be multiplied with: half precision has it scaled, summed."""
+    if hasattr(optimizer, "_grad_scaler"):  # --amp, which takes the scale out when it clips
+        return 1.0 / float(optimizer.scaler.get_scale())
     return float(getattr(optimizer, "_multiply_factor", 1.0))
 
 
 def observe(trainer: Any, observers: Sequence[Observer]) -> None:
     """Wrap the methods of one trainer so that observers are told."""
+    tries = 0  # --amp makes a try again by calling train_step from within
     train_step, clip, load = trainer.train_step, trainer.clip_grad_norm, trainer.load_checkpoint
 
     def tell(method: str, *args: Any) -> None:
@@ -55,15 +58,18 @@ def observe(trainer: Any, observers: Sequence[Observer]) -> None:
 
     @functools.wraps(train_step)
     def watched_step(samples: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        update = trainer.get_num_updates() + 1
-        tell("begin", update, samples)
+        nonlocal tries
+        update, tries = trainer.get_num_updates() + 1, tries + 1
         try:
+            tell("begin", update, samples)
             return train_step(samples, *args, **kwargs)
         except FloatingPointError as error:
             tell("failed", update, error)
             raise
         finally:
-            tell("end", update, trainer.get_num_updates() == update)
+            tries -= 1
+            if not tries:
+                tell("end", update, trainer.get_num_updates() == update)
 
     @functools.wraps(clip)
     def watched_clip(clip_norm: float) -> Any:
