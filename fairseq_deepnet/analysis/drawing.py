@@ -44,7 +44,11 @@ def draw(panels: Sequence[Panel], setting: str) -> Any:
 
 
 def _panel(axes: Any, panel: Panel) -> None:
-    for number, line in enumerate(panel.lines):
+    # a line looks the same in every panel, whichever others are there
+    table = paper.tables().get(panel.name)
+    order = list(dict.fromkeys([*(table.rows if table else ()), *(x.key for x in panel.lines)]))
+    for line in panel.lines:
+        number = order.index(line.key)
         _line(axes, line, COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)])
     if panel.log_x:
         axes.set_xscale("log")
@@ -52,7 +56,7 @@ def _panel(axes: Any, panel: Panel) -> None:
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=_bottom(panel))
-    axes.set_title("\n".join(textwrap.wrap(panel.title, 62)), fontsize="medium")
+    axes.set_title("\n".join(textwrap.wrap(panel.title, 70)), fontsize="medium")
     axes.set_xlabel(panel.x)
     axes.set_ylabel(panel.y)
     axes.xaxis.get_major_locator().set_params(integer=True)

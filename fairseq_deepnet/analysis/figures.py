@@ -19,7 +19,7 @@ from fairseq_deepnet.monitoring.records import Record
 from fairseq_deepnet.paper import Key
 
 BOTH: Final = ("encoder", "decoder")
-UPDATES: Final = {"fig3a": "1-5", "fig3b": "1-5", "fig4": "26-30", "fig5": "10"}
+UPDATES: Final = {"fig3a": "1-5", "fig3b": "1-5", "fig4": "26-30", "fig5": "5"}
 """Updates that a figure is taken at, where the paper does not state them."""
 _MANY: Final = 12
 """Columns that a table may have."""
