@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from ..errors import ConfigurationError
 from ..modules import LayerShape, TransformerLayer
 from ..monitoring.options import monitor_settings
+from ..monitoring.watch_options import check_watch
 from ..schemes import SCHEMES, NormPlacement, Place, ResidualScheme, Side, scheme_class
 
 Layer = TypeVar("Layer", bound=TransformerLayer)
@@ -75,6 +76,7 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
         )
     scheme.check_variant(getattr(args, "scheme_variant", None))
     monitor_settings(args)
+    check_watch(args)
     for side in kind.sides:
         check_shape(args, side)
         check_every_layer_runs(args, side, scheme)

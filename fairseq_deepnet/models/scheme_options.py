@@ -8,6 +8,7 @@ from torch import nn
 
 from ..errors import ConfigurationError
 from ..monitoring.options import add_monitor_arguments
+from ..monitoring.watch_options import add_watch_arguments
 from ..schemes import DEFAULT_SCHEME, SCHEMES, Depths, ResidualScheme, Side, scheme_class
 from .defaults import BOTH, default
 
@@ -40,6 +41,7 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
         help=f"initial weights: the scheme's (default) or fairseq's (for {stock})",
     )
     add_monitor_arguments(parser)
+    add_watch_arguments(parser)
 
 
 def default_scheme(args: Namespace) -> None:

@@ -5,17 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from . import watch_options
 from .monitor import Monitor
 from .options import monitor_settings
 from .records import run_folder
 from .trainer import Observer
+from .watch import Watch
 
 
 def build_observers(trainer: Any) -> list[Observer]:
     """The observers of a trainer that was just made; none for models that are not ours."""
-    settings = monitor_settings(trainer.cfg.model)
+    args, folder = trainer.cfg.model, run_folder(Path(trainer.cfg.checkpoint.save_dir))
     observers: list[Observer] = []
-    if settings is not None and trainer.is_data_parallel_master:
-        folder = run_folder(Path(trainer.cfg.checkpoint.save_dir))
-        observers.append(Monitor(settings, trainer, folder))
+    if not hasattr(args, "residual_scheme"):
+        return observers
+    measured = monitor_settings(args)
+    if measured is not None and trainer.is_data_parallel_master:
+        observers.append(Monitor(measured, trainer, folder))
+    watched = watch_options.settings(args)
+    if watched.policy is not watch_options.Policy.OFF:
+        # after the monitor: it may end the training, and the update's record must be written
+        observers.append(Watch(watched, trainer, folder))
     return observers

@@ -8,8 +8,9 @@ A line is a JSON object:
                 "gradient_norm": {"decoder": {"layer": [0.1, ...], "self_attn": [...], ...}}}}
 
 Lists run over a stack's layers, the bottom first; what a stack has one of, such as the final
-LayerNorm of Pre-LN, is a list of one. None (JSON's null) stands where there is no number: a layer that LayerDrop
-left out. Numbers that are not finite are the words "nan", "inf" and "-inf": strict JSON has none.
+LayerNorm of Pre-LN, is a list of one. None (JSON's null) stands where there is no number: a layer
+that LayerDrop left out. Numbers that are not finite are the words "nan", "inf" and "-inf": strict
+JSON has none.
 """
 
 from __future__ import annotations
