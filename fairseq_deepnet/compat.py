@@ -1,6 +1,7 @@
 """What fairseq 0.12 needs on today's Python and torch, and nothing more."""
 
 import argparse
+import collections
 import functools
 import importlib.metadata
 import logging
@@ -14,8 +15,10 @@ logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
 import fairseq.data.data_utils  # noqa: E402
 import fairseq.data.token_block_dataset  # noqa: E402
+import fairseq.distributed.utils  # noqa: E402
 import fairseq.options  # noqa: E402
 import numpy as np  # noqa: E402
+import omegaconf  # noqa: E402
 import torch  # noqa: E402
 
 from .errors import show_in_one_line  # noqa: E402
@@ -44,6 +47,7 @@ def apply() -> None:
     keep_bf16_off_tpus()
     keep_every_sentence()
     keep_numpys_long()
+    share_configurations()
     show_in_one_line()
 
 
@@ -132,6 +136,31 @@ def keep_numpys_long() -> None:
     """
     if not hasattr(np, "compat"):
         fairseq.data.token_block_dataset.np = _NumpyWithLong()
+
+
+def share_configurations() -> None:
+    """Let processes that train together hand one another a checkpoint's configuration.
+
+    Rank 0 reads the checkpoint that a run of several processes goes on from, and the others load
+    it from rank 0's message, with weights only since torch 2.6: what OmegaConf makes of the
+    configuration would be refused, and with it every such run that is resumed. Files are still
+    loaded without it.
+    """
+    broadcast = fairseq.distributed.utils.broadcast_object
+    if getattr(broadcast, "shares_configurations", False):
+        return
+    base = omegaconf.base
+    nodes = [omegaconf.DictConfig, omegaconf.ListConfig, omegaconf.nodes.AnyNode]
+    held: list[Any] = [*nodes, base.Metadata, base.ContainerMetadata, collections.defaultdict]
+    held += [dict, list, int, Any, fairseq.distributed.utils._TensorPlaceholder]
+
+    @functools.wraps(broadcast)
+    def broadcast_object(*args: Any, **kwargs: Any) -> Any:
+        with torch.serialization.safe_globals(held):
+            return broadcast(*args, **kwargs)
+
+    broadcast_object.shares_configurations = True  # type: ignore[attr-defined]
+    fairseq.distributed.utils.broadcast_object = broadcast_object
 
 
 def checkpoint_globals() -> tuple[Any, ...]:
