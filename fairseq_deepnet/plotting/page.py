@@ -43,8 +43,8 @@ GROUPS: Final = {
     ),
     "How far the model moves": (
         "model_update",
-        "update_bound",
         "step_update",
+        "update_bound",
         "step_bound",
         "parameter_update_ratio",
     ),

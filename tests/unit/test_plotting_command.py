@@ -1,0 +1,155 @@
+"""`deepnet plot`: what an image shows, what the page holds, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.monitoring.quantities import QUANTITIES
+from fairseq_deepnet.plotting import images, page
+from fairseq_deepnet.plotting.interactive import line_figure
+from fairseq_deepnet.plotting.lines import lines_of
+from fairseq_deepnet.plotting.runs import Key, Run, read_runs
+from tests.support.monitored import add_events, make_run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    folder = tmp_path_factory.mktemp("runs")
+    deep = make_run(folder / "deep", layers={"encoder": 3, "decoder": 4})
+    broken = make_run(folder / "broken", range(5, 105, 5), growth=3.0, broken_from=60)
+    add_events(broken, {"update": 62, "kind": "not_finite", "started": 60, "cause": "lr"})
+    return read_runs([deep, broken])
+
+
+def test_an_image_of_a_quantity_by_layer_has_a_heat_map_a_run_and_side(runs: list[Run]) -> None:
+    figure = images.draw(runs, "gradient_norm")
+    titles = [axes.get_title() for axes in figure.axes]
+    for name in ("deep", "broken"):
+        assert f"{name}, encoder" in titles
+        assert f"{name}, decoder" in titles
+    maps = [axes.collections[0] for axes in figure.axes if axes.get_title().startswith("deep")]
+    others = [axes.collections[0] for axes in figure.axes if axes.get_title().startswith("broken")]
+    assert len({(item.norm.vmin, item.norm.vmax) for item in maps + others}) == 1
+
+
+def test_a_part_is_chosen_by_name(runs: list[Run]) -> None:
+    assert images.draw(runs, "branch_norm").get_suptitle().endswith(": feed-forward")
+    chosen = images.draw(runs, "branch_norm", part="encoder_attn")
+    assert chosen.get_suptitle().endswith(": cross-attention")
+    with pytest.raises(ValueError, match=r"--part nose: branch_norm was measured of self_attn, "):
+        images.draw(runs, "branch_norm", part="nose")
+
+
+def test_the_event_of_a_run_is_marked(runs: list[Run]) -> None:
+    axes = images.draw(runs, "model_update").axes[0]
+    assert [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "v"] == [60]
+
+
+def test_a_bound_is_drawn_with_what_it_bounds(runs: list[Run]) -> None:
+    labels = [line.label for line in lines_of(runs, "update_bound")]
+    assert labels[:2] == ["deep", "deep, measured model_update"]
+
+
+@pytest.mark.parametrize("show", images.SHOWN)
+def test_everything_that_can_be_shown_is_drawn(runs: list[Run], tmp_path: Path, show: str) -> None:
+    out = tmp_path / "x.png"
+    folders = [str(run.folder) for run in runs]
+    assert cli.main(["plot", *folders, "--show", show, "--out", str(out)]) == 0
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--show", "lr", "--metric", "nll_loss"], "--metric nll_loss is for --show loss"),
+        (["--show", "lr", "--part", "ffn"], "--part ffn: --show lr has no parts"),
+        (["--out", "x.html", "--show", "lr"], "--show is for images"),
+        (["--out", "x.html", "--metric", "loss"], "--metric is for images"),
+    ],
+    ids=["metric-of-lr", "part-of-lr", "show-of-page", "metric-of-page"],
+)
+def test_an_option_that_cannot_be_honoured_is_refused(
+    runs: list[Run], capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert cli.main(["plot", str(runs[0].folder), "--out", "x.png", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_quantity_that_was_not_measured_is_refused_with_a_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_run(tmp_path / "bare")
+    (folder / "monitor.jsonl").unlink()
+    out = str(tmp_path / "x.png")
+    assert cli.main(["plot", str(folder), "--show", "model_update", "--out", out]) == 2
+    assert "--monitor-interval N" in capsys.readouterr().err
+
+
+def figures_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(data) for data in re.findall(r'json">(.*?)</script>', text)]
+
+
+def test_the_page_tells_each_quantity_with_unit_meaning_and_the_papers_figure(
+    runs: list[Run],
+) -> None:
+    text = page.make(runs, "a <title>")
+    assert "<h1>a &lt;title&gt;</h1>" in text
+    for name, quantity in QUANTITIES.items():
+        section = text.split(f'id="{name}"')[1].split('class="quantity"')[0]
+        assert f"<b>unit</b> {quantity.unit}" in section
+        assert escape(quantity.source) in section
+        assert escape(quantity.meaning.partition("`")[0][1:]) in section
+    links = re.findall(r'href="#([^"]+)"', text)
+    assert all(f'id="{link}"' in text for link in links)
+
+
+def test_the_page_of_runs_without_records_says_how_to_get_them(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "bare")
+    (folder / "monitor.jsonl").unlink()
+    text = page.make(read_runs([folder]))
+    assert "Nothing was measured in bare" in text
+    assert "--monitor-interval" in text
+    assert len(figures_of(text)) == 4
+
+
+def test_a_page_of_deep_and_long_runs_stays_small(runs: list[Run]) -> None:
+    import numpy as np
+    from plotly.offline import get_plotlyjs
+
+    from fairseq_deepnet.plotting.runs import Grid
+
+    updates = np.arange(1, 1001)
+    values = np.random.default_rng(1).lognormal(size=(1000, 100))
+    long = Grid(updates, values, np.ones_like(values, dtype=bool))
+    grids = {key: long if key.part else grid for key, grid in runs[0].grids.items()}
+    text = page.make([Run("long", runs[0].folder, grids=grids)])
+    assert len(grids) > 35
+    assert len(text) - len(get_plotlyjs()) < 10e6
+
+
+def test_a_line_that_broke_ends_in_a_cross_that_says_so(runs: list[Run]) -> None:
+    figure = line_figure(runs, lines_of(runs, "model_update"), "model_update")
+    crosses = [trace for trace in figure["data"] if trace["marker"].get("symbol") == "x"]
+    assert [(trace["x"], trace["text"]) for trace in crosses] == [([60], ["nan"])]
+
+
+def test_json_in_a_script_cannot_end_it() -> None:
+    text = page.coded({"name": "</script><!--\u2028"})
+    assert "<" not in text
+    assert json.loads(text) == {"name": "</script><!--\u2028"}
+
+
+def test_runs_of_another_depth_and_with_one_stack_share_a_page(tmp_path: Path) -> None:
+    layers: list[dict[str, int]] = [{"decoder": 2}, {"encoder": 4}, {"encoder": 3, "decoder": 7}]
+    folders = [make_run(tmp_path / str(n), layers=item) for n, item in enumerate(layers)]
+    runs = read_runs(folders)
+    assert runs[2].grids[Key("gradient_norm", "decoder", "layer")].layers == 7
+    assert 'data-side="encoder"' in page.make(runs)
+    assert len(images.draw(runs, "gradient_norm").axes) == 3 * 2 + 1 + 2

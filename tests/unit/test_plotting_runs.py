@@ -1,0 +1,165 @@
+"""What is read of a run folder, however it was left."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fairseq_deepnet.monitoring import records
+from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
+from fairseq_deepnet.plotting.happenings import read_events, read_scores
+from fairseq_deepnet.plotting.runs import Key, distinct_names, read_run, read_runs
+from tests.support.monitored import add_events, add_score, make_run
+
+
+def test_every_quantity_is_read_with_its_sides_and_layers(tmp_path: Path) -> None:
+    (run,) = read_runs([make_run(tmp_path / "a", layers={"encoder": 3, "decoder": 5})])
+    assert {key.quantity for key in run.grids} == set(QUANTITIES)
+    for key, grid in run.grids.items():
+        by_layer = QUANTITIES[key.quantity].level is Level.PART
+        assert grid.layers == ({"encoder": 3, "decoder": 5}[key.side] if by_layer else 1)
+        assert grid.updates.tolist() == list(range(10, 210, 10))
+        assert grid.given.all()
+
+
+def test_layers_are_counted_from_the_input(tmp_path: Path) -> None:
+    def change(record: records.Record) -> None:
+        record["values"]["gradient_norm"]["decoder"]["layer"] = [1.0, 2.0, 3.0]
+
+    (run,) = read_runs([make_run(tmp_path / "a", [5], {"decoder": 3}, change=change)])
+    grid = run.grids[Key("gradient_norm", "decoder", "layer")]
+    assert grid.values.tolist() == [[1.0, 2.0, 3.0]]
+
+
+def test_a_layer_left_out_is_no_number_and_nan_is_one_that_broke(tmp_path: Path) -> None:
+    def change(record: records.Record) -> None:
+        record["values"]["branch_norm"]["decoder"]["ffn"] = [None, math.nan, math.inf]
+
+    (run,) = read_runs([make_run(tmp_path / "a", [5], {"decoder": 3}, change=change)])
+    grid = run.grids[Key("branch_norm", "decoder", "ffn")]
+    assert grid.given.tolist() == [[False, True, True]]
+    assert np.isnan(grid.values[0, :2]).all()
+    assert grid.values[0, 2] == math.inf
+
+
+def test_a_line_cut_short_is_passed_over_and_a_later_record_of_an_update_counts(
+    tmp_path: Path,
+) -> None:
+    folder = make_run(tmp_path / "a", [10, 20])
+    file = folder / records.NAME
+    again = {"update": 10, "values": {"model_update": 7.0}}
+    records.append(file, again)
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write('{"update": 30, "values": {"model_upd')
+    grid = read_run(folder, "a").grids[Key("model_update")]
+    assert grid.updates.tolist() == [10, 20]
+    assert grid.values[0, 0] == 7.0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"model_update": "much"}, {"gradient_norm": 3}, {"gradient_norm": {"decoder": None}}, None, 1],
+    ids=["word", "number-for-sides", "nothing-for-parts", "null", "number"],
+)
+def test_values_of_another_form_do_no_harm(tmp_path: Path, values: Any) -> None:
+    folder = make_run(tmp_path / "a", [10])
+    records.append(folder / records.NAME, {"update": 20, "values": values})
+    assert read_run(folder, "a").grids[Key("model_update")].updates[0] == 10
+
+
+def test_a_quantity_of_another_version_is_left_out(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "a", [10])
+    records.append(folder / records.NAME, {"update": 20, "values": {"warmth": 1.0}})
+    assert "warmth" not in {key.quantity for key in read_run(folder, "a").grids}
+
+
+def test_losses_come_from_the_records_where_there_is_no_log(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "a", [10, 20])
+    (folder / "train.log").unlink()
+    run = read_run(folder, "a")
+    assert [update for update, _ in run.metrics["loss"].train] == [10, 20]
+    assert run.last_update == 20
+
+
+def test_a_run_that_was_not_monitored_has_its_log(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "a")
+    (folder / records.NAME).unlink()
+    run = read_run(folder, "a")
+    assert not run.is_monitored
+    assert not run.grids
+    assert set(run.metrics) == {"loss", "nll_loss", "lr", "gnorm"}
+
+
+def test_a_checkpoint_folder_stands_for_its_run(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "a")
+    (folder / "config.yaml").write_text("arch: deepnet_transformer\n", encoding="utf-8")
+    (folder / "checkpoints").mkdir()
+    (run,) = read_runs([folder / "checkpoints"])
+    assert run.grids
+
+
+def test_every_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+    good = make_run(tmp_path / "sweep" / "good")
+    (tmp_path / "empty").mkdir()
+    paths = [good, tmp_path / "empty", tmp_path / "absent", tmp_path / "sweep"]
+    with pytest.raises(FileNotFoundError) as error:
+        read_runs(paths)
+    text = str(error.value)
+    assert f"{tmp_path / 'empty'} has no train.log" in text
+    assert f"{tmp_path / 'absent'} does not exist" in text
+    assert "holds runs (good)" in text
+    assert f"{good} has" not in text
+
+
+def test_runs_of_one_name_are_told_apart_by_their_parents(tmp_path: Path) -> None:
+    paths = [make_run(tmp_path / name) for name in ("seed1/deep", "seed2/deep", "seed2/plain")]
+    assert distinct_names(paths) == ["seed1/deep", "seed2/deep", "seed2/plain"]
+    assert distinct_names(paths[1:]) == ["deep", "plain"]
+    assert len(set(distinct_names([paths[0], paths[0]]))) == 2
+
+
+def test_events_tell_where_and_why_and_what_is_over(tmp_path: Path) -> None:
+    vanished = {
+        "update": 12,
+        "kind": "vanished_gradients",
+        "started": 2,
+        "what": "gradients are a millionth of those at the top",
+        "cause": "no warm-up",
+        "layers": {"decoder": [1, 13, 18]},
+        "last_good": {"update": 1},
+    }
+    over = {"update": 40, "kind": "vanished_gradients", "started": 2, "ended": True}
+    add_events(tmp_path, vanished, over, {"kind": "an event without an update"})
+    first, second = read_events(tmp_path / "divergence.jsonl")
+    assert (first.update, first.started) == (12, 2)
+    assert first.where == "decoder layers 1 to 13 of 18"
+    assert first.cause == "no warm-up"
+    assert (second.started, second.is_end) == (40, True)
+
+
+def test_an_event_of_unknown_form_is_shown_as_it_is(tmp_path: Path) -> None:
+    odd = {"update": 3, "kind": "new_kind", "started": None, "layers": {"decoder": 4}, "cause": 5}
+    add_events(tmp_path, odd)
+    (event,) = read_events(tmp_path / "divergence.jsonl")
+    assert (event.started, event.kind, event.where, event.cause) == (
+        3,
+        "new kind",
+        "decoder 4",
+        "5",
+    )
+
+
+def test_all_scores_of_a_run_are_read_and_a_broken_file_is_passed_over(tmp_path: Path) -> None:
+    add_score(tmp_path, 31.25)
+    (tmp_path / "scores" / "test.b.json").write_text('{"perplexity": 9.5}', encoding="utf-8")
+    (tmp_path / "scores" / "test.c.json").write_text('{"bleu": ', encoding="utf-8")
+    (tmp_path / "scores" / "test.d.txt").write_text("a hypothesis\n", encoding="utf-8")
+    found = {score.of: score.values for score in read_scores(tmp_path)}
+    assert found == {
+        "test.checkpoint_best.beam5.lenpen1": {"bleu": 31.25, "chrf": 62.5},
+        "test.b": {"perplexity": 9.5},
+    }
