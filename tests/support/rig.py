@@ -1,6 +1,9 @@
 """fairseq's real trainer around a tiny model and batches in memory: no files but records."""
 
+import copy
+import functools
 import json
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -76,6 +79,40 @@ ARCHS = {"deepnet_transformer": 2, "deepnet_transformer_lm": 1, "deepnet_masked_
 """Our models and their number of sides."""
 
 
+def parse(arch: str, *arguments: str) -> Namespace:
+    """What fairseq-train makes of its command line."""
+    both = ARCHS[arch] == 2
+    sizes = [
+        option
+        for option in SIZES.split()
+        if both or ("encoder" in option) == (arch == "deepnet_masked_lm")
+    ]
+    base = ["none", "--arch", arch, "--cpu", "--max-tokens=100", "--criterion=cross_entropy"]
+    base += ["--optimizer=sgd", "--lr=0.5", "--dropout=0"]
+    if arch != "deepnet_masked_lm":
+        base += ["--no-token-positional-embeddings"]
+    parser = options.get_training_parser()
+    args = options.parse_args_and_arch(parser, [*base, *sizes, *arguments])
+    args.max_positions = 30  # an option of the masked language model's task
+    return args
+
+
+def configuration(arch: str, args: Namespace, arguments: Sequence[str]) -> Any:
+    """fairseq's configuration; making one takes longer than twenty updates, and those of runs that
+    differ in their model alone are alike.
+    """
+    ours = ("--monitor", "--residual", "--scheme", "--encoder", "--decoder", "--dropout")
+    found = copy.deepcopy(_converted(arch, *(a for a in arguments if not a.startswith(ours))))
+    vars(found.model).clear()
+    vars(found.model).update(vars(args))
+    return found
+
+
+@functools.cache
+def _converted(arch: str, *arguments: str) -> Any:
+    return convert_namespace_to_omegaconf(parse(arch, *arguments))
+
+
 class Rig:
     """A training whose updates are made one by one.
 
@@ -91,21 +128,10 @@ class Rig:
         self, folder: Path, *arguments: str, arch: str = "deepnet_transformer", seed: int = 1
     ) -> None:
         metrics.reset()
-        both = ARCHS[arch] == 2
-        sizes = [
-            size
-            for size in SIZES.split()
-            if both or ("encoder" in size) == (arch == "deepnet_masked_lm")
-        ]
-        base = ["none", "--arch", arch, "--save-dir", str(folder), "--cpu", "--max-tokens=100"]
-        base += ["--criterion=cross_entropy", "--optimizer=sgd", "--lr=0.5", "--dropout=0"]
-        if arch != "deepnet_masked_lm":
-            base += ["--no-token-positional-embeddings"]
-        parser = options.get_training_parser()
-        args = options.parse_args_and_arch(parser, [*base, *sizes, *arguments])
-        args.max_positions = 30  # an option of the masked language model's task
-        self.task = Task(both)
-        self.cfg = convert_namespace_to_omegaconf(args)
+        args = parse(arch, *arguments)
+        self.task = Task(ARCHS[arch] == 2)
+        self.cfg = configuration(arch, args, arguments)
+        self.cfg.checkpoint.save_dir = str(folder)
         torch.manual_seed(seed)
         self.model: Any = ARCH_MODEL_REGISTRY[arch].build_model(args, self.task)
         criterion = self.task.build_criterion(self.cfg.criterion)
