@@ -17,7 +17,7 @@ from fairseq_deepnet.monitoring.quantities import QUANTITIES
 from fairseq_deepnet.plotting.heat_maps import ABSENT, BROKEN, layer_ticks
 from fairseq_deepnet.plotting.lines import Line, label_of
 from fairseq_deepnet.plotting.runs import Grid, Run
-from fairseq_deepnet.plotting.scales import Scale, axis, columns, thin_line, wants_log
+from fairseq_deepnet.plotting.scales import Scale, axis, columns, scale_of, thin_line
 from fairseq_deepnet.plotting.style import COLOURS
 
 _LOOKS: Final[dict[str, dict[str, Any]]] = {
@@ -57,9 +57,9 @@ def line_figure(runs: Sequence[Run], lines: Sequence[Line], show: str) -> Figure
     """Lines over updates, with the events of all runs."""
     traces = [trace for line in lines for trace in _traces(line)]
     marks = [_marks(run, colour(number), number) for number, run in enumerate(runs)]
-    is_log = show in QUANTITIES and wants_log([np.asarray(line.values) for line in lines])
+    scale = scale_of([np.asarray(line.values) for line in lines])
     layout = _layout("updates", label_of(show))
-    layout["yaxis"] |= {"type": "log" if is_log else "linear"}
+    layout["yaxis"] |= _vertical(scale) if show in QUANTITIES else {}
     layout["hovermode"] = "x unified" if len(lines) <= 12 else "closest"
     layout["meta"] = {"updates": True}
     layout["shapes"] = [shape for shapes, _ in marks for shape in shapes]
@@ -143,10 +143,19 @@ def profile_figure(quantity: str, scale: Scale, deepest: int) -> Figure:
     """An empty figure of values by layer: page.js fills it from the heat maps."""
     layout = _layout("layer", axis(quantity))
     layout["xaxis"] |= {"tickvals": layer_ticks(deepest), "range": [0.5, deepest + 0.5]}
-    layout["yaxis"] |= {"type": "log" if scale.is_log else "linear"}
+    layout["yaxis"] |= _vertical(scale)
     layout["hovermode"] = "x unified"
     layout["meta"] = {"profile": True}
     return _figure([], layout)
+
+
+def _vertical(scale: Scale) -> dict[str, Any]:
+    """An axis of values: of a logarithmic one 1, 2 and 5 have ticks, or only powers of ten."""
+    if not scale.is_log:
+        return {}
+    decades = math.log10(scale.high / scale.low)
+    step = "D2" if decades < 2.2 else math.ceil(decades / 7)
+    return {"type": "log", "dtick": step, "tickformat": ".3~g"}
 
 
 def _ticks(scale: Scale) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -15,6 +16,7 @@ from fairseq_deepnet.plotting.interactive import colour
 from fairseq_deepnet.plotting.runs import SIDES, Run
 from fairseq_deepnet.provenance import shown
 
+_OPTION: Final = re.compile(r"--[a-z][a-z-]*[a-z]")
 _METRICS: Final = {
     "bleu": "BLEU",
     "chrf": "chrF",
@@ -134,12 +136,18 @@ def events(runs: Sequence[Run]) -> str:
             _number(event.update, ",d"),
             _cell(f"{event.kind}: recovered" if event.is_end else event.kind),
             _cell(event.where),
-            _cell(" ".join(map(_full, filter(None, (event.what, event.cause)))), "text"),
+            _prose(" ".join(map(_full, filter(None, (event.what, event.cause))))),
         ]
         for run, event in found
     ]
     heads = ("run", "began at update", "noticed at", "what", "where", "in words, and likely cause")
     return _table(heads, rows)
+
+
+def _prose(text: str) -> str:
+    """A cell of sentences, in which options do not break over lines."""
+    marked = _OPTION.sub(r"<code>\g<0></code>", escape(text))
+    return f'<td class="text">{marked}</td>'
 
 
 def _full(text: str) -> str:
