@@ -2,15 +2,14 @@
 # The analysis figures of the DeepNet paper: train their runs with monitoring on, then write ours beside the
 # paper's as a table, a CSV and a PNG for each figure.
 #
-#   bash scripts/reproduce_analysis.sh FIGURE [key=value ...]
+#   bash scripts/reproduce_analysis.sh [FIGURE [key=value ...]]
 #
-# Input: FIGURE, one of
+# Input: FIGURE, all (the default) or one of
 #   fig3a  gradient norm of decoder layers 13 to 18, 18L-18L, Post-LN and Post-LN-init (the runs of fig4)
 #   fig3b  gradient norm of the last decoder layer, 6L-6L to 24L-24L
 #   fig3c  validation loss by epoch, 18L-18L
 #   fig4   the first 30 updates at 18L-18L: model update, inputs of LayerNorms, gradient norm of all decoder layers
 #   fig5   model update by depth, 6L-6L to 100L-100L, Post-LN and DeepNorm, tiny models
-#   all    all of them
 # and the data folder of configs/analysis.yaml: Multi30k (scripts/preprocess_multi30k.sh). CONFIG=iwslt14 takes
 # the paper's corpus instead (scripts/preprocess_iwslt14.sh). `depth=6,50` replaces the values of a factor; any other
 # key is a fairseq-train option of every run. docs/analysis.md shows the figures and what differs from the paper.
@@ -43,10 +42,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
 
 FIGURES=(fig3a fig3b fig3c fig4 fig5)
-FIGURE=${1:-}
-[[ " all ${FIGURES[*]} " == *" ${FIGURE:-none} "* ]] ||
+FIGURE=${1:-all}
+[[ " all ${FIGURES[*]} " == *" $FIGURE "* ]] ||
     die "FIGURE is '$FIGURE'; it must be all or one of ${FIGURES[*]}; see --help"
-shift
+[[ $# == 0 ]] || shift
 SIZE=${SIZE:-small}
 [[ $SIZE == small || $SIZE == paper ]] || die "SIZE is '$SIZE'; it must be small or paper"
 for name in DRY_RUN TINY; do

@@ -58,7 +58,7 @@ def _panel(axes: Any, panel: Panel) -> None:
         axes.set_ylim(bottom=_bottom(panel))
     axes.set_title("\n".join(textwrap.wrap(panel.title, 70)), fontsize="medium")
     axes.set_xlabel(panel.x)
-    axes.set_ylabel(panel.y)
+    axes.set_ylabel(f"{panel.y} (logarithmic)" if panel.log_y else panel.y)
     axes.xaxis.get_major_locator().set_params(integer=True)
     clean(axes)
     axes.legend(frameon=False, fontsize="small")

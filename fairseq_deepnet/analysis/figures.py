@@ -19,7 +19,7 @@ from fairseq_deepnet.monitoring.records import Record
 from fairseq_deepnet.paper import Key
 
 BOTH: Final = ("encoder", "decoder")
-UPDATES: Final = {"fig3a": "1-5", "fig3b": "1-5", "fig4": "26-30", "fig5": "5"}
+UPDATES: Final = {"fig3a": "26-30", "fig3b": "1-5", "fig4": "26-30", "fig5": "5"}
 """Updates that a figure is taken at, where the paper does not state them."""
 _MANY: Final = 12
 """Columns that a table may have."""
@@ -126,9 +126,9 @@ def _by_layer(name: str, runs: Sequence[Run], updates: range, lowest: int = 1) -
     return _collect(name, points)
 
 
-def _named(updates: range) -> str:
+def _named(updates: range, one: str = "update") -> str:
     first, last = updates[0], updates[-1]
-    return f"update {first}" if first == last else f"mean of updates {first} to {last}"
+    return f"{one} {first}" if first == last else f"mean of updates {first} to {last}"
 
 
 def _fig3a(runs: Sequence[Run], updates: range) -> list[Panel]:
@@ -209,7 +209,7 @@ def _fig5(runs: Sequence[Run], updates: range) -> list[Panel]:
     return [
         Panel(
             "fig5",
-            f"model update by depth, {_named(updates)}",
+            f"model update by depth, {_named(updates, 'after update')}",
             "layers a side",
             "norm of F(x, θᵢ) − F(x, θ₀)",
             _collect("fig5", by_depth),
@@ -220,21 +220,24 @@ def _fig5(runs: Sequence[Run], updates: range) -> list[Panel]:
 
 
 def _by_updates(runs: Sequence[Run]) -> Panel:
-    lines: dict[Key, Line] = {}
     depths = sorted({_depth(run) for run in runs})
-    shown = {depths[0], depths[len(depths) // 2], depths[-1]}
-    for run in sorted(runs, key=_depth):
+    shown = (depths[0], depths[len(depths) // 2], depths[-1])
+    published = paper.table("fig5").rows
+    lines: dict[Key, Line] = {}
+    for run in sorted(runs, key=lambda run: (run.values["scheme"], _depth(run))):
         if _depth(run) not in shown:
             continue
-        name = f"{run.values['scheme']}, {_depth(run):.0f}L"
-        line = lines.setdefault(name, Line(name, name))
+        scheme = run.values["scheme"]
+        name = published[scheme].name if scheme in published else scheme
+        key = f"{scheme}, {_depth(run):.0f}L"
+        line = lines.setdefault(key, Line(key, f"{name}, {_depth(run):.0f} layers a side"))
         for record in run.records:
             value = reading.model_update(record)
             if value is not None:
                 line.ours.setdefault(record["update"], []).append(value)
     return Panel(
         "fig5-updates",
-        "the same by the number of updates (ours)",
+        "the same by the number of updates",
         "updates made",
         "norm of F(x, θᵢ) − F(x, θ₀)",
         list(lines.values()),

@@ -48,8 +48,9 @@ def test_the_paper_s_size_is_that_of_the_definitions(fake_bin: FakeBin) -> None:
     assert sweep == ["sweep", "fig3c", *words]
 
 
-def test_all_figures_come_from_four_sweeps(fake_bin: FakeBin) -> None:
-    made = calls(fake_bin, "all")
+@pytest.mark.parametrize("words", [["all"], []])
+def test_all_figures_come_from_four_sweeps(fake_bin: FakeBin, words: list[str]) -> None:
+    made = calls(fake_bin, *words)
     figures = ["fig4", "fig3a", "fig5", "fig3b", "fig3c"]
     assert [call[1] for call in made if call[0] == "analysis"] == figures
     sweeps = [call[1] for call in made if call[0] == "sweep"]
@@ -83,8 +84,8 @@ def test_of_all_figures_each_has_its_turn_and_the_failed_are_named(fake_bin: Fak
 @pytest.mark.parametrize(
     ("words", "env", "message"),
     [
-        ([], {}, "FIGURE is ''; it must be all or one of fig3a fig3b fig3c fig4 fig5"),
-        (["fig6"], {}, "FIGURE is 'fig6'"),
+        (["fig6"], {}, "FIGURE is 'fig6'; it must be all or one of fig3a fig3b fig3c fig4 fig5"),
+        (["depth=6"], {}, "FIGURE is 'depth=6'"),
         (["fig4"], {"SIZE": "large"}, "SIZE is 'large'; it must be small or paper"),
         (["fig4"], {"TINY": "yes"}, "TINY is 'yes'; it must be 0 or 1"),
     ],
