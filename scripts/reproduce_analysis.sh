@@ -64,7 +64,7 @@ small_size() {
     local tokens=(max-tokens=1000 recipe.global-batch-tokens=1000)
     case $1 in
         fig3b) echo "${tokens[*]} depth=6,9,12,15,18,21,24" ;;
-        # the warm-up is 3.6 epochs, as the paper's 4,000 updates are
+        # the warm-up ends in the fourth epoch, as the paper's 4,000 updates do
         fig3c) echo "max-epoch=8 warmup-updates=480 \
 encoder-embed-dim=64 decoder-embed-dim=64 encoder-ffn-embed-dim=128 decoder-ffn-embed-dim=128 \
 encoder-attention-heads=2 decoder-attention-heads=2" ;;
