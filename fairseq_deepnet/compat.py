@@ -16,6 +16,7 @@ logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 import fairseq.data.data_utils  # noqa: E402
 import fairseq.data.token_block_dataset  # noqa: E402
 import fairseq.distributed.utils  # noqa: E402
+import fairseq.nan_detector  # noqa: E402
 import fairseq.options  # noqa: E402
 import numpy as np  # noqa: E402
 import omegaconf  # noqa: E402
@@ -48,6 +49,7 @@ def apply() -> None:
     keep_every_sentence()
     keep_numpys_long()
     share_configurations()
+    mend_nan_detector()
     show_in_one_line()
 
 
@@ -161,6 +163,24 @@ def share_configurations() -> None:
 
     broadcast_object.shares_configurations = True  # type: ignore[attr-defined]
     fairseq.distributed.utils.broadcast_object = broadcast_object
+
+
+def mend_nan_detector() -> None:
+    """Let fairseq find the module that made a value NaN or infinite.
+
+    It hangs torch's old backward hooks on every module, which fail where an output is a dictionary
+    of lists, as every encoder's is: then the error that the user sees is StopIteration.
+    """
+
+    def add_hooks(self: Any, module: torch.nn.Module) -> None:
+        def forward(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+            self.fhook_fn(module, inputs, output)
+            if isinstance(output, torch.Tensor) and output.requires_grad:
+                output.register_hook(lambda gradient: self.bhook_fn(module, None, gradient))
+
+        self.fhooks.append(module.register_forward_hook(forward))
+
+    fairseq.nan_detector.NanDetector.add_hooks = add_hooks
 
 
 def checkpoint_globals() -> tuple[Any, ...]:

@@ -23,6 +23,8 @@ LEAST: Final = 10
 """Losses that the window must hold."""
 SIGMAS: Final = 6.0
 """Standard deviations, of a mean of RECENT losses, above the window's mean."""
+EARLY: Final = 3.0
+"""Bits above the first loss of all that make a spike while the window holds too few."""
 FLOOR: Final = 0.5
 """Bits above the window's mean: less is no spike, however even the losses were."""
 
@@ -64,14 +66,28 @@ class LossSpike:
         self._losses.append((update, loss))
         series = list(self._losses)
         before, recent = series[:-RECENT], series[-RECENT:]
-        if len(before) < LEAST:
+        if not before:
             return
         if self.finding is not None:
             if _mean(recent) <= self._level:
                 self.finding = None
                 self._lowest = math.inf  # what is learnt after a spike is measured anew
+        elif len(before) < LEAST:
+            self.finding = self._early(before[0], recent)
         else:
             self.finding = self._sudden(before, recent) or self._slow(before)
+
+    def _early(
+        self, first: tuple[int, float], recent: Sequence[tuple[int, float]]
+    ) -> Finding | None:
+        now = _mean(recent)
+        if now - first[1] < EARLY:
+            return None
+        self._level = first[1] + FLOOR
+        started = _onset(recent, first[1])
+        what = f"the loss rose from {first[1]:.2f} to {now:.2f} bits a token at once"
+        values = {"loss": now, "before": first[1]}
+        return Finding(Kind.LOSS_SPIKE, started, what, values=values)
 
     def _sudden(
         self, before: Sequence[tuple[int, float]], recent: Sequence[tuple[int, float]]
@@ -82,7 +98,7 @@ class LossSpike:
         if now - usual < bound:
             return None
         self._level = usual + FLOOR
-        started = next(update for update, loss in recent if loss > usual + FLOOR)
+        started = _onset(recent, usual)
         what = (
             f"the loss spiked from {usual:.2f} to {now:.2f} bits a token"
             f" ({(now - usual) / max(sigma, 1e-9):.0f} sigmas)"
@@ -227,6 +243,12 @@ class LossScale:
             what += f" {self._minimum:g}"
             values = {"loss_scale": scale, "highest": highest}
             self.finding = Finding(Kind.LOSS_SCALE, started, what, values=values)
+
+
+def _onset(points: Sequence[tuple[int, float]], usual: float) -> int:
+    """The first update whose loss is halfway to the highest."""
+    highest = max(loss for _, loss in points)
+    return next(update for update, loss in points if loss >= (usual + highest) / 2)
 
 
 def _mean(points: Sequence[tuple[int, float]]) -> float:

@@ -1,0 +1,274 @@
+"""Planted divergences in fairseq-train: reported in time, with layers and cause; acted upon."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.monitoring import events, records
+from tests.integration.conftest import TRAIN, RunCommand
+from tests.integration.test_two_processes import finish, free_port
+from tests.support.shell import ROOT
+from tests.support.training import logged, train_here
+
+SHAPE = [
+    f"--{side}-{name}={size}"
+    for side in ("encoder", "decoder")
+    for name, size in (("embed-dim", 16), ("ffn-embed-dim", 24), ("attention-heads", 2))
+]
+COMMON = ["--arch", "deepnet_transformer", *SHAPE, *TRAIN, "--share-all-embeddings"]
+COMMON += ["--disable-validation", "--lr-scheduler=fixed", "--log-interval=1", "--log-format=json"]
+DEEP = [*COMMON, "--encoder-layers=18", "--decoder-layers=18", "--residual-scheme"]
+# 18L-18L Post-LN without warm-up, at ten times the learning rate that would do
+PLANTED = [*DEEP, "post-ln", "--lr=0.01"]
+# a learning rate that is absurd from the second epoch on: all is well for 9 updates
+SHALLOW = [*COMMON, "--encoder-layers=2", "--decoder-layers=2", "--lr=0.001,10.0"]
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    file = folder / events.NAME
+    return list(records.read(file)) if file.is_file() else []
+
+
+def train(
+    run_command: RunCommand, data: Path, save_dir: Path, *options: object
+) -> "subprocess.CompletedProcess[str]":
+    plugin = ROOT / "fairseq_deepnet"
+    base = ["fairseq-train", data, "--user-dir", plugin, "--save-dir", save_dir]
+    save_dir.parent.mkdir(exist_ok=True)
+    return run_command(*base, *options, cwd=save_dir.parent)
+
+
+def losses(output: str) -> dict[int, float]:
+    """Update -> loss, the last time it was logged."""
+    lines = [line.rpartition(" | ")[2] for line in output.splitlines() if " train_inner " in line]
+    updates = map(int, logged(lines, "num_updates"))
+    return dict(zip(updates, logged(lines, "nll_loss"), strict=True))
+
+
+def test_post_ln_without_warm_up_is_reported_with_its_layers_and_cause(
+    tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING", logger="fairseq_deepnet"):
+        train_here(tiny_data, tmp_path, *PLANTED, "--max-update=25")
+    (event,) = told(tmp_path)
+    assert event["kind"] == "vanished_gradients"
+    assert event["started"] <= 2
+    assert event["update"] <= event["started"] + 20
+    first, last, depth = event["layers"]["decoder"]
+    assert (first, depth) == (1, 18)
+    assert 9 <= last <= 17
+    assert "without warm-up" in event["cause"]
+    assert "--residual-scheme deepnorm" in event["cause"]
+    assert len(event["last_good"]["gradient_norm"]["decoder"]) == 18
+    (line,) = [r.getMessage() for r in caplog.records if "divergence at update" in r.getMessage()]
+    assert f"decoder layers 1-{last} of 18" in line
+
+
+@pytest.mark.parametrize("scheme", ["deepnorm", "pre-ln", "rezero", "r-fixup"])
+def test_a_healthy_training_raises_no_event(scheme: str, tiny_data: Path, tmp_path: Path) -> None:
+    train_here(tiny_data, tmp_path, *DEEP, scheme, "--lr=0.001", "--max-update=40")
+    assert told(tmp_path) == []
+    assert {path.name for path in tmp_path.iterdir()} >= {"checkpoint_last.pt"}
+    assert not (tmp_path / "good_states").exists()  # nobody asked for states to return to
+
+
+def test_watching_changes_no_number(tiny_data: Path, tmp_path: Path) -> None:
+    weights = [
+        train_here(
+            tiny_data,
+            tmp_path / policy,
+            *[*DEEP, "deepnorm", "--lr=0.001", "--dropout=0.1", "--max-update=12"],
+            f"--on-divergence={policy}",
+            *(["--good-interval=5"] if policy == "stop" else []),
+        )["model"]
+        for policy in ("off", "warn", "stop")
+    ]
+    assert weights[0].keys() == weights[1].keys() == weights[2].keys()
+    for name, value in weights[0].items():
+        assert torch.equal(value, weights[1][name]), name
+        assert torch.equal(value, weights[2][name]), name
+    assert (tmp_path / "stop" / "good_states" / "update_10.pt").is_file()
+
+
+def test_stop_keeps_the_last_good_state_and_ends_in_one_line(
+    run_command: RunCommand, tiny_data: Path, tmp_path: Path
+) -> None:
+    save_dir = tmp_path / "run"
+    stopping = ["--on-divergence=stop", "--good-interval=3", "--max-update=40"]
+    done = train(run_command, tiny_data, save_dir, *SHALLOW, *stopping)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout + done.stderr
+    (event,) = told(save_dir)
+    assert event["kind"] == "loss_spike"
+    assert event["started"] == 11
+    assert "the training diverged at update" in done.stderr
+    good = save_dir / "checkpoint_last_good.pt"
+    assert f"--restore-file {good}" in done.stderr
+    held = torch.load(good, weights_only=True)
+    assert held["optimizer_history"][-1]["num_updates"] == 9
+    # and it can be gone on from
+    again = ["--lr=0.001", f"--restore-file={good}", "--max-update=12"]
+    done = train(run_command, tiny_data, tmp_path / "again", *SHALLOW, *again)
+    assert done.returncode == 0, done.stderr
+    assert sorted(losses(done.stdout)) == [10, 11, 12]
+
+
+def test_fallback_goes_on_from_the_last_good_state_and_a_repeated_command_keeps_to_it(
+    run_command: RunCommand, tiny_data: Path, tmp_path: Path
+) -> None:
+    save_dir = tmp_path / "run"
+    options = [*SHALLOW, "--on-divergence=fallback", "--good-interval=2"]
+    options += ["--fallbacks=lr=0.001", "--save-interval-updates=12", "--keep-interval-updates=2"]
+    done = train(run_command, tiny_data, save_dir, *options, "--max-update=40")
+    assert done.returncode == 0, done.stderr
+    assert "fallback 1: starting anew from update 9 with --lr 0.001" in done.stdout
+    seen = losses(done.stdout)
+    assert sorted(seen) == list(range(1, 41))
+    assert seen[40] < seen[10] < seen[1]
+    assert [event["attempt"] for event in told(save_dir)] == [0]
+    # the good state was fairseq's own checkpoint1.pt; what came after it is kept, out of the way
+    assert [path.name for path in (save_dir / "diverged_1").iterdir()] == ["update_10.pt"]
+    state = json.loads((save_dir / "fallback.json").read_text(encoding="utf-8"))
+    assert state["overrides"] == {"lr": "0.001"}
+    assert state["history"][0]["from_update"] == 9
+    done = train(run_command, tiny_data, save_dir, *options, "--max-update=42")
+    assert done.returncode == 0, done.stderr
+    assert "this run has fallen back to --lr 0.001" in done.stdout
+    assert sorted(losses(done.stdout)) == [41, 42]
+
+
+def test_what_diverges_from_the_start_falls_back_to_the_start_and_recovers(
+    run_command: RunCommand, tiny_data: Path, tmp_path: Path
+) -> None:
+    save_dir = tmp_path / "run"
+    options = [*PLANTED, "--on-divergence=fallback", "--max-update=30"]
+    done = train(run_command, tiny_data, save_dir, *options, "--fallbacks=lr*0.01, lr*0.1")
+    assert done.returncode == 0, done.stderr
+    assert "starting anew from the beginning" in done.stdout
+    assert len(told(save_dir)) == 1
+    seen = losses(done.stdout)
+    assert sorted(seen) == list(range(1, 31))
+    assert sum(seen[u] for u in range(26, 31)) < sum(seen[u] for u in range(1, 6)) - 1
+
+
+def test_when_no_fallback_is_left_the_training_stops(
+    run_command: RunCommand, tiny_data: Path, tmp_path: Path
+) -> None:
+    save_dir = tmp_path / "run"
+    options = [*SHALLOW, "--on-divergence=fallback", "--good-interval=3", "--max-update=40"]
+    done = train(run_command, tiny_data, save_dir, *options, "--fallbacks=clip-norm=7, fp32")
+    assert done.returncode == 1
+    assert "no fallback is left after 1" in done.stderr  # fp32 it was: a step that changes nothing
+    assert [event["attempt"] for event in told(save_dir)] == [0, 1]
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_gradients_that_are_not_finite_are_reported_with_layers_and_the_first_module(
+    run_command: RunCommand, tiny_data: Path, tmp_path: Path
+) -> None:
+    save_dir = tmp_path / "run"
+    options = [*SHALLOW, "--residual-scheme=rezero", "--lr=0.001,1e30", "--max-update=40"]
+    done = train(run_command, tiny_data, save_dir, *options)
+    assert done.returncode == 1
+    event = next(event for event in told(save_dir) if event["kind"] == "not_finite")
+    assert set(event["layers"]) == {"encoder", "decoder"}
+    assert "in the forward pass" in event["what"]
+    assert event["values"]["first"]["forward"].startswith("encoder")
+    assert "rezero" in event["cause"]
+
+
+def test_two_processes_fall_back_together(tiny_data: Path, tmp_path: Path) -> None:
+    save_dir = tmp_path / "run"
+    command = ["fairseq-train", tiny_data, "--user-dir", ROOT / "fairseq_deepnet", *SHALLOW]
+    command += ["--save-dir", save_dir, "--max-update=25", "--good-interval=3"]
+    command += ["--on-divergence=fallback", "--fallbacks=lr=0.001", "--ddp-backend=legacy_ddp"]
+    command += ["--distributed-backend=gloo", "--distributed-no-spawn", "--device-id=0"]
+    command += ["--distributed-world-size=2"]
+    command += [f"--distributed-init-method=tcp://127.0.0.1:{free_port()}"]
+    finish(
+        [
+            subprocess.Popen(
+                [str(part) for part in [*command, f"--distributed-rank={rank}"]],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                cwd=tmp_path,
+            )
+            for rank in (0, 1)
+        ]
+    )
+    held = torch.load(save_dir / "checkpoint_last.pt", weights_only=True)
+    assert held["optimizer_history"][-1]["num_updates"] == 25
+    state = json.loads((save_dir / "fallback.json").read_text(encoding="utf-8"))
+    assert state["step"] == state["running"] == 1
+
+
+SPAWNING = """
+import sys, torch
+sys.path.insert(0, {root!r})
+torch.cuda.device_count = lambda: 2  # fairseq spawns a process for each
+import fairseq_deepnet
+"""
+
+
+@pytest.mark.parametrize("policy", ["fallback", "stop"])
+def test_processes_that_fairseq_spawned_end_and_their_parent_acts(
+    policy: str, run_command: RunCommand, tiny_data: Path, tmp_path: Path
+) -> None:
+    plugin, save_dir = tmp_path / "spawning", tmp_path / "run"
+    plugin.mkdir()
+    (plugin / "__init__.py").write_text(SPAWNING.format(root=str(ROOT)), encoding="utf-8")
+    options = [*SHALLOW, "--max-update=25", "--good-interval=3", f"--on-divergence={policy}"]
+    options += ["--fallbacks=lr=0.001"] if policy == "fallback" else []
+    options += ["--distributed-world-size=2", "--distributed-backend=gloo"]
+    base = ["fairseq-train", tiny_data, "--user-dir", plugin, "--save-dir", save_dir]
+    done = run_command(*base, *options, "--ddp-backend=legacy_ddp", cwd=tmp_path)
+    assert "Traceback" not in done.stdout + done.stderr
+    if policy == "stop":
+        assert done.returncode == 1
+        assert done.stderr.count("the training diverged at update") == 1
+        return
+    assert done.returncode == 0, done.stderr
+    held = torch.load(save_dir / "checkpoint_last.pt", weights_only=True)
+    assert held["optimizer_history"][-1]["num_updates"] == 25
+    assert json.loads((save_dir / "fallback.json").read_text(encoding="utf-8"))["step"] == 1
+
+
+def test_a_program_that_calls_fairseq_cannot_fall_back(tiny_data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="another program"):
+        train_here(tiny_data, tmp_path, *SHALLOW, "--on-divergence=fallback")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--on-divergence=halt"], "choose off, warn, stop, fallback"),
+        (["--fallbacks=lr*0.5"], "set --on-divergence fallback"),
+        (["--on-divergence=fallback", "--fallbacks=lr/2"], "is no change"),
+        (["--on-divergence=stop", "--good-interval=-1"], "--good-interval -1"),
+    ],
+)
+def test_options_that_contradict_are_refused_before_anything_starts(
+    options: list[str], says: str, tiny_data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        train_here(tiny_data, tmp_path / "run", *SHALLOW, *options)
+    assert says in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_torchrun_is_refused_for_fallback_in_one_line(
+    run_command: RunCommand, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("MASTER_ADDR", "node0"), ("MASTER_PORT", "1"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RANK", "0")
+    done = train(run_command, tiny_data, tmp_path / "run", *SHALLOW, "--on-divergence=fallback")
+    assert done.returncode == 1
+    assert "use --on-divergence stop" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr

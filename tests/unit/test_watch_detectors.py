@@ -1,0 +1,201 @@
+"""The detectors of the divergence watch, on series made by hand."""
+
+import math
+import random
+
+import pytest
+
+from fairseq_deepnet.monitoring.detectors import (
+    CONFIRMED,
+    EARLY,
+    STALL_WINDOW,
+    VANISHED,
+    LossScale,
+    LossSpike,
+    Stalled,
+    VanishedGradients,
+    lowest_ratio,
+    vanished_region,
+)
+from fairseq_deepnet.monitoring.events import Kind
+
+# Fig. 4(d) of the paper, decoder layers 1 to 18: read at 1, 5, 10, 15 to 18, geometric in between.
+WARMUP = [0.003 * (0.30 / 0.003) ** (i / 14) for i in range(15)] + [0.40, 0.54, 0.81]
+NO_WARMUP = [1e-9] * 14 + [0.003, 0.013, 0.054, 0.20]
+
+
+def feed(spike: LossSpike, losses: list[float], start: int = 1) -> list[int]:
+    """Updates at which something was found."""
+    found = []
+    for update, loss in enumerate(losses, start):
+        spike.add(update, loss)
+        if spike.finding is not None:
+            found.append(update)
+    return found
+
+
+def falling(updates: int, noise: float, seed: int = 1) -> list[float]:
+    """From 13 bits to 6, as a training of small batches has it."""
+    draw = random.Random(seed)
+    return [6 + 7 * math.exp(-update / 60) + draw.gauss(0, noise) for update in range(updates)]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.6, 1.0])
+def test_neither_the_fall_at_the_start_nor_the_noise_of_batches_is_a_spike(noise: float) -> None:
+    assert feed(LossSpike(), falling(2000, noise)) == []
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.6])
+def test_a_spike_is_found_within_five_updates_and_dated_to_its_start(noise: float) -> None:
+    spike = LossSpike()
+    calm = falling(500, noise)
+    found = feed(spike, [*calm, *(loss + 4 for loss in falling(20, noise)[-20:])])
+    assert found
+    assert 501 <= found[0] <= 505
+    assert spike.finding is not None
+    assert spike.finding.kind is Kind.LOSS_SPIKE
+    assert spike.finding.started == 501
+
+
+def test_a_single_bad_batch_is_no_spike() -> None:
+    losses = falling(300, 0.1)
+    losses[200] += 2
+    assert feed(LossSpike(), losses) == []
+
+
+def test_a_spike_ends_when_the_loss_is_back_and_the_next_one_is_found_anew() -> None:
+    spike = LossSpike()
+    calm, high = [6.0, 6.1] * 40, [12.0] * 10
+    assert feed(spike, calm + high)[0] == 81
+    assert feed(spike, calm, 91)[-1] < 100
+    assert spike.finding is None
+    assert feed(spike, high, 171)[0] == 171
+
+
+def test_a_slow_rise_by_one_bit_is_found_though_no_update_stands_out() -> None:
+    slow = [6 + 0.005 * update for update in range(600)]
+    found = feed(LossSpike(), [6.0] * 100 + slow)
+    assert found
+    assert 300 < found[0] < 400
+
+
+def test_a_loss_that_explodes_in_the_first_updates_is_found_without_a_window() -> None:
+    assert feed(LossSpike(), [13.0, 13.1, 13.2, 13.0, 13.1, 13.2, 13.1, 13.0]) == []
+    assert feed(LossSpike(), [13.0, 14.0, *[13 + 2 * EARLY] * 6])[0] == 6
+
+
+def stall(stalled: Stalled, losses: list[float], level: float | None, start: int = 1) -> None:
+    for update, loss in enumerate(losses, start):
+        stalled.add(update, loss)
+        stalled.judge(level)
+
+
+def test_a_model_that_stays_at_the_unigram_level_after_the_warm_up_has_stalled() -> None:
+    stalled = Stalled(warmup=100)
+    stall(stalled, [8.4] * (99 + STALL_WINDOW), 8.4)
+    assert stalled.finding is None  # a window after the warm-up is not yet over
+    stall(stalled, [8.4], 8.4, 100 + STALL_WINDOW)
+    assert stalled.finding is not None
+    assert stalled.finding.kind is Kind.STALLED
+    assert stalled.finding.started == 101
+    assert "8.40" in stalled.finding.what
+
+
+def test_a_model_below_the_unigram_level_has_learnt_and_never_stalls() -> None:
+    stalled = Stalled(warmup=0)
+    stall(stalled, [8.2] * STALL_WINDOW, 8.4)
+    assert stalled.learnt
+    stall(stalled, [8.4] * 2 * STALL_WINDOW, 8.4, STALL_WINDOW + 1)
+    assert stalled.finding is None
+
+
+def test_a_loss_that_still_falls_above_the_level_is_slow_and_has_not_stalled() -> None:
+    stalled = Stalled(warmup=0)
+    stall(stalled, [12 - 0.01 * update for update in range(300)], 8.4)
+    assert stalled.finding is None
+    assert not stalled.learnt
+
+
+def test_without_a_level_nothing_stalls() -> None:
+    stalled = Stalled(warmup=0)
+    stall(stalled, [8.4] * 3 * STALL_WINDOW, None)
+    assert stalled.finding is None
+
+
+def test_the_papers_post_ln_with_warm_up_has_not_vanished_and_without_it_has() -> None:
+    assert vanished_region(WARMUP) is None
+    assert vanished_region(NO_WARMUP) == (1, 14, 18)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        pytest.param([0.02] * 100, id="deepnorm: even"),
+        pytest.param([0.0] * 18, id="no gradient at all"),
+        pytest.param([1e-6, 1e-6, 1.0], id="too few layers to speak of depth"),
+        pytest.param([1.0, 1.0, 1e-9, 1.0, 1.0], id="one branch that is switched off"),
+        pytest.param([1.0, 0.1, 1e-3, 1e-5, 1e-7], id="the top of a stack is not its depth"),
+        pytest.param([math.nan] * 4 + [1.0], id="not finite: another detector's"),
+        pytest.param([None, 0.5, None, 0.6, 0.5, 0.7], id="layers left out by LayerDrop"),
+    ],
+)
+def test_gradients_that_have_not_vanished_below_a_depth(layers: list[float | None]) -> None:
+    assert vanished_region(layers) is None
+
+
+def test_layers_that_were_left_out_count_for_the_depth_and_not_for_the_norm() -> None:
+    assert vanished_region([None, 1e-8, 1e-7, None, 1e-5, 1.0, 1.0]) == (2, 5, 7)
+
+
+def test_the_ratio_is_of_the_lowest_to_the_highest() -> None:
+    assert lowest_ratio([0.2, 0.1, 0.5, 0.4]) == pytest.approx(0.2)
+
+
+def test_vanished_gradients_are_believed_at_the_third_look_and_dated_after_the_last_good() -> None:
+    vanished = VanishedGradients()
+    bad = [VANISHED / 10, 1e-3, 0.1, 1.0]
+    vanished.add(10, {"decoder": [0.1] * 4, "encoder": [0.1] * 4})
+    for look in range(CONFIRMED - 1):
+        vanished.add(20 + look, {"decoder": bad, "encoder": [0.1] * 4})
+        assert vanished.suspected == look + 1
+        assert vanished.finding is None
+    vanished.add(22, {"decoder": bad, "encoder": [0.1] * 4})
+    assert vanished.finding is not None
+    assert vanished.finding.started == 11
+    assert vanished.finding.layers == {"decoder": (1, 2, 4)}
+    assert "decoder layers 1-2 of 4" in vanished.finding.what
+    vanished.add(30, {"decoder": [0.1] * 4, "encoder": [0.1] * 4})
+    assert vanished.finding is None
+
+
+def scales(values: list[float], minimum: float = 1e-4, made: bool = False) -> LossScale:
+    scale = LossScale(minimum)
+    for update in range(1, 31):
+        scale.add(update, values[0], made=True)
+    for value in values:
+        scale.add(31, value, made)
+    return scale
+
+
+def test_a_loss_scale_that_falls_seven_times_over_is_a_collapse_before_fairseq_gives_up() -> None:
+    assert scales([128.0 / 2**step for step in range(7)]).finding is None
+    finding = scales([128.0 / 2**step for step in range(8)]).finding
+    assert finding is not None
+    assert finding.kind is Kind.LOSS_SCALE
+    assert finding.started == 31
+
+
+def test_a_loss_scale_that_falls_now_and_then_and_rises_again_is_healthy() -> None:
+    assert scales([128.0, 64.0, 128.0, 64.0, 32.0, 64.0] * 100, made=True).finding is None
+
+
+def test_the_search_for_a_loss_scale_in_the_first_updates_means_nothing() -> None:
+    scale = LossScale(1e-4)
+    for update in range(1, 15):
+        scale.add(update, 2.0 ** (15 - update), made=False)
+    assert scale.finding is None
+
+
+def test_a_loss_scale_close_to_the_minimum_has_collapsed_however_slowly() -> None:
+    assert scales([0.001]).finding is not None
+    assert scales([0.01]).finding is None
