@@ -184,7 +184,11 @@ def _layout(x_title: str, y_title: str) -> dict[str, Any]:
     return {
         "font": {"family": "system-ui, sans-serif", "size": 12, "color": "#343a40"},
         "margin": {"l": 56, "r": 16, "t": 24, "b": 44},
-        "xaxis": {**_AXIS, "title": {"text": x_title, "font": small, "standoff": 6}},
+        "xaxis": {
+            **_AXIS,
+            "title": {"text": x_title, "font": small, "standoff": 6},
+            "tickformat": ",d",
+        },
         "yaxis": {**_AXIS, "title": {"text": y_title, "font": small, "standoff": 6}},
         "plot_bgcolor": "white",
         "paper_bgcolor": "rgba(0,0,0,0)",

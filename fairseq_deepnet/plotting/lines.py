@@ -78,7 +78,8 @@ def lines_by_layer(runs: Sequence[Run], key: Key) -> list[Line]:
             grid = run.grids[key]
             for layer, look in _layers(grid):
                 values = grid.updates.tolist(), grid.values[:, layer].tolist()
-                lines.append(Line(number, run.name, f"layer {layer + 1}", look, *values))
+                what = f"layer {layer + 1}" if grid.layers > 1 else ""
+                lines.append(Line(number, run.name, what, look, *values))
     return lines
 
 

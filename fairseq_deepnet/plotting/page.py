@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from html import escape
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.plotting import interactive, tables
-from fairseq_deepnet.plotting.interactive import Figure
+from fairseq_deepnet.plotting import interactive, sections, tables
 from fairseq_deepnet.plotting.lines import (
     LABELS,
     has,
-    is_by_layer,
-    lines_by_layer,
     lines_of,
 )
-from fairseq_deepnet.plotting.runs import LOGGED, SIDES, Grid, Key, Run
-from fairseq_deepnet.plotting.scales import Scale, main_part, ordered, part_title, scale_of, title
+from fairseq_deepnet.plotting.runs import LOGGED, Run
 from fairseq_deepnet.provenance import write_text
 
 _HERE: Final = Path(__file__).parent
@@ -52,12 +46,6 @@ GROUPS: Final = {
 """Quantities by what they tell; those that are in none come last."""
 
 
-Panel = tuple[int, Run, str, Grid]
-"""A run's place, the run, a side, and what was measured there."""
-_ABSENT: Final = '<figure class="absent"></figure>'
-"""Keeps the place of a run that has no such side."""
-
-
 def write(runs: Sequence[Run], file: Path, head: str = "") -> None:
     """Write the page, whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -68,11 +56,11 @@ def make(runs: Sequence[Run], head: str = "") -> str:
     """The page."""
     from plotly.offline import get_plotlyjs
 
-    sections = list(_sections(runs))
-    links = "".join(f'<a href="#{name}">{escape(text)}</a>' for name, text, _ in sections)
+    parts = list(_sections(runs))
+    links = "".join(f'<a href="#{name}">{escape(text)}</a>' for name, text, _ in parts)
     body = "\n".join(
         f'<section id="{name}"><h2>{escape(text)}</h2>\n{content}\n</section>'
-        for name, text, content in sections
+        for name, text, content in parts
     )
     head = head or _head(runs)
     return f"""<!DOCTYPE html>
@@ -145,7 +133,7 @@ def _sections(runs: Sequence[Run]) -> Iterator[tuple[str, str, str]]:
     logged = [metric for metric in LOGGED if any(metric in run.metrics for run in runs)]
     if logged:
         plots = [(interactive.line_figure(runs, lines_of(runs, m), m), LABELS[m]) for m in logged]
-        grid = "".join(_plot(figure, label) for figure, label in plots)
+        grid = "".join(sections.plot(figure, label) for figure, label in plots)
         yield "losses", "Losses", f'<div class="quantity"><div class="grid">{grid}</div></div>'
     yield "scores", "Scores", tables.scores(runs)
     known = [name for name in QUANTITIES if any(has(run, name) for run in runs)]
@@ -153,7 +141,7 @@ def _sections(runs: Sequence[Run]) -> Iterator[tuple[str, str, str]]:
         yield "measured", "Measured", tables.unmonitored(runs)
     most = _most_columns(runs)
     for text, names in _grouped(known).items():
-        content = "\n".join(_quantity(runs, name, most) for name in names)
+        content = "\n".join(sections.quantity(runs, name, most) for name in names)
         missing = tables.unmonitored(runs)
         yield text.lower().replace(" ", "-"), text, missing + content
 
@@ -170,110 +158,3 @@ def _most_columns(runs: Sequence[Run]) -> int:
     rows = sum(grid.layers for run in runs for key, grid in run.grids.items() if key.part)
     least, most = _COLUMNS
     return max(least, min(most, _VALUES // max(rows, 1)))
-
-
-def _quantity(runs: Sequence[Run], name: str, most: int) -> str:
-    """A quantity: what it is, and its figures."""
-    row = QUANTITIES[name]
-    source = f"<span><b>paper</b> {escape(row.source)}</span>" if row.source else ""
-    inside = (
-        _parts(runs, name, most)
-        if is_by_layer(name)
-        else _plot(interactive.line_figure(runs, lines_of(runs, name), name), "")
-    )
-    return f"""<div class="quantity" id="{name}">
-<h3>{escape(title(name))}<code>{name}</code></h3>
-<p>{tables.sentence(row.meaning)}</p>
-<div class="facts"><span><b>unit</b> {escape(row.unit)}</span>
-<span><b>taken</b> {escape(row.when)}</span>{source}</div>
-{inside}
-</div>"""
-
-
-def _parts(runs: Sequence[Run], name: str, most: int) -> str:
-    """Tabs of a quantity's parts; the one that stands for a layer is open."""
-    parts = ordered(key.part for run in runs for key in run.grids if key.quantity == name)
-    first = main_part(parts)
-    tabs = "".join(
-        f'<button data-part="{escape(part)}" aria-pressed="{str(part == first).lower()}"'
-        f' title="{escape(part)}">{escape(part_title(part))}</button>'
-        for part in parts
-    )
-    shown = "\n".join(
-        f'<div class="part" data-part="{escape(part)}"{"" if part == first else " hidden"}>'
-        f"{_part(runs, name, part, most)}</div>"
-        for part in parts
-    )
-    return f'<div class="tabs" role="group" aria-label="part of a layer">{tabs}</div>{shown}'
-
-
-def _part(runs: Sequence[Run], name: str, part: str, most: int) -> str:
-    """Heat maps of a part, its profiles by layer with a slider, and three layers over updates."""
-    panels = [
-        (number, run, side, run.grids[Key(name, side, part)])
-        for side in SIDES
-        for number, run in enumerate(runs)
-        if Key(name, side, part) in run.grids
-    ]
-    scale = scale_of(grid.values for *_, grid in panels)
-    sides = list(dict.fromkeys(side for _, _, side, _ in panels))
-    shown = list(dict.fromkeys(number for number, *_ in panels))
-    maps = {(panel[0], panel[2]): _map(panel, scale, name, most) for panel in panels}
-    rows = ["".join(maps.get((number, side), _ABSENT) for number in shown) for side in sides]
-    profiles, lines = [], []
-    for side in sides:
-        deepest = max(grid.layers for *_, where, grid in panels if where == side)
-        if deepest > 1:
-            figure = interactive.profile_figure(name, scale, deepest)
-            profiles.append(_plot(figure, f"{side}: by layer", "profile", {"side": side}))
-        drawn = lines_by_layer(runs, Key(name, side, part))
-        figure = interactive.line_figure(runs, drawn, name)
-        lines.append(
-            _plot(figure, f"{side}: over updates, at the top, in the middle, at the input")
-        )
-    updates = sorted({int(update) for *_, grid in panels for update in grid.updates})
-    return "\n".join(
-        [
-            *(f'<div class="grid maps">{row}</div>' for row in rows),
-            _slider(updates) if profiles else "",
-            f'<div class="grid">{"".join(profiles + lines)}</div>',
-        ]
-    )
-
-
-def _map(panel: Panel, scale: Scale, name: str, most: int) -> str:
-    number, run, side, grid = panel
-    figure = interactive.map_figure(run, number, grid, scale, name, most)
-    facts = {"side": side, "run": number, "name": run.name}
-    facts["colour"] = interactive.colour(number)
-    return _plot(figure, f"{run.name}: {side}", "map", facts)
-
-
-def _slider(updates: Sequence[int]) -> str:
-    first, last = updates[0], updates[-1]
-    return (
-        f'<label class="slider">By layer at update <output>{last:,}</output><input type="range"'
-        f' min="{first}" max="{last}" value="{last}" step="{_step(updates)}">'
-        '<span class="note">solid: at this update; dotted: the first one</span></label>'
-    )
-
-
-def _step(updates: Sequence[int]) -> int:
-    gaps = [after - before for before, after in pairwise(updates)]
-    return max(1, min(gaps, default=1))
-
-
-def _plot(figure: Figure, caption: str, kind: str = "", facts: dict[str, Any] | None = None) -> str:
-    """The place of a figure, and what page.js draws there."""
-    data = "".join(f' data-{key}="{escape(str(item))}"' for key, item in (facts or {}).items())
-    above = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return (
-        f'<figure>{above}<div class="{f"plot {kind}".strip()}"{data}></div>'
-        f'<script type="application/json">{coded(figure)}</script></figure>\n'
-    )
-
-
-def coded(content: Any) -> str:
-    """JSON that can stand in a script element, whatever names it holds."""
-    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

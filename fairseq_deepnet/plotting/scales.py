@@ -18,13 +18,19 @@ from fairseq_deepnet.plotting.runs import Grid
 
 PARTS: Final = {
     "layer": "whole layer",
+    "embedding": "LayerNorm of the embedding",
     "self_attn": "self-attention",
     "encoder_attn": "cross-attention",
+    "post_activation_transform": "inside feed-forward",
     "ffn": "feed-forward",
+    "residuals": "",
+    "branch_norm": "LayerNorm of the branch",
+    "combination": "combination of layers",
     "final": "final LayerNorm",
     "qk": "query and key",
     "vo": "value and output",
 }
+"""Pieces of a part's name in words, from the input of a layer or stack to its output."""
 _DECADE: Final = 10.0
 _COVERED: Final = (1.0, 99.0)
 """Percentiles that a colour scale reaches to: one exploding update would hide all others."""
@@ -47,7 +53,7 @@ def axis(quantity: str) -> str:
 
 def part_title(part: str) -> str:
     """A part of a layer in words: "self-attention, query and key" for self_attn.qk."""
-    return ", ".join(PARTS.get(piece, piece) for piece in part.split("."))
+    return ", ".join(filter(None, (PARTS.get(piece, piece) for piece in part.split("."))))
 
 
 def ordered(parts: Iterable[str]) -> list[str]:

@@ -8,14 +8,17 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from plotly.offline import get_plotlyjs
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.plotting import images, page
+from fairseq_deepnet.plotting import images, page, sections
 from fairseq_deepnet.plotting.interactive import line_figure
 from fairseq_deepnet.plotting.lines import lines_of
-from fairseq_deepnet.plotting.runs import Key, Run, read_runs
+from fairseq_deepnet.plotting.runs import Grid, Key, Run, read_runs
 from tests.support.monitored import add_events, make_run
 
 
@@ -119,11 +122,17 @@ def test_the_page_of_runs_without_records_says_how_to_get_them(tmp_path: Path) -
     assert len(figures_of(text)) == 4
 
 
-def test_a_page_of_deep_and_long_runs_stays_small(runs: list[Run]) -> None:
-    import numpy as np
-    from plotly.offline import get_plotlyjs
+def test_what_has_one_number_a_side_has_lines_and_no_heat_map(tmp_path: Path) -> None:
+    def change(record: records.Record) -> None:
+        record["values"]["layer_norm_input"]["decoder"]["final"] = [3.0]
 
-    from fairseq_deepnet.plotting.runs import Grid
+    runs = read_runs([make_run(tmp_path / "pre-ln", layers={"decoder": 2}, change=change)])
+    tab = page.make(runs).split('<div class="part" data-part="final" hidden>')[1]
+    figures = figures_of(tab.split('class="quantity"')[0])
+    assert [trace["name"] for figure in figures for trace in figure["data"]] == ["pre-ln"]
+
+
+def test_a_page_of_deep_and_long_runs_stays_small(runs: list[Run]) -> None:
 
     updates = np.arange(1, 1001)
     values = np.random.default_rng(1).lognormal(size=(1000, 100))
@@ -141,7 +150,7 @@ def test_a_line_that_broke_ends_in_a_cross_that_says_so(runs: list[Run]) -> None
 
 
 def test_json_in_a_script_cannot_end_it() -> None:
-    text = page.coded({"name": "</script><!--\u2028"})
+    text = sections.coded({"name": "</script><!--\u2028"})
     assert "<" not in text
     assert json.loads(text) == {"name": "</script><!--\u2028"}
 
