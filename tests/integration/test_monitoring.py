@@ -1,0 +1,310 @@
+"""--monitor-interval in fairseq-train itself: files, log and TensorBoard; and no number changed."""
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import options
+from fairseq_cli import preprocess
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from fairseq_deepnet.monitoring.quantities import QUANTITIES
+from tests.integration.conftest import SMALL, TRAIN, RunCommand
+from tests.integration.test_two_processes import finish, free_port
+from tests.support.shell import ROOT
+from tests.support.training import logged, train_here
+
+BASE = ["--arch=deepnet_transformer", *SMALL, *TRAIN, "--disable-validation", "--dropout=0.1"]
+WATCHED = ["--monitor-interval=1"]
+JSON = ["--log-format=json", "--log-interval=1"]
+
+
+def records_of(save_dir: Path) -> list[dict[str, Any]]:
+    text = (save_dir / "monitor.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def updates_of(save_dir: Path) -> list[int]:
+    return [record["update"] for record in records_of(save_dir)]
+
+
+def assert_same_checkpoints(plain: dict[str, Any], watched: dict[str, Any]) -> None:
+    """Parameters and the optimiser's moments; these tell of every gradient."""
+    assert plain["model"].keys() == watched["model"].keys()
+    for name, value in plain["model"].items():
+        assert torch.equal(watched["model"][name], value), name
+    states = [held["last_optimizer_state"]["state"] for held in (plain, watched)]
+    assert states[0].keys() == states[1].keys()
+    for key, moments in states[0].items():
+        for name, value in moments.items():
+            assert torch.equal(torch.as_tensor(states[1][key][name]), torch.as_tensor(value)), name
+
+
+@pytest.fixture(scope="module")
+def plain_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """fairseq's data folder of one language, for language models."""
+    folder = tmp_path_factory.mktemp("text")
+    text = ""
+    for row in range(60):
+        text += " ".join(f"w{(7 * row + 3 * n) % 20}" for n in range(3 + row % 5)) + "\n"
+    (folder / "text").write_text(text)
+    words = ["--only-source", "--destdir", folder / "data", "--workers=1"]
+    words += [f"--{split}pref={folder / 'text'}" for split in ("train", "valid")]
+    preprocess.main(options.get_preprocessing_parser().parse_args([str(word) for word in words]))
+    return folder / "data"
+
+
+# Nothing changes
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        (),
+        ("--checkpoint-activations",),
+        ("--encoder-layerdrop=0.3", "--decoder-layerdrop=0.3", "--update-freq=2"),
+    ],
+    ids=["", "checkpointing", "layerdrop"],
+)
+def test_twenty_updates_are_bit_identical(
+    extra: tuple[str, ...], tiny_data: Path, tmp_path: Path
+) -> None:
+    words = [*BASE, "--max-update=20", *extra]
+    plain = train_here(tiny_data, tmp_path / "plain", *words)
+    watched = train_here(tiny_data, tmp_path / "watched", *words, *WATCHED)
+    assert_same_checkpoints(plain, watched)
+    assert plain["optimizer_history"][-1]["num_updates"] == 20
+    assert updates_of(tmp_path / "watched") == list(range(1, 21))
+    assert not (tmp_path / "plain" / "monitor.jsonl").exists()
+
+
+@pytest.mark.parametrize("kind", ["transformer_lm", "masked_lm"])
+def test_language_models_are_watched_and_do_not_change(
+    kind: str, plain_text: Path, tmp_path: Path
+) -> None:
+    side = "encoder" if kind == "masked_lm" else "decoder"
+    words = [option for option in SMALL if side in option and "share" not in option]
+    words += [option for option in TRAIN if "criterion" not in option and "smooth" not in option]
+    task = "masked_lm" if kind == "masked_lm" else "language_modeling"
+    criterion = "masked_lm" if kind == "masked_lm" else "cross_entropy"
+    words += [f"--arch=deepnet_{kind}", f"--task={task}", f"--criterion={criterion}"]
+    words += ["--tokens-per-sample=16", "--sample-break-mode=eos", "--max-update=10"]
+    plain = train_here(plain_text, tmp_path / "plain", *words)
+    watched = train_here(plain_text, tmp_path / "watched", *words, *WATCHED)
+    assert_same_checkpoints(plain, watched)
+    records = records_of(tmp_path / "watched")
+    assert [record["update"] for record in records] == list(range(1, 11))
+    assert set(records[-1]["values"]) == set(QUANTITIES)
+    assert records[-1]["values"]["model_update"] > 0
+    assert list(records[-1]["values"]["gradient_norm"]) == [side]
+
+
+def test_two_processes_write_one_record_and_change_nothing(tiny_data: Path, tmp_path: Path) -> None:
+    port = str(free_port())
+    module = [sys.executable, "-m", "tests.support.monitor_process"]
+    words = [*BASE, "--optimizer=sgd", "--lr=0.5", "--dropout=0", "--max-update=20"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    processes = [
+        subprocess.Popen(
+            [*module, str(rank), port, str(tiny_data), str(tmp_path), *words],
+            cwd=ROOT,
+            **pipes,
+        )
+        for rank in (0, 1)
+    ]
+    finish(processes)
+    held = [
+        torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=True)
+        for name in ("plain", "watched")
+    ]
+    assert_same_checkpoints(*held)
+    assert updates_of(tmp_path / "watched") == list(range(1, 21))
+    # Gradients are those of both processes: what one makes of the same batches in one update.
+    train_here(tiny_data, tmp_path / "one", *words, *WATCHED, "--update-freq=2", "--max-update=2")
+    for alone, together in zip(
+        records_of(tmp_path / "one"), records_of(tmp_path / "watched"), strict=False
+    ):
+        assert together["loss"] == pytest.approx(alone["loss"], rel=1e-4)
+        for name in ("gradient_norm", "weight_gradient_norm", "parameter_update_ratio"):
+            for side, parts in alone["values"][name].items():
+                for part, row in parts.items():
+                    expected = pytest.approx(row, rel=2e-3)
+                    assert together["values"][name][side][part] == expected, (name, side, part)
+        for name in ("model_update", "step_update", "update_bound", "step_bound"):
+            assert together["values"][name] == pytest.approx(alone["values"][name], rel=2e-3)
+
+
+# Going on
+
+
+def interrupted(data: Path, save_dir: Path, *words: str) -> None:
+    """Train 8 updates, and lose what came after the checkpoint of the fifth."""
+    train_here(data, save_dir, *BASE, *words, "--max-update=8", "--save-interval-updates=5")
+    shutil.copy(save_dir / "checkpoint_1_5.pt", save_dir / "checkpoint_last.pt")
+
+
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train_here(tiny_data, whole, *BASE, *WATCHED, "--max-update=12", "--save-interval-updates=5")
+    interrupted(tiny_data, killed, *WATCHED)
+    file = killed / "monitor.jsonl"
+    assert updates_of(killed) == list(range(1, 9))
+    file.write_text(file.read_text()[:-30])  # in the middle of a line
+    train_here(tiny_data, killed, *BASE, *WATCHED, "--max-update=12")
+    assert updates_of(killed) == list(range(1, 13))
+    for one, other in zip(records_of(whole), records_of(killed), strict=True):
+        assert one == other  # accumulated updates and bounds too, from the first theta_0
+    assert "update_bound" in records_of(killed)[-1]["values"]
+
+
+def test_a_run_may_go_on_with_another_interval(tiny_data: Path, tmp_path: Path) -> None:
+    interrupted(tiny_data, tmp_path, "--monitor-interval=2")
+    train_here(tiny_data, tmp_path, *BASE, "--monitor-interval=3", "--max-update=12")
+    assert updates_of(tmp_path) == [2, 4, 6, 9, 12]
+
+
+def test_a_run_that_starts_afresh_in_the_same_folder_leaves_no_old_record(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    train_here(tiny_data, tmp_path, *BASE, *WATCHED, "--max-update=4")
+    (tmp_path / "checkpoint_last.pt").unlink()
+    train_here(tiny_data, tmp_path, *BASE, *WATCHED, "--max-update=2", "--seed=2")
+    assert updates_of(tmp_path) == [1, 2]
+    values = [record["values"] for record in records_of(tmp_path)]
+    assert values[0]["model_update"] == values[0]["step_update"]
+
+
+def test_a_run_that_was_not_watched_from_the_start_counts_from_where_it_is(
+    tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train_here(tiny_data, tmp_path, *BASE, "--max-update=2")
+    with caplog.at_level("WARNING"):
+        train_here(tiny_data, tmp_path, *BASE, *WATCHED, "--max-update=4")
+    assert updates_of(tmp_path) == [3, 4]
+    values = records_of(tmp_path)[0]["values"]
+    assert values["model_update"] == values["step_update"] > 0
+    assert "model updates count from here on" in caplog.text
+
+
+# Units
+
+
+@pytest.mark.parametrize("precision", [(), ("--bf16",)], ids=["fp32", "bf16"])
+def test_gradients_are_in_the_units_of_fairseqs_own_norm(
+    precision: tuple[str, ...], tiny_data: Path, tmp_path: Path
+) -> None:
+    """All parameters lie in a layer or in the one table of words."""
+    words = [*BASE, *precision, "--update-freq=2", "--max-update=3"]
+    held = train_here(tiny_data, tmp_path, *words, *WATCHED)
+    outside = [name for name in held["model"] if ".layers." not in name]
+    assert {name for name in outside if not name.endswith(("version", "_float_tensor"))} == {
+        "encoder.embed_tokens.weight",
+        "decoder.embed_tokens.weight",
+        "decoder.output_projection.weight",
+    }
+    for record in records_of(tmp_path):
+        sides = record["values"]["gradient_norm"].values()
+        norms = [norm for parts in sides for norm in parts["layer"]]
+        norms.append(record["values"]["embedding_gradient_norm"]["decoder"])
+        assert math.hypot(*norms) == pytest.approx(record["gnorm"], rel=1e-2 if precision else 1e-4)
+
+
+# Where it is seen
+
+
+def test_what_a_record_tells_stands_in_log_and_tensorboard_too(
+    tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = [*BASE, *JSON, "--max-update=4", "--monitor-interval=2"]
+    with caplog.at_level("INFO"):
+        train_here(tiny_data, tmp_path, *words, f"--tensorboard-logdir={tmp_path / 'tb'}")
+    lines = [r.getMessage() for r in caplog.records if r.name == "train_inner"]
+    records = records_of(tmp_path)
+    assert [record["update"] for record in records] == [2, 4]
+    assert set(records[0]["values"]) == set(QUANTITIES)
+    assert logged(lines, "lr")[1::2] == [pytest.approx(record["lr"]) for record in records]
+    for name in ("loss", "nll_loss", "gnorm"):
+        shown = [pytest.approx(value, abs=1e-3) for value in logged(lines, name)[1::2]]
+        assert [record[name] for record in records] == shown, name
+    layers = [record["values"]["gradient_norm"]["decoder"]["layer"] for record in records]
+    chosen = {
+        "model_update": [record["values"]["model_update"] for record in records],
+        "step_update": [record["values"]["step_update"] for record in records],
+        "gnorm_bottom": [row[0] for row in layers],
+        "gnorm_top": [row[-1] for row in layers],
+    }
+    for name, values in chosen.items():
+        due = [json.loads(line) for line in (lines[1], lines[3])]
+        assert [float(line[name]) for line in due] == [pytest.approx(v, abs=1e-4) for v in values]
+    events = EventAccumulator(str(tmp_path / "tb" / "monitor"), size_guidance={"scalars": 0})
+    events.Reload()
+    tags = set(events.Tags()["scalars"])
+    for name in QUANTITIES:
+        assert any(tag == name or tag.startswith(f"{name}/") for tag in tags), name
+    points = [(point.step, point.value) for point in events.Scalars("model_update")]
+    assert points == [
+        (2, pytest.approx(chosen["model_update"][0])),
+        (4, pytest.approx(chosen["model_update"][1])),
+    ]
+    top = events.Scalars("gradient_norm/decoder/layer/0002")
+    assert [point.value for point in top] == [pytest.approx(row[-1]) for row in layers]
+
+
+def test_lines_of_updates_that_are_not_due_show_no_empty_numbers(
+    tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        train_here(tiny_data, tmp_path, *BASE, *JSON, "--max-update=4", "--monitor-interval=2")
+    lines = [json.loads(r.getMessage()) for r in caplog.records if r.name == "train_inner"]
+    assert len(lines) == 4
+    assert not [line for line in lines if None in line.values() or "None" in line.values()]
+
+
+def test_records_lie_beside_the_checkpoints_folder_of_a_run_folder(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("arch: deepnet_transformer\n")
+    train_here(tiny_data, run / "checkpoints", *BASE, *WATCHED)
+    assert updates_of(run) == [1, 2]
+    assert not list((run / "checkpoints").glob("monitor*"))
+    # any other folder of that name is a folder of checkpoints and no more
+    bare = tmp_path / "bare" / "checkpoints"
+    train_here(tiny_data, bare, *BASE, *WATCHED)
+    assert updates_of(bare) == [1, 2]
+    assert [path.name for path in bare.parent.iterdir()] == ["checkpoints"]
+
+
+def test_a_sentence_too_long_for_the_model_is_no_part_of_the_probe(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    """fairseq skips such sentences in validation where it is asked to."""
+    short = ["--encoder-learned-pos", "--decoder-learned-pos"]
+    short += ["--max-source-positions=7", "--max-target-positions=7"]
+    words = [w for w in BASE if w != "--disable-validation"]
+    words += [*short, "--skip-invalid-size-inputs-valid-test"]
+    train_here(tiny_data, tmp_path, *words, *WATCHED)
+    assert updates_of(tmp_path) == [1, 2]
+
+
+def test_a_quantity_that_is_not_known_is_one_line_that_names_all(
+    tiny_data: Path, tmp_path: Path, run_command: RunCommand
+) -> None:
+    plugin = ["--user-dir", ROOT / "fairseq_deepnet", "--save-dir", tmp_path / "run"]
+    words = [*BASE, *WATCHED, "--monitor=model_update,loss"]
+    done = run_command("fairseq-train", tiny_data, *plugin, *words, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert "--monitor 'model_update,loss': unknown loss; choose all or some of" in last
+    assert all(name in last for name in QUANTITIES)
+    assert not (tmp_path / "run").exists() or not list((tmp_path / "run").iterdir())
