@@ -1,0 +1,100 @@
+"""The sentence on the likely cause: from kind, scheme, depth, learning rate, precision, batch."""
+
+import dataclasses
+
+import pytest
+
+from fairseq_deepnet.monitoring.causes import Circumstances, likely_cause
+from fairseq_deepnet.monitoring.events import Event, Finding, Kind, ended, region_text
+
+POST_LN = Circumstances(
+    scheme="post-ln",
+    depths={"encoder": 18, "decoder": 18},
+    lr=1e-3,
+    warmup=0,
+    precision="fp32",
+    tokens=1000,
+    clip=0.0,
+)
+VANISHED = Finding(Kind.VANISHED, 2, "gradients have vanished", {"decoder": (1, 14, 18)})
+
+
+def cause(finding: Finding = VANISHED, **changes: object) -> str:
+    return likely_cause(finding, dataclasses.replace(POST_LN, **changes))  # type: ignore[arg-type]
+
+
+def test_deep_post_ln_without_warm_up_is_told_as_the_paper_tells_it() -> None:
+    text = cause()
+    for part in (
+        "the model update exploded without warm-up, at a learning rate of 0.001",
+        "LayerNorm's inputs grew",
+        "about sqrt(d)/|x|, vanishes below decoder layer 15",
+        "18-18 layers",
+        "lower --lr",
+        "--warmup-updates",
+        "--residual-scheme deepnorm",
+        "batch of 1,000 tokens",
+    ):
+        assert part in text
+
+
+def test_the_state_of_the_warm_up_is_told() -> None:
+    assert "at update 2 of a warm-up of 4,000" in cause(warmup=4000)
+    later = dataclasses.replace(VANISHED, started=5000)
+    assert "after a warm-up of 4,000 updates" in cause(later, warmup=4000)
+
+
+def test_deepnorm_is_not_told_to_use_deepnorm_nor_a_large_batch_to_grow() -> None:
+    text = cause(scheme="deepnorm", tokens=128 * 4096)
+    assert "--residual-scheme" not in text
+    assert "--update-freq" not in text
+    assert "plain Post-LN" not in text
+
+
+@pytest.mark.parametrize("scheme", ["pre-ln", "rezero"])
+def test_layer_norm_is_not_blamed_where_it_does_not_follow_the_sum(scheme: str) -> None:
+    text = cause(scheme=scheme)
+    assert "sqrt(d)" not in text
+    assert "decoder layers 1-14 of 18" in text
+
+
+@pytest.mark.parametrize("precision", ["fp16", "amp"])
+def test_half_precision_is_blamed_for_what_is_not_finite(precision: str) -> None:
+    finding = Finding(Kind.NOT_FINITE, 7, "gradients are not finite")
+    assert "65,504" in cause(finding, precision=precision)
+    assert "footnote 3" in cause(finding, precision=precision, scheme="rezero")
+    assert "65,504" not in cause(finding, precision="bf16")
+    assert "no LayerNorm bounds with rezero" in cause(finding, scheme="rezero")
+
+
+def test_every_kind_has_a_cause_that_ends_as_a_sentence() -> None:
+    for kind in Kind:
+        text = cause(dataclasses.replace(VANISHED, kind=kind))
+        assert text.endswith(".")
+        assert "--lr" in text
+
+
+def test_clipping_is_advised_where_a_loss_spiked_unclipped() -> None:
+    spike = Finding(Kind.LOSS_SPIKE, 7, "the loss spiked")
+    assert "--clip-norm" in cause(spike)
+    assert "--clip-norm" not in cause(spike, clip=1.0)
+
+
+def test_regions_are_read_as_people_write_them() -> None:
+    layers = {"encoder": (2, 2, 6), "decoder": (1, 14, 18)}
+    assert region_text(layers) == "encoder layer 2 of 6 and decoder layers 1-14 of 18"
+
+
+def test_an_event_is_one_record_and_one_readable_line() -> None:
+    good = {"update": 1, "loss": 12.65, "nll_loss": 12.6, "gnorm": 4.1, "lr": 1e-3}
+    event = Event(VANISHED, 12, cause(), good, "warn", 0)
+    record = event.record()
+    assert record["update"] == 12
+    assert record["layers"] == {"decoder": [1, 14, 18]}
+    assert record["last_good"] == good
+    assert str(event).startswith(
+        "divergence at update 12: gradients have vanished; it began at update 2. Last good, at"
+        " update 1: loss 12.7, nll_loss 12.6, gnorm 4.1, lr 0.001. Likely cause: the model update"
+    )
+    assert "Last good" not in str(dataclasses.replace(event, last_good={}))
+    assert ended(VANISHED, 90, 1)["ended"] is True

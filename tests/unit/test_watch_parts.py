@@ -1,0 +1,245 @@
+"""Parts of the divergence watch: unigram level, NaN detector, good states, restarts, precision."""
+
+import argparse
+import logging
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.monitoring import attempts, good_states, precision, restart, watch_options
+from fairseq_deepnet.monitoring.broken import Broken
+from fairseq_deepnet.monitoring.unigram import ENOUGH, Unigram
+from fairseq_deepnet.monitoring.watch import Watch, harmless
+
+
+def test_the_unigram_level_of_equally_frequent_words_is_their_logarithm() -> None:
+    unigram = Unigram(symbols=12, pad=1)
+    assert unigram.level() is None
+    target = torch.tensor([[4, 5, 6, 7], [4, 5, 1, 1], [6, 7, 1, 1]])
+    for _ in range(2000):
+        unigram.add([{"target": target}, {}, None, {"target": None}])
+    assert unigram.level() == pytest.approx(2.0, abs=1e-3)
+
+
+def test_the_unigram_level_waits_for_enough_tokens_and_corrects_for_few() -> None:
+    unigram = Unigram(symbols=4, pad=0)
+    unigram.add([{"target": torch.tensor([[1, 2] * (ENOUGH - 1)])}])
+    assert unigram.level() is None
+    unigram.add([{"target": torch.tensor([[1, 2]])}])
+    # (K - 1) / 2N nats: 1 / 40, and the entropy of two equally frequent symbols is 1 bit
+    assert unigram.level() == pytest.approx(1 + 1 / (2 * 2 * ENOUGH * 0.6931472))
+
+
+def test_the_first_module_that_fairseq_names_and_the_layers_are_told() -> None:
+    broken = Broken()
+    logger = logging.getLogger("fairseq.nan_detector")
+    shape = "shape: torch.Size([3, 4])"
+    inputs = "input max: 1.0"
+    try:
+        logger.warning(
+            "Inf detected in output of decoder.layers.2.fc1, %s, forward input max", shape
+        )
+        logger.warning("NaN detected in output of decoder.layers.3, %s, forward", shape)
+        logger.warning("NaN detected in output of decoder.output_projection, %s, backward", shape)
+    finally:
+        logger.removeHandler(broken)
+    nan = float("nan")
+    finding = broken.finding(
+        FloatingPointError("gradients are Nan/Inf"),
+        30,
+        {"encoder": [1.0, 2.0], "decoder": [1.0, nan, nan, None]},
+        [25],
+    )
+    assert finding.started == 25
+    assert finding.layers == {"decoder": (2, 3, 4)}
+    assert "Inf comes first from decoder.layers.2.fc1 in the forward pass" in finding.what
+
+
+def test_processes_that_disagree_without_a_nan_are_no_divergence() -> None:
+    text = "Fatal error: gradients are inconsistent between workers.\nrank   0 = {}\nrank   1 = 2.0"
+    assert not Broken.blames_numbers(FloatingPointError(text.format("1.0")))
+    assert Broken.blames_numbers(FloatingPointError(text.format("nan")))
+    assert Broken.blames_numbers(FloatingPointError("Minimum loss scale reached (0.0001)"))
+
+
+def checkpoint(path: Path, update: int, resumable: bool = True) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state: dict[str, Any] = {"model": {}, "optimizer_history": [{"num_updates": update}]}
+    if resumable:
+        state["last_optimizer_state"] = {}
+        state["extra_state"] = {"train_iterator": {}}
+    torch.save(state, path)
+
+
+def test_the_good_state_is_the_newest_whose_parameters_were_still_well(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "good_states" / "update_80.pt", 80)
+    checkpoint(tmp_path / "good_states" / "update_100.pt", 100)
+    checkpoint(tmp_path / "checkpoint_3_90.pt", 90)
+    checkpoint(tmp_path / "checkpoint_best.pt", 95, resumable=False)
+    (tmp_path / "checkpoint_last.pt").write_bytes(b"half a file")
+    assert good_states.newest(tmp_path, 102) == (100, tmp_path / "good_states" / "update_100.pt")
+    assert good_states.newest(tmp_path, 101) == (90, tmp_path / "checkpoint_3_90.pt")
+    assert good_states.newest(tmp_path, 82) == (80, tmp_path / "good_states" / "update_80.pt")
+    assert good_states.newest(tmp_path, 81) is None
+
+
+def test_what_came_after_the_good_state_is_moved_and_nothing_is_deleted(tmp_path: Path) -> None:
+    for update in (80, 100):
+        checkpoint(tmp_path / "good_states" / f"update_{update}.pt", update)
+        checkpoint(tmp_path / f"checkpoint_1_{update}.pt", update)
+    checkpoint(tmp_path / "crash.pt", 100)
+    (tmp_path / "checkpoint_last.pt").write_bytes(b"half a file")
+    (tmp_path / "diverged_1").mkdir()
+    aside = good_states.set_aside(tmp_path, 80, 1)
+    assert aside == tmp_path / "diverged_2"
+    assert {path.name for path in aside.iterdir()} == {
+        "update_100.pt",
+        "checkpoint_1_100.pt",
+        "crash.pt",
+        "checkpoint_last.pt",
+    }
+    assert (tmp_path / "checkpoint_1_80.pt").is_file()
+    good_states.set_aside(tmp_path, None, 3)
+    assert {path.name for path in (tmp_path / "diverged_3").iterdir()} == {
+        "update_80.pt",
+        "checkpoint_1_80.pt",
+    }
+
+
+def test_an_attempts_command_adds_what_changed_and_drops_what_would_undo_it() -> None:
+    words = ["python", "fairseq-train", "data", "--fp16", "--lr", "0.1", "--reset-optimizer"]
+    assert restart.command(words, {"lr": "0.05"}, 1, resumes=False) == [
+        *words,
+        "--lr=0.05",
+        "--fallback-step=1",
+    ]
+    assert restart.command(words, {"lr": "0.05", "fp32": ""}, 2, resumes=True) == [
+        *["python", "fairseq-train", "data", "--lr", "0.1", "--lr=0.05"],
+        *["--restore-file=checkpoint_last.pt", "--fallback-step=2"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("program", "is_it"),
+    [
+        ("/usr/bin/fairseq-train", True),
+        ("/lib/python3/site-packages/fairseq_cli/train.py", True),
+        ("/usr/bin/fairseq-hydra-train", False),
+        ("/usr/bin/pytest", False),
+    ],
+)
+def test_only_fairseq_train_is_started_anew(
+    program: str, is_it: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [program])
+    assert restart.is_training_program() == is_it
+
+
+def distributed(**changes: Any) -> argparse.Namespace:
+    method = "tcp://127.0.0.1:29500"
+    values = {"distributed_world_size": 2, "distributed_no_spawn": True}
+    return argparse.Namespace(**{**values, "distributed_init_method": method, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({}, False),
+        ({"distributed_init_method": f"tcp://{socket.gethostname()}:1"}, False),
+        ({"distributed_init_method": "tcp://node0:29500"}, True),
+        ({"distributed_no_spawn": False, "distributed_world_size": 4096}, True),
+        ({"distributed_world_size": 1, "distributed_init_method": None}, False),
+    ],
+)
+def test_several_nodes_are_refused_and_one_is_not(
+    changes: dict[str, Any], refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MASTER_ADDR", "SLURM_NNODES"):
+        monkeypatch.delenv(name, raising=False)
+    if not refused:
+        restart.refuse_several_nodes(distributed(**changes))
+        return
+    with pytest.raises(ConfigurationError, match="use --on-divergence stop"):
+        restart.refuse_several_nodes(distributed(**changes))
+
+
+def test_a_job_of_several_slurm_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NNODES", "2")
+    with pytest.raises(ConfigurationError, match="several nodes"):
+        restart.refuse_several_nodes(distributed())
+
+
+def test_files_of_the_process_are_closed_at_its_end_and_those_handed_down_are_not() -> None:
+    with socket.socket() as mine:
+        assert mine.fileno() not in restart._INHERITED
+        assert mine.fileno() in restart._open_files()
+    assert {0, 1, 2} & restart._INHERITED == {fd for fd in (0, 1, 2) if fd in restart._open_files()}
+
+
+def test_adams_moments_in_one_row_are_given_back_to_their_parameters() -> None:
+    weight, bias = torch.arange(6.0).view(2, 3), torch.tensor([6.0, 7.0])
+    row = torch.cat([weight.flatten(), bias])
+    held = {
+        "state": {0: {"step": 5, "exp_avg": row, "exp_avg_sq": row.half()}},
+        "param_groups": [{"lr": 0.1, "params": [0]}],
+    }
+    shapes = [weight.shape, bias.shape]
+    found = precision.split(held, shapes)
+    assert found["param_groups"] == [{"lr": 0.1, "params": [0, 1]}]
+    assert torch.equal(found["state"][0]["exp_avg"], weight)
+    assert torch.equal(found["state"][1]["exp_avg_sq"], bias)
+    assert found["state"][1]["exp_avg_sq"].dtype == torch.float32
+    assert [state["step"] for state in found["state"].values()] == [5, 5]
+    # what fits into the optimiser of these parameters
+    adam = torch.optim.Adam([nn.Parameter(torch.zeros(shape)) for shape in shapes])
+    adam.load_state_dict({**adam.state_dict(), "state": found["state"]})
+    assert precision.split(found, shapes) == found  # bf16's are each parameter's already
+
+
+def test_a_mistake_of_the_watch_ends_the_watching_and_not_the_training(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Fails(Watch):
+        calls = 0
+
+        def __init__(self) -> None:
+            self.broken = False
+
+        @harmless
+        def begin(self, trainer: Any, update: int, samples: Any) -> None:
+            self.calls += 1
+            raise KeyError("a mistake")
+
+    watch = Fails()
+    with caplog.at_level("WARNING"):
+        watch.begin(None, 1, [])
+        watch.begin(None, 2, [])
+    assert watch.calls == 1
+    assert "off from here on" in caplog.text
+
+
+def test_a_run_that_has_fallen_back_is_known_by_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", "fairseq-train", "data"])
+    args = argparse.Namespace(save_dir=str(tmp_path), fallback_step=0)
+    assert watch_options._words_of(args) is None
+    attempts.Attempts(2, {"lr": "0.1"}, resumes=False).write(tmp_path)
+    assert watch_options._words_of(args) == [
+        *["python", "fairseq-train", "data"],
+        *["--lr=0.1", "--fallback-step=2"],
+    ]
+    args.fallback_step = 2
+    assert watch_options._words_of(args) is None
+
+
+def test_waiting_for_rank_0_ends_with_an_error() -> None:
+    watch_options.wait_for(lambda: True, patience=0)
+    with pytest.raises(TimeoutError, match="rank 0"):
+        watch_options.wait_for(lambda: False, patience=0)
