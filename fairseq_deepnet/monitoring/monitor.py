@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from fairseq.logging import metrics
 
@@ -21,10 +21,7 @@ from .gradients import LAYER
 from .instruments import INSTRUMENTS, ON_PROBE, Bounds, Instrument, Subject, Values
 from .options import MonitorSettings
 from .tensorboard import EventWriter
-from .trainer import Observer, gradient_scale
-
-_METERS: Final = ("loss", "nll_loss", "gnorm")
-"""What a record repeats of fairseq's own meters."""
+from .trainer import Observer, gradient_scale, logged
 
 
 class Monitor(Observer):
@@ -43,6 +40,7 @@ class Monitor(Observer):
         self.on_probe = not self.subject.wanted.isdisjoint(ON_PROBE)
         self.events = EventWriter(trainer.cfg.common.tensorboard_logdir)
         self._record: records.Record = {}
+        self._shown: dict[str, float] = {}
 
     def _due(self, update: int) -> list[Instrument]:
         return self.instruments if update % self.settings.interval == 0 else []
@@ -78,6 +76,9 @@ class Monitor(Observer):
             self._write()
         for instrument in due:
             instrument.disarm()
+        # at each update: fairseq empties its meters with every line, and would show nothing
+        for name, value in self._shown.items():
+            metrics.log_scalar(name, value, weight=0, priority=950, round=5)
 
     def _keep(self, values: Values) -> None:
         kept = {name: value for name, value in values.items() if name in self.subject.wanted}
@@ -85,14 +86,10 @@ class Monitor(Observer):
 
     def _write(self) -> None:
         record, values = self._record, self._record["values"]
-        for name in _METERS:
-            meter = metrics.get_meter("default", name)
-            if meter is not None:
-                record[name] = float(meter.val)
+        record |= logged("loss", "nll_loss", "gnorm")
         records.append(self.file, record)
         self.events.write(record["update"], values)
-        for name, value in highlights(values).items():
-            metrics.log_scalar(name, value, weight=0, priority=950, round=5)
+        self._shown = highlights(values)
 
 
 def subject_of(model: Any, settings: MonitorSettings, folder: Path) -> Subject:

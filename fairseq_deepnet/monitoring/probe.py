@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+import numpy as np
 import torch
+from fairseq import utils
 from fairseq.data import data_utils
 from torch import Tensor, nn
 
@@ -50,11 +52,28 @@ def first_sentences(trainer: Any, samples: Sequence[Any]) -> NetInput:
     if dataset is not None:
         try:
             with data_utils.numpy_seed(1):
-                rows = [dataset[index] for index in range(min(SENTENCES, len(dataset)))]
+                rows = [dataset[index] for index in _fitting(trainer, dataset)]
                 return dict(dataset.collater(rows)["net_input"])
         except (KeyError, TypeError, NotImplementedError) as error:
             logger.warning("no probe from %s (%r): the first training batch is it", subset, error)
     return {name: value[:SENTENCES] for name, value in samples[0]["net_input"].items()}
+
+
+def _fitting(trainer: Any, dataset: Any) -> list[int]:
+    """The first sentences that the model can read, and that fit into one batch."""
+    longest = utils.resolve_max_positions(
+        trainer.task.max_positions(), trainer.get_model().max_positions()
+    )
+    every = np.arange(len(dataset))
+    most = trainer.cfg.dataset.max_tokens_valid
+    chosen: list[int] = []
+    tokens = 0
+    for index in map(int, dataset.filter_indices_by_size(every, longest)[0][:SENTENCES]):
+        tokens = max(tokens, int(dataset.num_tokens(index)))
+        if chosen and most and (len(chosen) + 1) * tokens > most:
+            break
+        chosen.append(index)
+    return chosen
 
 
 class Probe:

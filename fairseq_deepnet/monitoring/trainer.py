@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 
 
@@ -45,6 +46,16 @@ def gradient_scale(optimizer: Any) -> float:
     if hasattr(optimizer, "_grad_scaler"):  # --amp, which takes the scale out when it clips
         return 1.0 / float(optimizer.scaler.get_scale())
     return float(getattr(optimizer, "_multiply_factor", 1.0))
+
+
+def logged(*names: str) -> dict[str, float]:
+    """What fairseq's meters hold of the update that was just made, reduced over processes.
+
+    "train" and not "default", which a checkpoint that is loaded replaces by one that nobody fills.
+    """
+    meters = {name: metrics.get_meter("train", name) for name in names}
+    values = {name: getattr(meter, "val", None) for name, meter in meters.items()}
+    return {name: float(value) for name, value in values.items() if value is not None}
 
 
 def observe(trainer: Any, observers: Sequence[Observer]) -> None:

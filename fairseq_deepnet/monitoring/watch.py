@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from fairseq.distributed import utils as distributed
-from fairseq.logging import metrics
 
 from . import events, good_states, records, restart
 from .broken import Broken
@@ -24,7 +23,7 @@ from .causes import likely_cause
 from .detectors import LossScale, LossSpike, Stalled, VanishedGradients
 from .events import Event, Finding, Kind
 from .gradients import LAYER, GradientNorms
-from .trainer import Observer, gradient_scale
+from .trainer import Observer, gradient_scale, logged
 from .unigram import Unigram
 from .watch_options import Policy, WatchSettings
 
@@ -243,16 +242,6 @@ class Watch(Observer):
         every = self.settings.good_interval
         if self.epoch_itr is not None and self.settings.acts and update % every == 0:
             good_states.save(trainer, self.epoch_itr, self.save_dir)
-
-
-def logged(*names: str) -> dict[str, float]:
-    """What fairseq has logged for the update that was just made, reduced over processes."""
-    found = {name: metrics.get_meter("default", name) for name in names}
-    return {
-        name: float(meter.val)
-        for name, meter in found.items()
-        if meter is not None and getattr(meter, "val", None) is not None
-    }
 
 
 def loss_scale(optimizer: Any) -> float | None:
