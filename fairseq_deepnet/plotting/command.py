@@ -50,9 +50,10 @@ def run(args: argparse.Namespace) -> int:
     show = _what(args)
     runs = read_runs(args.runs)
     if args.out.suffix == PAGE:
-        from fairseq_deepnet.plotting import page
+        # plotly takes half a second to load
+        from fairseq_deepnet.plotting.page import write
 
-        page.write(runs, args.out, args.title)
+        write(runs, args.out, args.title)
     else:
         images.write(images.draw(runs, show, args.part, args.title), args.out)
     print(f"{args.out}: {len(runs)} run{'s' if len(runs) > 1 else ''}", file=sys.stderr)

@@ -54,9 +54,10 @@ def plain(text: str) -> str:
 
 
 def line_figure(runs: Sequence[Run], lines: Sequence[Line], show: str) -> Figure:
-    """Lines over updates, with the events of all runs."""
+    """Lines over updates, with the events of their runs."""
     traces = [trace for line in lines for trace in _traces(line)]
-    marks = [_marks(run, colour(number), number) for number, run in enumerate(runs)]
+    drawn = sorted({line.run for line in lines})
+    marks = [_marks(runs[number], colour(number), number) for number in drawn]
     scale = scale_of([np.asarray(line.values) for line in lines])
     layout = _layout("updates", label_of(show))
     layout["yaxis"] |= _vertical(scale) if show in QUANTITIES else {}

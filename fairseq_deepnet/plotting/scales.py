@@ -86,7 +86,8 @@ class Scale:
 
 def scale_of(arrays: Iterable[NDArray[np.float64]]) -> Scale:
     """One scale for all panels that are compared: logarithmic where values span a decade."""
-    values = np.concatenate([np.asarray(array, dtype=np.float64).ravel() for array in arrays])
+    flat = [np.asarray(array, dtype=np.float64).ravel() for array in arrays]
+    values = np.concatenate([np.empty(0), *flat])
     values = values[np.isfinite(values)]
     positive = values[values > 0]
     if not len(values):

@@ -149,6 +149,14 @@ def test_a_line_that_broke_ends_in_a_cross_that_says_so(runs: list[Run]) -> None
     assert [(trace["x"], trace["text"]) for trace in crosses] == [([60], ["nan"])]
 
 
+def test_only_events_of_runs_that_have_lines_are_marked(runs: list[Run], tmp_path: Path) -> None:
+    others = [runs[1], Run("unlike", tmp_path)]
+    both = line_figure(others[::-1], lines_of(others[::-1], "model_update"), "model_update")
+    assert [shape["x0"] for shape in both["layout"]["shapes"]] == [60]
+    unmarked = line_figure(others, lines_of(others[1:], "model_update"), "model_update")
+    assert not unmarked["layout"].get("shapes")
+
+
 def test_json_in_a_script_cannot_end_it() -> None:
     text = sections.coded({"name": "</script><!--\u2028"})
     assert "<" not in text
