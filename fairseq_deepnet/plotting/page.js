@@ -115,7 +115,7 @@ function profileTraces(plot) {
 function legendSpace(plot, traces) {
     const names = traces.filter(trace => trace.name && trace.showlegend !== false).map(trace => trace.name);
     if (names.length < 2) return { showlegend: false, "margin.b": 44, height: 310 };
-    const width = 46 + 6.3 * Math.max(...names.map(name => name.length));
+    const width = 46 + 6.3 * Math.max(...names.map(name => name.replace(/&\w+;/g, "x").length));
     const rows = Math.ceil(names.length / Math.max(1, Math.floor((plot.clientWidth - 20) / (width + 8))));
     return {
         showlegend: true, height: 316 + 20 * rows, "margin.b": 50 + 20 * rows,

@@ -64,19 +64,19 @@ def overview(runs: Sequence[Run]) -> str:
     """A line a run: what it is, how far it came, how well it does."""
     columns: dict[str, Callable[[Run], str]] = {
         "run": lambda run: _name(runs, run),
-        "scheme": lambda run: _cell(_option(run, "residual-scheme")),
-        "layers": lambda run: _cell(_depth(run)),
+        "scheme": lambda run: _cell(_option(run, "residual-scheme"), "short"),
+        "layers": lambda run: _cell(_depth(run), "short"),
         "learning rate": lambda run: _cell(_option(run, "lr"), "number"),
         "warm-up": lambda run: _cell(_option(run, "warmup-updates"), "number"),
         "updates": lambda run: _number(run.last_update, ",d"),
         "train loss": lambda run: _number(_last(run, "train")),
         "best valid loss": lambda run: _number(_best(run)),
         "events": lambda run: _cell(sum(not event.is_end for event in run.events), "number"),
-        "measured at": lambda run: _cell(_monitored(run)),
+        "measured at": lambda run: _cell(_monitored(run), "short"),
         "folder": lambda run: _cell(shown(run.folder), "name"),
     }
     filled = [[cell(run) for cell in columns.values()] for run in runs]
-    empty = {"<td></td>", '<td class="number"></td>'}
+    empty = {f'<td class="{kind}"></td>' for kind in ("number", "short")}
     kept = [n for n in range(len(columns)) if any(row[n] not in empty for row in filled)]
     heads = [list(columns)[n] for n in kept]
     note = '<p class="note">Losses: the training objective, in bits a token.</p>'
@@ -128,7 +128,7 @@ def events(runs: Sequence[Run]) -> str:
     """What the divergence watch noticed, with causes."""
     found = [(run, event) for run in runs for event in run.events]
     if not found:
-        return "<p>No event: the divergence watch has noticed nothing in these runs.</p>"
+        return "<p>The divergence watch has recorded no event in these runs.</p>"
     rows = [
         [
             _name(runs, run),
