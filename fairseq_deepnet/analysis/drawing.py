@@ -15,10 +15,12 @@ MARKERS: Final = ("o", "s", "^", "D", "v", "P")
 _PANEL: Final = (6.2, 4.2)
 _MANY: Final = 12
 """Points of ours from which on they have no markers."""
+_DECADES: Final = 6
+"""What a logarithmic axis shows below the highest value."""
 
 
 def draw(panels: Sequence[Panel], setting: str) -> Any:
-    """The figure: two panels a row."""
+    """The figure: two panels a row, one legend for all where they have the same lines."""
     quiet_matplotlib()
     from matplotlib import pyplot
 
@@ -32,15 +34,27 @@ def draw(panels: Sequence[Panel], setting: str) -> Any:
         squeeze=False,
         layout="constrained",
     )
+    alike = len(panels) > 1 and len({tuple(x.key for x in panel.lines) for panel in panels}) == 1
     for axes, panel in zip(grid.flat, panels, strict=False):
         _panel(axes, panel)
+        if not alike:
+            axes.legend(frameon=False, fontsize="small")
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
-    sources = {table.source for p in panels if (table := paper.tables().get(p.name))}
-    caption = f"full lines: ours, {setting}; dotted: read off {', '.join(sorted(sources))} of"
-    caption += f" {paper.REFERENCE} (IWSLT-14 De-En)"
-    figure.supxlabel("\n".join(textwrap.wrap(caption, 62 * columns + 28)), fontsize="small")
+    if alike:
+        labelled = grid[0][0].get_legend_handles_labels()
+        names = len(panels[0].lines)
+        figure.legend(*labelled, loc="outside upper center", ncols=names, frameon=False)
+    figure.supxlabel(_caption(panels, setting, 62 * columns + 20), fontsize="small")
     return figure
+
+
+def _caption(panels: Sequence[Panel], setting: str, width: int) -> str:
+    sources = {table.source for p in panels if (table := paper.tables().get(p.name))}
+    parts = ", ".join(sorted(sources))
+    theirs = f"dotted: read off {parts} of {paper.REFERENCE} (IWSLT-14 De-En)"
+    lines = [*textwrap.wrap(f"full lines: ours, {setting}", width), *textwrap.wrap(theirs, width)]
+    return "\n".join(lines)
 
 
 def _panel(axes: Any, panel: Panel) -> None:
@@ -49,31 +63,35 @@ def _panel(axes: Any, panel: Panel) -> None:
     order = list(dict.fromkeys([*(table.rows if table else ()), *(x.key for x in panel.lines)]))
     for line in panel.lines:
         number = order.index(line.key)
-        _line(axes, line, COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)])
-    if panel.log_x:
-        axes.set_xscale("log")
+        _line(axes, line, COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)], panel)
     if panel.log_y:
         axes.set_yscale("log")
-    else:
-        axes.set_ylim(bottom=_bottom(panel))
+    axes.set_ylim(bottom=_bottom(panel))
     axes.set_title("\n".join(textwrap.wrap(panel.title, 70)), fontsize="medium")
     axes.set_xlabel(panel.x)
     axes.set_ylabel(f"{panel.y} (logarithmic)" if panel.log_y else panel.y)
     axes.xaxis.get_major_locator().set_params(integer=True)
     clean(axes)
-    axes.legend(frameon=False, fontsize="small")
 
 
 def _bottom(panel: Panel) -> float | None:
-    """Zero, unless everything is far above it: then a difference would not be seen."""
+    """Where the axis begins: at zero, unless everything is far above it; if logarithmic, some
+    decades below the highest value. None leaves it to matplotlib.
+    """
     values = [y for line in panel.lines for y in line.published.values()]
     values += [y for line in panel.lines for ys in line.ours.values() for y in ys]
     finite = [y for y in values if math.isfinite(y)]
+    if panel.log_y:
+        lowest = max(finite, default=1.0) * 10.0**-_DECADES
+        return lowest if min(finite, default=1.0) < lowest else None
     return 0.0 if not finite or min(finite) < 0.4 * max(finite) else None
 
 
-def _line(axes: Any, line: Line, colour: str, marker: str) -> None:
-    places = [x for x in sorted(line.ours) if math.isfinite(line.mean(x) or 0.0)]
+def _line(axes: Any, line: Line, colour: str, marker: str, panel: Panel) -> None:
+    def shows(y: float | None) -> bool:
+        return y is not None and math.isfinite(y) and (y > 0 or not panel.log_y)
+
+    places = [x for x in sorted(line.ours) if shows(line.mean(x))]
     if places:
         lows = [min(line.ours[x]) for x in places]
         highs = [max(line.ours[x]) for x in places]
@@ -83,12 +101,8 @@ def _line(axes: Any, line: Line, colour: str, marker: str) -> None:
         axes.plot(places, means, label=f"{line.name}, ours", **look)
         if lows != highs:
             axes.fill_between(places, lows, highs, color=colour, alpha=0.18, linewidth=0)
-    if line.published:
+    theirs = [point for point in sorted(line.published.items()) if shows(point[1])]
+    if theirs:
         look = {"color": colour, "marker": marker, "markersize": 5, "linewidth": 1.1}
-        axes.plot(
-            *zip(*sorted(line.published.items()), strict=True),
-            ":",
-            markerfacecolor="none",
-            label=f"{line.name}, paper",
-            **look,
-        )
+        label = f"{line.name}, paper"
+        axes.plot(*zip(*theirs, strict=True), ":", markerfacecolor="none", label=label, **look)
