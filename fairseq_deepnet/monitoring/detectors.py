@@ -18,11 +18,12 @@ from .verdict import LEARNT, RISE
 WINDOW: Final = 50
 """Losses that a spike is measured against."""
 RECENT: Final = 5
-"""Losses that make a spike: one batch is no divergence."""
+"""Losses whose median makes a spike: one or two bad batches are no divergence."""
 LEAST: Final = 10
 """Losses that the window must hold."""
 SIGMAS: Final = 6.0
-"""Standard deviations, of a mean of RECENT losses, above the window's mean."""
+"""Standard deviations, of a mean of RECENT losses, above the window's mean (of their median,
+which is what is compared: 4.8)."""
 EARLY: Final = 3.0
 """Bits above the first loss of all that make a spike while the window holds too few."""
 FLOOR: Final = 0.5
@@ -69,7 +70,7 @@ class LossSpike:
         if not before:
             return
         if self.finding is not None:
-            if _mean(recent) <= self._level:
+            if _median(recent) <= self._level:
                 self.finding = None
                 self._lowest = math.inf  # what is learnt after a spike is measured anew
         elif len(before) < LEAST:
@@ -80,7 +81,7 @@ class LossSpike:
     def _early(
         self, first: tuple[int, float], recent: Sequence[tuple[int, float]]
     ) -> Finding | None:
-        now = _mean(recent)
+        now = _median(recent)
         if now - first[1] < EARLY:
             return None
         self._level = first[1] + FLOOR
@@ -92,8 +93,8 @@ class LossSpike:
     def _sudden(
         self, before: Sequence[tuple[int, float]], recent: Sequence[tuple[int, float]]
     ) -> Finding | None:
-        usual, now = _mean(before), _mean(recent)
-        sigma = statistics.stdev(loss for _, loss in before) / math.sqrt(RECENT)
+        usual, now = _mean(before), _median(recent)
+        sigma = _sigma(before) / math.sqrt(RECENT)
         bound = max(SIGMAS * sigma, FLOOR)
         if now - usual < bound:
             return None
@@ -109,9 +110,10 @@ class LossSpike:
     def _slow(self, before: Sequence[tuple[int, float]]) -> Finding | None:
         if len(before) < WINDOW:
             return None
-        usual = _mean(before)
+        usual = _median(before)
         self._lowest = min(self._lowest, usual)
-        if usual - self._lowest < RISE:
+        noise = _sigma(before) / math.sqrt(WINDOW)
+        if usual - self._lowest < max(RISE, FLOOR + SIGMAS * noise):
             return None
         self._level = self._lowest + FLOOR
         what = f"the loss rose from {self._lowest:.2f} to {usual:.2f} bits a token and stayed up"
@@ -249,6 +251,14 @@ def _onset(points: Sequence[tuple[int, float]], usual: float) -> int:
     """The first update whose loss is halfway to the highest."""
     highest = max(loss for _, loss in points)
     return next(update for update, loss in points if loss >= (usual + highest) / 2)
+
+
+def _median(points: Sequence[tuple[int, float]]) -> float:
+    return statistics.median(loss for _, loss in points)
+
+
+def _sigma(points: Sequence[tuple[int, float]]) -> float:
+    return statistics.stdev(loss for _, loss in points)
 
 
 def _mean(points: Sequence[tuple[int, float]]) -> float:

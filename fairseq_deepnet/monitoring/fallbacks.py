@@ -95,6 +95,13 @@ def overrides(step: Step, present: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+def shown(changes: Mapping[str, str]) -> str:
+    """Overrides as a person would type them."""
+    return " ".join(
+        FP32 if name == FP32 else f"--{name} {value}" for name, value in changes.items()
+    )
+
+
 def changes_nothing(step: Step, present: Mapping[str, Any]) -> bool:
     """Whether a step would make the same training again, such as fp32 where it is fp32."""
     precise = not any(present.get(name.replace("-", "_")) for name in PRECISIONS)

@@ -78,7 +78,7 @@ def _take(watch: Any, trainer: Any, update: int) -> None:
         "fallback %d: starting anew from %s with %s",
         state.step,
         f"update {good[0]:,}" if good else "the beginning (no good state is old enough)",
-        " ".join(f"--{name} {value}".strip() for name, value in changes.items()),
+        fallbacks.shown(changes),
     )
 
 

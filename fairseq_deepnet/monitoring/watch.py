@@ -79,7 +79,7 @@ class Watch(Observer):
         self.unigram: Unigram | None = None
         self.broken_modules = Broken() if self.judges else None
         self.epoch_itr: Any = None
-        if settings.acts and settings.good_interval:
+        if settings.acts and settings.good_interval and not trainer.cfg.checkpoint.no_save:
             self._keep_iterator(trainer)
         self._begin_anew(trainer)
 
@@ -138,9 +138,10 @@ class Watch(Observer):
         if self.over or (made and update == self.last):
             return  # fairseq's retries under --amp end twice
         self._judge(trainer, update, made)
+        if made or self.alone:
+            self._act(trainer, update)
         if made:
             self.last = update
-            self._act(trainer, update)
             self._save(trainer, update)
 
     @harmless

@@ -20,8 +20,8 @@ from .records import run_folder
 logger = logging.getLogger(__name__)
 
 GOOD_INTERVAL: Final = 1000
-PATIENCE: Final = 120.0
-"""Seconds that further processes wait for rank 0 to start anew."""
+PATIENCE: Final = 1800.0
+"""Seconds that further processes wait for rank 0 to copy a checkpoint and to start anew."""
 
 
 class Policy(StrEnum):
@@ -190,7 +190,7 @@ def _go_on(args: Any) -> None:
     words = _words_of(args)
     if words is not None:
         state = attempts.read(_folder(args))
-        taken = " ".join(f"--{name} {value}".strip() for name, value in state.overrides.items())
+        taken = fallbacks.shown(state.overrides)
         logger.warning(
             "fallback %d: this run has fallen back to %s (%s); remove that file and the checkpoints"
             " to start without",

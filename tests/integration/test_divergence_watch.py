@@ -208,6 +208,40 @@ def test_two_processes_fall_back_together(tiny_data: Path, tmp_path: Path) -> No
     assert state["step"] == state["running"] == 1
 
 
+HALF = """
+import sys, torch
+sys.path.insert(0, {root!r})
+torch.Tensor.cuda = lambda self, *rest, **options: self  # fairseq's fp16 takes a GPU for granted
+torch.cuda.current_device = lambda: None
+import fairseq_deepnet
+"""
+
+
+def test_half_precision_that_collapses_falls_back_to_fp32_with_its_moments(
+    run_command: RunCommand, tiny_data: Path, tmp_path: Path
+) -> None:
+    plugin, save_dir = tmp_path / "half", tmp_path / "run"
+    plugin.mkdir()
+    (plugin / "__init__.py").write_text(HALF.format(root=str(ROOT)), encoding="utf-8")
+    options = [*SHALLOW, "--lr=0.001,1e8", "--fp16", "--fp16-init-scale=4", "--max-update=14"]
+    options += ["--on-divergence=fallback", "--fallbacks=fp32 lr=0.001"]
+    base = ["fairseq-train", tiny_data, "--user-dir", plugin, "--save-dir", save_dir]
+    done = run_command(*base, *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "starting anew from update 9 with fp32 --lr 0.001" in done.stdout
+    (event,) = told(save_dir)
+    assert event["kind"] == "loss_scale"
+    assert event["values"]["loss_scale"] > 1e-4
+    assert "fp16" in event["cause"]
+    seen = losses(done.stdout)
+    assert sorted(seen) == list(range(1, 15))
+    # Adam goes on with the moments of the first nine updates: without them it would leap
+    assert all(seen[update] < seen[1] for update in range(10, 15))
+    held = torch.load(save_dir / "checkpoint_last.pt", weights_only=True)
+    assert held["optimizer_history"][-1]["optimizer_name"] == "FairseqAdam"
+    assert {state["step"] for state in held["last_optimizer_state"]["state"].values()} == {14}
+
+
 SPAWNING = """
 import sys, torch
 sys.path.insert(0, {root!r})

@@ -40,7 +40,6 @@ def test_the_first_module_that_fairseq_names_and_the_layers_are_told() -> None:
     broken = Broken()
     logger = logging.getLogger("fairseq.nan_detector")
     shape = "shape: torch.Size([3, 4])"
-    inputs = "input max: 1.0"
     try:
         logger.warning(
             "Inf detected in output of decoder.layers.2.fc1, %s, forward input max", shape
