@@ -58,7 +58,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
             Level.PART,
             "loss / parameter",
             "before clipping",
-            "the same of groups of weight matrices, without biases: query and key"
+            "norm of the gradient of groups of weight matrices, without biases: query and key"
             " (`self_attn.qk`, `encoder_attn.qk`), value and output (`self_attn.vo`,"
             " `encoder_attn.vo`), feed-forward (`ffn`)",
             "Section 4.2: q and k do not set the size of a branch's output",
@@ -128,7 +128,8 @@ QUANTITIES: Final[dict[str, Quantity]] = {
             Level.MODEL,
             "activation",
             "probe",
-            "the same between this update and the one before it: F(x, theta_i) - F(x, theta_{i-1})",
+            "norm over C of F(x, theta_i) - F(x, theta_{i-1}), mean over the probe's tokens: what"
+            " one update does",
             "Section 4.3",
         ),
         Quantity(
@@ -146,7 +147,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
             Level.MODEL,
             "activation",
             "after the step",
-            "the same with theta_{i-1} and theta_i, the weights those of theta_{i-1}",
+            "the bound of one update: as update_bound, with theta_{i-1} for theta_0",
             "Theorems 4.2 and 4.3",
         ),
         Quantity(
