@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from fairseq_deepnet import paper
-from fairseq_deepnet.analysis.figures import Line, Panel
+from fairseq_deepnet.analysis.figures import OWN_NAMES, Line, Panel
 from fairseq_deepnet.plotting.style import COLOURS, clean, quiet_matplotlib
 
 MARKERS: Final = ("o", "s", "^", "D", "v", "P")
@@ -60,7 +60,8 @@ def _caption(panels: Sequence[Panel], setting: str, width: int) -> str:
 def _panel(axes: Any, panel: Panel) -> None:
     # a line looks the same in every panel, whichever others are there
     table = paper.tables().get(panel.name)
-    order = list(dict.fromkeys([*(table.rows if table else ()), *(x.key for x in panel.lines)]))
+    known = [*table.rows, *OWN_NAMES] if table else []
+    order = list(dict.fromkeys([*known, *(line.key for line in panel.lines)]))
     for line in panel.lines:
         number = order.index(line.key)
         _line(axes, line, COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)], panel)

@@ -21,6 +21,12 @@ from fairseq_deepnet.paper import Key
 BOTH: Final = ("encoder", "decoder")
 UPDATES: Final = {"fig3a": "26-30", "fig3b": "1-5", "fig4": "26-30", "fig5": "5"}
 """Updates that a figure is taken at, where the paper does not state them."""
+OWN_NAMES: Final = {
+    "post-ln-stock": "Post-LN, fairseq's start",
+    "post-ln-stock_warmup": "Post-LN, warm-up, fairseq's start",
+    "post-ln-stock_no-warmup": "Post-LN, no warm-up, fairseq's start",
+}
+"""Lines that the paper does not have: runs with `--init stock`."""
 _MANY: Final = 12
 """Columns that a table may have."""
 
@@ -90,7 +96,8 @@ def _lines(name: str, keys: Sequence[Key]) -> dict[Key, Line]:
     for key in keys:
         row = table.rows.get(key)
         values = {} if row is None else {float(x): float(y) for x, y in row.values.items()}
-        lines[key] = Line(key, key if row is None else row.name, published=values)
+        name = OWN_NAMES.get(key, key) if row is None else row.name
+        lines[key] = Line(key, name, published=values)
     return lines
 
 
@@ -132,7 +139,7 @@ def _named(updates: range, one: str = "update") -> str:
 
 
 def _fig3a(runs: Sequence[Run], updates: range) -> list[Panel]:
-    chosen = [run for run in runs if run.cell in paper.table("fig3a").rows]
+    chosen = [run for run in runs if run.cell.endswith("_warmup")]
     depth = max((int(_depth(run)) for run in chosen), default=0)
     lines = _by_layer("fig3a", chosen, updates, lowest=max(1, depth - 5))
     title = f"(a) gradient norm of the top decoder layers, {_named(updates)}"
@@ -143,11 +150,16 @@ def _depth(run: Run) -> float:
     return float(str(run.result.config.options.get("decoder-layers", 0)))
 
 
+def _kind(run: Run) -> Key:
+    """What a run is at any depth: its cell is called {kind}_{depth}l."""
+    return run.cell.rpartition("_")[0]
+
+
 def _fig3b(runs: Sequence[Run], updates: range) -> list[Panel]:
     points: list[tuple[Key, float, float | None]] = []
     for run in sorted(runs, key=_depth):
         layers = reading.layer_gradients(run.at(updates))
-        points.append((run.values["scheme"], _depth(run), layers[-1] if layers else None))
+        points.append((_kind(run), _depth(run), layers[-1] if layers else None))
     title = f"(b) gradient norm of the last decoder layer, {_named(updates)}"
     lines = _collect("fig3b", points)
     return [Panel("fig3b", title, "layers a side", "gradient norm", lines)]
@@ -205,7 +217,7 @@ def _fig5(runs: Sequence[Run], updates: range) -> list[Panel]:
     by_depth: list[tuple[Key, float, float | None]] = []
     for run in sorted(runs, key=_depth):
         values = [reading.model_update(record) for record in run.at(updates)]
-        by_depth.append((run.values["scheme"], _depth(run), reading.mean(values)))
+        by_depth.append((_kind(run), _depth(run), reading.mean(values)))
     return [
         Panel(
             "fig5",
@@ -224,13 +236,11 @@ def _by_updates(runs: Sequence[Run]) -> Panel:
     shown = (depths[0], depths[len(depths) // 2], depths[-1])
     published = paper.table("fig5").rows
     lines: dict[Key, Line] = {}
-    for run in sorted(runs, key=lambda run: (run.values["scheme"], _depth(run))):
-        if _depth(run) not in shown:
+    for run in sorted(runs, key=lambda run: (_kind(run), _depth(run))):
+        if _depth(run) not in shown or _kind(run) not in published:
             continue
-        scheme = run.values["scheme"]
-        name = published[scheme].name if scheme in published else scheme
-        key = f"{scheme}, {_depth(run):.0f}L"
-        line = lines.setdefault(key, Line(key, f"{name}, {_depth(run):.0f} layers a side"))
+        name = f"{published[_kind(run)].name}, {_depth(run):.0f} layers a side"
+        line = lines.setdefault(name, Line(run.cell, name))
         for record in run.records:
             value = reading.model_update(record)
             if value is not None:

@@ -14,7 +14,7 @@ import pytest
 from fairseq_deepnet import cli, paper
 from fairseq_deepnet.analysis import NAMES, figures, runs, tables
 from fairseq_deepnet.analysis.drawing import draw
-from fairseq_deepnet.analysis.figures import Panel, make, window
+from fairseq_deepnet.analysis.figures import OWN_NAMES, Panel, make, window
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.sweeps.cells import expand, read_overrides
 from fairseq_deepnet.sweeps.definition import load_sweep
@@ -144,7 +144,18 @@ def test_figure_5_has_seeds_as_a_mean_and_a_second_panel_by_updates(tmp_path: Pa
     assert line.ours[6] == pytest.approx([0.2, 0.6])
     assert line.mean(6) == pytest.approx(0.4)
     keys = [line.key for line in panels["fig5-updates"].lines]
-    assert keys == ["deepnorm, 6L", "deepnorm, 100L"]
+    assert keys == ["deepnorm_6l", "deepnorm_100l"]
+
+
+def test_a_run_from_fairseq_s_start_is_a_line_of_its_own(tmp_path: Path) -> None:
+    for cell, factor in (("post-ln_6l", 1.0), ("post-ln-stock_6l", 2.0)):
+        values = {"scheme": "post-ln", "depth": "6"}
+        write_run(tmp_path / "r", cell, "fig5", values, decoder_layers=6, factor=factor)
+    panels = panels_of("fig5", tmp_path / "r", "1")
+    assert points(panels["fig5"], "post-ln") == {6: 0.1}
+    assert points(panels["fig5"], "post-ln-stock") == {6: 0.2}
+    assert [line.key for line in panels["fig5-updates"].lines] == ["post-ln_6l"]
+    assert "Post-LN, fairseq's start" in tables.to_markdown(list(panels.values()), "made up")
 
 
 def test_a_run_that_left_the_numbers_is_kept_in_the_csv_and_drawn_without_them(
@@ -227,8 +238,10 @@ def test_a_sweep_s_cells_are_the_rows_of_its_figure_and_record_what_it_needs(nam
     sweep = load_sweep(name)
     cells = expand(sweep, read_overrides(sweep, []))
     figure = {"fig4": "fig4a"}.get(name, name)
-    keys = {cell.name if name == "fig4" else cell.places[0].values["scheme"] for cell in cells}
-    assert keys == set(paper.table(figure).rows)
+    keys = {
+        cell.name if name in ("fig3c", "fig4") else cell.name.rpartition("_")[0] for cell in cells
+    }
+    assert set(paper.table(figure).rows) <= keys <= set(paper.table(figure).rows) | set(OWN_NAMES)
     for cell in cells:
         options = cell.resolve().options
         assert cell.variables == ({} if name == "fig3c" else {"PRECISION": "fp32"})
