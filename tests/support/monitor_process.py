@@ -22,7 +22,7 @@ def main(rank: str, port: str, data: str, folder: str, *arguments: str) -> None:
     shared += [f"--distributed-init-method=tcp://127.0.0.1:{port}"]
     for name in ("plain", "watched"):
         words = [data, "--save-dir", str(Path(folder) / name), *arguments, *shared]
-        words += ["--monitor-interval=1"] if name == "watched" else []
+        words += ["--monitor-interval=1" if name == "watched" else "--on-divergence=off"]
         args = options.parse_args_and_arch(options.get_training_parser(), words)
         distributed.call_main(convert_namespace_to_omegaconf(args), train.main)
     torch.distributed.destroy_process_group()

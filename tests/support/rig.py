@@ -101,7 +101,7 @@ def configuration(arch: str, args: Namespace, arguments: Sequence[str]) -> Any:
     """fairseq's configuration; making one takes longer than twenty updates, and those of runs that
     differ in their model alone are alike.
     """
-    ours = ("--monitor", "--residual", "--scheme", "--encoder", "--decoder", "--dropout")
+    ours = ("--monitor", "--on-", "--residual", "--scheme", "--encoder", "--decoder", "--dropout")
     found = copy.deepcopy(_converted(arch, *(a for a in arguments if not a.startswith(ours))))
     vars(found.model).clear()
     vars(found.model).update(vars(args))
