@@ -78,7 +78,11 @@ reproduce() {
     local figure=$1 sweep=$1 words=() folder options=()
     shift
     [[ $figure != fig3a ]] || sweep=fig4
-    [[ $SIZE == paper ]] || read -ra words <<<"$(small_size "$sweep")"
+    if [[ ${TINY:-0} == 1 ]]; then
+        UPDATES=${UPDATES:-1-2} # a rehearsal has no more
+    elif [[ $SIZE == small ]]; then
+        read -ra words <<<"$(small_size "$sweep")"
+    fi
     folder=$RUNS/$sweep
     RUNS=$folder bash "$ROOT/scripts/sweep.sh" "$sweep" "${words[@]}" "$@" >&2 || return
     [[ ${DRY_RUN:-0} == 0 ]] || return 0

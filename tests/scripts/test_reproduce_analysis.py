@@ -60,8 +60,9 @@ def test_all_figures_come_from_four_sweeps(fake_bin: FakeBin, words: list[str]) 
 def test_a_plan_draws_nothing_and_a_rehearsal_has_a_folder_of_its_own(fake_bin: FakeBin) -> None:
     (plan,) = calls(fake_bin, "fig4", DRY_RUN="1", RUNS="r")
     assert plan[-1] == "--dry-run"
-    _, _, drawing = calls(fake_bin, "fig4", TINY="1", RUNS="r", UPDATES="1")
-    assert drawing == ["analysis", "fig4", "r/fig4.tiny", "--out", "r", "--updates", "1"]
+    _, sweep, drawing = calls(fake_bin, "fig4", TINY="1", RUNS="r")
+    assert sweep == ["sweep", "fig4", "--runs=r/fig4", "--tiny"]  # whose sizes are its own
+    assert drawing == ["analysis", "fig4", "r/fig4.tiny", "--out", "r", "--updates", "1-2"]
 
 
 def test_a_sweep_that_failed_is_not_drawn(fake_bin: FakeBin) -> None:
