@@ -15,7 +15,7 @@ from fairseq_cli import preprocess
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from tests.integration.conftest import SMALL, TRAIN, RunCommand
+from tests.integration.conftest import SMALL, TRAIN
 from tests.integration.test_two_processes import finish, free_port
 from tests.support.shell import ROOT
 from tests.support.training import logged, train_here
@@ -294,17 +294,3 @@ def test_a_sentence_too_long_for_the_model_is_no_part_of_the_probe(
     words += [*short, "--skip-invalid-size-inputs-valid-test"]
     train_here(tiny_data, tmp_path, *words, *WATCHED)
     assert updates_of(tmp_path) == [1, 2]
-
-
-def test_a_quantity_that_is_not_known_is_one_line_that_names_all(
-    tiny_data: Path, tmp_path: Path, run_command: RunCommand
-) -> None:
-    plugin = ["--user-dir", ROOT / "fairseq_deepnet", "--save-dir", tmp_path / "run"]
-    words = [*BASE, *WATCHED, "--monitor=model_update,loss"]
-    done = run_command("fairseq-train", tiny_data, *plugin, *words, cwd=tmp_path)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    last = done.stderr.splitlines()[-1]
-    assert "--monitor 'model_update,loss': unknown loss; choose all or some of" in last
-    assert all(name in last for name in QUANTITIES)
-    assert not (tmp_path / "run").exists() or not list((tmp_path / "run").iterdir())

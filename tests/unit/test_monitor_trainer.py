@@ -153,7 +153,7 @@ def test_trainers_of_other_models_are_left_as_they_are(tmp_path: Path) -> None:
 def test_bad_options_name_themselves_and_the_remedy(
     options: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as refused:  # one line: tests of fairseq's commands
         Rig(tmp_path, *options)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
