@@ -171,6 +171,18 @@ def test_a_run_may_go_on_with_another_interval(tiny_data: Path, tmp_path: Path) 
     assert updates_of(tmp_path) == [2, 4, 6, 9, 12]
 
 
+def test_a_bound_is_not_measured_from_weights_that_the_run_did_not_start_with(
+    tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train_here(tiny_data, tmp_path, *BASE, *WATCHED, "--max-update=2")
+    with caplog.at_level("WARNING"):
+        train_here(tiny_data, tmp_path, *BASE, *WATCHED, "--max-update=3", "--seed=2")
+    before, after = (record["values"] for record in records_of(tmp_path)[1:])
+    assert set(before) - set(after) == {"update_bound"}
+    assert after["model_update"] > before["model_update"]  # from the file: it outlives a seed
+    assert "no update_bound" in caplog.text
+
+
 def test_a_run_that_starts_afresh_in_the_same_folder_leaves_no_old_record(
     tiny_data: Path, tmp_path: Path
 ) -> None:
