@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import attempts, fallbacks, good_states, restart
 from .events import Event
 from .precision import as_fp32
-from .watch_options import Policy, wait_for
+from .watch_options import Policy, WatchSettings, wait_for
+
+if TYPE_CHECKING:
+    from .watch import Watch
 
 logger = logging.getLogger(__name__)
 
 
-def leave(watch: Any, trainer: Any, update: int) -> NoReturn:
+def leave(watch: Watch, trainer: Any, update: int) -> NoReturn:
     """What --on-divergence stop and fallback do; every process comes here, rank 0 decides."""
     settings = watch.settings
     if settings.policy is Policy.FALLBACK and _has_more(settings):
@@ -29,11 +32,11 @@ def leave(watch: Any, trainer: Any, update: int) -> NoReturn:
     raise SystemExit(restart.STOPPED if restart.is_spawned() else 1)
 
 
-def _has_more(settings: Any) -> bool:
+def _has_more(settings: WatchSettings) -> bool:
     return _next(settings) is not None
 
 
-def _next(settings: Any) -> int | None:
+def _next(settings: WatchSettings) -> int | None:
     """Index of the next fallback that changes anything."""
     for index in range(settings.step, len(settings.steps)):
         if not fallbacks.changes_nothing(settings.steps[index], settings.present):
@@ -41,7 +44,7 @@ def _next(settings: Any) -> int | None:
     return None
 
 
-def _take(watch: Any, trainer: Any, update: int) -> None:
+def _take(watch: Watch, trainer: Any, update: int) -> None:
     """Choose the good state, move what came after it, and write down the next step."""
     settings, event = watch.settings, watch.due
     index = _next(settings)
@@ -95,7 +98,7 @@ def _start_anew(folder: Path) -> NoReturn:
     restart.start_anew(restart.command(sys.orig_argv, state.overrides, state.step, state.resumes))
 
 
-def _stopped(watch: Any, update: int) -> str:
+def _stopped(watch: Watch, update: int) -> str:
     """Keep the last good state, and say what happened and how to go on."""
     settings, event = watch.settings, watch.due
     started = event.finding.started if event is not None else update

@@ -23,6 +23,7 @@ from .causes import likely_cause
 from .detectors import LossScale, LossSpike, Stalled, VanishedGradients
 from .events import Event, Finding, Kind
 from .gradients import LAYER, GradientNorms
+from .leaving import leave
 from .trainer import Observer, gradient_scale, logged
 from .unigram import Unigram
 from .watch_options import Policy, WatchSettings
@@ -210,7 +211,7 @@ class Watch(Observer):
         self.over = True
         self._tell_of_failure(trainer, update, error)
         if self.settings.acts:
-            self._leave(trainer, update)
+            leave(self, trainer, update)
 
     @harmless
     def _tell_of_failure(self, trainer: Any, update: int, error: FloatingPointError) -> None:
@@ -232,12 +233,7 @@ class Watch(Observer):
         if not self.alone:
             due = bool(distributed.broadcast_object(due, 0, trainer.data_parallel_process_group))
         if due:
-            self._leave(trainer, update)
-
-    def _leave(self, trainer: Any, update: int) -> None:
-        from .leaving import leave
-
-        leave(self, trainer, update)
+            leave(self, trainer, update)
 
     def _save(self, trainer: Any, update: int) -> None:
         every = self.settings.good_interval
