@@ -80,6 +80,10 @@ class Monitor(Observer):
         for name, value in self._shown.items():
             metrics.log_scalar(name, value, weight=0, priority=950, round=5)
 
+    def detach(self) -> None:
+        for instrument in self.instruments:
+            instrument.disarm()
+
     def _keep(self, values: Values) -> None:
         kept = {name: value for name, value in values.items() if name in self.subject.wanted}
         self._record["values"] |= kept

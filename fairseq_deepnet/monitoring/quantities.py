@@ -76,7 +76,8 @@ QUANTITIES: Final[dict[str, Quantity]] = {
             Level.PART,
             "activation",
             "forward",
-            "norm over C of a branch's output G(x), before dropout; mean over tokens",
+            "norm over C of a branch's output G(x), before dropout and NormFormer's second norm,"
+            " mean over tokens",
             "Section 3",
         ),
         Quantity(
@@ -85,7 +86,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
             "activation",
             "forward",
             "norm over C of the stream x that enters a sublayer, before any weight on it (in"
-            " LN(alpha x + G(x)): of x); mean over tokens",
+            " LN(alpha x + G(x)): of x; R-Fixup: of x + b), mean over tokens",
             "Section 3",
         ),
         Quantity(

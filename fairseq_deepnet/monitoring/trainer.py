@@ -8,11 +8,14 @@ whose model asks to be watched gets wrapped methods of its own; any other is lef
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
+
+logger = logging.getLogger(__name__)
 
 
 class Observer:
@@ -40,6 +43,9 @@ class Observer:
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
         """fairseq gives up: gradients are not finite, or the loss scale is at its minimum."""
 
+    def detach(self) -> None:
+        """Leave nothing in the model: the observer has made a mistake, and is told no more."""
+
 
 def gradient_scale(optimizer: Any) -> float:
     """What a parameter's `grad` is to be multiplied with: half precision has it scaled, summed."""
@@ -63,9 +69,17 @@ def observe(trainer: Any, observers: Sequence[Observer]) -> None:
     tries = 0  # --amp makes a try again by calling train_step from within
     train_step, clip, load = trainer.train_step, trainer.clip_grad_norm, trainer.load_checkpoint
 
+    watching = list(observers)
+
     def tell(method: str, *args: Any) -> None:
-        for observer in observers:
-            getattr(observer, method)(trainer, *args)
+        for observer in tuple(watching):
+            try:
+                getattr(observer, method)(trainer, *args)
+            except Exception:  # a full disk, say: no training is to die of its instruments
+                name = type(observer).__name__
+                logger.warning("%s has failed and is off from here on", name, exc_info=True)
+                watching.remove(observer)
+                observer.detach()
 
     @functools.wraps(train_step)
     def watched_step(samples: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
