@@ -45,10 +45,10 @@ from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
 import fairseq_deepnet  # noqa: F401  (registers the architectures)
-from fairseq_deepnet.monitoring.attach import build_observers
 from fairseq_deepnet.monitoring.instruments import INSTRUMENTS
 from fairseq_deepnet.monitoring.quantities import EVERYTHING
 from fairseq_deepnet.monitoring.trainer import Observer, observe
+from fairseq_deepnet.observers import build_observers
 
 EOS = 2
 NEVER = 10**9

@@ -5,8 +5,9 @@ from . import compat
 compat.apply()
 
 from . import models  # noqa: E402
-from .monitoring import attach, trainer  # noqa: E402
+from .monitoring import trainer  # noqa: E402
+from .observers import build_observers  # noqa: E402
 
-trainer.install(attach.build_observers)
+trainer.install(build_observers)
 
 __all__ = ["models"]

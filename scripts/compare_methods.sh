@@ -10,7 +10,7 @@
 # max-update=2000 lr=5e-4.
 #
 # Output: RUNS/CELL, a run folder each; report.md, report.csv, valid_nll.png, curves.png in RUNS, and bleu.png
-# where cells are scored. Restart-safe, see scripts/sweep.sh. fairseq_deepnet/monitoring/verdict.py says what counts
+# where cells are scored. Restart-safe, see scripts/sweep.sh. fairseq_deepnet/divergence/verdict.py says what counts
 # as diverged.
 #
 # Variables (with defaults):

@@ -53,8 +53,12 @@ def _caption(panels: Sequence[Panel], setting: str, width: int) -> str:
     sources = {table.source for p in panels if (table := paper.tables().get(p.name))}
     parts = ", ".join(sorted(sources))
     theirs = f"dotted: read off {parts} of {paper.REFERENCE} (IWSLT-14 De-En)"
-    lines = [*textwrap.wrap(f"full lines: ours, {setting}", width), *textwrap.wrap(theirs, width)]
+    lines = [*_wrap(f"full lines: ours, {setting}", width), *_wrap(theirs, width)]
     return "\n".join(lines)
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def _panel(axes: Any, panel: Panel) -> None:
@@ -68,7 +72,7 @@ def _panel(axes: Any, panel: Panel) -> None:
     if panel.log_y:
         axes.set_yscale("log")
     axes.set_ylim(bottom=_bottom(panel))
-    axes.set_title("\n".join(textwrap.wrap(panel.title, 70)), fontsize="medium")
+    axes.set_title("\n".join(_wrap(panel.title, 70)), fontsize="medium")
     axes.set_xlabel(panel.x)
     axes.set_ylabel(f"{panel.y} (logarithmic)" if panel.log_y else panel.y)
     axes.xaxis.get_major_locator().set_params(integer=True)

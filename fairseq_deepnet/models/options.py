@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ..divergence.options import check_watch
 from ..errors import ConfigurationError
 from ..modules import LayerShape, TransformerLayer
 from ..monitoring.options import monitor_settings
-from ..monitoring.watch_options import check_watch
 from ..schemes import SCHEMES, NormPlacement, Place, ResidualScheme, Side, scheme_class
 
 Layer = TypeVar("Layer", bound=TransformerLayer)

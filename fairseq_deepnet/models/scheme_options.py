@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
+from ..divergence.options import add_watch_arguments
 from ..errors import ConfigurationError
 from ..monitoring.options import add_monitor_arguments
-from ..monitoring.watch_options import add_watch_arguments
 from ..schemes import DEFAULT_SCHEME, SCHEMES, Depths, ResidualScheme, Side, scheme_class
 from .defaults import BOTH, default
 

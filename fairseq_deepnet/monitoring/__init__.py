@@ -1,5 +1,5 @@
-"""Looking at a training from outside: what is measured, what is a divergence, what follows.
+"""What a training does inside, measured from outside: the model does not know it is watched.
 
-The model does not know it is watched: everything hangs on fairseq's trainer (`trainer`), attaches
-hooks for the update that is due and removes them after it.
+Everything hangs on fairseq's trainer (`trainer`): instruments are armed for the update that is due
+and leave nothing behind after it.
 """

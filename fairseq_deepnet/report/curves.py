@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from fairseq_deepnet.monitoring.verdict import smoothed
+from fairseq_deepnet.divergence.verdict import smoothed
 from fairseq_deepnet.paper import Key
 from fairseq_deepnet.plotting.curves import METRICS
 from fairseq_deepnet.plotting.style import clean, quiet_matplotlib

@@ -39,7 +39,7 @@ def bleu(result: Result) -> float | None:
 
 
 def _last_train(result: Result) -> float | None:
-    from fairseq_deepnet.monitoring.verdict import smoothed
+    from fairseq_deepnet.divergence.verdict import smoothed
 
     points = smoothed(result.train_nll)
     return points[-1][1] if points else None

@@ -179,7 +179,7 @@ def is_run(folder: Path) -> bool:
 
 def read_result(run: Path) -> Result:
     """Read a run folder; a cell of a sweep ended as its record says, any other as its log does."""
-    from fairseq_deepnet.monitoring.verdict import why_diverged
+    from fairseq_deepnet.divergence.verdict import why_diverged
     from fairseq_deepnet.sweeps import state
     from fairseq_deepnet.sweeps.evidence import gather, nll_curves
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fairseq_deepnet import configs
 from fairseq_deepnet.corpora.unigram import unigram_nll
-from fairseq_deepnet.monitoring.verdict import Evidence
+from fairseq_deepnet.divergence.verdict import Evidence
 from fairseq_deepnet.planning.vocabulary import entries_of
 from fairseq_deepnet.plotting.curves import Curves, read_curves
 

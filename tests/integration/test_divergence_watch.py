@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_deepnet.divergence import events
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.monitoring import events, records
+from fairseq_deepnet.monitoring import records
 from tests.integration.conftest import TRAIN, RunCommand
 from tests.integration.test_two_processes import finish, free_port
 from tests.support.shell import ROOT

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from fairseq_deepnet.divergence import attempts, fallbacks
+from fairseq_deepnet.divergence.fallbacks import Change
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.monitoring import attempts, fallbacks
-from fairseq_deepnet.monitoring.fallbacks import Change
 
 PRESENT: dict[str, Any] = {
     "lr": [0.001],

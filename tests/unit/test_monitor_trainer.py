@@ -104,16 +104,25 @@ def test_fairseqs_giving_up_is_told_before_the_end() -> None:
     assert told("broken")[2:] == [("failed", 1, "gradients are Nan/Inf"), ("end", 1, False)]
 
 
-def test_an_observer_that_cannot_begin_leaves_no_other_without_its_end() -> None:
+def test_an_observer_that_fails_is_off_and_the_training_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Broken(Observer):
+        detached = 0
+
         def begin(self, trainer: Any, update: int, samples: Any) -> None:
             raise OSError("disk full")
 
-    trainer, diary = FakeTrainer("made"), Diary()
-    observe(trainer, [diary, Broken()])
-    with pytest.raises(OSError, match="disk full"):
-        trainer.train_step([1])
-    assert diary.told == [("begin", 1, 1), ("end", 1, False)]
+        def detach(self) -> None:
+            self.detached += 1
+
+    trainer, diary, broken = FakeTrainer("made", "made"), Diary(), Broken()
+    observe(trainer, [broken, diary])
+    trainer.train_step([1])
+    trainer.train_step([1])
+    assert [told for told in diary.told if told[0] == "end"] == [("end", 1, True), ("end", 2, True)]
+    assert broken.detached == 1
+    assert caplog.text.count("Broken has failed and is off from here on") == 1
 
 
 def test_a_loaded_checkpoint_is_told_with_its_updates_and_handed_on() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet.monitoring.verdict import Evidence
+from fairseq_deepnet.divergence.verdict import Evidence
 from fairseq_deepnet.sweeps import state, verdicts
 from fairseq_deepnet.sweeps.cells import Cell, Place
 from fairseq_deepnet.sweeps.devices import shares

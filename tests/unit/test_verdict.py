@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet.monitoring.verdict import Evidence, smoothed, why_diverged
+from fairseq_deepnet.divergence.verdict import Evidence, smoothed, why_diverged
 from fairseq_deepnet.sweeps import evidence
 from fairseq_deepnet.sweeps.evidence import gather
 from tests.support.cells import write_config, write_log
@@ -54,6 +54,12 @@ def test_fairseq_s_own_verdict_counts_whatever_the_losses_say(line: str) -> None
     assert reason is not None
     assert reason.startswith("fairseq gave up after update 200: ")
     assert why_diverged(with_(log_tail=("OutOfMemoryError: CUDA out of memory",))) is None
+
+
+def test_a_training_that_the_watch_stopped_has_diverged_for_its_reason() -> None:
+    line = "fairseq_deepnet: the training diverged at update 12 (gradients have vanished)"
+    reason = why_diverged(with_(log_tail=(line,)), crashed=True)
+    assert reason == "the training diverged at update 12 (gradients have vanished)"
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])

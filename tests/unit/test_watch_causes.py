@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from fairseq_deepnet.monitoring.causes import Circumstances, likely_cause
-from fairseq_deepnet.monitoring.events import Event, Finding, Kind, ended, region_text
+from fairseq_deepnet.divergence.causes import Circumstances, likely_cause
+from fairseq_deepnet.divergence.events import Event, Finding, Kind, ended, region_text
 
 POST_LN = Circumstances(
     scheme="post-ln",

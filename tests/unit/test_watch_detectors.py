@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from fairseq_deepnet.monitoring.detectors import (
+from fairseq_deepnet.divergence.detectors import (
     CONFIRMED,
     EARLY,
     STALL_WINDOW,
@@ -17,7 +17,7 @@ from fairseq_deepnet.monitoring.detectors import (
     lowest_ratio,
     vanished_region,
 )
-from fairseq_deepnet.monitoring.events import Kind
+from fairseq_deepnet.divergence.events import Kind
 
 # Fig. 4(d) of the paper, decoder layers 1 to 18: read at 1, 5, 10, 15 to 18, geometric in between.
 WARMUP = [0.003 * (0.30 / 0.003) ** (i / 14) for i in range(15)] + [0.40, 0.54, 0.81]

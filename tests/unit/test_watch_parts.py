@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+from fairseq_deepnet.divergence import attempts, good_states, options, precision, restart
+from fairseq_deepnet.divergence.broken import Broken
+from fairseq_deepnet.divergence.unigram import ENOUGH, Unigram
+from fairseq_deepnet.divergence.watch import Watch, harmless
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.monitoring import attempts, good_states, precision, restart, watch_options
-from fairseq_deepnet.monitoring.broken import Broken
-from fairseq_deepnet.monitoring.unigram import ENOUGH, Unigram
-from fairseq_deepnet.monitoring.watch import Watch, harmless
 
 
 def test_the_unigram_level_of_equally_frequent_words_is_their_logarithm() -> None:
@@ -228,17 +228,17 @@ def test_a_run_that_has_fallen_back_is_known_by_its_state(
 ) -> None:
     monkeypatch.setattr(sys, "orig_argv", ["python", "fairseq-train", "data"])
     args = argparse.Namespace(save_dir=str(tmp_path), fallback_step=0)
-    assert watch_options._words_of(args) is None
+    assert options._words_of(args) is None
     attempts.Attempts(2, {"lr": "0.1"}, resumes=False).write(tmp_path)
-    assert watch_options._words_of(args) == [
+    assert options._words_of(args) == [
         *["python", "fairseq-train", "data"],
         *["--lr=0.1", "--fallback-step=2"],
     ]
     args.fallback_step = 2
-    assert watch_options._words_of(args) is None
+    assert options._words_of(args) is None
 
 
 def test_waiting_for_rank_0_ends_with_an_error() -> None:
-    watch_options.wait_for(lambda: True, patience=0)
+    options.wait_for(lambda: True, patience=0)
     with pytest.raises(TimeoutError, match="rank 0"):
-        watch_options.wait_for(lambda: False, patience=0)
+        options.wait_for(lambda: False, patience=0)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import attempts, fallbacks, good_states, restart
 from .events import Event
+from .options import Policy, WatchSettings, wait_for
 from .precision import as_fp32
-from .watch_options import Policy, WatchSettings, wait_for
+from .verdict import STOPPED
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -103,7 +104,7 @@ def _stopped(watch: Watch, update: int) -> str:
     settings, event = watch.settings, watch.due
     started = event.finding.started if event is not None else update
     good = good_states.newest(watch.save_dir, started)
-    text = f"the training diverged at update {update:,}"
+    text = f"{STOPPED} {update:,}"
     if event is not None:
         text += f" ({event.finding.what})"
     if settings.policy is Policy.FALLBACK:

@@ -27,7 +27,9 @@ NEAR_UNIFORM: Final = 0.5
 SMOOTHING: Final = 5
 """Training losses in the log that are averaged: each is of other sentences."""
 
-_FAIRSEQ: Final = re.compile(r"FloatingPointError|Minimum loss scale reached")
+STOPPED: Final = "the training diverged at update"
+"""What the divergence watch says when it ends a training (--on-divergence stop)."""
+_GAVE_UP: Final = re.compile(rf"FloatingPointError|Minimum loss scale reached|{STOPPED}")
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ def why_diverged(seen: Evidence, crashed: bool = False) -> str | None:
     All losses are negative log-likelihoods without label smoothing, in bits a token. The first of
     these that is true counts:
 
-    1. fairseq gave up: the last 200 lines of the log hold "FloatingPointError" (gradients that are
-       not finite) or "Minimum loss scale reached".
+    1. It was given up: the last 200 lines of the log hold "FloatingPointError" (gradients that are
+       not finite), "Minimum loss scale reached", or what the divergence watch says when it stops.
     2. Not finite: the last training or the last validation loss is nan or infinite.
     3. It rose and stayed up: the training loss, as the mean of its last 5 values in the log (of
        half of them where there are fewer than 10), is at least 1 bit above the lowest such mean;
@@ -99,8 +101,10 @@ def why_diverged(seen: Evidence, crashed: bool = False) -> str | None:
 
 def _gave_up(seen: Evidence) -> str | None:
     for line in reversed(seen.log_tail):
-        found = _FAIRSEQ.search(line)
+        found = _GAVE_UP.search(line)
         if found:
+            if found[0] == STOPPED:
+                return f"{line[found.start() :].strip()}"
             return f"fairseq gave up after update {seen.updates:,}: {found[0]}"
     return None
 

@@ -17,16 +17,17 @@ from typing import Any, Final, TypeVar
 
 from fairseq.distributed import utils as distributed
 
-from . import events, good_states, records, restart
+from ..monitoring import records
+from ..monitoring.gradients import LAYER, GradientNorms
+from ..monitoring.trainer import Observer, gradient_scale, logged
+from . import events, good_states, restart
 from .broken import Broken
 from .causes import likely_cause
 from .detectors import LossScale, LossSpike, Stalled, VanishedGradients
 from .events import Event, Finding, Kind
-from .gradients import LAYER, GradientNorms
 from .leaving import leave
-from .trainer import Observer, gradient_scale, logged
+from .options import Policy, WatchSettings
 from .unigram import Unigram
-from .watch_options import Policy, WatchSettings
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Watch(Observer):
     """Watches one training.
 
     Args:
-        settings: of watch_options
+        settings: of divergence.options
         trainer: fairseq's, just made
         folder: where divergence.jsonl and fallback.json lie: records.run_folder
 
@@ -235,6 +236,7 @@ class Watch(Observer):
         if due:
             leave(self, trainer, update)
 
+    @harmless
     def _save(self, trainer: Any, update: int) -> None:
         every = self.settings.good_interval
         if self.epoch_itr is not None and self.settings.acts and update % every == 0:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigurationError
+from ..monitoring.records import run_folder
 from . import attempts, fallbacks, restart
 from .causes import Circumstances
-from .records import run_folder
 
 logger = logging.getLogger(__name__)
 

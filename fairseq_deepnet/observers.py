@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from . import watch_options
-from .monitor import Monitor
-from .options import monitor_settings
-from .records import run_folder
-from .trainer import Observer
-from .watch import Watch
+from .divergence import options as divergence
+from .divergence.watch import Watch
+from .monitoring.monitor import Monitor
+from .monitoring.options import monitor_settings
+from .monitoring.records import run_folder
+from .monitoring.trainer import Observer
 
 
 def build_observers(trainer: Any) -> list[Observer]:
@@ -22,8 +22,8 @@ def build_observers(trainer: Any) -> list[Observer]:
     measured = monitor_settings(args)
     if measured is not None and trainer.is_data_parallel_master:
         observers.append(Monitor(measured, trainer, folder))
-    watched = watch_options.settings(args)
-    if watched.policy is not watch_options.Policy.OFF:
+    watched = divergence.settings(args)
+    if watched.policy is not divergence.Policy.OFF:
         # after the monitor: it may end the training, and the update's record must be written
         observers.append(Watch(watched, trainer, folder))
     return observers
