@@ -1,4 +1,6 @@
-"""Panels as one image: ours as full lines, the paper's as dotted ones with open markers."""
+"""Panels as one image: ours as full lines (dashed: from fairseq's own weights), the paper's as
+dotted ones with open markers.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from fairseq_deepnet import paper
-from fairseq_deepnet.analysis.figures import OWN_NAMES, Line, Panel
+from fairseq_deepnet.analysis.figures import STOCK, Line, Panel
 from fairseq_deepnet.plotting.style import COLOURS, clean, quiet_matplotlib
 
 MARKERS: Final = ("o", "s", "^", "D", "v", "P")
@@ -38,12 +40,12 @@ def draw(panels: Sequence[Panel], setting: str) -> Any:
     for axes, panel in zip(grid.flat, panels, strict=False):
         _panel(axes, panel)
         if not alike:
-            axes.legend(frameon=False, fontsize="small")
+            axes.legend(frameon=False, fontsize="small", handlelength=3.5)
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
     if alike:
         labelled = grid[0][0].get_legend_handles_labels()
-        names = len(panels[0].lines)
+        names = min(3, len(panels[0].lines))
         figure.legend(*labelled, loc="outside upper center", ncols=names, frameon=False)
     figure.supxlabel(_caption(panels, setting, 62 * columns + 20), fontsize="small")
     return figure
@@ -53,7 +55,7 @@ def _caption(panels: Sequence[Panel], setting: str, width: int) -> str:
     sources = {table.source for p in panels if (table := paper.tables().get(p.name))}
     parts = ", ".join(sorted(sources))
     theirs = f"dotted: read off {parts} of {paper.REFERENCE} (IWSLT-14 De-En)"
-    lines = [*_wrap(f"full lines: ours, {setting}", width), *_wrap(theirs, width)]
+    lines = [*_wrap(f"full and dashed lines: ours, {setting}", width), *_wrap(theirs, width)]
     return "\n".join(lines)
 
 
@@ -62,12 +64,13 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def _panel(axes: Any, panel: Panel) -> None:
-    # a line looks the same in every panel, whichever others are there
+    # a line looks the same in every panel, whichever others are there; a run with another start has
+    # the colour of the one that it is compared with
     table = paper.tables().get(panel.name)
-    known = [*table.rows, *OWN_NAMES] if table else []
-    order = list(dict.fromkeys([*known, *(line.key for line in panel.lines)]))
+    keys = [*(table.rows if table else ()), *(line.key for line in panel.lines)]
+    order = list(dict.fromkeys(key.replace(STOCK, "") for key in keys))
     for line in panel.lines:
-        number = order.index(line.key)
+        number = order.index(line.key.replace(STOCK, ""))
         _line(axes, line, COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)], panel)
     if panel.log_y:
         axes.set_yscale("log")
@@ -103,6 +106,7 @@ def _line(axes: Any, line: Line, colour: str, marker: str, panel: Panel) -> None
         means = [line.mean(x) for x in places]
         shown = marker if len(places) < _MANY else None
         look = {"color": colour, "marker": shown, "markersize": 4, "linewidth": 1.8}
+        look |= {"linestyle": "--" if STOCK in line.key else "-"}
         axes.plot(places, means, label=f"{line.name}, ours", **look)
         if lows != highs:
             axes.fill_between(places, lows, highs, color=colour, alpha=0.18, linewidth=0)

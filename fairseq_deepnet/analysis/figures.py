@@ -21,12 +21,14 @@ from fairseq_deepnet.paper import Key
 BOTH: Final = ("encoder", "decoder")
 UPDATES: Final = {"fig3a": "26-30", "fig3b": "1-5", "fig4": "26-30", "fig5": "5"}
 """Updates that a figure is taken at, where the paper does not state them."""
+STOCK: Final = "-stock"
+"""What the name of a run with `--init stock` has in it."""
 OWN_NAMES: Final = {
     "post-ln-stock": "Post-LN, fairseq's start",
     "post-ln-stock_warmup": "Post-LN, warm-up, fairseq's start",
     "post-ln-stock_no-warmup": "Post-LN, no warm-up, fairseq's start",
 }
-"""Lines that the paper does not have: runs with `--init stock`."""
+"""Lines that the paper does not have."""
 _MANY: Final = 12
 """Columns that a table may have."""
 
