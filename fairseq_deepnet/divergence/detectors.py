@@ -161,12 +161,16 @@ class Stalled:
 
 
 class VanishedGradients:
-    """Gradients do not reach the lower layers of a stack: its lowest norm over its highest."""
+    """Gradients do not reach the lower layers of a stack: its lowest norm over its highest.
 
-    def __init__(self) -> None:
+    Arguments:
+        start: updates that were made before
+    """
+
+    def __init__(self, start: int = 0) -> None:
         self.finding: Finding | None = None
         self.suspected = 0
-        self._well = 0
+        self._well = start
 
     def add(self, update: int, norms: Mapping[str, Sequence[float | None]]) -> None:
         """Gradient norms by side and layer, the bottom first; None for what has no gradient."""

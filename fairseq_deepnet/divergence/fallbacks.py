@@ -102,15 +102,24 @@ def shown(changes: Mapping[str, str]) -> str:
     )
 
 
-def changes_nothing(step: Step, present: Mapping[str, Any]) -> bool:
-    """Whether a step would make the same training again, such as fp32 where it is fp32."""
-    precise = not any(present.get(name.replace("-", "_")) for name in PRECISIONS)
-    return all(
-        precise
-        if change.option == FP32
-        else _changed(change, present) == written(present[change.option.replace("-", "_")])
-        for change in step
-    )
+def that_help(step: Step, present: Mapping[str, Any], update: int) -> Step:
+    """The changes of a step that make another training of one that goes on from `update`.
+
+    fp32 changes nothing where it is fp32. A warm-up that is over is not begun again: after it the
+    inverse square root's learning rate is lr sqrt(warmup / update), which a longer one would raise.
+    """
+    found = []
+    for change in step:
+        if change.option == FP32:
+            same = not any(present.get(name.replace("-", "_")) for name in PRECISIONS)
+        else:
+            before = present[change.option.replace("-", "_")]
+            same = _changed(change, present) == written(before)
+            over = update > 0 and update >= (present.get("warmup_updates") or 0)
+            same = same or (change.option == "warmup-updates" and over)
+        if not same:
+            found.append(change)
+    return tuple(found)
 
 
 def _changed(change: Change, present: Mapping[str, Any]) -> str:

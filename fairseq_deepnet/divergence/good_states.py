@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ LAST: Final = "checkpoint_last.pt"
 TESTED: Final = 2
 """Updates that a state must lie before the start of trouble: its parameters are first used by the
 update after it, and that one must have been well."""
+CLOCKS: Final = 5.0
+"""Seconds by which the clock of a file server may be behind."""
 _NAME: Final = re.compile(r"update_(\d+)\.pt")
 
 
@@ -61,13 +64,41 @@ def _resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
             yield num_updates(state), path
 
 
-def newest(save_dir: Path, started: int) -> tuple[int, Path] | None:
+@dataclass(frozen=True)
+class Start:
+    """What a training began from: what else lies in its folder may be another's.
+
+    Arguments:
+        update: of the checkpoint that was loaded, 0 for none
+        time: of day, in seconds
+    """
+
+    update: int
+    time: float
+
+    def owns(self, update: int, path: Path) -> bool:
+        """Whether a state belongs to this training, or to what it went on from."""
+        return update <= self.update or path.stat().st_mtime >= self.time - CLOCKS
+
+
+def newest(save_dir: Path, started: int, start: Start) -> tuple[int, Path] | None:
     """The newest state from before trouble that began at update `started`, and its update.
 
     fairseq's own checkpoints count as well as `save`'s. None where none is old enough.
     """
-    fit = [(update, path) for update, path in _resumable(save_dir) if update <= started - TESTED]
+    fit = [
+        (update, path)
+        for update, path in _resumable(save_dir)
+        if update <= started - TESTED and start.owns(update, path)
+    ]
     return max(fit, key=lambda state: state[0]) if fit else None
+
+
+def begin(save_dir: Path, update: int) -> None:
+    """Move good states that are later than the start out of the way: another training left them."""
+    later = [path for number, path in _saved(save_dir / FOLDER) if number > update]
+    if later:
+        _move(later, _free(save_dir, "earlier", 1))
 
 
 def copy(source: Path, target: Path) -> None:
@@ -84,18 +115,27 @@ def set_aside(save_dir: Path, after: int | None, attempt: int) -> Path:
         after: the good state's update; None where there is none, and all is moved
         attempt: N, counted on where such a folder exists
     """
-    while (folder := save_dir / f"diverged_{attempt}").exists():
-        attempt += 1
+    folder = _free(save_dir, "diverged", attempt)
     later = [path for update, path in _saved(save_dir / FOLDER) if after is None or update > after]
     later += save_dir.glob("crash.pt")
     for path in save_dir.glob("checkpoint*.pt"):
         if after is None or _is_later(path, after):
             later.append(path)
-    if later:
-        folder.mkdir(parents=True)
-    for path in later:
-        path.rename(folder / path.name)
+    _move(later, folder)
     return folder
+
+
+def _free(save_dir: Path, name: str, number: int) -> Path:
+    while (folder := save_dir / f"{name}_{number}").exists():
+        number += 1
+    return folder
+
+
+def _move(paths: Sequence[Path], folder: Path) -> None:
+    if paths:
+        folder.mkdir(parents=True)
+    for path in paths:
+        path.rename(folder / path.name)
 
 
 def _is_later(path: Path, after: int) -> bool:

@@ -139,14 +139,6 @@ def is_spawned() -> bool:
     return multiprocessing.parent_process() is not None
 
 
-def end(message: str) -> NoReturn:
-    """End the training with a message and a status that is not zero, without a traceback."""
-    if is_spawned():
-        print(f"fairseq_deepnet: {message}", file=sys.stderr, flush=True)
-        raise SystemExit(STOPPED)
-    raise SystemExit(f"fairseq_deepnet: {message}")
-
-
 def watch_children(anew: Callable[[], Sequence[str] | None]) -> None:
     """Let the parent of spawned processes act on the status that they ended with.
 

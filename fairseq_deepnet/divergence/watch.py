@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -83,12 +84,13 @@ class Watch(Observer):
         self.epoch_itr: Any = None
         if settings.acts and settings.good_interval and not trainer.cfg.checkpoint.no_save:
             self._keep_iterator(trainer)
-        self._begin_anew(trainer)
+        self._begin_anew(trainer, 0)
 
-    def _begin_anew(self, trainer: Any) -> None:
+    def _begin_anew(self, trainer: Any, update: int) -> None:
+        self.start = good_states.Start(update, time.time())
         self.spike = LossSpike()
         self.stalled = Stalled(self.settings.circumstances.warmup)
-        self.vanished = VanishedGradients()
+        self.vanished = VanishedGradients(update)
         self.scale = LossScale(trainer.cfg.common.min_loss_scale)
         self.known: dict[Kind, Finding] = {}
         self.good: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
@@ -109,7 +111,9 @@ class Watch(Observer):
 
     @harmless
     def loaded(self, trainer: Any, update: int) -> None:
-        self._begin_anew(trainer)
+        self._begin_anew(trainer, update)
+        if self.judges and self.settings.acts:
+            good_states.begin(self.save_dir, update)
 
     @harmless
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
@@ -134,7 +138,9 @@ class Watch(Observer):
 
     def _looks(self, update: int) -> bool:
         suspects = self.vanished.suspected and self.vanished.finding is None
-        return update == 1 or update % LOOK == 0 or bool(suspects)
+        # at once after a start: what was loaded is a state to return to only if it was well
+        first = update == self.start.update + 1
+        return first or update % LOOK == 0 or bool(suspects)
 
     def end(self, trainer: Any, update: int, made: bool) -> None:
         if self.over or (made and update == self.last):

@@ -82,12 +82,20 @@ def test_whole_numbers_stay_whole_and_lists_are_changed_in_each_member() -> None
     assert fallbacks.overrides(step, present) == {"update-freq": "2,4", "lr": "0.05,0.025"}
 
 
-def test_a_step_that_changes_nothing_is_known() -> None:
+def test_a_step_that_changes_nothing_does_not_help() -> None:
     (fp32,), (lr,) = fallbacks.parse("fp32"), fallbacks.parse("lr=0.001")
-    assert fallbacks.changes_nothing(fp32, PRESENT)
-    assert not fallbacks.changes_nothing(fp32, {**PRESENT, "bf16": True})
-    assert fallbacks.changes_nothing(lr, PRESENT)
-    assert not fallbacks.changes_nothing(lr, {**PRESENT, "lr": [0.1]})
+    assert not fallbacks.that_help(fp32, PRESENT, 0)
+    assert fallbacks.that_help(fp32, {**PRESENT, "bf16": True}, 0) == fp32
+    assert not fallbacks.that_help(lr, PRESENT, 0)
+    assert fallbacks.that_help(lr, {**PRESENT, "lr": [0.1]}, 0) == lr
+
+
+def test_a_warm_up_that_is_over_is_not_lengthened() -> None:
+    (step,) = fallbacks.parse("lr*0.5 warmup-updates+1000")
+    present = {"lr": [0.1], "warmup_updates": 100}
+    assert fallbacks.that_help(step, present, 0) == step
+    assert fallbacks.that_help(step, present, 99) == step
+    assert fallbacks.that_help(step, present, 100) == step[:1]
 
 
 def test_the_state_of_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:

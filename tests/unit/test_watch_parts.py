@@ -4,6 +4,7 @@ import argparse
 import logging
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,26 @@ def test_the_good_state_is_the_newest_whose_parameters_were_still_well(tmp_path:
     checkpoint(tmp_path / "checkpoint_3_90.pt", 90)
     checkpoint(tmp_path / "checkpoint_best.pt", 95, resumable=False)
     (tmp_path / "checkpoint_last.pt").write_bytes(b"half a file")
-    assert good_states.newest(tmp_path, 102) == (100, tmp_path / "good_states" / "update_100.pt")
-    assert good_states.newest(tmp_path, 101) == (90, tmp_path / "checkpoint_3_90.pt")
-    assert good_states.newest(tmp_path, 82) == (80, tmp_path / "good_states" / "update_80.pt")
-    assert good_states.newest(tmp_path, 81) is None
+    start = good_states.Start(0, 0.0)
+    hundred, eighty = (tmp_path / "good_states" / f"update_{update}.pt" for update in (100, 80))
+    assert good_states.newest(tmp_path, 102, start) == (100, hundred)
+    assert good_states.newest(tmp_path, 101, start) == (90, tmp_path / "checkpoint_3_90.pt")
+    assert good_states.newest(tmp_path, 82, start) == (80, eighty)
+    assert good_states.newest(tmp_path, 81, start) is None
+
+
+def test_what_another_training_left_in_the_folder_is_no_good_state(tmp_path: Path) -> None:
+    for update in (40, 49_000):
+        checkpoint(tmp_path / "good_states" / f"update_{update}.pt", update)
+        checkpoint(tmp_path / f"checkpoint_1_{update}.pt", update)
+    begun = time.time() + 60
+    good_states.begin(tmp_path, 40)
+    assert [path.name for path in (tmp_path / "earlier_1").iterdir()] == ["update_49000.pt"]
+    resumed, fresh = good_states.Start(40, begun), good_states.Start(0, begun)
+    assert good_states.newest(tmp_path, 50_000, fresh) is None
+    found = good_states.newest(tmp_path, 50_000, resumed)
+    assert found is not None
+    assert found[0] == 40
 
 
 def test_what_came_after_the_good_state_is_moved_and_nothing_is_deleted(tmp_path: Path) -> None:
