@@ -62,7 +62,8 @@ def setting(runs: Sequence[Run]) -> str:
     """Shape, length, rate and data of the runs in one line."""
     from fairseq_deepnet.report.notes import trained
 
-    return trained([run.result for run in runs])
+    # a training in epochs does not say how many updates it will have
+    return trained([run.result for run in runs]).replace("? updates of", "updates of")
 
 
 # From records to numbers. A quantity's name and layout are those of monitoring/quantities.py.
