@@ -19,6 +19,8 @@ from .origin import Origin
 from .probe import distance
 from .steps import Step, layer_parameters
 
+OF_NORMS: Final = ("layer_norm_input", BACKWARD)
+"""What is measured at LayerNorms."""
 Values = dict[str, Any]
 """Quantity -> what a record holds of it."""
 
@@ -54,6 +56,11 @@ class Instrument:
     def fits(cls, subject: Subject) -> bool:
         """Whether one of its quantities is wanted, and there is such a thing in the model."""
         return not subject.wanted.isdisjoint(cls.quantities)
+
+    @classmethod
+    def absent(cls, placement: NormPlacement, embedding_norm: bool) -> tuple[str, ...]:
+        """Those of its quantities that no model with such LayerNorms has."""
+        return ()
 
     def arm(self) -> None:
         """Before the forward pass."""
@@ -92,6 +99,11 @@ class Activations(Instrument):
         super().__init__(subject)
         names = sorted(subject.wanted)
         self.watch = ActivationWatch(subject.model, subject.stacks, subject.placement, names)
+
+    @classmethod
+    def absent(cls, placement: NormPlacement, embedding_norm: bool) -> tuple[str, ...]:
+        has_norm = embedding_norm or placement is not NormPlacement.NONE
+        return () if has_norm else OF_NORMS
 
     def arm(self) -> None:
         self.watch.attach()
@@ -158,6 +170,10 @@ class Bounds(Instrument):
     def fits(cls, subject: Subject) -> bool:
         return super().fits(subject) and cls.applies(subject.placement)
 
+    @classmethod
+    def absent(cls, placement: NormPlacement, embedding_norm: bool) -> tuple[str, ...]:
+        return () if cls.applies(placement) else cls.quantities
+
     @staticmethod
     def applies(placement: NormPlacement) -> bool:
         """Whether the theorems speak of such a model."""
@@ -210,3 +226,15 @@ INSTRUMENTS: Final[tuple[type[Instrument], ...]] = (
 )
 ON_PROBE: Final = (*ModelUpdates.quantities, *AttentionEntropy.quantities, "update_bound")
 """What needs the origin: a probe, or theta_0."""
+
+
+def absent(placement: NormPlacement, embedding_norm: bool) -> frozenset[str]:
+    """Quantities that a model does not have.
+
+    Args:
+        placement: where its scheme puts LayerNorm.
+        embedding_norm: whether LayerNorm follows its embeddings.
+    """
+    return frozenset(
+        name for kind in INSTRUMENTS for name in kind.absent(placement, embedding_norm)
+    )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..schemes import scheme_class
+from .instruments import absent
 from .quantities import EVERYTHING, parse_quantities
 
 
@@ -44,13 +47,35 @@ def monitor_settings(args: Any) -> MonitorSettings | None:
     """What a model's arguments ask for; None where nothing is to be measured.
 
     Raises:
-        ConfigurationError: for an interval below 0 or an unknown quantity.
+        ConfigurationError: for an interval below 0, an unknown quantity, quantities without an
+            interval, and quantities that the model does not have.
     """
-    interval = getattr(args, "monitor_interval", None) or 0
-    if interval < 0:
-        raise ConfigurationError(f"--monitor-interval {interval}: give updates, or 0 for never")
+    interval, wanted = getattr(args, "monitor_interval", None), getattr(args, "monitor", None)
     try:
-        quantities = parse_quantities(getattr(args, "monitor", None) or EVERYTHING)
+        quantities = parse_quantities(EVERYTHING if wanted is None else wanted)
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
+    if interval is None and wanted is not None:
+        # an interval of 0 is no mistake: it turns off what a configuration file asks for
+        raise ConfigurationError(
+            f"--monitor {wanted} measures nothing without --monitor-interval; give the updates"
+            " between two records, as in --monitor-interval 100, or leave out --monitor"
+        )
+    if interval is not None and interval < 0:
+        raise ConfigurationError(f"--monitor-interval {interval}: give updates, or 0 for never")
+    # all that there is, or what was named
+    if quantities != parse_quantities(EVERYTHING):
+        _refuse_absent(quantities, args)
     return MonitorSettings(interval, quantities) if interval else None
+
+
+def _refuse_absent(quantities: Sequence[str], args: Any) -> None:
+    scheme = scheme_class(args.residual_scheme)
+    lacking = absent(scheme.norm, bool(getattr(args, "layernorm_embedding", False)))
+    missing = [name for name in quantities if name in lacking]
+    if missing:
+        raise ConfigurationError(
+            f"--monitor: --residual-scheme {scheme.name} has no {', '.join(missing)}"
+            f" (docs/monitoring.md); leave {'it' if len(missing) == 1 else 'them'} out, or give"
+            f" --monitor {EVERYTHING} for all that there is"
+        )

@@ -169,7 +169,11 @@ def test_there_is_a_record_for_every_interval(interval: int, tmp_path: Path) -> 
     assert len(updates) == 7 // interval
 
 
-@pytest.mark.parametrize("options", [(), ("--monitor-interval=0",), ("--monitor=gradient_norm",)])
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--monitor-interval=0",), ("--monitor-interval=0", "--monitor=gradient_norm")],
+    ids=["no-option", "zero", "zero-with-quantities"],
+)
 def test_without_an_interval_nothing_is_written(options: tuple[str, ...], tmp_path: Path) -> None:
     rig = Rig(tmp_path / "run", *options)
     rig.update()

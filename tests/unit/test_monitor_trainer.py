@@ -157,7 +157,24 @@ def test_trainers_of_other_models_are_left_as_they_are(tmp_path: Path) -> None:
         (("--monitor-interval=-1",), "--monitor-interval -1: give updates, or 0 for never"),
         (("--monitor=model_updates",), "unknown model_updates; choose all or some of gradient"),
         (("--monitor-interval=2", "--monitor=,"), "--monitor ','"),
+        (
+            ("--monitor=gradient_norm",),
+            "--monitor gradient_norm measures nothing without --monitor-interval; give the updates",
+        ),
+        (
+            ("--monitor-interval=1", "--monitor=update_bound", "--residual-scheme=pre-ln"),
+            "--residual-scheme pre-ln has no update_bound (docs/monitoring.md); leave it out",
+        ),
+        (
+            (
+                "--monitor-interval=1",
+                "--monitor=step_update,step_bound,layer_norm_input",
+                "--residual-scheme=rezero",
+            ),
+            "--residual-scheme rezero has no step_bound, layer_norm_input (docs/monitoring.md)",
+        ),
     ],
+    ids=["interval", "unknown", "empty", "no-interval", "no-bound", "no-norm"],
 )
 def test_bad_options_name_themselves_and_the_remedy(
     options: tuple[str, ...], message: str, tmp_path: Path
