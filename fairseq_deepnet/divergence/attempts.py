@@ -9,8 +9,24 @@ from typing import Any, Final
 
 from ..errors import ConfigurationError
 from ..provenance import write_json
+from . import good_states
 
 NAME: Final = "fallback.json"
+PART: Final = "good.part"
+"""The good state in the folder of checkpoints, before it takes the name of the last one."""
+
+
+@dataclass
+class Pending:
+    """What is still to be moved: written before, so that a kill in between loses nothing.
+
+    Arguments:
+        folder: in the folder of checkpoints, for what came after the good state
+        good: update of that; None for the beginning
+    """
+
+    folder: str
+    good: int | None
 
 
 @dataclass
@@ -22,7 +38,8 @@ class Attempts:
         overrides: option -> value, of all of them together; `fp32` has an empty value
         resumes: whether the run goes on from a checkpoint of its own, rather than from the start
         running: the attempt that rank 0 is at
-        history: for each fallback: step, changes, event, and the update it went on from
+        history: for each fallback: step, changes, values before, event, the update it went on from
+        pending: what the last of them has still to move
     """
 
     step: int = 0
@@ -30,11 +47,17 @@ class Attempts:
     resumes: bool = False
     running: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
+    pending: Pending | None = None
 
     def write(self, folder: Path) -> None:
         """Into a run folder; whole or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / NAME, asdict(self))
+
+    def first_value(self, option: str) -> str | None:
+        """What an option was before the first fallback that changed it; None where none did."""
+        values = [taken["before"].get(option) for taken in self.history if "before" in taken]
+        return next((value for value in values if value is not None), None)
 
 
 def read(folder: Path) -> Attempts:
@@ -46,10 +69,32 @@ def read(folder: Path) -> Attempts:
     file = folder / NAME
     try:
         held = json.loads(file.read_text(encoding="utf-8"))
+        if held.get("pending"):
+            held["pending"] = Pending(**held["pending"])
         return Attempts(**held)
     except FileNotFoundError:
         return Attempts()
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise ConfigurationError(
             f"{file} is damaged ({error}); remove it to train without the fallbacks taken so far"
         ) from error
+
+
+def finish(folder: Path, save_dir: Path) -> None:
+    """Move what came after the good state aside and put that in its place, as far as it is still
+    to be done; rank 0's.
+
+    Arguments:
+        folder: of fallback.json
+        save_dir: of the checkpoints
+    """
+    state = read(folder)
+    if state.pending is None:
+        return
+    part, good = save_dir / PART, state.pending.good
+    if good is None or part.is_file():
+        good_states.set_aside(save_dir, good, save_dir / state.pending.folder)
+    if good is not None and part.is_file():
+        part.replace(save_dir / good_states.LAST)
+    state.pending = None
+    state.write(folder)

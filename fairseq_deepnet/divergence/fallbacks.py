@@ -111,15 +111,21 @@ def that_help(step: Step, present: Mapping[str, Any], update: int) -> Step:
     found = []
     for change in step:
         if change.option == FP32:
-            same = not any(present.get(name.replace("-", "_")) for name in PRECISIONS)
+            same = not before(FP32, present)
         else:
-            before = present[change.option.replace("-", "_")]
-            same = _changed(change, present) == written(before)
+            same = _changed(change, present) == before(change.option, present)
             over = update > 0 and update >= (present.get("warmup_updates") or 0)
             same = same or (change.option == "warmup-updates" and over)
         if not same:
             found.append(change)
     return tuple(found)
+
+
+def before(option: str, present: Mapping[str, Any]) -> str:
+    """An option as this training has it; for fp32, the precisions that it gives up."""
+    if option == FP32:
+        return " ".join(name for name in PRECISIONS if present.get(name.replace("-", "_")))
+    return written(present[option.replace("-", "_")])
 
 
 def _changed(change: Change, present: Mapping[str, Any]) -> str:
@@ -152,7 +158,8 @@ def _changed(change: Change, present: Mapping[str, Any]) -> str:
 def written(value: Any) -> str:
     """A parsed value as typed on a command line; lists with commas."""
     values = value if isinstance(value, list | tuple) else [value]
-    return ",".join(repr(item) if isinstance(item, float) else str(item) for item in values)
+    # ten digits: 0.009 * 0.5 is not to read 0.0045000000000000005
+    return ",".join(f"{item:.10g}" if isinstance(item, float) else str(item) for item in values)
 
 
 def _number(value: Any) -> int | float | None:

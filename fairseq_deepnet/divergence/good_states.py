@@ -1,10 +1,12 @@
-"""States of a training that were good: saved while all is well, chosen when it no longer is."""
+"""States of a training: saved at intervals, chosen when it is known since when all is not well."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,10 +14,9 @@ from typing import Any, Final
 from fairseq.checkpoint_utils import save_checkpoint as fairseqs_save
 
 from ..checkpoints import load_checkpoint, num_updates
+from .detectors import LOOKBACK
 
 FOLDER: Final = "good_states"
-GENERATIONS: Final = 2
-"""States kept: an event may tell of something that began before the newest."""
 LAST_GOOD: Final = "checkpoint_last_good.pt"
 LAST: Final = "checkpoint_last.pt"
 TESTED: Final = 2
@@ -27,7 +28,12 @@ _NAME: Final = re.compile(r"update_(\d+)\.pt")
 
 
 def save(trainer: Any, epoch_itr: Any, save_dir: Path) -> None:
-    """Save what fairseq would save now; every process calls this, one writes."""
+    """Save what fairseq would save now; every process calls this, one writes.
+
+    Whether the state is good is known up to LOOKBACK updates later. So it keeps the newest, the
+    newest that is older than LOOKBACK, and between them the one that is next to be that old (with
+    intervals of LOOKBACK and more it is the newest); the others are deleted.
+    """
     trainer.consolidate_optimizer()
     if not trainer.should_save_checkpoint_on_current_rank:
         return
@@ -38,9 +44,22 @@ def save(trainer: Any, epoch_itr: Any, save_dir: Path) -> None:
         extra["best"] = fairseqs_save.best
     folder = save_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    trainer.save_checkpoint(str(folder / f"update_{trainer.get_num_updates()}.pt"), extra)
-    for _, old in sorted(_saved(folder))[:-GENERATIONS]:
-        old.unlink(missing_ok=True)
+    try:
+        trainer.save_checkpoint(str(folder / f"update_{trainer.get_num_updates()}.pt"), extra)
+    finally:
+        for part in folder.glob("update_*.pt.tmp"):  # fairseq leaves half a file on a full disk
+            part.unlink(missing_ok=True)
+    saved = dict(_saved(folder))
+    for update in saved.keys() - _kept(saved):
+        saved[update].unlink(missing_ok=True)
+
+
+def _kept(updates: Iterable[int]) -> set[int]:
+    """The states that `save` keeps; of the young ones the oldest, or none would ever grow old."""
+    newest = max(updates)
+    old = [update for update in updates if update <= newest - LOOKBACK]
+    young = [update for update in updates if update > newest - LOOKBACK]
+    return {newest, min(young), max(old, default=newest)}
 
 
 def _saved(folder: Path) -> Iterator[tuple[int, Path]]:
@@ -98,34 +117,53 @@ def begin(save_dir: Path, update: int) -> None:
     """Move good states that are later than the start out of the way: another training left them."""
     later = [path for number, path in _saved(save_dir / FOLDER) if number > update]
     if later:
-        _move(later, _free(save_dir, "earlier", 1))
+        _move(later, free_folder(save_dir, "earlier", 1))
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a checkpoint so that it is there whole or not at all."""
+    """Copy a checkpoint so that it is there whole or not at all.
+
+    A state of ours that becomes LAST_GOOD is linked where the file system can: at once, and on a
+    full disk too. No other is: fairseq writes over checkpoint_last.pt and checkpoint_best.pt in
+    place, and would change what is linked to them.
+    """
     part = target.with_name(f"{target.name}.part")
-    shutil.copyfile(source, part)
-    part.replace(target)
+    part.unlink(missing_ok=True)
+    try:
+        if not (_is_ours_alone(source, target) and _linked(source, part)):
+            shutil.copyfile(source, part)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)  # also there where the target was this very link
 
 
-def set_aside(save_dir: Path, after: int | None, attempt: int) -> Path:
-    """Move what came after the good state into save_dir/diverged_N; nothing is deleted.
+def _is_ours_alone(source: Path, target: Path) -> bool:
+    return source.parent.name == FOLDER and target.name == LAST_GOOD
+
+
+def _linked(source: Path, target: Path) -> bool:
+    with contextlib.suppress(OSError):
+        os.link(source, target)
+        return True
+    return False
+
+
+def set_aside(save_dir: Path, after: int | None, folder: Path) -> None:
+    """Move what came after the good state into a folder; nothing is deleted.
 
     Arguments:
         after: the good state's update; None where there is none, and all is moved
-        attempt: N, counted on where such a folder exists
     """
-    folder = _free(save_dir, "diverged", attempt)
     later = [path for update, path in _saved(save_dir / FOLDER) if after is None or update > after]
     later += save_dir.glob("crash.pt")
     for path in save_dir.glob("checkpoint*.pt"):
         if after is None or _is_later(path, after):
             later.append(path)
     _move(later, folder)
-    return folder
 
 
-def _free(save_dir: Path, name: str, number: int) -> Path:
+def free_folder(save_dir: Path, name: str, number: int) -> Path:
+    """save_dir/name_N, counted on from `number` where there is such a folder."""
     while (folder := save_dir / f"{name}_{number}").exists():
         number += 1
     return folder
@@ -133,7 +171,7 @@ def _free(save_dir: Path, name: str, number: int) -> Path:
 
 def _move(paths: Sequence[Path], folder: Path) -> None:
     if paths:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
         path.rename(folder / path.name)
 

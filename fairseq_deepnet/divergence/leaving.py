@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fairseq.distributed import utils as distributed
 
-from . import attempts, fallbacks, good_states, restart
-from .events import Event
-from .options import Policy, wait_for
+from ..monitoring import records
+from . import attempts, events, fallbacks, good_states, restart
+from .options import Policy
 from .precision import as_fp32
 from .verdict import STOPPED
 
@@ -38,30 +39,46 @@ class Plan:
 
 
 def leave(watch: Watch, trainer: Any, update: int) -> NoReturn:
-    """What --on-divergence stop and fallback do; every process comes here, rank 0 decides."""
-    plan = _plan(watch, update) if watch.judges else None
-    if _told(watch, trainer, plan is not None):
-        if plan is not None:
-            _take(watch, trainer, update, plan)
-        else:
-            wait_for(lambda: attempts.read(watch.folder).step > watch.settings.step)
-        _start_anew(watch.folder)
-    if watch.judges:
+    """What --on-divergence stop and fallback do; every process comes here, rank 0 decides.
+
+    Rank 0 does its work before the others hear of it: where processes were started together, the
+    first that ends takes the others with it. Whatever fails in that work, the training ends.
+    """
+    falls_back = watch.is_first and _falls_back(watch, trainer, update)
+    if told(watch, trainer, falls_back):
+        if restart.is_spawned():
+            raise SystemExit(restart.RESTARTS)
+        state = attempts.read(watch.folder)
+        words = restart.command(sys.orig_argv, state.overrides, state.step, state.resumes)
+        restart.start_anew(words)
+    if watch.is_first:
         print(f"fairseq_deepnet: {_stopped(watch, update)}", file=sys.stderr, flush=True)
-    # processes that were started together end together: who is first would end rank 0 at its work
-    _told(watch, trainer, True)
+    told(watch, trainer, True)
     raise SystemExit(restart.STOPPED if restart.is_spawned() else 1)
 
 
-def _told(watch: Watch, trainer: Any, word: bool) -> bool:
+def told(watch: Watch, trainer: Any, word: bool) -> bool:
     """What rank 0 says, in every process."""
     if watch.alone:
         return word
     return bool(distributed.broadcast_object(word, 0, trainer.data_parallel_process_group))
 
 
-def _started(watch: Watch, update: int) -> int:
-    return watch.due.finding.started if watch.due is not None else update
+def _falls_back(watch: Watch, trainer: Any, update: int) -> bool:
+    """Whether a fallback was taken; False where none is left, or the disk is full."""
+    try:
+        plan = _plan(watch, update)
+        if plan is not None:
+            _take(watch, trainer, update, plan)
+        return plan is not None
+    except Exception:
+        logger.exception("no fallback could be taken")
+        return False
+
+
+def _last_good(watch: Watch, update: int) -> tuple[int, Path] | None:
+    started = watch.due.finding.started if watch.due is not None else update
+    return good_states.newest(watch.save_dir, started, watch.start)
 
 
 def _plan(watch: Watch, update: int) -> Plan | None:
@@ -69,7 +86,7 @@ def _plan(watch: Watch, update: int) -> Plan | None:
     settings = watch.settings
     if settings.policy is not Policy.FALLBACK or settings.step >= len(settings.steps):
         return None
-    good = good_states.newest(watch.save_dir, _started(watch, update), watch.start)
+    good = _last_good(watch, update)
     for number, step in enumerate(settings.steps[settings.step :], settings.step + 1):
         changes = fallbacks.that_help(step, settings.present, good[0] if good else 0)
         if changes:
@@ -78,31 +95,32 @@ def _plan(watch: Watch, update: int) -> Plan | None:
 
 
 def _take(watch: Watch, trainer: Any, update: int, plan: Plan) -> None:
-    """Move what came after the good state, put it in place, and write down the step."""
+    """Write down the step, then move what came after the good state and put that in its place."""
     good, state = plan.good, attempts.read(watch.folder)
     changes = fallbacks.overrides(plan.changes, watch.settings.present)
     if good is not None:
-        part = watch.save_dir / "good.part"
+        part = watch.save_dir / attempts.PART
         good_states.copy(good[1], part)
-        good_states.set_aside(watch.save_dir, good[0], plan.step)
-        part.replace(watch.save_dir / good_states.LAST)
         if fallbacks.FP32 in changes:
-            as_fp32(watch.save_dir / good_states.LAST, trainer)
-    else:
-        good_states.set_aside(watch.save_dir, None, plan.step)
-    state.step = plan.step
-    state.overrides.update(changes)
-    state.resumes = good is not None
+            as_fp32(part, trainer)
+    folder = good_states.free_folder(watch.save_dir, "diverged", plan.step)
+    before = {name: fallbacks.before(name, watch.settings.present) for name in changes}
     state.history.append(
         {
             "step": plan.step,
             "changes": " ".join(map(str, plan.changes)),
+            "before": before,
             "overrides": changes,
-            "event": {"update": update, **_short(watch.due)},
+            "event": {"update": update, **_short(watch)},
             "from_update": good[0] if good else 0,
         }
     )
+    state.step, state.resumes = plan.step, good is not None
+    state.overrides.update(changes)
+    state.pending = attempts.Pending(folder.name, good[0] if good else None)
     state.write(watch.folder)
+    _keep_records(watch.folder, folder)
+    attempts.finish(watch.folder, watch.save_dir)
     logger.warning(
         "fallback %d: starting anew from %s with %s",
         plan.step,
@@ -111,38 +129,37 @@ def _take(watch: Watch, trainer: Any, update: int, plan: Plan) -> None:
     )
 
 
-def _short(event: Event | None) -> dict[str, Any]:
-    if event is None:
+def _keep_records(source: Path, folder: Path) -> None:
+    """What was measured while it diverged: the next attempt makes these updates again."""
+    if (source / records.NAME).is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / records.NAME, folder / records.NAME)
+
+
+def _short(watch: Watch) -> dict[str, Any]:
+    if watch.due is None:
         return {}
-    return {"kind": event.finding.kind.value, "started": event.finding.started}
-
-
-def _start_anew(folder: Path) -> NoReturn:
-    if restart.is_spawned():
-        raise SystemExit(restart.RESTARTS)
-    state = attempts.read(folder)
-    restart.start_anew(restart.command(sys.orig_argv, state.overrides, state.step, state.resumes))
+    return {"kind": watch.due.finding.kind.value, "started": watch.due.finding.started}
 
 
 def _stopped(watch: Watch, update: int) -> str:
     """Keep the last good state, and say what happened and how to go on."""
-    settings, event = watch.settings, watch.due
-    good = good_states.newest(watch.save_dir, _started(watch, update), watch.start)
     text = f"{STOPPED} {update:,}"
-    if event is not None:
-        text += f" ({event.finding.what})"
-    if settings.policy is Policy.FALLBACK:
-        text += f" and no fallback is left after {settings.step}"
-    text += f"; {watch.folder / 'divergence.jsonl'} tells more."
-    if good is None:
-        return f"{text} There is no good state from before; start anew with other options"
-    target = watch.save_dir / good_states.LAST_GOOD
-    if good[1] != target:
-        try:
+    if watch.due is not None:
+        text += f" ({watch.due.finding.what})"
+    if watch.settings.policy is Policy.FALLBACK:
+        text += f" and no fallback is left after {watch.settings.step}"
+    text += f"; {watch.folder / events.NAME} tells more."
+    try:
+        good = _last_good(watch, update)
+        if good is None:
+            return f"{text} There is no good state from before; start anew with other options"
+        target = watch.save_dir / good_states.LAST_GOOD
+        if good[1] != target:
             good_states.copy(good[1], target)
-        except OSError as error:
-            return f"{text} The last good state is {good[1]}; it could not be copied: {error}"
+    except OSError as error:
+        return f"{text} The last good state could not be kept: {error}"
     return (
         f"{text} The last good state, of update {good[0]:,}, is {target}: go on from it with"
-        f" --restore-file {target} and other options"
+        f" --restore-file {target} and other options (scripts/train.sh: RESUME=1)"
     )

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-import sys
-import time
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigurationError
-from ..monitoring.records import run_folder
-from . import attempts, fallbacks, restart
+from . import fallbacks, restart
 from .causes import Circumstances
 
-logger = logging.getLogger(__name__)
-
 GOOD_INTERVAL: Final = 1000
-PATIENCE: Final = 1800.0
-"""Seconds that further processes wait for rank 0 to copy a checkpoint and to start anew."""
 
 
 class Policy(StrEnum):
@@ -31,6 +22,10 @@ class Policy(StrEnum):
     WARN = "warn"
     STOP = "stop"
     FALLBACK = "fallback"
+
+
+ACTING: Final = (Policy.STOP, Policy.FALLBACK)
+"""Policies that end a training."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ class WatchSettings:
     @property
     def acts(self) -> bool:
         """Whether the training ends at a divergence."""
-        return self.policy in (Policy.STOP, Policy.FALLBACK)
+        return self.policy in ACTING
 
 
 def add_watch_arguments(parser: ArgumentParser) -> None:
@@ -104,6 +99,11 @@ def settings(args: Any) -> WatchSettings:
     interval = GOOD_INTERVAL if interval is None else interval
     if interval < 0:
         raise ConfigurationError(f"--good-interval {interval}: give updates, or 0 for never")
+    if getattr(args, "good_interval", None) is not None and policy not in ACTING:
+        raise ConfigurationError(
+            f"--good-interval means nothing with --on-divergence {name}; set --on-divergence stop"
+            " or fallback"
+        )
     present = vars(args)
     steps = _steps(text, present) if policy is Policy.FALLBACK else ()
     return WatchSettings(
@@ -149,75 +149,3 @@ def _tokens(args: Any) -> int | None:
     often = getattr(args, "update_freq", None) or [1]
     world = getattr(args, "distributed_world_size", 1) or 1
     return int(most) * int(max(often)) * world if most and isinstance(often, list) else None
-
-
-def check_watch(args: Any) -> None:
-    """Refuse what cannot be done, while fairseq parses; go on with fallbacks taken before.
-
-    A user who repeats the command of a run that has fallen back gets what it had come to: then this
-    starts fairseq-train anew and does not return.
-
-    Raises:
-        ConfigurationError: for options that contradict each other or cannot be honoured.
-    """
-    chosen = settings(args)
-    if not restart.is_training_program():
-        return
-    if chosen.acts and not restart.is_spawned():
-        restart.watch_children(lambda: _words_of(args))
-    if chosen.policy is Policy.FALLBACK and not restart.is_spawned():
-        restart.refuse_several_nodes(args)
-        if getattr(args, "checkpoint_suffix", ""):
-            raise ConfigurationError(
-                "--on-divergence fallback contradicts --checkpoint-suffix; use --on-divergence stop"
-            )
-        _go_on(args)
-
-
-def _folder(args: Any) -> Path:
-    return run_folder(Path(args.save_dir))
-
-
-def _words_of(args: Any) -> list[str] | None:
-    """The command that a run has come to; None where it is the present one."""
-    state = attempts.read(_folder(args))
-    if state.step == (args.fallback_step or 0):
-        return None
-    return restart.command(sys.orig_argv, state.overrides, state.step, state.resumes)
-
-
-def _go_on(args: Any) -> None:
-    words = _words_of(args)
-    if words is not None:
-        state = attempts.read(_folder(args))
-        taken = fallbacks.shown(state.overrides)
-        logger.warning(
-            "fallback %d: this run has fallen back to %s (%s); remove that file and the checkpoints"
-            " to start without",
-            state.step,
-            taken,
-            _folder(args) / attempts.NAME,
-        )
-        restart.start_anew(words)
-    _meet(args)
-
-
-def _meet(args: Any) -> None:
-    """Further processes start only after rank 0 has, or they would meet the one that is leaving."""
-    state = attempts.read(_folder(args))
-    if state.running == state.step:
-        return
-    if (getattr(args, "distributed_rank", 0) or 0) == 0:
-        state.running = state.step
-        state.write(_folder(args))
-        return
-    wait_for(lambda: attempts.read(_folder(args)).running == state.step)
-
-
-def wait_for(condition: Any, patience: float = PATIENCE) -> None:
-    """Wait until a condition holds; TimeoutError after `patience` seconds."""
-    until = time.monotonic() + patience
-    while not condition():
-        if time.monotonic() > until:
-            raise TimeoutError("rank 0 has not started anew after a divergence")
-        time.sleep(0.1)

@@ -76,14 +76,21 @@ def read(file: Path) -> Iterator[Record]:
                 yield numbers(record)
 
 
-def keep_until(file: Path, update: int) -> int:
+def keep_until(file: Path, update: int, attempt: int | None = None) -> int:
     """Drop records of later updates: a run that goes on from `update` makes those anew.
+
+    Arguments:
+        attempt: only those of this attempt, where records name theirs
 
     Returns the number of records that are left.
     """
     if not file.is_file():
         return 0
-    kept = [record for record in read(file) if record["update"] <= update]
+    kept = [
+        record
+        for record in read(file)
+        if record["update"] <= update or record.get("attempt", attempt) != attempt
+    ]
     text = "".join(json.dumps(plain(record), allow_nan=False) + "\n" for record in kept)
     if text != file.read_text(encoding="utf-8", errors="replace"):
         write_text(file, text)

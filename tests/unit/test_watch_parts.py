@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_deepnet.divergence import attempts, good_states, options, precision, restart
+from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
+from fairseq_deepnet.divergence import attempts, continuing, good_states, precision, restart
 from fairseq_deepnet.divergence.broken import Broken
 from fairseq_deepnet.divergence.unigram import ENOUGH, Unigram
-from fairseq_deepnet.divergence.watch import Watch, harmless
+from fairseq_deepnet.divergence.watch import Watch
 from fairseq_deepnet.errors import ConfigurationError
 
 
@@ -112,8 +113,9 @@ def test_what_came_after_the_good_state_is_moved_and_nothing_is_deleted(tmp_path
     checkpoint(tmp_path / "crash.pt", 100)
     (tmp_path / "checkpoint_last.pt").write_bytes(b"half a file")
     (tmp_path / "diverged_1").mkdir()
-    aside = good_states.set_aside(tmp_path, 80, 1)
+    aside = good_states.free_folder(tmp_path, "diverged", 1)
     assert aside == tmp_path / "diverged_2"
+    good_states.set_aside(tmp_path, 80, aside)
     assert {path.name for path in aside.iterdir()} == {
         "update_100.pt",
         "checkpoint_1_100.pt",
@@ -121,7 +123,7 @@ def test_what_came_after_the_good_state_is_moved_and_nothing_is_deleted(tmp_path
         "checkpoint_last.pt",
     }
     assert (tmp_path / "checkpoint_1_80.pt").is_file()
-    good_states.set_aside(tmp_path, None, 3)
+    good_states.set_aside(tmp_path, None, tmp_path / "diverged_3")
     assert {path.name for path in (tmp_path / "diverged_3").iterdir()} == {
         "update_80.pt",
         "checkpoint_1_80.pt",
@@ -218,25 +220,25 @@ def test_adams_moments_in_one_row_are_given_back_to_their_parameters() -> None:
     assert precision.split(found, shapes) == found  # bf16's are each parameter's already
 
 
-def test_a_mistake_of_the_watch_ends_the_watching_and_not_the_training(
+def test_a_mistake_of_the_judge_ends_the_judging_and_not_the_training(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    class Fails(Watch):
-        calls = 0
+    class Fails:
+        calls = detached = 0
 
-        def __init__(self) -> None:
-            self.broken = False
-
-        @harmless
         def begin(self, trainer: Any, update: int, samples: Any) -> None:
             self.calls += 1
             raise KeyError("a mistake")
 
-    watch = Fails()
+        def detach(self) -> None:
+            self.detached += 1
+
+    watch = Watch.__new__(Watch)
+    judge = watch.judge = Fails()  # type: ignore[assignment]
     with caplog.at_level("WARNING"):
         watch.begin(None, 1, [])
         watch.begin(None, 2, [])
-    assert watch.calls == 1
+    assert (judge.calls, judge.detached) == (1, 1)
     assert "off from here on" in caplog.text
 
 
@@ -245,17 +247,66 @@ def test_a_run_that_has_fallen_back_is_known_by_its_state(
 ) -> None:
     monkeypatch.setattr(sys, "orig_argv", ["python", "fairseq-train", "data"])
     args = argparse.Namespace(save_dir=str(tmp_path), fallback_step=0)
-    assert options._words_of(args) is None
+    assert continuing._words_of(args) is None
     attempts.Attempts(2, {"lr": "0.1"}, resumes=False).write(tmp_path)
-    assert options._words_of(args) == [
+    assert continuing._words_of(args) == [
         *["python", "fairseq-train", "data"],
         *["--lr=0.1", "--fallback-step=2"],
     ]
     args.fallback_step = 2
-    assert options._words_of(args) is None
+    assert continuing._words_of(args) is None
+
+
+def fallen_back(save_dir: Path, **changes: Any) -> attempts.Attempts:
+    """A run that went from lr 0.1 to 0.05."""
+    taken = {"step": 1, "before": {"lr": "0.1"}, "overrides": {"lr": "0.05"}}
+    state = attempts.Attempts(1, {"lr": "0.05"}, history=[taken], **changes)
+    state.write(save_dir)
+    return state
+
+
+def test_a_new_value_of_what_a_fallback_changed_is_refused(tmp_path: Path) -> None:
+    state = fallen_back(tmp_path)
+    for rate in (0.1, 0.05):
+        args = argparse.Namespace(save_dir=str(tmp_path), lr=[rate])
+        continuing._refuse_changes(args, state)
+    args = argparse.Namespace(save_dir=str(tmp_path), lr=[0.2])
+    with pytest.raises(ConfigurationError, match=r"--lr 0\.2 contradicts .* remove that file"):
+        continuing._refuse_changes(args, state)
+
+
+def test_another_policy_says_that_the_fallbacks_do_not_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    args = argparse.Namespace(save_dir=str(tmp_path))
+    continuing._warn_of_fallbacks(args)
+    assert not caplog.text
+    fallen_back(tmp_path)
+    continuing._warn_of_fallbacks(args)
+    assert "--lr 0.05" in caplog.text
+    assert "does not count" in caplog.text
+
+
+@pytest.mark.parametrize("moved", ["nothing", "what came after", "everything"])
+def test_a_fallback_that_was_killed_half_way_is_finished(tmp_path: Path, moved: str) -> None:
+    checkpoint(tmp_path / "checkpoint_1_80.pt", 80)
+    checkpoint(tmp_path / "checkpoint_last.pt", 100)
+    checkpoint(tmp_path / "good.part", 80)
+    fallen_back(tmp_path, resumes=True, pending=attempts.Pending("diverged_1", 80))
+    if moved != "nothing":
+        good_states.set_aside(tmp_path, 80, tmp_path / "diverged_1")
+    if moved == "everything":
+        (tmp_path / "good.part").replace(tmp_path / "checkpoint_last.pt")
+    attempts.finish(tmp_path, tmp_path)
+    attempts.finish(tmp_path, tmp_path)
+    assert num_updates(load_checkpoint(tmp_path / "checkpoint_last.pt")) == 80
+    aside = tmp_path / "diverged_1" / "checkpoint_last.pt"
+    assert num_updates(load_checkpoint(aside)) == 100
+    assert (tmp_path / "checkpoint_1_80.pt").is_file()
+    assert attempts.read(tmp_path).pending is None
 
 
 def test_waiting_for_rank_0_ends_with_an_error() -> None:
-    options.wait_for(lambda: True, patience=0)
+    continuing.wait_for(lambda: True, patience=0)
     with pytest.raises(TimeoutError, match="rank 0"):
-        options.wait_for(lambda: False, patience=0)
+        continuing.wait_for(lambda: False, patience=0)
