@@ -17,7 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
+
+from ..monitoring import records
 
 NAME: Final = "divergence.jsonl"
 Region = tuple[int, int, int]
@@ -32,6 +35,11 @@ class Kind(StrEnum):
     STALLED = "stalled"
     VANISHED = "vanished_gradients"
     LOSS_SCALE = "loss_scale"
+
+    @property
+    def words(self) -> str:
+        """As figures name it."""
+        return self.value.replace("_", " ")
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,7 @@ class Event:
         last_good: statistics of the last look at which all was well; empty where there was none
         policy: what is to be done
         attempt: fallbacks taken before
+        is_end: it tells that the trouble is over, and no more
     """
 
     finding: Finding
@@ -72,6 +81,32 @@ class Event:
     last_good: Mapping[str, Any]
     policy: str
     attempt: int
+    is_end: bool = False
+
+    @classmethod
+    def from_record(cls, line: Mapping[str, Any]) -> Event:
+        """The reverse of `record`, and of `ended`.
+
+        Raises:
+            AttributeError, KeyError, TypeError, ValueError: for a line that neither wrote.
+        """
+        layers = {side: _region(region) for side, region in line.get("layers", {}).items()}
+        finding = Finding(
+            kind=Kind(line["kind"]),
+            started=int(line["started"]),
+            what=str(line.get("what", "")),
+            layers=layers,
+            values=line.get("values", {}),
+        )
+        return cls(
+            finding,
+            update=int(line["update"]),
+            cause=str(line.get("cause", "")),
+            last_good=line.get("last_good", {}),
+            policy=str(line.get("policy", "")),
+            attempt=int(line.get("attempt", 0)),
+            is_end=line.get("ended") is True,
+        )
 
     def record(self) -> dict[str, Any]:
         """The line of divergence.jsonl."""
@@ -112,6 +147,24 @@ def ended(finding: Finding, update: int, attempt: int) -> dict[str, Any]:
         "ended": True,
         "attempt": attempt,
     }
+
+
+def read(file: Path) -> list[Event]:
+    """The events of a run in their order, none where there is no file; lines of another form, as
+    another version may write them, are passed over.
+    """
+    found = []
+    for line in records.read(file) if file.is_file() else ():
+        try:
+            found.append(Event.from_record(line))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            continue
+    return found
+
+
+def _region(numbers: Any) -> Region:
+    first, last, depth = map(int, numbers)
+    return first, last, depth
 
 
 def region_text(layers: Mapping[str, Region]) -> str:

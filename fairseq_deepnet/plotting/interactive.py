@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fairseq_deepnet.divergence.events import region_text
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
 from fairseq_deepnet.plotting.heat_maps import ABSENT, BROKEN, layer_ticks
 from fairseq_deepnet.plotting.lines import Line, label_of
@@ -203,8 +204,10 @@ def _marks(run: Run, shade: str, number: int) -> tuple[list[Any], list[Any]]:
     starts: dict[int, list[str]] = {}
     for event in run.events:
         if not event.is_end:
-            told = f"{run.name}, update {event.started:,}: {event.kind}"
-            starts.setdefault(event.started, []).append(plain(f"{told} {event.where}".strip()))
+            finding = event.finding
+            told = f"{run.name}, update {finding.started:,}: {finding.kind.words}"
+            where = region_text(finding.layers)
+            starts.setdefault(finding.started, []).append(plain(f"{told} {where}".strip()))
     shapes, notes = [], []
     for update, texts in sorted(starts.items())[:_MARKED]:
         line = {"color": shade, "width": 1.2, "dash": "dash"}

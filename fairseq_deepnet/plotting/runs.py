@@ -14,10 +14,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fairseq_deepnet.divergence import events
+from fairseq_deepnet.divergence.events import Event
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
 from fairseq_deepnet.plotting.curves import LOG, Curves, read_metrics
-from fairseq_deepnet.plotting.happenings import EVENTS, Event, read_events
 
 LOGGED: Final = ("loss", "nll_loss", "lr", "gnorm")
 """What is read of train.log, and of monitor.jsonl where there is no log."""
@@ -148,7 +149,8 @@ def read_run(path: Path, name: str) -> Run:
             if points and metric not in run.metrics:
                 run.metrics[metric] = Curves(name, points)
     if path.is_dir():
-        run.events = read_events(folder / EVENTS)
+        found = events.read(folder / events.NAME)
+        run.events = sorted(found, key=lambda event: (event.finding.started, event.update))
     if not run.metrics and not run.grids:
         raise ValueError(
             f"{path} has no progress lines in {LOG} and no records in {records.NAME}: train with"

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fairseq_deepnet.divergence.events import Event
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.plotting.happenings import Event
 from fairseq_deepnet.plotting.runs import Grid
 
 PARTS: Final = {
@@ -134,7 +134,7 @@ def columns(grid: Grid, most: int, events: Sequence[Event] = ()) -> NDArray[np.i
     if count <= most:
         return np.arange(count)
     even = np.linspace(0, count - 1, most).round().astype(np.int64)
-    places = np.searchsorted(grid.updates, [event.started for event in events[:20]])
+    places = np.searchsorted(grid.updates, [event.finding.started for event in events[:20]])
     near = (places[:, None] + np.arange(-2, 3)).ravel().astype(np.int64)
     return np.unique(np.clip(np.concatenate([even, near]), 0, count - 1))
 

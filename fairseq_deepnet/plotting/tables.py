@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet import configs
+from fairseq_deepnet.divergence.events import Event, region_text
+from fairseq_deepnet.evaluation.scores import read_scores
 from fairseq_deepnet.monitoring import records
-from fairseq_deepnet.plotting.happenings import read_scores
 from fairseq_deepnet.plotting.interactive import colour
 from fairseq_deepnet.plotting.runs import SIDES, Run
 from fairseq_deepnet.provenance import shown
@@ -132,16 +133,21 @@ def events(runs: Sequence[Run]) -> str:
     rows = [
         [
             _name(runs, run),
-            _number(event.started, ",d"),
+            _number(event.finding.started, ",d"),
             _number(event.update, ",d"),
-            _cell(f"{event.kind}: recovered" if event.is_end else event.kind),
-            _cell(event.where),
-            _prose(" ".join(map(_full, filter(None, (event.what, event.cause))))),
+            _cell(_kind(event)),
+            _cell(region_text(event.finding.layers)),
+            _prose(" ".join(map(_full, filter(None, (event.finding.what, event.cause))))),
         ]
         for run, event in found
     ]
     heads = ("run", "began at update", "noticed at", "what", "where", "in words, and likely cause")
     return _table(heads, rows)
+
+
+def _kind(event: Event) -> str:
+    words = event.finding.kind.words
+    return f"{words}: recovered" if event.is_end else words
 
 
 def _prose(text: str) -> str:
@@ -167,10 +173,10 @@ def scores(runs: Sequence[Run]) -> str:
     rows = [
         [
             _name(runs, run),
-            _cell(score.of, "name"),
+            _cell(score.name, "name"),
             *(_number(score.values.get(metric)) for metric in metrics),
-            _number(score.lines, ",d"),
-            _cell(score.signature, "text"),
+            _number(score.facts.get("lines"), ",d"),
+            _cell("; ".join(score.signatures.values()), "text"),
         ]
         for run, score in found
     ]

@@ -32,7 +32,7 @@ class Measure:
 
 def bleu(result: Result) -> float | None:
     """The test set's: tokenised where a run has that too, as the paper's; otherwise sacreBLEU."""
-    from fairseq_deepnet.report.results import TOKENISED
+    from fairseq_deepnet.evaluation.scores import TOKENISED
 
     score = result.score
     return None if score is None else score.values.get(TOKENISED, score.headline)

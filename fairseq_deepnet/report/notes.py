@@ -8,8 +8,9 @@ from typing import Final
 
 from fairseq_deepnet import paper
 from fairseq_deepnet.configs import Config
+from fairseq_deepnet.evaluation.scores import TOKENISED
 from fairseq_deepnet.report.measures import MEASURES
-from fairseq_deepnet.report.results import TOKENISED, Result
+from fairseq_deepnet.report.results import Result
 from fairseq_deepnet.report.table import Entry, ordered
 from fairseq_deepnet.sweeps.state import Status
 

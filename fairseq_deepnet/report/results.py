@@ -2,56 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from fairseq_deepnet import configs
+from fairseq_deepnet.evaluation.scores import Score, read_score
 from fairseq_deepnet.plotting.curves import Curves, read_curves
 from fairseq_deepnet.provenance import shown
 
-SPLIT: Final = "test"
-TOKENISED: Final = "bleu_tokenised"
-"""Key of fairseq's own BLEU on the tokens of the data, where a score has it beside sacreBLEU."""
-_AVERAGES: Final = {
-    "x-en": "X-En",
-    "en-x": "En-X",
-    "average": "all supervised",
-    "zero-shot": "zero-shot",
-}
-"""What is read of a multilingual model -> the group of fairseq_deepnet.evaluation.directions."""
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
-
-
-@dataclass(frozen=True)
-class Score:
-    """A test score as scripts/eval_bleu.sh wrote it.
-
-    Arguments:
-        file: relative to the run folder; a folder where many directions were scored
-        values: bleu, chrf, bleu_tokenised; of many directions x-en, en-x, average, zero-shot
-        signatures: metric -> signature, all that occur
-        facts: lines, beam, lenpen, updates, averaged, ... as recorded
-    """
-
-    file: str
-    values: dict[str, float]
-    signatures: dict[str, str]
-    facts: dict[str, Any]
-
-    @property
-    def headline(self) -> float:
-        """The one number that stands for all: sacreBLEU, or its mean over trained directions."""
-        return self.values["average"] if "average" in self.values else self.values["bleu"]
-
-    def described(self) -> str:
-        """One short text with the numbers."""
-        if "average" in self.values:
-            parts = [f"{key} {value:.2f}" for key, value in self.values.items()]
-            return f"BLEU of {self.facts['directions']} directions: {', '.join(parts)}"
-        return f"BLEU {self.values['bleu']:.2f}"
 
 
 @dataclass(frozen=True)
@@ -88,70 +49,6 @@ class Result:
     def name(self) -> str:
         """The folder's."""
         return self.folder.resolve().name
-
-
-def _one(file: Path, run: Path) -> Score | None:
-    content = json.loads(file.read_text(encoding="utf-8"))
-    values = {
-        key: float(content[key])
-        for key in ("bleu", "chrf", TOKENISED)
-        if content.get(key) is not None
-    }
-    if "bleu" not in values:  # the perplexity of a language model
-        return None
-    signatures = {
-        key: str(content[f"{key}_signature"]) for key in values if f"{key}_signature" in content
-    }
-    return Score(str(file.relative_to(run)), values, signatures, content)
-
-
-def _many(folder: Path, run: Path) -> Score | None:
-    """The means over the directions of a multilingual model: X-En and En-X of those trained, their
-    average as in the paper's table 2, and the rest zero-shot.
-    """
-    from fairseq_deepnet.evaluation import directions
-
-    summary = folder / "summary.json"
-    told = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {}
-    surplus = set(told.get("left_out", []))
-    scores = {
-        direction: score
-        for direction, score in directions.read_scores(folder).items()
-        if str(direction) not in surplus
-    }
-    if not scores:
-        return None
-    members = directions.groups(scores, scores, {})
-    values: dict[str, float] = {}
-    for key, group in _AVERAGES.items():
-        mean = directions.average(group, members.get(group, []), scores).bleu
-        if mean is not None:
-            values[key] = mean
-    values.setdefault("average", directions.average("all", members["all"], scores).bleu or 0.0)
-    signatures = sorted({score.signature for score in scores.values()})
-    first = json.loads((folder / f"{next(iter(scores))}.json").read_text(encoding="utf-8"))
-    asked = first.get("request") or {}
-    facts = {key: asked.get(key, first.get(key)) for key in ("beam", "lenpen", "split")}
-    facts |= {key: first.get(key) for key in ("updates", "averaged")}
-    facts |= {"lines": sum(score.lines for score in scores.values()), "directions": len(scores)}
-    facts |= {key: told[key] for key in ("expected", "mixed") if key in told}
-    return Score(str(folder.relative_to(run)), values, {"bleu": "; ".join(signatures)}, facts)
-
-
-def read_score(run: Path, name: str | None = None) -> Score | None:
-    """A run's test score: the one called `name` (a file or folder in it), otherwise the newest."""
-    if name is not None and (run / name).exists():
-        found = [run / name]
-    else:
-        found = sorted((run / "scores").glob(f"{SPLIT}.*"), key=lambda path: path.stat().st_mtime)
-    for path in reversed(found):
-        if path.is_dir():
-            score = _many(path, run)
-        else:
-            score = _one(path, run) if path.suffix == ".json" else None
-        if score is not None:
-            return score
-    return None
 
 
 def _curve(run: Path, metric: str) -> Curves:

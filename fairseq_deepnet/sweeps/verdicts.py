@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.divergence.verdict import why_diverged
-from fairseq_deepnet.report.results import read_score
+from fairseq_deepnet.evaluation.scores import read_score
 from fairseq_deepnet.sweeps import evidence, state
 from fairseq_deepnet.sweeps.cells import Cell
 from fairseq_deepnet.sweeps.state import Status

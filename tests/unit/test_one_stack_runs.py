@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli, configs
+from fairseq_deepnet.evaluation.scores import read_score
 from fairseq_deepnet.planning.vocabulary import from_folder
-from fairseq_deepnet.report.results import read_score
 from fairseq_deepnet.training.settings import check_task
 from fairseq_deepnet.training.summary import _depth
 

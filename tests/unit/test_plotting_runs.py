@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fairseq_deepnet import plotting
+from fairseq_deepnet.divergence.events import Event, Finding, Kind, ended, read
+from fairseq_deepnet.evaluation.scores import read_scores
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
-from fairseq_deepnet.plotting.happenings import read_events, read_scores
 from fairseq_deepnet.plotting.runs import Key, distinct_names, read_run, read_runs
 from tests.support.monitored import add_events, add_score, make_run
 
@@ -122,35 +125,53 @@ def test_runs_of_one_name_are_told_apart_by_their_parents(tmp_path: Path) -> Non
     assert len(set(distinct_names([paths[0], paths[0]]))) == 2
 
 
-def test_events_tell_where_and_why_and_what_is_over(tmp_path: Path) -> None:
-    vanished = {
-        "update": 12,
-        "kind": "vanished_gradients",
-        "started": 2,
-        "what": "gradients are a millionth of those at the top",
-        "cause": "no warm-up",
-        "layers": {"decoder": [1, 13, 18]},
-        "last_good": {"update": 1},
-    }
-    over = {"update": 40, "kind": "vanished_gradients", "started": 2, "ended": True}
-    add_events(tmp_path, vanished, over, {"kind": "an event without an update"})
-    first, second = read_events(tmp_path / "divergence.jsonl")
-    assert (first.update, first.started) == (12, 2)
-    assert first.where == "decoder layers 1 to 13 of 18"
-    assert first.cause == "no warm-up"
-    assert (second.started, second.is_end) == (40, True)
+VANISHED = Finding(
+    Kind.VANISHED, 2, "gradients are gone", {"decoder": (1, 13, 18)}, {"lowest": {"decoder": 1e-9}}
+)
+EVENT = Event(VANISHED, 12, "no warm-up", {"update": 1, "loss": 9.5}, "stop", 1)
 
 
-def test_an_event_of_unknown_form_is_shown_as_it_is(tmp_path: Path) -> None:
-    odd = {"update": 3, "kind": "new_kind", "started": None, "layers": {"decoder": 4}, "cause": 5}
-    add_events(tmp_path, odd)
-    (event,) = read_events(tmp_path / "divergence.jsonl")
-    assert (event.started, event.kind, event.where, event.cause) == (
-        3,
-        "new kind",
-        "decoder 4",
-        "5",
-    )
+def test_events_are_read_as_they_were_written(tmp_path: Path) -> None:
+    add_events(tmp_path, EVENT.record(), ended(VANISHED, 40, 1))
+    first, second = read(tmp_path / "divergence.jsonl")
+    assert first == EVENT
+    assert (second.is_end, second.update, second.finding.started) == (True, 40, 2)
+    assert second.finding.kind is Kind.VANISHED
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "new_kind"},
+        {"started": None},
+        {"layers": {"decoder": 4}},
+        {"layers": {"decoder": [1, 2]}},
+        {"layers": 3},
+    ],
+    ids=["kind", "start", "layers-a-number", "layers-a-pair", "no-sides"],
+)
+def test_a_line_of_another_form_is_passed_over(tmp_path: Path, change: dict[str, Any]) -> None:
+    add_events(tmp_path, {**EVENT.record(), **change}, EVENT.record())
+    assert read(tmp_path / "divergence.jsonl") == [EVENT]
+
+
+def test_a_run_has_its_events_by_where_they_began(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "a")
+    spike = Event(Finding(Kind.LOSS_SPIKE, 1, "a spike"), 30, "", {}, "warn", 0)
+    add_events(folder, EVENT.record(), spike.record())
+    assert read_run(folder, "a").events == [spike, EVENT]
+
+
+def test_figures_do_not_need_reports() -> None:
+    folder = Path(plotting.__file__).parent
+    assert not [file.name for file in folder.glob("*.py") if "report" in _imported(file)]
+
+
+def _imported(file: Path) -> set[str]:
+    """Which of our packages a module imports, anywhere in it."""
+    nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+    names = [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {name.split(".")[1] for name in names if name.startswith("fairseq_deepnet.")}
 
 
 def test_all_scores_of_a_run_are_read_and_a_broken_file_is_passed_over(tmp_path: Path) -> None:
@@ -158,7 +179,7 @@ def test_all_scores_of_a_run_are_read_and_a_broken_file_is_passed_over(tmp_path:
     (tmp_path / "scores" / "test.b.json").write_text('{"perplexity": 9.5}', encoding="utf-8")
     (tmp_path / "scores" / "test.c.json").write_text('{"bleu": ', encoding="utf-8")
     (tmp_path / "scores" / "test.d.txt").write_text("a hypothesis\n", encoding="utf-8")
-    found = {score.of: score.values for score in read_scores(tmp_path)}
+    found = {score.name: score.values for score in read_scores(tmp_path)}
     assert found == {
         "test.checkpoint_best.beam5.lenpen1": {"bleu": 31.25, "chrf": 62.5},
         "test.b": {"perplexity": 9.5},

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from fairseq_deepnet.divergence.events import Event, Finding, Kind
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.plotting.happenings import Event
 from fairseq_deepnet.plotting.heat_maps import edges_of, layer_ticks
 from fairseq_deepnet.plotting.runs import Grid
 from fairseq_deepnet.plotting.scales import (
@@ -71,7 +71,7 @@ def test_a_short_line_is_left_as_it_is() -> None:
 
 def test_a_thinned_heat_map_keeps_the_updates_around_an_event() -> None:
     grid = grid_of([[1.0]] * 1000)
-    event = Event(update=5005, started=5003, kind="loss spike")
+    event = Event(Finding(Kind.LOSS_SPIKE, 5003, ""), 5005, "", {}, "warn", 0)
     kept = columns(grid, 50, [event])
     assert len(kept) <= 55
     assert {0, 499, 500, 501, 999} <= set(kept.tolist())

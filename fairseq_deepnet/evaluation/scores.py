@@ -1,0 +1,140 @@
+"""The scores in a run folder, as reports, sweeps and figures read them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+SPLIT: Final = "test"
+TOKENISED: Final = "bleu_tokenised"
+"""Key of fairseq's own BLEU on the tokens of the data, where a score has it beside sacreBLEU."""
+_OF_TRANSLATIONS: Final = ("bleu", "chrf", TOKENISED)
+_OF_MODELS: Final = ("perplexity", "word_perplexity")
+_AVERAGES: Final = {
+    "x-en": "X-En",
+    "en-x": "En-X",
+    "average": "all supervised",
+    "zero-shot": "zero-shot",
+}
+"""What is read of a multilingual model -> the group of fairseq_deepnet.evaluation.directions."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score as scripts/eval_bleu.sh or scripts/eval_perplexity.sh wrote it.
+
+    Arguments:
+        file: relative to the run folder; a folder where many directions were scored
+        values: bleu, chrf, bleu_tokenised; of many directions x-en, en-x, average, zero-shot; of a
+            language model perplexity, word_perplexity
+        signatures: metric -> signature, all that occur
+        facts: lines, beam, lenpen, updates, averaged, ... as recorded
+    """
+
+    file: str
+    values: dict[str, float]
+    signatures: dict[str, str]
+    facts: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What was scored, and how: test.checkpoint_best.beam5.lenpen1."""
+        return Path(self.file).name.removesuffix(".json")
+
+    @property
+    def is_of_translations(self) -> bool:
+        """Whether there is a BLEU: a language model has a perplexity."""
+        return "average" in self.values or "bleu" in self.values
+
+    @property
+    def headline(self) -> float:
+        """The one number that stands for all: sacreBLEU, or its mean over trained directions."""
+        return self.values["average"] if "average" in self.values else self.values["bleu"]
+
+    def described(self) -> str:
+        """One short text with the numbers."""
+        if "average" in self.values:
+            parts = [f"{key} {value:.2f}" for key, value in self.values.items()]
+            return f"BLEU of {self.facts['directions']} directions: {', '.join(parts)}"
+        return f"BLEU {self.values['bleu']:.2f}"
+
+
+def _one(file: Path, run: Path) -> Score | None:
+    content = json.loads(file.read_text(encoding="utf-8"))
+    values = {
+        key: float(content[key])
+        for key in (*_OF_TRANSLATIONS, *_OF_MODELS)
+        if content.get(key) is not None
+    }
+    if not values:
+        return None
+    signatures = {
+        key: str(content[f"{key}_signature"]) for key in values if f"{key}_signature" in content
+    }
+    return Score(str(file.relative_to(run)), values, signatures, content)
+
+
+def _many(folder: Path, run: Path) -> Score | None:
+    """The means over the directions of a multilingual model: X-En and En-X of those trained, their
+    average as in the paper's table 2, and the rest zero-shot.
+    """
+    from fairseq_deepnet.evaluation import directions
+
+    summary = folder / "summary.json"
+    told = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {}
+    surplus = set(told.get("left_out", []))
+    scores = {
+        direction: score
+        for direction, score in directions.read_scores(folder).items()
+        if str(direction) not in surplus
+    }
+    if not scores:
+        return None
+    members = directions.groups(scores, scores, {})
+    values: dict[str, float] = {}
+    for key, group in _AVERAGES.items():
+        mean = directions.average(group, members.get(group, []), scores).bleu
+        if mean is not None:
+            values[key] = mean
+    values.setdefault("average", directions.average("all", members["all"], scores).bleu or 0.0)
+    signatures = sorted({score.signature for score in scores.values()})
+    first = json.loads((folder / f"{next(iter(scores))}.json").read_text(encoding="utf-8"))
+    asked = first.get("request") or {}
+    facts = {key: asked.get(key, first.get(key)) for key in ("beam", "lenpen", "split")}
+    facts |= {key: first.get(key) for key in ("updates", "averaged")}
+    facts |= {"lines": sum(score.lines for score in scores.values()), "directions": len(scores)}
+    facts |= {key: told[key] for key in ("expected", "mixed") if key in told}
+    return Score(str(folder.relative_to(run)), values, {"bleu": "; ".join(signatures)}, facts)
+
+
+def _read(path: Path, run: Path) -> Score | None:
+    if path.is_dir():
+        return _many(path, run)
+    return _one(path, run) if path.suffix == ".json" else None
+
+
+def read_score(run: Path, name: str | None = None) -> Score | None:
+    """A run's test score: the one called `name` (a file or folder in it), otherwise the newest."""
+    if name is not None and (run / name).exists():
+        found = [run / name]
+    else:
+        found = sorted((run / "scores").glob(f"{SPLIT}.*"), key=lambda path: path.stat().st_mtime)
+    for path in reversed(found):
+        score = _read(path, run)
+        if score is not None and score.is_of_translations:
+            return score
+    return None
+
+
+def read_scores(run: Path) -> list[Score]:
+    """All scores in a run folder, in the order of their names; unreadable files are passed over."""
+    found = []
+    for path in sorted((run / "scores").glob("*.*")):
+        try:
+            score = _read(path, run)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+        found += [] if score is None else [score]
+    return found
