@@ -10,6 +10,7 @@ from typing import Final
 
 SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "args": ("configs", "print the fairseq-train arguments that a config stands for"),
+    "options": ("options", "the options of an architecture, which fairseq-train --help leaves out"),
     "check": ("checking.command", "is a model or checkpoint what it is said to be? measured"),
     "plan": ("planning.command", "parameters, memory and time of a training, and what fits"),
     "record": ("training.command", "plan a run, write down what repeats it, print its command"),

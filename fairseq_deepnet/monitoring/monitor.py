@@ -6,6 +6,7 @@ activations those of its own share of the batch.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from .instruments import INSTRUMENTS, ON_PROBE, Bounds, Instrument, Subject, Val
 from .options import MonitorSettings
 from .tensorboard import EventWriter
 from .trainer import Observer, gradient_scale, logged
+
+logger = logging.getLogger(__name__)
 
 
 class Monitor(Observer):
@@ -48,6 +51,13 @@ class Monitor(Observer):
     def loaded(self, trainer: Any, update: int) -> None:
         """Go on after the last record that still holds, from the origin of the first start."""
         records.keep_until(self.file, update)
+        last = trainer.cfg.optimization.max_update
+        if 0 < last < self.settings.interval:
+            logger.warning(
+                "--monitor-interval %d: nothing is measured in a training of %d updates",
+                self.settings.interval,
+                last,
+            )
         if update and self.on_probe:
             self.subject.origin.resume()
 

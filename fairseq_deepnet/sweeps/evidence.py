@@ -14,16 +14,20 @@ from fairseq_deepnet.plotting.curves import Curves, read_curves
 
 TAIL: Final = 200
 """Last lines of train.log in which fairseq's own verdict is looked for."""
+START: Final = "| fairseq_cli.train | {'_name'"
+"""In the first line of each training in a log: its configuration."""
 
 
 def tail(log: Path, lines: int = TAIL) -> tuple[str, ...]:
-    """The last lines of a file of any size; empty where it is not there."""
+    """The last lines of a log of any size, of its last training; empty where it is not there."""
     if not log.is_file():
         return ()
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 1000 * lines))
         text = file.read().decode("utf-8", errors="replace")
-    return tuple(text.splitlines()[-lines:])
+    last = text.splitlines()[-lines:]
+    starts = [number for number, line in enumerate(last) if START in line]
+    return tuple(last[starts[-1] :] if starts else last)
 
 
 def nll_curves(run: Path) -> Curves | None:

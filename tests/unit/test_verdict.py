@@ -194,3 +194,12 @@ def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
     log.write_text("".join(f"line {number}\n" for number in range(1000)))
     assert evidence.tail(log, 2) == ("line 998", "line 999")
     assert evidence.tail(tmp_path / "none") == ()
+
+
+def test_what_an_earlier_training_in_the_same_log_came_to_does_not_count(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    start = "2026-01-01 00:00:00 | INFO | fairseq_cli.train | {'_name': None, 'common': {}}\n"
+    log.write_text(f"{start}FloatingPointError: gradients are Nan/Inf\n{start}done training\n")
+    assert evidence.tail(log) == (start.strip(), "done training")
+    log.write_text("no start in sight\ndone training\n")
+    assert evidence.tail(log) == ("no start in sight", "done training")
