@@ -16,13 +16,21 @@ _DETECTED: Final = re.compile(
 _NUMBERS: Final = re.compile(r"\b(nan|inf)\b", re.IGNORECASE)
 
 
+_DETECTOR: Final = "fairseq.nan_detector"
+
+
 class Broken(logging.Handler):
     """Listens to fairseq's NanDetector, which runs a failed update again with hooks attached."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first: dict[str, tuple[str, str]] = {}
-        logging.getLogger("fairseq.nan_detector").addHandler(self)
+        logging.getLogger(_DETECTOR).addHandler(self)
+
+    def detach(self) -> None:
+        """Listen no more."""
+        logging.getLogger(_DETECTOR).removeHandler(self)
+        self.close()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the first module of each pass: forward in forward order, backward in backward's."""
@@ -48,7 +56,9 @@ class Broken(logging.Handler):
         Arguments:
             error: fairseq's
             update: that could not be made
-            norms: gradient norms by side and layer, of fairseq's second run of the update
+            norms: gradient norms by side and layer, of fairseq's second run of the update; only
+                whether they are finite is told, since they are of this process's own batches, not
+                divided by their size, and times the loss scale
             suspected: updates at which something was wrong already
         """
         layers = {side: region for side, row in norms.items() if (region := _not_finite(row))}
@@ -56,20 +66,28 @@ class Broken(logging.Handler):
         if what == "gradients":
             what += " are not finite"
         if layers:
-            what += f": {region_text(layers)} {'have' if len(norms) else 'has'} no finite gradient"
+            many = sum(last - first + 1 for first, last, _ in layers.values()) > 1
+            what += f": {region_text(layers)} {'have' if many else 'has'} no finite gradient"
         if "forward" in self.first:
             kind, module = self.first["forward"]
             what += f"; {kind} comes first from {module or 'the model'} in the forward pass"
         elif "backward" in self.first:
             kind, module = self.first["backward"]
             what += f"; {kind} comes first from {module or 'the model'} in the backward pass"
-        values = {"error": str(error).splitlines()[0], "gradient_norm": dict(norms)}
-        values["first"] = {way: module for way, (_, module) in self.first.items()}
+        values = {
+            "error": next(iter(str(error).splitlines()), ""),
+            "finite": {side: [_finite(norm) for norm in row] for side, row in norms.items()},
+            "first": {way: module for way, (_, module) in self.first.items()},
+        }
         started = min([update, *suspected])
         return Finding(Kind.NOT_FINITE, started, what, layers, values)
 
 
+def _finite(norm: float | None) -> bool | None:
+    return None if norm is None else math.isfinite(norm)
+
+
 def _not_finite(row: Sequence[float | None]) -> Region | None:
     """First and last layer whose gradient is not finite, and the depth."""
-    bad = [i for i, norm in enumerate(row, 1) if norm is not None and not math.isfinite(norm)]
+    bad = [index for index, norm in enumerate(row, 1) if _finite(norm) is False]
     return (bad[0], bad[-1], len(row)) if bad else None

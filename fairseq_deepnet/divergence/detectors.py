@@ -28,9 +28,16 @@ EARLY: Final = 3.0
 """Bits above the first loss of all that make a spike while the window holds too few."""
 FLOOR: Final = 0.5
 """Bits above the window's mean: less is no spike, however even the losses were."""
+AS_LOW: Final = 3.0
+"""Standard deviations, of a mean of WINDOW losses, within which a window is as low as the lowest: a
+slow rise began after the last of these, not after the one that noise made the lowest."""
 
 STALL_WINDOW: Final = 200
 """Updates after the warm-up in which something must be learnt."""
+
+LOOKBACK: Final = STALL_WINDOW + WINDOW
+"""Updates after its start by which trouble is found, a slow rise of the loss aside: a stall takes
+its whole window; the rest is for the interval between two looks and for processes to be told."""
 
 VANISHED: Final = 1e-4
 """A stack's lowest gradient norm over its highest below which gradients have vanished. Post-LN of
@@ -58,6 +65,7 @@ class LossSpike:
         self.finding: Finding | None = None
         self._losses: deque[tuple[int, float]] = deque(maxlen=WINDOW + RECENT)
         self._lowest = math.inf
+        self._bottom = 0
         self._level = math.inf
 
     def add(self, update: int, loss: float) -> None:
@@ -113,12 +121,14 @@ class LossSpike:
         usual = _median(before)
         self._lowest = min(self._lowest, usual)
         noise = _sigma(before) / math.sqrt(WINDOW)
+        if usual - self._lowest <= AS_LOW * noise:
+            self._bottom = before[0][0]
         if usual - self._lowest < RISE + SIGMAS * noise:
             return None
         self._level = self._lowest + FLOOR
         what = f"the loss rose from {self._lowest:.2f} to {usual:.2f} bits a token and stayed up"
         values = {"loss": usual, "before": self._lowest}
-        return Finding(Kind.LOSS_SPIKE, before[0][0], what, values=values)
+        return Finding(Kind.LOSS_SPIKE, self._bottom, what, values=values)
 
 
 class Stalled:
@@ -132,24 +142,28 @@ class Stalled:
         self.finding: Finding | None = None
         self.learnt = False
         self._warmup = warmup
-        self._losses: deque[float] = deque(maxlen=STALL_WINDOW)
+        self._losses: deque[tuple[int, float]] = deque(maxlen=STALL_WINDOW)
         self._since: int | None = None
 
     def add(self, update: int, loss: float) -> None:
         """The loss of an update."""
-        if update > self._warmup and not self.learnt:
-            self._since = update if self._since is None else self._since
-            self._losses.append(loss)
+        if update > self._warmup and not self.learnt and math.isfinite(loss):
+            self._losses.append((update, loss))
 
     def judge(self, level: float | None) -> None:
         """Compare with the unigram level, in bits a token; None where it is not yet known."""
-        if self.learnt or level is None or len(self._losses) < STALL_WINDOW:
+        if self.learnt or len(self._losses) < STALL_WINDOW:
             return
-        losses = list(self._losses)
-        half = STALL_WINDOW // 2
-        earlier, later = statistics.fmean(losses[:half]), statistics.fmean(losses[half:])
+        series, half = list(self._losses), STALL_WINDOW // 2
+        later = _mean(series[half:])
+        if _mean(series[:half]) - later >= LEARNT:
+            self._since = None
+        elif self._since is None:
+            self._since = series[0][0]  # also where the level comes to be known much later
+        if level is None:
+            return
         self.learnt = later < level - LEARNT
-        if self.learnt or earlier - later >= LEARNT:
+        if self.learnt or self._since is None:
             self.finding = None
         elif self.finding is None:
             what = (
@@ -157,7 +171,7 @@ class Stalled:
                 f" frequent subwords are gives {level:.2f}"
             )
             values = {"loss": later, "unigram": level}
-            self.finding = Finding(Kind.STALLED, self._since or 0, what, values=values)
+            self.finding = Finding(Kind.STALLED, self._since, what, values=values)
 
 
 class VanishedGradients:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -54,7 +54,7 @@ def save(trainer: Any, epoch_itr: Any, save_dir: Path) -> None:
         saved[update].unlink(missing_ok=True)
 
 
-def _kept(updates: Iterable[int]) -> set[int]:
+def _kept(updates: Collection[int]) -> set[int]:
     """The states that `save` keeps; of the young ones the oldest, or none would ever grow old."""
     newest = max(updates)
     old = [update for update in updates if update <= newest - LOOKBACK]

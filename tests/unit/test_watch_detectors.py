@@ -75,9 +75,24 @@ def test_a_spike_ends_when_the_loss_is_back_and_the_next_one_is_found_anew() -> 
 
 def test_a_slow_rise_by_one_bit_is_found_though_no_update_stands_out() -> None:
     slow = [6 + 0.005 * update for update in range(600)]
-    found = feed(LossSpike(), [6.0] * 100 + slow)
+    spike = LossSpike()
+    found = feed(spike, [6.0] * 100 + slow)
     assert found
     assert 300 < found[0] < 400
+    assert spike.finding is not None
+    assert 50 < spike.finding.started <= 101
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.6])
+def test_a_slow_rise_is_dated_to_its_start_however_long_the_loss_was_even(noise: float) -> None:
+    draw = random.Random(1)
+    losses = [4 + max(0, update - 2000) * 0.001 + draw.gauss(0, noise) for update in range(6000)]
+    spike = LossSpike()
+    found = feed(spike, losses)
+    assert found
+    assert found[0] > 3000
+    assert spike.finding is not None
+    assert 1800 < spike.finding.started < 2000 + 300 * (1 + noise)
 
 
 def test_a_loss_that_explodes_in_the_first_updates_is_found_without_a_window() -> None:
@@ -115,6 +130,44 @@ def test_a_loss_that_still_falls_above_the_level_is_slow_and_has_not_stalled() -
     stall(stalled, [12 - 0.01 * update for update in range(300)], 8.4)
     assert stalled.finding is None
     assert not stalled.learnt
+
+
+def test_a_stall_is_dated_to_where_the_loss_ceased_to_fall() -> None:
+    stalled = Stalled(warmup=4000)
+    falling, level = [30 - 0.002 * update for update in range(10_000)], 9.9
+    stall(stalled, [*falling, *[10.0] * 300], level, 4001)
+    assert stalled.finding is not None
+    assert 14_000 - STALL_WINDOW // 2 <= stalled.finding.started <= 14_001
+
+
+def test_a_stall_whose_level_is_known_late_is_dated_to_its_own_start() -> None:
+    stalled = Stalled(warmup=100)
+    stall(stalled, [8.4] * 1000, None)
+    stall(stalled, [8.4], 8.4, 1001)
+    assert stalled.finding is not None
+    assert stalled.finding.started == 101
+
+
+def test_a_loss_that_falls_again_has_stalled_anew_if_it_then_stays() -> None:
+    stalled = Stalled(warmup=0)
+    stall(stalled, [12.0] * 300, 8.4)
+    assert stalled.finding is not None
+    stall(stalled, [12 - 0.01 * update for update in range(300)], 8.4, 301)
+    assert stalled.finding is None
+    stall(stalled, [9.0] * 300, 8.4, 601)
+    assert stalled.finding is not None
+    assert 600 - STALL_WINDOW // 2 <= stalled.finding.started <= 601
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_neither_makes_nor_hides_a_stall(odd: float) -> None:
+    stalled = Stalled(warmup=0)
+    stall(stalled, [odd, odd, *[8.4] * (STALL_WINDOW - 1)], 8.4)
+    assert stalled.finding is None
+    stall(stalled, [odd, 8.4], 8.4, STALL_WINDOW + 2)
+    assert stalled.finding is not None
+    assert stalled.finding.started == 3
+    assert stalled.finding.values["loss"] == pytest.approx(8.4)
 
 
 def test_without_a_level_nothing_stalls() -> None:
