@@ -162,7 +162,20 @@ def _typed(word: str) -> int | str:
     return int(word) if re.fullmatch(r"-?[1-9]\d*|0", word) else word
 
 
+def _of_our_models() -> dict[str, argparse.Action]:
+    from .models.scheme_options import add_scheme_arguments
+
+    parser = argparse.ArgumentParser(add_help=False)
+    add_scheme_arguments(parser)
+    return option_actions(parser)
+
+
 def nearest(name: str, known: Sequence[str]) -> str:
-    """A hint that names the nearest known option, or nothing where none is near."""
+    """A hint: that only our models have the option, which known one is nearest, or nothing."""
+    if name.replace("_", "-") in _of_our_models():
+        return (
+            "; only our models have it: --arch deepnet_transformer (with --residual-scheme post-ln"
+            " --init stock it is fairseq's own Transformer)"
+        )
     found = difflib.get_close_matches(name.replace("_", "-").lstrip("-"), list(known), n=1)
     return f"; did you mean {found[0]}?" if found else ""

@@ -7,7 +7,7 @@ activations those of its own share of the batch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +87,8 @@ class Monitor(Observer):
         for instrument in due:
             instrument.disarm()
         # at each update: fairseq empties its meters with every line, and would show nothing
-        for name, value in self._shown.items():
-            metrics.log_scalar(name, value, weight=0, priority=950, round=5)
+        for name in self._shown:
+            show(name, self._shown)
 
     def detach(self) -> None:
         for instrument in self.instruments:
@@ -99,11 +99,12 @@ class Monitor(Observer):
         self._record["values"] |= kept
 
     def _write(self) -> None:
-        record, values = self._record, self._record["values"]
-        record |= logged("loss", "nll_loss", "gnorm")
-        records.append(self.file, record)
-        self.events.write(record["update"], values)
-        self._shown = highlights(values)
+        values = self._record.pop("values")
+        # the few numbers of a line before the many
+        line = {**self._record, **logged("loss", "nll_loss", "gnorm"), "values": values}
+        records.append(self.file, line)
+        self.events.write(line["update"], values)
+        self._shown |= highlights(values)
 
 
 def subject_of(model: Any, settings: MonitorSettings, folder: Path) -> Subject:
@@ -118,6 +119,13 @@ def subject_of(model: Any, settings: MonitorSettings, folder: Path) -> Subject:
         folder / origin.NAME,
     )
     return Subject(model, stacks, placement, frozenset(wanted), start)
+
+
+def show(name: str, shown: Mapping[str, float]) -> None:
+    """Put a number into fairseq's progress line, as a derived one: checkpoints do not keep these,
+    so that a run which goes on unmonitored does not repeat what was measured long ago.
+    """
+    metrics.log_derived(name, lambda _: round(shown[name], 5), priority=950)
 
 
 def highlights(values: Values) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 A line is a JSON object:
 
-    {"update": 100, "loss": 7.1, "nll_loss": 5.9, "lr": 2e-4, "gnorm": 1.3,
+    {"update": 100, "lr": 2e-4, "loss": 7.1, "nll_loss": 5.9, "gnorm": 1.3,
      "values": {"model_update": 3.2,                                          # Level.MODEL
                 "embedding_gradient_norm": {"encoder": 0.1, "decoder": 0.2},   # Level.STACK
                 "gradient_norm": {"decoder": {"layer": [0.1, ...], "self_attn": [...], ...}}}}

@@ -106,8 +106,8 @@ def layer_ticks(layers: int) -> list[int]:
 def mark_events(axes: Any, runs: Sequence[tuple[Run, str]]) -> None:
     """A dashed line where an event began, with a triangle at the top."""
     for run, colour in runs:
-        starts = {event.finding.started for event in run.events if not event.is_end}
-        for update in sorted(starts)[:20]:
+        # a recovery has the start of its trouble
+        for update in sorted({event.finding.started for event in run.events})[:20]:
             axes.axvline(update, color=colour, linestyle=(0, (4, 3)), linewidth=1, alpha=0.8)
             axes.plot(
                 update,

@@ -165,22 +165,33 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
     assert "update_bound" in records_of(killed)[-1]["values"]
 
 
+def test_a_run_that_goes_on_unmonitored_shows_no_number_of_before(
+    tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        train_here(tiny_data, tmp_path, *BASE, *JSON, *WATCHED, "--max-update=3")
+        train_here(tiny_data, tmp_path, *BASE, *JSON, "--max-update=5")
+    lines = [json.loads(r.getMessage()) for r in caplog.records if r.name == "train_inner"]
+    shown = ["gnorm_bottom" in line for line in lines]
+    assert shown == [True, True, True, False, False]
+
+
 def test_a_run_may_go_on_with_another_interval(tiny_data: Path, tmp_path: Path) -> None:
     interrupted(tiny_data, tmp_path, "--monitor-interval=2")
     train_here(tiny_data, tmp_path, *BASE, "--monitor-interval=3", "--max-update=12")
     assert updates_of(tmp_path) == [2, 4, 6, 9, 12]
 
 
-def test_a_bound_is_not_measured_from_weights_that_the_run_did_not_start_with(
+def test_updates_do_not_count_from_the_initial_weights_of_another_training(
     tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     train_here(tiny_data, tmp_path, *BASE, *WATCHED, "--max-update=2")
     with caplog.at_level("WARNING"):
         train_here(tiny_data, tmp_path, *BASE, *WATCHED, "--max-update=3", "--seed=2")
     before, after = (record["values"] for record in records_of(tmp_path)[1:])
-    assert set(before) - set(after) == {"update_bound"}
-    assert after["model_update"] > before["model_update"]  # from the file: it outlives a seed
-    assert "no update_bound" in caplog.text
+    assert after["model_update"] == after["step_update"] < before["model_update"]
+    assert after["update_bound"] == after["step_bound"]
+    assert "is of a training with other initial weights" in caplog.text
 
 
 def test_a_run_that_starts_afresh_in_the_same_folder_leaves_no_old_record(

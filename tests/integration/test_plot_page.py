@@ -21,6 +21,12 @@ TRY_EVERYTHING = """
 const all = selector => [...document.querySelectorAll(selector)];
 const soon = () => new Promise(resolve => setTimeout(resolve, 3000));
 const isShown = trace => trace.meta.run === 1 && trace.visible !== false;
+const isBroken = cell => {
+    const words = document.createRange();
+    words.selectNodeContents(cell);
+    const size = parseFloat(getComputedStyle(cell).fontSize);
+    return words.getBoundingClientRect().height > 2 * size;
+};
 
 async function tryEverything() {
     for (let place = 1; place < 6; place += 1) {
@@ -40,6 +46,8 @@ async function tryEverything() {
         "data-all-plots": all(".plot").length,
         "data-drawn-plots": drawn.length,
         "data-of-hidden-run": shown.length,
+        "data-broken-names": all("td.name").filter(isBroken).length,
+        "data-names": all("td.name").length,
         "data-logarithmic": drawn.filter(plot => plot.layout.xaxis.type === "log").length,
     };
     for (const [name, value] of Object.entries(facts)) document.body.setAttribute(name, value);
@@ -125,6 +133,8 @@ def test_parts_runs_updates_and_axes_can_be_chosen(page: Path, tmp_path: Path) -
     facts = {name: int(value) for name, value in re.findall(r'data-([\w-]+)="(\d+)"', body[0])}
     assert facts["drawn-plots"] == facts["all-plots"]
     assert facts["of-hidden-run"] == 0
+    assert facts["names"] >= 3 + 3
+    assert facts["broken-names"] == 0  # a name keeps its dot, and is in one line
     assert facts["logarithmic"] > facts["all-plots"] / 2
 
 

@@ -140,6 +140,11 @@ def test_fairseqs_own_parser_refuses_options_and_values(override: str, message: 
         check_options(load_config("multi30k", [override]))
 
 
+def test_an_option_that_only_our_models_have_is_told_as_such() -> None:
+    with pytest.raises(ValueError, match=r"monitor-interval: .* only our models have it: --arch d"):
+        check_options(load_config("multi30k_6l_stock", ["monitor-interval=1"]))
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_fairseq_accepts_every_config_here(name: str) -> None:
     check_options(load_config(name))

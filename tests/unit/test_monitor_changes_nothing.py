@@ -180,6 +180,15 @@ def test_without_an_interval_nothing_is_written(options: tuple[str, ...], tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+def test_a_record_begins_with_the_few_numbers_that_a_reader_looks_for(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "--monitor-interval=1")
+    rig.update()
+    (record,) = rig.records()
+    assert {"update", "lr", "loss"} <= set(record)
+    assert next(iter(record)) == "update"
+    assert list(record)[-1] == "values"
+
+
 def test_only_what_was_asked_for_is_measured(tmp_path: Path) -> None:
     for name in ("step_update", "embedding_gradient_norm", "branch_norm", "step_bound"):
         rig = Rig(tmp_path / name, "--monitor-interval=1", f"--monitor={name}")

@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs
 from fairseq_deepnet import cli
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.plotting import images, page, sections
+from fairseq_deepnet.plotting import images, page, sections, tables
 from fairseq_deepnet.plotting.interactive import line_figure
 from fairseq_deepnet.plotting.lines import lines_of
 from fairseq_deepnet.plotting.runs import Grid, Key, Run, read_runs
@@ -27,7 +27,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     folder = tmp_path_factory.mktemp("runs")
     deep = make_run(folder / "deep", layers={"encoder": 3, "decoder": 4})
     broken = make_run(folder / "broken", range(5, 105, 5), growth=3.0, broken_from=60)
-    add_events(broken, {"update": 62, "kind": "not_finite", "started": 60, "cause": "lr"})
+    event = {"update": 62, "kind": "not_finite", "started": 60, "cause": "lr"}
+    add_events(broken, event, {**event, "update": 70, "ended": True})
     return read_runs([deep, broken])
 
 
@@ -155,6 +156,16 @@ def test_only_events_of_runs_that_have_lines_are_marked(runs: list[Run], tmp_pat
     assert [shape["x0"] for shape in both["layout"]["shapes"]] == [60]
     unmarked = line_figure(others, lines_of(others[1:], "model_update"), "model_update")
     assert not unmarked["layout"].get("shapes")
+
+
+def test_a_recovery_is_told_in_the_table_and_is_no_event_in_figures(runs: list[Run]) -> None:
+    figure = line_figure(runs, lines_of(runs, "model_update"), "model_update")
+    assert [note["hovertext"] for note in figure["layout"]["annotations"]] == [
+        "broken, update 60: not finite"
+    ]
+    table = tables.events(runs)
+    assert table.count("<tr>") == 1 + 2
+    assert "<td>not finite: recovered</td>" in table
 
 
 def test_json_in_a_script_cannot_end_it() -> None:
