@@ -40,6 +40,7 @@ class Attempts:
         running: the attempt that rank 0 is at
         history: for each fallback: step, changes, values before, event, the update it went on from
         pending: what the last of them has still to move
+        exhausted: steps that --fallbacks had when the run diverged with none left
     """
 
     step: int = 0
@@ -48,6 +49,7 @@ class Attempts:
     running: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     pending: Pending | None = None
+    exhausted: int = 0
 
     def write(self, folder: Path) -> None:
         """Into a run folder; whole or not at all."""

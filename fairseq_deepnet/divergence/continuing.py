@@ -42,7 +42,18 @@ def check_watch(args: Any) -> None:
         raise ConfigurationError(
             "--on-divergence fallback contradicts --checkpoint-suffix; use --on-divergence stop"
         )
+    _refuse_exhausted(args, len(chosen.steps))
     _go_on(args)
+
+
+def _refuse_exhausted(args: Any, steps: int) -> None:
+    """Refuse to make the last attempt again, which diverged: the same would come of it."""
+    state = attempts.read(_folder(args))
+    if steps <= state.exhausted:
+        raise ConfigurationError(
+            f"--fallbacks: this run has diverged after the last of {state.exhausted} steps"
+            f" ({_folder(args) / attempts.NAME}); add steps, or give another --save-dir"
+        )
 
 
 def _folder(args: Any) -> Path:

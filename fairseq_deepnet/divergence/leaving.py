@@ -70,6 +70,10 @@ def _falls_back(watch: Watch, trainer: Any, update: int) -> bool:
         plan = _plan(watch, update)
         if plan is not None:
             _take(watch, trainer, update, plan)
+        elif watch.settings.policy is Policy.FALLBACK:
+            state = attempts.read(watch.folder)
+            state.exhausted = len(watch.settings.steps)
+            state.write(watch.folder)
         return plan is not None
     except Exception:
         logger.exception("no fallback could be taken")
@@ -149,6 +153,7 @@ def _stopped(watch: Watch, update: int) -> str:
         text += f" ({watch.due.finding.what})"
     if watch.settings.policy is Policy.FALLBACK:
         text += f" and no fallback is left after {watch.settings.step}"
+        text += f" ({watch.folder / attempts.NAME})"
     text += f"; {watch.folder / events.NAME} tells more."
     try:
         good = _last_good(watch, update)

@@ -74,8 +74,8 @@ def add_watch_arguments(parser: ArgumentParser) -> None:
         "--good-interval",
         type=int,
         metavar="N",
-        help="for --on-divergence stop and fallback: save a state to return to at every N-th update"
-        f" while all is well, 0 for never (default {GOOD_INTERVAL})",
+        help="for --on-divergence stop and fallback: save a state to return to at every N-th"
+        f" update, 0 for never (default {GOOD_INTERVAL})",
     )
     parser.add_argument(f"--{restart.STEP}", type=int, default=0, help=SUPPRESS)
 

@@ -24,8 +24,8 @@ class Origin:
 
     A run that is resumed goes on from the origin of its first start: the probe and what the model
     made of it lie in a file. theta_0 is as large as the model and does not: such a run builds its
-    model by the same seed before it loads the checkpoint, and a sum over all weights tells
-    whether it did.
+    model by the same seed before it loads the checkpoint. A sum over all parameters as they were
+    built tells whether the file is of this run.
 
     Args:
         model: as it was built.
@@ -43,6 +43,7 @@ class Origin:
         self.weights: list[Tensor] | None = None  # in host memory
         self._live = weights
         self._built = copy_to_host(weights)
+        self._mark = fingerprint(list(model.parameters()))
 
     def prepare(self, trainer: Any, samples: Sequence[Any]) -> None:
         """Choose the probe, unless there is one."""
@@ -66,7 +67,7 @@ class Origin:
         state = {
             "net_input": {name: value.cpu() for name, value in net_input.items()},
             "features": features.cpu(),
-            "fingerprint": fingerprint(self._built),
+            "fingerprint": self._mark,
         }
         torch.save(state, unfinished)
         unfinished.replace(self.file)
@@ -86,11 +87,14 @@ class Origin:
                 "%s cannot be read (%s): model updates count from here on", self.file, error
             )
             return
-        self.probe, self.features = probe, features
-        if self._live and math.isclose(mark, fingerprint(self._built), rel_tol=1e-6):
-            self.weights = self._built
-        elif self._live:
-            logger.warning("the model was built with other weights than at first: no update_bound")
+        if not math.isclose(mark, self._mark, rel_tol=1e-6):
+            logger.warning(
+                "%s is of a training with other initial weights (another --seed?): model updates"
+                " count from here on",
+                self.file,
+            )
+            return
+        self.probe, self.features, self.weights = probe, features, self._built
 
 
 def copy_to_host(weights: Sequence[Tensor]) -> list[Tensor]:

@@ -168,6 +168,9 @@ def test_when_no_fallback_is_left_the_training_stops(
     assert "no fallback is left after 1" in done.stderr  # fp32 it was: a step that changes nothing
     assert [event["attempt"] for event in told(save_dir)] == [0, 1]
     assert "Traceback" not in done.stdout + done.stderr
+    again = train(run_command, tiny_data, save_dir, *options, "--fallbacks=clip-norm=7, fp32")
+    assert again.returncode == 2
+    assert "this run has diverged after the last of 2 steps" in again.stderr
 
 
 def test_gradients_that_are_not_finite_are_reported_with_layers_and_the_first_module(
