@@ -34,6 +34,8 @@
 #   ONLY       only the runs with such a name: 'deepnorm_*' (all)
 #   RETRY      failed, diverged or all: run these again (none)
 #   TINY       1: a rehearsal of the whole way with tiny models, in RUNS/SWEEP.tiny (0)
+#   TERAFLOPS  peak of one device, for the hours of the plan (312 for a GPU)
+#   MEMORY     memory of one device in GiB, for the plan (as found)
 #   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
 #
 # Example: SEEDS=1,2,3 PARALLEL=2 bash scripts/reproduce_analysis.sh fig5

@@ -56,7 +56,6 @@ class Panel:
     x: str
     y: str
     lines: list[Line]
-    log_x: bool = False
     log_y: bool = False
 
     @property

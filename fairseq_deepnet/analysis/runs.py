@@ -22,14 +22,11 @@ class Run:
 
     Arguments:
         cell: its name in the sweep, without the seed
-        values: factor of the sweep -> value, as in {"scheme": "post-ln", "depth": "6"}
         records: lines of monitor.jsonl; empty for a run that only has losses
         result: settings and losses
     """
 
     cell: str
-    values: dict[str, str]
-    seed: int
     records: tuple[Record, ...]
     result: Result
 
@@ -55,7 +52,7 @@ def _run(folder: Path) -> Run:
     cell = folder.name.removesuffix(f".seed{seed}")
     monitored = folder / records.NAME
     lines = tuple(records.read(monitored)) if monitored.is_file() else ()
-    return Run(cell, dict(place["values"]), seed, lines, read_result(folder))
+    return Run(cell, lines, read_result(folder))
 
 
 def setting(runs: Sequence[Run]) -> str:
