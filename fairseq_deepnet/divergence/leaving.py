@@ -128,7 +128,7 @@ def _take(watch: Watch, trainer: Any, update: int, plan: Plan) -> None:
     logger.warning(
         "fallback %d: starting anew from %s with %s",
         plan.step,
-        f"update {good[0]:,}" if good else "the beginning (no good state is old enough)",
+        f"update {good[0]:,}" if good else "the beginning (there is no good state from before)",
         fallbacks.shown(changes),
     )
 
