@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet import configs
+from fairseq_deepnet.divergence import attempts, fallbacks
 from fairseq_deepnet.divergence.events import Event, region_text
 from fairseq_deepnet.evaluation.scores import read_scores
 from fairseq_deepnet.monitoring import records
@@ -69,6 +70,7 @@ def overview(runs: Sequence[Run]) -> str:
         "layers": lambda run: _cell(_depth(run), "short"),
         "learning rate": lambda run: _cell(_option(run, "lr"), "number"),
         "warm-up": lambda run: _cell(_option(run, "warmup-updates"), "number"),
+        "fell back to": lambda run: _cell(_fallen_back(run), "short"),
         "updates": lambda run: _number(run.last_update, ",d"),
         "train loss": lambda run: _number(_last(run, "train")),
         "best valid loss": lambda run: _number(_best(run)),
@@ -94,6 +96,11 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _option(run: Run, name: str) -> str:
     return str(_config(run.folder).get(name, ""))
+
+
+def _fallen_back(run: Run) -> str:
+    """What fallbacks have changed in the options that the other columns show."""
+    return fallbacks.shown(attempts.read(run.folder).overrides) if run.folder.is_dir() else ""
 
 
 def _depth(run: Run) -> str:

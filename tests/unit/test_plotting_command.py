@@ -13,6 +13,7 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.divergence import attempts
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
 from fairseq_deepnet.plotting import images, page, sections, tables
@@ -181,3 +182,12 @@ def test_runs_of_another_depth_and_with_one_stack_share_a_page(tmp_path: Path) -
     assert runs[2].grids[Key("gradient_norm", "decoder", "layer")].layers == 7
     assert 'data-side="encoder"' in page.make(runs)
     assert len(images.draw(runs, "gradient_norm").axes) == 3 * 2 + 1 + 2
+
+
+def test_the_page_says_what_a_run_fell_back_to(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "recovered")
+    assert "fell back to" not in tables.overview(read_runs([folder]))
+    attempts.Attempts(1, {"lr": "0.0005", "fp32": ""}).write(folder)
+    table = tables.overview(read_runs([folder]))
+    assert "fell back to" in table
+    assert "--lr 0.0005 fp32" in table
