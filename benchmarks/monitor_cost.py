@@ -49,6 +49,7 @@ from fairseq_deepnet.monitoring.instruments import INSTRUMENTS
 from fairseq_deepnet.monitoring.quantities import EVERYTHING
 from fairseq_deepnet.monitoring.trainer import Observer, observe
 from fairseq_deepnet.observers import build_observers
+from fairseq_deepnet.standalone import VocabularyTask
 
 EOS = 2
 NEVER = 10**9
@@ -87,9 +88,7 @@ class Task(FairseqTask):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(None)
-        self.words = Dictionary()
-        for number in range(setting.vocabulary - len(self.words)):
-            self.words.add_symbol(f"w{number}")
+        self.words = VocabularyTask(setting.vocabulary).source_dictionary
         self.generator = random.Random(1)
         self.datasets = {"valid": self.pairs(32)}
 

@@ -115,10 +115,12 @@ class Activations(Instrument):
         self.watch.detach()
 
 
-class ModelUpdates(Instrument):
-    """How far the model's output on the probe has moved, in all and in this update."""
+class OnProbe(Instrument):
+    """What the model makes of the probe: how far its output has moved, in all and in this update,
+    and how spread its attention is.
+    """
 
-    quantities = ("model_update", "step_update")
+    quantities = ("model_update", "step_update", "attention_entropy")
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
@@ -131,29 +133,23 @@ class ModelUpdates(Instrument):
         return {}
 
     def after_step(self) -> Values:
-        origin, found = self.subject.origin, {}
-        if origin.probe is None or origin.features is None:
+        subject = self.subject
+        found: Values = {}
+        origin, probe = subject.origin, subject.origin.probe
+        if probe is None:
             return {}
-        features = origin.probe.features(self.subject.model)
-        found["model_update"] = distance(features, origin.features).item()
+        if "attention_entropy" in subject.wanted:
+            features, found = probe.features_and_entropy(subject.model, subject.stacks)
+        else:
+            features = probe.features(subject.model)
+        if origin.features is not None:
+            found["model_update"] = distance(features, origin.features).item()
         if self._before is not None:
             found["step_update"] = distance(features, self._before).item()
         return found
 
     def disarm(self) -> None:
         self._before = None
-
-
-class AttentionEntropy(Instrument):
-    """How spread attention is, on the probe."""
-
-    quantities = ("attention_entropy",)
-
-    def after_step(self) -> Values:
-        probe = self.subject.origin.probe
-        if probe is None:
-            return {}
-        return probe.attention_entropy(self.subject.model, self.subject.stacks)
 
 
 class Bounds(Instrument):
@@ -219,13 +215,12 @@ class ParameterUpdates(Instrument):
 INSTRUMENTS: Final[tuple[type[Instrument], ...]] = (
     Gradients,
     Activations,
-    ModelUpdates,
-    AttentionEntropy,
+    OnProbe,
     Bounds,
     ParameterUpdates,
 )
-ON_PROBE: Final = (*ModelUpdates.quantities, *AttentionEntropy.quantities, "update_bound")
-"""What needs the origin: a probe, or theta_0."""
+ON_PROBE: Final = (*OnProbe.quantities, "update_bound")
+"""What needs the origin: its probe, or theta_0."""
 
 
 def absent(placement: NormPlacement, embedding_norm: bool) -> frozenset[str]:

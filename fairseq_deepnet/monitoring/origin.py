@@ -12,6 +12,7 @@ import torch
 from fairseq import utils
 from torch import Tensor, nn
 
+from ..checkpoints import save_checkpoint
 from .probe import NetInput, Probe, first_sentences
 
 logger = logging.getLogger(__name__)
@@ -63,14 +64,12 @@ class Origin:
 
     def _save(self, net_input: NetInput, features: Tensor) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self.file.with_name(f".{self.file.name}.part")
         state = {
             "net_input": {name: value.cpu() for name, value in net_input.items()},
             "features": features.cpu(),
             "fingerprint": self._mark,
         }
-        torch.save(state, unfinished)
-        unfinished.replace(self.file)
+        save_checkpoint(state, self.file)
 
     def resume(self) -> None:
         """Go on from what the first start left; a warning where there is nothing."""

@@ -97,8 +97,12 @@ class Probe:
             output = model(**self.net_input, features_only=True)[0]
         return output[self.mask].float()
 
-    def attention_entropy(self, model: nn.Module, stacks: Sequence[Stack]) -> dict[str, Any]:
-        """Entropy of every attention's weights in nats, mean over heads and queries."""
+    def features_and_entropy(
+        self, model: nn.Module, stacks: Sequence[Stack]
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """`features`, and of the same pass the entropy of every attention's weights in nats, mean
+        over heads and queries.
+        """
         found: dict[Slot, Tensor] = {}
         hooks = []
         for stack in stacks:
@@ -111,12 +115,12 @@ class Probe:
                         hook = _entropy_hook(found, slot, queries)
                         hooks.append(branch.entry.register_forward_hook(hook, with_kwargs=True))
         try:
-            self.features(model)
+            features = self.features(model)
         finally:
             for handle in hooks:
                 handle.remove()
         numbers = torch.stack(list(found.values())).tolist() if found else []
-        return arrange(dict(zip(found, numbers, strict=True)))
+        return features, arrange(dict(zip(found, numbers, strict=True)))
 
 
 def _entropy_hook(found: dict[Slot, Tensor], slot: Slot, queries: Tensor) -> Any:

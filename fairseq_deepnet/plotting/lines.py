@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
+from fairseq_deepnet.plotting.curves import METRICS
 from fairseq_deepnet.plotting.runs import LOGGED, SIDES, Grid, Key, Run
 from fairseq_deepnet.plotting.scales import axis
 
 LABELS: Final = {
-    "loss": "training objective (bits per token)",
-    "nll_loss": "negative log-likelihood (bits per token)",
+    **METRICS,
     "lr": "learning rate",
     "gnorm": "gradient norm, before clipping",
 }
@@ -91,7 +91,7 @@ def _logged(run: Run, metric: str) -> Iterator[_Drawn]:
     for what, look in (("train", "solid"), ("valid", "dots")):
         points = getattr(curves, what, [])
         if points:
-            told = what if metric in ("loss", "nll_loss") else ""
+            told = what if metric in METRICS else ""
             yield told, look, *_unzipped(points)
 
 

@@ -19,6 +19,7 @@ from fairseq.trainer import Trainer
 from torch import nn
 
 import fairseq_deepnet  # noqa: F401  (registers the architectures)
+from fairseq_deepnet.standalone import VocabularyTask
 
 SYMBOLS = 20
 PAD, EOS = 1, 2
@@ -41,9 +42,7 @@ class Task(FairseqTask):
     def __init__(self, two_sides: bool) -> None:
         super().__init__(None)
         self.two_sides = two_sides
-        self.words = Dictionary()
-        for number in range(SYMBOLS - len(self.words)):
-            self.words.add_symbol(f"w{number}")
+        self.words = VocabularyTask(SYMBOLS).source_dictionary
         self.datasets = {"valid": self.dataset_of(PROBE)}
 
     @property
