@@ -6,7 +6,8 @@ measured (`bleu`, `valid_loss` at the paper's updates, `directions` of a multili
 the sweep's own has factors on both sides, or a column for each measure; measures are those of
 fairseq_deepnet.report.measures. A sweep also has figures: a table's numbers against depth, and loss
 curves. Runs that belong to no sweep are compared line by line, or placed into a sweep's tables by
-their settings with --sweep.
+their settings with --sweep. With --significance the report is another one: paired tests between
+the runs' stored translations.
 """
 
 from __future__ import annotations
@@ -99,13 +100,27 @@ def _tables(sweep: Sweep, members: Sequence[Result]) -> list[Table]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `deepnet report`."""
-    parser.add_argument("folders", nargs="+", type=Path, help="run folders, or folders of runs")
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        type=Path,
+        help="run folders, folders of runs; to test also score files",
+    )
     parser.add_argument("--sweep", help="place the runs in the tables of this sweep (table1, ...)")
     parser.add_argument("--markdown", type=Path, help="also write the tables as Markdown")
     parser.add_argument("--csv", type=Path, help="also write a line a cell as CSV")
     parser.add_argument(
         "--plot", type=Path, metavar="FOLDER", help="also draw a sweep: against depth, loss curves"
     )
+    parser.add_argument(
+        "--significance",
+        nargs="?",
+        const="both",
+        choices=("bootstrap", "randomisation", "both"),
+        help="instead: sacreBLEU's paired tests between systems, seeds together (both)",
+    )
+    parser.add_argument("--baseline", type=Path, help="what the others are tested against (first)")
+    parser.add_argument("--samples", type=int, help="resamples or trials (1000 and 10000)")
 
 
 def save(
@@ -140,9 +155,29 @@ def _tell(file: Path) -> None:
     print(f"written: {shown(file)}", file=sys.stderr)
 
 
+def tested(args: argparse.Namespace) -> Report:
+    """The report of `--significance`. ValueError for options that have no part in it."""
+    from fairseq_deepnet.report import significance, significance_tables
+    from fairseq_deepnet.report.systems import find_systems
+
+    for name, value in (("--sweep", args.sweep), ("--plot", args.plot)):
+        if value is not None:
+            raise ValueError(f"{name} and --significance are different reports; leave one out")
+    if args.samples is not None and args.samples < 1:
+        raise ValueError(f"--samples {args.samples}: at least 1 is needed, and 1000 are usual")
+    names = list(significance.TESTS) if args.significance == "both" else [args.significance]
+    systems, missing = find_systems(args.folders, args.baseline)
+    found = significance.compare(systems, names, args.samples, missing)
+    forms = (significance_tables.to_text, significance_tables.to_markdown)
+    text, markdown = ([form(found)] for form in forms)
+    return Report(text, markdown, [significance_tables.to_csv(found)])
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the tables."""
-    report = make(args.folders, args.sweep)
+    if args.significance is None and (args.baseline, args.samples) != (None, None):
+        raise ValueError("--baseline and --samples belong to --significance")
+    report = tested(args) if args.significance else make(args.folders, args.sweep)
     if args.plot is not None and not report.figures:
         raise ValueError(
             "--plot: only sweeps have figures; `deepnet plot` draws the curves of other runs"

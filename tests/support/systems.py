@@ -1,0 +1,60 @@
+"""Scored runs on a made-up test set, with translations that are as good as is wanted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq_deepnet.evaluation.scoring import score
+from fairseq_deepnet.provenance import sha256
+from tests.support.cells import write_config
+
+_WORDS = [
+    *("the", "a", "dog", "man", "woman", "child", "runs", "sees"),
+    *("holds", "blue", "red", "old", "small", "ball", "house", "street"),
+]
+REFERENCES = [
+    " ".join(
+        _WORDS[(7 * line + 5 * word + word * word) % len(_WORDS)] for word in range(6 + line % 7)
+    )
+    for line in range(60)
+]
+
+
+def spoilt(every: int, start: int = 0) -> list[str]:
+    """The references with one word in `every` lines replaced: the less often the better."""
+    lines = [line.split() for line in REFERENCES]
+    for number in range(start, len(lines), every):
+        lines[number][number % len(lines[number])] = "something"
+    return [" ".join(line) for line in lines]
+
+
+def write_texts(folder: Path, references: Sequence[str] = REFERENCES) -> Path:
+    """test.de and test.en in a folder; returns the reference."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "test.de").write_text("".join(f"Satz {n}\n" for n in range(len(references))))
+    (folder / "test.en").write_text("".join(f"{line}\n" for line in references))
+    return folder / "test.en"
+
+
+def write_run(
+    run: Path,
+    reference: Path,
+    hypotheses: Sequence[str],
+    name: str = "test.checkpoint_best.beam5.lenpen1",
+    *,
+    tokenizer: str | None = None,
+    **options: Any,
+) -> Path:
+    """A run folder with config and score, as scripts/eval_bleu.sh leaves it; returns the JSON."""
+    write_config(run, **options)
+    references = reference.read_text().splitlines()
+    record = score(hypotheses, references, tokenizer=tokenizer)
+    digests = {path.name: sha256(path) for path in (reference.with_suffix(".de"), reference)}
+    record |= {"split": "test", "reference": str(reference), "request": {"data": digests}}
+    (run / "scores").mkdir(exist_ok=True)
+    (run / "scores" / f"{name}.txt").write_text("".join(f"{line}\n" for line in hypotheses))
+    (run / "scores" / f"{name}.json").write_text(json.dumps(record))
+    return run / "scores" / f"{name}.json"
