@@ -1,0 +1,26 @@
+"""Resident memory of this process."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+
+def resident() -> int:
+    """Bytes in memory now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def most_resident() -> int:
+    """The most bytes in memory so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def available_gib() -> float:
+    """What the system can still give, in GiB."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) / 2**20
+    raise SystemExit("/proc/meminfo does not say how much memory is available")

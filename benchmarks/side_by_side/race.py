@@ -1,0 +1,149 @@
+"""Processes that are kept alive, one a system, and rounds in which each makes an update in turn.
+
+Updates of one round are of the same batch and within seconds of each other, so that what disturbs
+the machine meets all alike: compare them by the ratios within rounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from side_by_side.memory import available_gib
+from side_by_side.systems import Shape, System, estimated_gib
+
+LIMITS: Final = "limits"
+WARM_UP: Final = 2
+"""Updates that are not measured: the optimiser's state, memory, caches."""
+
+
+class Failure(RuntimeError):
+    """A process that has ended."""
+
+
+class Process:
+    """A worker that answers orders.
+
+    Arguments:
+        threads: of its tensors' operations
+        environment: more of it
+    """
+
+    def __init__(self, threads: int, environment: dict[str, str] | None = None) -> None:
+        paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "side_by_side.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": str(threads),
+                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                **(environment or {}),
+            },
+        )
+
+    def ask(self, order: str, **details: Any) -> dict[str, Any]:
+        """What the worker answers; Failure where it has ended."""
+        assert self.process.stdin and self.process.stdout
+        try:
+            self.process.stdin.write(json.dumps({"do": order, **details}) + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            status = self.process.wait()
+            killed = " (killed: out of memory?)" if status == -9 else ""
+            raise Failure(f"the process ended with status {status}{killed}")
+        return dict(json.loads(answer))
+
+    def end(self) -> None:
+        """Let it end; kill it if it does not."""
+        assert self.process.stdin
+        try:
+            self.process.stdin.close()
+            self.process.wait(timeout=10)
+        except (BrokenPipeError, subprocess.TimeoutExpired):
+            self.process.kill()
+            self.process.wait()
+
+
+def start(system: System, shape: Shape, clock: str, threads: int) -> Process:
+    """A process with the model built and the updates made that do not count; may be a Failure."""
+    process = Process(threads)
+    description = {**dataclasses.asdict(system), "plugin": str(system.plugin)}
+    try:
+        process.ask("build", system=description, shape=dataclasses.asdict(shape), clock=clock)
+        for _ in range(WARM_UP):
+            process.ask("step")
+    except Failure:
+        process.end()
+        raise
+    return process
+
+
+def together(
+    systems: list[System], shape: Shape, rounds: int, clock: str, threads: int
+) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    """Rounds of all systems, and of the limits: name -> an answer a round; and what failed."""
+    notes: list[str] = []
+    running: dict[str, Process] = {}
+    limits = Process(threads)
+    try:
+        for system in systems:
+            try:
+                running[system.name] = start(system, shape, clock, threads)
+            except Failure as failure:
+                notes.append(f"{shape.name}: {system.name}: {failure}")
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in (*running, LIMITS)}
+        limits.ask("limits", shape=dataclasses.asdict(shape), clock=clock)
+        names = list(running)
+        for number in range(rounds if names else 0):
+            turn = number % len(names)
+            for name in (*names[turn:], *names[:turn]):
+                found[name].append(running[name].ask("step"))
+            sizes = found[names[0]][-1]["sizes"]
+            found[LIMITS].append(limits.ask("products", sizes=sizes))
+    except Failure as failure:
+        return {}, [*notes, f"{shape.name}: {failure}"]
+    finally:
+        for process in (*running.values(), limits):
+            process.end()
+    return {name: answers for name, answers in found.items() if answers}, notes
+
+
+def race(
+    systems: list[System], shape: Shape, rounds: int, clock: str, threads: int
+) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    """What each system's updates took, and notes about those that did not run or ran alone.
+
+    Systems that fit into memory together run so. If they do not, each runs by itself, and what
+    disturbs the machine may meet them differently; what does not fit by itself is left out.
+    """
+    room, notes = available_gib(), []
+    needed = {system.name: estimated_gib(system, shape) for system in systems}
+    fitting = [system for system in systems if needed[system.name] <= room]
+    for system in systems:
+        if system not in fitting:
+            notes.append(
+                f"{shape.name}: {system.name} left out: it needs about"
+                f" {needed[system.name]:.0f} GiB, and {room:.0f} GiB are free"
+            )
+    alone = sum(needed[system.name] for system in fitting) > room
+    if alone and len(fitting) > 1:
+        notes.append(f"{shape.name}: one system after the other: together they do not fit")
+    groups = [[system] for system in fitting] if alone else [fitting] if fitting else []
+    found: dict[str, list[dict[str, Any]]] = {}
+    for group in groups:
+        answers, failed = together(group, shape, rounds, clock, threads)
+        notes += failed
+        for name, more in answers.items():
+            found.setdefault(name, []).extend(more)
+    return found, notes

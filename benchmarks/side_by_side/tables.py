@@ -1,0 +1,81 @@
+"""Medians, spread, and Markdown."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from side_by_side.parts import PARTS
+from side_by_side.race import LIMITS
+from side_by_side.systems import Shape
+
+HEAD = ["model", "system", "s / update", "quartiles", "tokens / s", "speed", "quartiles"]
+HEAD += [*PARTS, "products", "peak MiB"]
+
+
+def quartiles(values: Sequence[float], digits: int) -> str:
+    """The middle half of the values."""
+    if len(values) < 2:
+        return ""
+    lower, _, upper = statistics.quantiles(values, n=4, method="inclusive")
+    return f"{lower:.{digits}f}-{upper:.{digits}f}"
+
+
+def ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
+    """base / other, round by round."""
+    return [one / two for one, two in zip(base, other, strict=False)]
+
+
+def line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def head(cells: Sequence[str], words: int) -> list[str]:
+    """A table's first two lines, the first `words` columns aligned to the left."""
+    return [line(cells), "|" + "---|" * words + "---:|" * (len(cells) - words)]
+
+
+def rows(shape: Shape, found: dict[str, list[dict[str, Any]]], clock: str) -> list[str]:
+    """A line a system; the first is the base that speeds are relative to."""
+    names = [name for name in found if name != LIMITS]
+    seconds = {name: [answer[clock] for answer in found[name]] for name in names}
+    limits = [answer["seconds"] for answer in found.get(LIMITS, [])]
+    lines = []
+    for name in names:
+        answers, taken = found[name], seconds[name]
+        parts = {part: sum(answer["parts"][part] for answer in answers) for part in PARTS}
+        whole = sum(parts.values())
+        speed = ratios(seconds[names[0]], taken)
+        rate = [answer["tokens"] / answer[clock] for answer in answers]
+        cells = [shape.name, name, f"{statistics.median(taken):.3f}", quartiles(taken, 3)]
+        cells += [f"{statistics.median(rate):,.0f}", f"{statistics.median(speed):.2f}"]
+        cells += [quartiles(speed, 2), *(f"{parts[part] / whole:.0%}" for part in PARTS)]
+        cells += [f"{statistics.median(ratios(limits, taken)):.0%}"]
+        cells += [f"{max(answer['peak'] for answer in answers) / 2**20:,.0f}"]
+        lines.append(line(cells))
+    return lines
+
+
+def about_limits(shape: Shape, found: dict[str, list[dict[str, Any]]]) -> str:
+    """What the limits were, in a sentence."""
+    limits = found.get(LIMITS, [])
+    if not limits:
+        return ""
+    rate = statistics.median(answer["operations"] / answer["seconds"] for answer in limits)
+    share = statistics.median(answer["attention"] for answer in limits)
+    copied = statistics.median(answer["copied"] for answer in limits)
+    return (
+        f"{shape.name}: the products of an update run at {rate / 1e9:,.0f} GFLOP/s, {share:.0%} of"
+        f" their time is attention's; memory copies {copied / 1e9:.1f} GB/s (read + written)"
+    )
+
+
+def machine() -> str:
+    """The processor."""
+    for text in Path("/proc/cpuinfo").read_text().splitlines():
+        if text.startswith("model name"):
+            return text.partition(":")[2].strip()
+    return platform.processor()

@@ -1,0 +1,150 @@
+"""The process of one system: builds fairseq's Trainer, then makes an update whenever it is told.
+
+Started by `race`, which writes a line of JSON for each order and reads a line for each answer.
+The stock system's process never imports the plugin, so that nothing of it can act there.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from side_by_side.memory import most_resident, resident
+from side_by_side.parts import Stopwatch, watch
+from side_by_side.systems import Shape, System
+
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+def load(system: System) -> None:
+    """Register what the system needs with fairseq."""
+    import fairseq  # noqa: F401
+
+    if system.kind == "ours":
+        sys.path.insert(0, str(system.plugin))
+        import fairseq_deepnet  # noqa: F401
+    if system.kind == "torchscale":
+        import side_by_side.torchscale_model  # noqa: F401
+
+
+def build(system: System, shape: Shape, device: str = "cpu", batches: int = 40) -> Any:
+    """fairseq's Trainer of a shape, on made-up sentences; `load` comes before."""
+    from fairseq import options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.models import ARCH_MODEL_REGISTRY
+    from fairseq.trainer import Trainer
+    from side_by_side.sentences import MadeUpTask
+
+    words = [*system.arguments(shape), *(["--cpu"] if device == "cpu" else [])]
+    args = options.parse_args_and_arch(options.get_training_parser(), words)
+    args.tpu = False  # fairseq's parser takes --bf16 for a TPU's
+    cfg = convert_namespace_to_omegaconf(args)
+    task = MadeUpTask(shape.vocabulary, shape.tokens, batches)
+    model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, task)
+    return Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
+
+
+def batches(trainer: Any) -> Iterator[list[Any]]:
+    """What Trainer.train_step is given, epoch after epoch, by fairseq's own iterators."""
+    from fairseq.data import iterators
+
+    epochs = trainer.get_train_iterator(epoch=1, load_dataset=False)
+    while True:
+        yield from iterators.GroupedIterator(epochs.next_epoch_itr(), 1)
+
+
+class Worker:
+    """One system, ready to train.
+
+    Arguments:
+        clock: of the parts, one of CLOCKS
+        device: cpu or cuda
+        warm: updates of a tiny model before, so that what torch loads on first use is not charged
+    """
+
+    def __init__(self, system: System, shape: Shape, clock: str, device: str = "cpu") -> None:
+        load(system)
+        import torch
+
+        torch.manual_seed(1)
+        tiny = build(system, Shape(1, 64, 100, 256, shape.precision), device)
+        tiny.train_step(next(batches(tiny)))
+        del tiny
+        gc.collect()
+        self.synchronise = torch.cuda.synchronize if device == "cuda" else lambda: None
+        self.base = resident()
+        start = time.perf_counter()
+        self.trainer = build(system, shape, device)
+        self.built = time.perf_counter() - start
+        self.stopwatch = Stopwatch(self.synchronised(CLOCKS[clock]))
+        watch(self.trainer, self.stopwatch)
+        self.batches = batches(self.trainer)
+
+    def synchronised(self, clock: Callable[[], float]) -> Callable[[], float]:
+        def now() -> float:
+            self.synchronise()
+            return clock()
+
+        return now
+
+    def step(self) -> dict[str, Any]:
+        """One update: seconds in all and by part, what the batch was, memory so far."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        self.stopwatch.begin("data")
+        samples = next(self.batches)
+        self.stopwatch.end()
+        log = self.trainer.train_step(samples)
+        self.synchronise()
+        sample = samples[0]
+        source = sample["net_input"]["src_tokens"]
+        return {
+            "wall": time.perf_counter() - wall,
+            "cpu": time.process_time() - cpu,
+            "parts": self.stopwatch.take(),
+            "tokens": sample["ntokens"],
+            "sizes": [*source.shape, sample["target"].shape[1]],
+            "loss": float((log or {}).get("loss", float("nan"))),
+            "peak": max(0, most_resident() - self.base),
+        }
+
+
+def answer(order: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    """Do what an order says."""
+    if order["do"] == "limits":
+        from side_by_side.limits import Limits
+
+        state["limits"] = Limits(Shape(**order["shape"]), CLOCKS[order["clock"]])
+        return {}
+    if order["do"] == "products":
+        return dict(state["limits"].measure(*order["sizes"]))
+    if order["do"] == "build":
+        system = System(**{**order["system"], "plugin": Path(order["system"]["plugin"])})
+        state["worker"] = Worker(system, Shape(**order["shape"]), order["clock"])
+        worker = state["worker"]
+        parameters = sum(p.numel() for p in worker.trainer.get_model().parameters())
+        return {"parameters": parameters, "seconds": worker.built}
+    return dict(state["worker"].step())
+
+
+def main() -> None:
+    """Answer orders until there are no more; standard output is for answers alone."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    logging.disable(logging.WARNING)  # fairseq describes each model at length
+    warnings.simplefilter("ignore")
+    state: dict[str, Any] = {}
+    for line in sys.stdin:
+        answers.write(json.dumps(answer(json.loads(line), state)) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

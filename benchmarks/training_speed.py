@@ -1,0 +1,105 @@
+"""Training updates of ours, fairseq's stock `transformer` and torchscale's DeepNet, side by side.
+
+    python benchmarks/training_speed.py --layers 18 --width 64          # one shape, a minute or two
+    python benchmarks/training_speed.py --layers 6 18 50 100 500 --width 64 256 512 --threads 2
+    python benchmarks/training_speed.py --layers 6 --width 512 --systems ours \
+        --variant "bf16=--bf16"                                         # bf16 against fp32
+    python benchmarks/training_speed.py --layers 18 --width 64 --systems stock,ours \
+        --variant "adam=--optimizer adam" --variant "before@../old-checkout="
+
+Each system trains through fairseq's own Trainer and iterators, in a process of its own that is kept
+alive; in every round each makes one update, on the same batch, in an order that changes. A
+batch is --tokens positions at the most, of made-up sentences as long as Multi30k's.
+
+    stock       --arch transformer, fairseq's adam and label_smoothed_cross_entropy; this process
+                does not import the plugin
+    ours        --arch deepnet_transformer with fused_adam and chunked_label_smoothed_cross_entropy
+    torchscale  its EncoderDecoder with DeepNorm, fairseq's adam and criterion
+
+"speed" is the median over rounds of the base's time over the system's in the same round; the base
+is the first system. Parts are explained in side_by_side/parts.py. "products" is the time of the
+update's matrix products by themselves, measured in the same round, over that of the update: the
+limit is 100 %. "peak" is the peak resident set of the process less what it held before the model
+was built; benchmarks/peak_memory.py measures memory with more care.
+
+--clock cpu reads the processor time of the process, which other programs disturb less than the
+wall clock; with more than one thread it is the sum over threads, so that the wall is read there.
+"""
+
+import argparse
+import dataclasses
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from side_by_side import systems, tables
+from side_by_side.race import race
+from side_by_side.systems import PRECISIONS, Shape
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--layers", type=int, nargs="+", default=[18], help="a side (18)")
+    parser.add_argument("--width", type=int, nargs="+", default=[64], help="channels (64)")
+    parser.add_argument("--ffn", type=int, default=0, help="2 x 64, 4 x any other width")
+    parser.add_argument("--vocabulary", type=int, default=8000, help="(%(default)s)")
+    parser.add_argument("--tokens", type=int, default=1024, help="of a batch (%(default)s)")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
+    parser.add_argument("--threads", type=int, default=1, help="(%(default)s)")
+    parser.add_argument("--rounds", type=int, default=10, help="updates of each (%(default)s)")
+    parser.add_argument("--clock", choices=("cpu", "wall"), help="cpu, with threads wall")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every number measured")
+    systems.add_arguments(parser)
+    options = parser.parse_args()
+    for width in options.width:
+        if width < 4 or width % max(2, width // 64):
+            parser.error(f"--width {width}: heads of 64 channels must divide it")
+    for name in ("layers", "vocabulary", "tokens", "threads", "rounds"):
+        values = getattr(options, name)
+        least = {"vocabulary": 8, "tokens": 256}.get(name, 1)
+        if min(values if isinstance(values, list) else [values]) < least:
+            parser.error(f"--{name} {values}: {least} at the least")
+    options.clock = options.clock or ("cpu" if options.threads == 1 else "wall")
+    return options
+
+
+def main() -> int:
+    """Run the rounds shape by shape; print the table as it grows."""
+    options = parse()
+    entered = systems.chosen(options)
+    print(
+        f"{tables.machine()}, {options.threads} thread{'s' * (options.threads > 1)},"
+        f" {options.precision}, vocabulary {options.vocabulary:,}, batches of"
+        f" {options.tokens:,} positions, {options.rounds} rounds, {options.clock} time\n"
+    )
+    print("\n".join(tables.head(tables.HEAD, 2)), flush=True)
+    notes, measured = [], []
+    for layers in options.layers:
+        for width in options.width:
+            shape = Shape(
+                layers, width, options.vocabulary, options.tokens, options.precision, options.ffn
+            )
+            start = time.perf_counter()
+            found, more = race(entered, shape, options.rounds, options.clock, options.threads)
+            print(f"{shape.name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
+            if found:
+                print("\n".join(tables.rows(shape, found, options.clock)), flush=True)
+            notes += [*filter(None, [tables.about_limits(shape, found)]), *more]
+            measured.append({"shape": dataclasses.asdict(shape), "found": found, "notes": more})
+    print("\n" + "\n".join(f"- {note}" for note in notes))
+    if options.json is not None:
+        from fairseq_deepnet.provenance import git_revision, versions, write_json
+
+        settings = {name: str(value) for name, value in vars(options).items()}
+        about = {"options": settings, "versions": versions(), "commit": git_revision()}
+        write_json(options.json, {**about, "machine": tables.machine(), "measured": measured})
+    return 0 if measured and all(one["found"] for one in measured) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
