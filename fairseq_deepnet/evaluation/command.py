@@ -27,6 +27,7 @@ from fairseq_deepnet.evaluation import (
 from fairseq_deepnet.evaluation.choice import Model, choose_model, find_data, newest_run
 from fairseq_deepnet.provenance import (
     ROOT,
+    fingerprint,
     git_revision,
     sha256,
     shown,
@@ -44,12 +45,6 @@ def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
     settings = [data.path / "corpus.json"] if data.is_moses else []
     text = sorted((data.path / "text").glob(f"{split}.*"))
     return [*text, data.subword_model(target), *settings]
-
-
-def fingerprint(path: Path) -> dict[str, Any]:
-    """Enough to see that a file is another one than before."""
-    status = path.stat()
-    return {"file": shown(path), "bytes": status.st_size, "modified": status.st_mtime_ns}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

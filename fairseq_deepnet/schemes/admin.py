@@ -130,6 +130,9 @@ class Admin(ResidualScheme):
     ) -> dict[Sublayer, Residual]:
         return {sublayer: AdminResidual(place.side, embed_dim) for sublayer in sublayers}
 
+    def residual_weight(self, place: Place, learned: Mapping[str, Tensor]) -> Tensor:
+        return learned["weight"] + learned["offset"]
+
     def prepare(self, model: nn.Module) -> None:
         model.register_forward_pre_hook(ProfilingPass(), with_kwargs=True)
 
@@ -165,3 +168,6 @@ class AdminLog(ResidualScheme):
     ) -> dict[Sublayer, Residual]:
         start = self.omega(place.side)
         return {sublayer: WeightedPostNormResidual(embed_dim, start) for sublayer in sublayers}
+
+    def residual_weight(self, place: Place, learned: Mapping[str, Tensor]) -> Tensor:
+        return learned["weight"]

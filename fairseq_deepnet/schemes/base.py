@@ -183,6 +183,26 @@ class ResidualScheme:
         """What acts on the stack's output [B, T, C] (as in R-Fixup); Pre-LN's norm is not it."""
         return None
 
+    # What of it stock layers can compute, once its weights are folded (checkpoints/folding.py)
+
+    def why_not_stock(self) -> str | None:
+        """Why fairseq's own layers cannot compute it, whatever their weights; None if they can."""
+        if self.norm is NormPlacement.NONE:
+            return "it has no LayerNorm, and a stock layer normalises in every sublayer"
+        return None
+
+    def residual_weight(self, place: Place, learned: Mapping[str, Tensor]) -> float | Tensor:
+        """What multiplies the residual of a trained sublayer, where LayerNorm stands after it.
+
+        Args:
+            place: of its layer.
+            learned: what the sublayer's residual has saved, by name.
+
+        Returns:
+            one number, or a vector [C].
+        """
+        return self.alphas[place.side]
+
     # How weights start
 
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:

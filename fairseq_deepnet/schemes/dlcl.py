@@ -55,3 +55,6 @@ class DLCL(ResidualScheme):
 
     def build_combination(self, side: Side, embed_dim: int) -> LinearCombination:
         return LinearCombination(self.depths.of(side), embed_dim)
+
+    def why_not_stock(self) -> str:
+        return "a layer reads a learned sum of all outputs below it, and a stock layer the last one"

@@ -82,3 +82,10 @@ class NormFormer(ResidualScheme):
 
     def build_ffn_transforms(self, place: Place, ffn_dim: int) -> tuple[None, nn.Module]:
         return None, nn.LayerNorm(ffn_dim)
+
+    def why_not_stock(self) -> str | None:
+        return (
+            "it normalises and scales every attention and the encoder's feed-forward, and fairseq's"
+            " --scale-attn, --scale-heads and --scale-fc reach the decoder's layers alone, of their"
+            " attentions the one to itself"
+        )

@@ -1,0 +1,228 @@
+"""Fold what a residual scheme multiplies into the weights, so that stock layers compute the same.
+
+Post-LN with a weighted residual, LN(w * x + G(x)), becomes LN(x' + G'(x')) in one of two ways:
+
+- w is one number: LN(w x + G) = LN(x + G / w), since LayerNorm ignores the scale of its input. The
+  last map of the branch is divided by w; eps alone is not scaled along: eps / w^2 would be exact.
+- w is a vector [C]: LayerNorm mixes channels, so w cannot pass through it. Whatever makes x carries
+  it instead: x' = w * x comes from the LayerNorm below with gain and bias times w, or from scaled
+  embeddings, and the maps of the branch that read x get columns divided by w. Exact, eps included.
+
+The first touches a layer only, so that layers may still be left out of the folded model.
+docs/serving.md says what this means for each scheme.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from fairseq.modules import SinusoidalPositionalEmbedding
+from torch import Tensor
+
+from fairseq_deepnet.schemes import (
+    SCHEMES,
+    Depths,
+    NormPlacement,
+    Place,
+    ResidualScheme,
+    Side,
+    Sublayer,
+)
+
+_LAYER: Final = re.compile(r"((?:.*\.)?(encoder|decoder)\.(?:.*\.)?)layers\.(\d+)\.")
+_ENTRY: Final = {
+    Sublayer.SELF_ATTN: ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    Sublayer.ENCODER_ATTN: ("encoder_attn.q_proj",),  # its keys and values read the encoder
+    Sublayer.FFN: ("fc1",),
+}
+_EXIT: Final = {
+    Sublayer.SELF_ATTN: "self_attn.out_proj",
+    Sublayer.ENCODER_ATTN: "encoder_attn.out_proj",
+    Sublayer.FFN: "fc2",
+}
+_NORM: Final = {
+    Sublayer.SELF_ATTN: "self_attn_layer_norm",
+    Sublayer.ENCODER_ATTN: "encoder_attn_layer_norm",
+    Sublayer.FFN: "final_layer_norm",
+}
+_PADDING: Final = 1  # fairseq's index of <pad>, before which no position is counted
+
+
+@dataclass
+class Folded:
+    """A model that stock layers compute.
+
+    Args:
+        weights: its state dict. What has changed is float32, all else as it was.
+        options: model options that differ from those it was trained with.
+    """
+
+    weights: dict[str, Tensor]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def scale(self, name: str, factor: Tensor | float) -> None:
+        """Multiply a parameter; every tied one keeps its own."""
+        self.weights[name] = self.weights[name].float() * factor
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """A side's layers: `prefix` comes before "layers." and before the embeddings."""
+
+    side: Side
+    prefix: str
+    layers: int
+    sublayers: tuple[Sublayer, ...]
+
+    def walk(self) -> Iterator[tuple[Place, Sublayer]]:
+        """Every sublayer from the input on."""
+        for layer in range(self.layers):
+            for sublayer in self.sublayers:
+                yield Place(self.side, layer), sublayer
+
+    def at(self, place: Place) -> str:
+        """What the names of a layer's parameters begin with."""
+        return f"{self.prefix}layers.{place.layer}."
+
+
+def foldable() -> list[str]:
+    """The schemes whose encoder-decoders fold."""
+    return [name for name, kind in SCHEMES.items() if kind(Depths(1, 1)).why_not_stock() is None]
+
+
+def fold(weights: Mapping[str, Tensor], args: Namespace, scheme: ResidualScheme) -> Folded:
+    """A model of ours as a stock one: parameters and changed options.
+
+    Args:
+        weights: the state dict of any of our models.
+        args: its arguments.
+        scheme: its scheme, with the alphas that it was trained with.
+
+    Raises:
+        ValueError: for a scheme that no stock layer can compute, with the reason, and for weights
+            that cannot be folded.
+    """
+    reason = scheme.why_not_stock()
+    if reason is not None:
+        raise ValueError(
+            f"a model of --residual-scheme {scheme.name} cannot become a stock Transformer:"
+            f" {reason}. Use it through fairseq with --user-dir; schemes that can:"
+            f" {', '.join(foldable())}"
+        )
+    folded = Folded({name: weight for name, weight in weights.items() if ".residuals." not in name})
+    for stack in _stacks(weights):
+        folded.options[f"{stack.side.value}_normalize_before"] = scheme.norm is NormPlacement.PRE
+        if scheme.norm is NormPlacement.POST:
+            _fold_stack(folded, weights, args, scheme, stack)
+    return folded
+
+
+def _stacks(weights: Mapping[str, Tensor]) -> list[_Stack]:
+    found: dict[tuple[Side, str], int] = {}
+    for match in filter(None, map(_LAYER.match, weights)):
+        key = Side(match[2]), match[1]
+        found[key] = max(found.get(key, 0), int(match[3]) + 1)
+    return [
+        _Stack(
+            *(side, prefix, layers),
+            tuple(
+                sublayer
+                for sublayer in Sublayer
+                if f"{prefix}layers.0.{_EXIT[sublayer]}.weight" in weights
+            ),
+        )
+        for (side, prefix), layers in found.items()
+    ]
+
+
+def _fold_stack(
+    folded: Folded,
+    weights: Mapping[str, Tensor],
+    args: Namespace,
+    scheme: ResidualScheme,
+    stack: _Stack,
+) -> None:
+    below = ""  # the LayerNorm whose output is the stream; none below the first sublayer
+    for place, sublayer in stack.walk():
+        name = stack.at(place)
+        home = f"{name}residuals.{sublayer.value}."
+        learned = {
+            key.removeprefix(home): weight.float()
+            for key, weight in weights.items()
+            if key.startswith(home)
+        }
+        factor = one_number(scheme.residual_weight(place, learned))
+        if isinstance(factor, float):
+            if factor != 1.0:
+                check_divisor(torch.tensor(factor), home)
+                for part in ("weight", "bias"):
+                    folded.scale(f"{name}{_EXIT[sublayer]}.{part}", 1 / factor)
+        else:
+            check_divisor(factor, home)
+            if below:
+                scale_norm(folded, below, factor)
+            else:
+                scale_embeddings(folded, args, stack, factor)
+            for entry in _ENTRY[sublayer]:
+                folded.scale(f"{name}{entry}.weight", 1 / factor)
+        below = f"{name}{_NORM[sublayer]}"
+
+
+def one_number(factor: Tensor | float) -> Tensor | float:
+    """A vector of equal numbers as that number; anything else as it is."""
+    if isinstance(factor, Tensor) and bool((factor == factor.flatten()[0]).all()):
+        return float(factor.flatten()[0])
+    return factor
+
+
+def check_divisor(factor: Tensor, name: str) -> None:
+    """Refuse to divide by nothing; ValueError names the residual."""
+    if not bool((factor.abs() > 1e-6).all()):
+        raise ValueError(
+            f"{name}: a residual weight is 0 (or not a number), so that no stock layer computes"
+            " the same; use the model through fairseq with --user-dir"
+        )
+
+
+def scale_norm(folded: Folded, name: str, factor: Tensor) -> None:
+    """Let a LayerNorm give factor * what it gave."""
+    for part in ("weight", "bias"):
+        folded.scale(f"{name}.{part}", factor)
+
+
+def scale_embeddings(folded: Folded, args: Namespace, stack: _Stack, factor: Tensor) -> None:
+    """Let a stack read factor * its embeddings, words and positions.
+
+    The table of words becomes the side's own, as the other side and the vocabulary projection go
+    on with the old one; sinusoids become a learned table of the same numbers, as many as the model
+    takes positions.
+    """
+    prefix, side = stack.prefix, stack.side.value
+    if f"{prefix}layernorm_embedding.weight" in folded.weights:
+        return scale_norm(folded, f"{prefix}layernorm_embedding", factor)
+    table = folded.weights[f"{prefix}embed_tokens.weight"]
+    if f"{prefix}project_in_dim.weight" in folded.weights:
+        folded.scale(f"{prefix}project_in_dim.weight", factor[:, None])
+    else:
+        if stack.side is Side.DECODER:
+            folded.weights.setdefault(f"{prefix}output_projection.weight", table)
+        folded.scale(f"{prefix}embed_tokens.weight", factor)
+        ties = ["share_decoder_input_output_embed", "share_all_embeddings"]
+        # the one option of fairseq's encoder-only model
+        ties = ["untie_weights_roberta"] if "sentence_encoder." in prefix else ties
+        folded.options |= {tie: tie.startswith("untie") for tie in ties}
+    positions = f"{prefix}embed_positions.weight"
+    if positions not in folded.weights and not args.no_token_positional_embeddings:
+        longest = args.max_source_positions if side == "encoder" else args.max_target_positions
+        folded.weights[positions] = SinusoidalPositionalEmbedding.get_embedding(
+            longest + _PADDING + 1, factor.numel(), _PADDING
+        )
+        folded.options[f"{side}_learned_pos"] = True
+    if positions in folded.weights:
+        folded.scale(positions, factor)
+    return None

@@ -1,0 +1,142 @@
+"""`deepnet export`: a run or a checkpoint for fairseq's stock Transformer, or for CTranslate2."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
+from fairseq_deepnet.checkpoints.average import average_checkpoints
+from fairseq_deepnet.evaluation.choice import Model, choose_model, find_data
+from fairseq_deepnet.export import record
+from fairseq_deepnet.export.stock import stock_checkpoint
+from fairseq_deepnet.provenance import shown
+
+FORMATS: Final = ("fairseq", "ctranslate2")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `deepnet export`."""
+    parser.add_argument("target", type=Path, help="run or checkpoint")
+    parser.add_argument(
+        "--to",
+        choices=FORMATS,
+        required=True,
+        help="fairseq: a checkpoint of its own transformer; ctranslate2: a folder",
+    )
+    parser.add_argument(
+        "--output", type=Path, help="file or folder to write (of a run: in its export/)"
+    )
+    parser.add_argument(
+        "--quantization",
+        metavar="TYPE",
+        help="of weights in CTranslate2: float32 (default), int8, int8_float32, int8_bfloat16,"
+        " int8_float16, int16, bfloat16, float16",
+    )
+    parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
+    parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
+    parser.add_argument("--force", action="store_true", help="replace what is there, or redo it")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Export, and print what was written, or what was there and up to date."""
+    if args.to == "fairseq" and args.quantization:
+        raise ValueError("--quantization is CTranslate2's: leave it out, or --to ctranslate2")
+    model = choose_model(args.target, args.average)
+    if args.to == "fairseq":
+        output = to_fairseq(model, args.output, args.force)
+    else:
+        quantization = args.quantization or "float32"
+        output = to_ctranslate2(model, args.output, quantization, args.data, args.force)
+    print(output)
+    return 0
+
+
+def to_fairseq(model: Model, output: Path | None = None, force: bool = False) -> Path:
+    """Write a stock checkpoint, unless it is there and up to date.
+
+    Args:
+        model: what is exported.
+        output: the file; RUN/export/fairseq.pt where None.
+        force: replace whatever file is there.
+
+    Raises:
+        ValueError: for a model that does not fold, and for what is not to be overwritten.
+    """
+    output = output or default_output(model, f"{model.path.stem}.pt")
+    request = record.make_request(model, "fairseq")
+    if not to_be_written(model, output, request, force):
+        return output
+    state = load_checkpoint(averaged(model))
+    result = stock_checkpoint(state)
+    result["export"] = record.describe(model, state, request)
+    part = record.part_of(output)
+    save_checkpoint(result, part)
+    record.put_in_place(part, output)
+    return output
+
+
+def to_ctranslate2(
+    model: Model,
+    output: Path | None = None,
+    quantization: str = "float32",
+    data: Path | None = None,
+    force: bool = False,
+) -> Path:
+    """Write a CTranslate2 folder, unless it is there and up to date.
+
+    Args:
+        model: what is exported.
+        output: the folder; RUN/export/ctranslate2-QUANTIZATION where None.
+        quantization: type of its weights.
+        data: the data folder, where the run or the checkpoint does not say.
+        force: replace another CTranslate2 model that is there.
+
+    Raises:
+        ValueError: for a model that does not fold or that CTranslate2 cannot compute, without
+            CTranslate2, and for what is not to be overwritten.
+    """
+    try:
+        from fairseq_deepnet.export import ctranslate2_folder
+    except ModuleNotFoundError as error:
+        if error.name != "ctranslate2":
+            raise
+        raise ValueError(
+            "ctranslate2 is not installed: pip install 'fairseq_deepnet[ctranslate2]'"
+        ) from error
+    if quantization not in ctranslate2_folder.QUANTIZATIONS:
+        known = ", ".join(ctranslate2_folder.QUANTIZATIONS)
+        raise ValueError(f"--quantization {quantization} is unknown; choose one of {known}")
+    output = output or default_output(model, f"ctranslate2-{quantization}")
+    folder = find_data(model, data)
+    request = ctranslate2_folder.request_of(model, folder, quantization)
+    if to_be_written(model, output, request, force):
+        state = load_checkpoint(averaged(model))
+        ctranslate2_folder.write_folder(model, folder, state, request, output)
+    return output
+
+
+def default_output(model: Model, name: str) -> Path:
+    """export/NAME in the model's run; ValueError for a checkpoint that stands alone."""
+    if model.run is None:
+        raise ValueError(f"{shown(model.path)} belongs to no run: say where to, with --output")
+    return model.run / "export" / name
+
+
+def to_be_written(model: Model, output: Path, request: dict[str, object], force: bool) -> bool:
+    """Whether there is anything to do; says so where there is not."""
+    if output.resolve() in {path.resolve() for path in (model.path, *model.sources)}:
+        raise ValueError(f"--output {shown(output)} is the checkpoint itself; choose another file")
+    if record.may_write(output, request, force):
+        return True
+    print(f"already exported: {shown(output)}", file=sys.stderr)
+    return False
+
+
+def averaged(model: Model) -> Path:
+    """The model's checkpoint, averaged now if it is to be."""
+    if model.sources != [model.path]:
+        average_checkpoints(model.sources, model.path)
+    return model.path

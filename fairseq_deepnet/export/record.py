@@ -1,0 +1,115 @@
+"""What an export was made from; whether it is up to date; putting it in its place, whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
+from fairseq_deepnet.evaluation.choice import Model
+from fairseq_deepnet.export.stock import model_arguments, scheme_name
+from fairseq_deepnet.provenance import fingerprint, git_revision, shown, versions
+
+RECORD: Final = "export.json"
+"""In a CTranslate2 folder: the record of its export. A fairseq checkpoint holds it as `export`."""
+
+_EDITION: Final = 1  # counted up where the same request leads to other files
+
+
+def make_request(model: Model, form: str, **more: Any) -> dict[str, Any]:
+    """All that decides an export; where it is as recorded, there is nothing to do."""
+    sources = [fingerprint(path) for path in model.sources]
+    return {"format": form, "edition": _EDITION, "checkpoints": sources, **more}
+
+
+def describe(model: Model, state: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    """What is known of an export by itself: where its model came from, and when."""
+    try:
+        engine = metadata.version("ctranslate2")
+    except metadata.PackageNotFoundError:
+        engine = None
+    return {
+        "format": request["format"],
+        "checkpoint": shown(model.path),
+        "averaged": [path.name for path in model.sources] if len(model.sources) > 1 else None,
+        "num_updates": num_updates(state),
+        "scheme": scheme_name(model_arguments(state)),
+        "request": request,
+        "versions": versions() | {"ctranslate2": engine},
+        "git": git_revision(),
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def recorded(output: Path) -> dict[str, Any] | None:
+    """The record of an earlier export in this place; None where there is none."""
+    if output.is_dir():
+        try:
+            found = json.loads((output / RECORD).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+    elif output.is_file():
+        try:
+            found = load_checkpoint(output).get("export")
+        except ValueError:
+            return None
+    else:
+        return None
+    return found if isinstance(found, dict) and "request" in found else None
+
+
+def may_write(output: Path, request: dict[str, Any], force: bool) -> bool:
+    """Whether an export is to be written; False if the one that is there is up to date.
+
+    An export of ours that is out of date is replaced.
+
+    Raises:
+        ValueError: for what this command did not write. `force` has it replaced all the same: a
+            file, an empty folder or another CTranslate2 model, but no folder of anything else.
+    """
+    if not output.exists():
+        return True
+    found = recorded(output)
+    if found is not None:
+        return force or found["request"] != request
+    if not force:
+        raise ValueError(
+            f"{shown(output)} is there and no export of this command's: choose another --output,"
+            " or --force to replace it"
+        )
+    if output.is_dir() and any(output.iterdir()) and not (output / "model.bin").is_file():
+        raise ValueError(
+            f"{shown(output)} is a folder of something else, which even --force does not replace:"
+            " choose another --output"
+        )
+    return True
+
+
+def part_of(output: Path) -> Path:
+    """Where an export is written before it is whole; what an interrupted one left goes."""
+    part = output.with_name(output.name + ".part")
+    remove(part)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    return part
+
+
+def put_in_place(part: Path, output: Path) -> None:
+    """Rename; a folder cannot replace another at once, and is moved out of the way first."""
+    old = output.with_name(output.name + ".old")
+    remove(old)
+    if output.exists():
+        output.rename(old)
+    part.rename(output)
+    remove(old)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if there is one."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,114 @@
+"""A checkpoint of ours as one of fairseq's own Transformer, which needs no --user-dir."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY
+
+from fairseq_deepnet.checkpoints.folding import Folded, fold
+from fairseq_deepnet.models.options import DECODER_ONLY, ENCODER_DECODER, ENCODER_ONLY, ModelKind
+from fairseq_deepnet.models.scheme_options import add_scheme_arguments, scheme_of
+
+KINDS: Final = {kind.arch: kind for kind in (ENCODER_DECODER, DECODER_ONLY, ENCODER_ONLY)}
+"""Our models by the name that they are registered with."""
+
+# What a model records besides its options, now and formerly.
+_RECORDS: Final = ("residual_record", "residual_depths", "residual_alphas")
+# Ours -> what fairseq has in its place; nobody who reads a stock checkpoint knows ours.
+_STOCK_NAMES: Final = {
+    "chunked_label_smoothed_cross_entropy": "label_smoothed_cross_entropy",
+    "chunked_cross_entropy": "cross_entropy",
+    "fused_adam": "adam",
+}
+
+
+def model_arguments(state: Mapping[str, Any]) -> Namespace:
+    """The model's arguments in a checkpoint, as new or old fairseq keeps them; ValueError."""
+    model = (state.get("cfg") or {}).get("model") or state.get("args")
+    if model is None:
+        raise ValueError("the checkpoint does not say how its model is built (no cfg, no args)")
+    return Namespace(**(model if isinstance(model, dict) else vars(model)))
+
+
+def model_name(args: Namespace) -> str:
+    """The registered name of the model that `args` describe: of its arch's family.
+
+    Raises ValueError where neither fairseq nor this plugin knows it.
+    """
+    for name in (getattr(args, "arch", None), getattr(args, "_name", None)):
+        if name in ARCH_MODEL_NAME_REGISTRY:
+            return str(ARCH_MODEL_NAME_REGISTRY[name])
+        if name in (*KINDS, *(kind.stock for kind in KINDS.values())):
+            return str(name)
+    raise ValueError(f"arch {getattr(args, 'arch', None)} is known neither to fairseq nor here")
+
+
+def kind_of(args: Namespace) -> ModelKind:
+    """Which of our kinds a model is of, ours or its stock counterpart; ValueError for others."""
+    name = model_name(args)
+    for kind in KINDS.values():
+        if name in (kind.arch, kind.stock):
+            return kind
+    raise ValueError(
+        f"a model of arch {args.arch} is not exported; of fairseq's own that is"
+        f" {', '.join(kind.stock for kind in KINDS.values())}"
+    )
+
+
+def scheme_name(args: Namespace) -> str:
+    """The residual scheme of a model; `stock` for fairseq's own."""
+    return str(getattr(args, "residual_scheme", "stock"))
+
+
+def fold_model(state: Mapping[str, Any]) -> tuple[Folded, Namespace]:
+    """The stock weights of a checkpoint's model, and the stock arguments that go with them.
+
+    Raises:
+        ValueError: for a model that no stock layer can compute, with the reason.
+    """
+    args = model_arguments(state)
+    kind = kind_of(args)
+    if model_name(args) == kind.stock:
+        return Folded(dict(state["model"])), args
+    folded = fold(state["model"], args, scheme_of(args, kind.sides))
+    return folded, stock_arguments(args, kind, folded.options)
+
+
+def stock_arguments(args: Namespace, kind: ModelKind, options: Mapping[str, Any]) -> Namespace:
+    """`args` without what is ours, for the stock arch of the same structure."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_scheme_arguments(parser)
+    ours = {action.dest for action in parser._actions} | set(_RECORDS)
+    kept = {name: value for name, value in vars(args).items() if name not in ours}
+    for name in ("criterion", "optimizer"):
+        if name in kept:
+            kept[name] = _STOCK_NAMES.get(kept[name], kept[name])
+    names = {"arch": kind.stock, "_name": kind.stock, "user_dir": None}
+    return Namespace(**kept | dict(options) | names)
+
+
+def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The checkpoint of a stock model that computes what the model in `state` does.
+
+    It carries the configuration and the count of updates but no optimiser state: it can be
+    translated with and fine-tuned from, not resumed.
+
+    Raises:
+        ValueError: for a model that no stock layer can compute, with the reason.
+    """
+    folded, args = fold_model(state)
+    result = dict(state) | {"model": folded.weights, "last_optimizer_state": None}
+    if not state.get("cfg"):
+        return result | {"args": args}
+    config = dict(state["cfg"]) | {"model": args}
+    for name in ("criterion", "optimizer"):
+        part = config.get(name)
+        if isinstance(part, dict):
+            config[name] = part | {"_name": _STOCK_NAMES.get(part["_name"], part["_name"])}
+    if isinstance(config.get("common"), dict):
+        config["common"] = config["common"] | {"user_dir": None}
+    return result | {"cfg": config}

@@ -1,0 +1,62 @@
+"""What a model's words are, and how it is told its languages: as its fairseq task has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_deepnet import fairseq_options
+from fairseq_deepnet.corpora.folder import DataFolder
+from fairseq_deepnet.evaluation.translator import task_arguments
+from fairseq_deepnet.export.ctranslate2_spec import Vocabularies
+from fairseq_deepnet.quiet import quiet
+
+
+@dataclass(frozen=True)
+class LanguageTokens:
+    """How a model of many directions is told them.
+
+    Args:
+        source: whose language the token before a source sentence names: `src`, `tgt`, or None for
+            no such token.
+        target: whether a translation begins with its language's token.
+        tokens: of each language.
+    """
+
+    source: str | None
+    target: bool
+    tokens: dict[str, str]
+
+
+def read_vocabularies(
+    checkpoint: Path, folder: DataFolder
+) -> tuple[Vocabularies, LanguageTokens | None]:
+    """The dictionaries of a model's task, and its language tokens if it has many directions.
+
+    Raises ValueError for a model and a folder that do not belong together.
+    """
+    from fairseq import tasks
+
+    words = [str(folder.path.resolve()), "--path", str(checkpoint.resolve())]
+    words += task_arguments(checkpoint, folder)
+    if folder.is_multilingual:
+        first = folder.directions("train")[0]
+        words += ["--source-lang", first.source, "--target-lang", first.target]
+    with quiet():
+        task = tasks.setup_task(fairseq_options.parse_generation(words).task)
+    vocabularies = Vocabularies(task.source_dictionary.symbols, task.target_dictionary.symbols)
+    return vocabularies, _language_tokens(task, folder) if folder.is_multilingual else None
+
+
+def _language_tokens(task: Any, folder: DataFolder) -> LanguageTokens:
+    from fairseq.data.multilingual.multilingual_utils import get_lang_tok
+
+    if task.args.lang_tok_replacing_bos_eos:
+        raise ValueError(
+            "--lang-tok-replacing-bos-eos has no counterpart in CTranslate2; use --to fairseq"
+        )
+    source, target = task.args.langtoks["main"]
+    style = task.args.lang_tok_style
+    tokens = {language: get_lang_tok(language, style) for language in folder.languages}
+    return LanguageTokens(source or None, bool(target), tokens)
