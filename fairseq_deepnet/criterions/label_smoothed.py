@@ -1,0 +1,49 @@
+"""`--criterion chunked_label_smoothed_cross_entropy`: fairseq's, without the table of logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairseq.criterions import label_smoothed_cross_entropy as stock
+from fairseq.criterions import register_criterion
+from torch import Tensor
+
+from .chunked import Losses
+from .output_layer import AtOutputLayer
+
+NAME = "chunked_label_smoothed_cross_entropy"
+
+
+@register_criterion(NAME, dataclass=stock.LabelSmoothedCrossEntropyCriterionConfig)
+class LabelSmoothedCrossEntropyCriterion(AtOutputLayer, stock.LabelSmoothedCrossEntropyCriterion):
+    """fairseq's options, numbers, log and class name: a training may go on with either.
+
+    fairseq's trainer compares the names of classes when it loads a checkpoint.
+    """
+
+    criterion = NAME
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.smoothing = self.eps
+        self.first_token = self.ignore_prefix_size
+        self.accuracy = self.report_accuracy
+
+    def compute_loss(
+        self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Loss and nll; `net_output` holds them already, unless it is a model's own."""
+        losses = net_output[0]
+        if not isinstance(losses, Losses):
+            return super().compute_loss(model, net_output, sample, reduce)
+        return losses.loss, losses.nll
+
+    def compute_accuracy(
+        self, model: Any, net_output: Any, sample: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        """How many targets are likeliest, and of how many."""
+        losses = net_output[0]
+        if not isinstance(losses, Losses):
+            return super().compute_accuracy(model, net_output, sample)
+        target = model.get_targets(sample, None)[:, self.first_token :]
+        return losses.correct, target.ne(self.padding_idx).sum()

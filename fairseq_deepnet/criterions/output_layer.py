@@ -1,0 +1,95 @@
+"""A criterion that stands where the model's output layer is, and so needs no table of logits.
+
+Shapes: B = batch, T = target length, C = channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..errors import ConfigurationError
+from .chunked import Losses, smoothed_cross_entropy
+
+Loss = Callable[[Tensor], Losses]
+
+
+def output_projection(model: nn.Module, criterion: str) -> nn.Linear:
+    """The last linear map of a model's decoder, ours or fairseq's.
+
+    Raises:
+        ConfigurationError: for a model without one.
+    """
+    decoder: Any = getattr(model, "decoder", None)
+    if getattr(decoder, "adaptive_softmax", None) is not None:
+        raise ConfigurationError(
+            f"--criterion {criterion} needs one softmax over the vocabulary; leave out"
+            " --adaptive-softmax-cutoff, or choose --criterion adaptive_loss"
+        )
+    projection = getattr(decoder, "output_projection", None)
+    if not isinstance(projection, nn.Linear) or not hasattr(decoder, "output_layer"):
+        raise ConfigurationError(
+            f"--criterion {criterion} needs a decoder that ends in a linear map, which this model"
+            f" has not; choose --criterion {criterion.removeprefix('chunked_')}"
+        )
+    return projection
+
+
+@contextmanager
+def replaced(model: nn.Module, loss: Loss) -> Iterator[None]:
+    """Let the model's forward give loss(features [B, T, C]) for the logits.
+
+    As a part of the forward pass the loss is seen by wrappers for data parallel training, as the
+    logits were: pytorch_ddp with --find-unused-parameters would otherwise take the weight of an
+    untied output layer for unused.
+    """
+    decoder: Any = model.decoder  # the real one, also behind fairseq's wrappers
+    decoder.output_layer = loss
+    try:
+        yield
+    finally:
+        del decoder.output_layer
+
+
+class AtOutputLayer:
+    """Before a criterion of fairseq in the order of inheritance: its own forward, with chunks.
+
+    Everything but the loss itself stays fairseq's: the divisor of gradients and the log.
+    """
+
+    criterion: str  # its name on the command line
+    padding_idx: int
+    smoothing = 0.0
+    first_token = 0
+    accuracy = False
+
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
+        """The summed loss, what to divide its gradient by, and numbers for the log.
+
+        `reduce=False`, a loss for each token, is fairseq's own way, with its memory.
+
+        Raises:
+            ConfigurationError: for a model whose output is no single softmax.
+        """
+        projection = output_projection(model, self.criterion)
+        stock: Any = super()
+        if not reduce:
+            return stock.forward(model, sample, reduce)
+        target = model.get_targets(sample, None)
+
+        def loss(features: Tensor) -> Losses:
+            return smoothed_cross_entropy(
+                features[:, self.first_token :],
+                projection.weight,
+                projection.bias,
+                target[:, self.first_token :],
+                self.smoothing,
+                self.padding_idx,
+                self.accuracy,
+            )
+
+        with replaced(model, loss):
+            return stock.forward(model, sample, reduce)

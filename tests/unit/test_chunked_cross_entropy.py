@@ -1,0 +1,310 @@
+"""The criterions without a table of logits give fairseq's numbers, and hold no such table."""
+
+import copy
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import fairseq_deepnet  # noqa: F401  (registers the architectures)
+from fairseq_deepnet.criterions import chunked, cross_entropy, label_smoothed
+from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.standalone import VocabularyTask
+from tests.support.models import SYMBOLS, build_model
+
+VOCABULARY = 4 + SYMBOLS
+TASK = SimpleNamespace(target_dictionary=VocabularyTask(VOCABULARY).target_dictionary)
+PAD = 1
+Sample = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def _several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch has 15 targets that are no padding: chunks of 6, 6 and 3."""
+    monkeypatch.setattr(chunked, "CPU_ROWS", (6, 6))
+
+
+@pytest.fixture
+def sample(batch: dict[str, Tensor]) -> Sample:
+    inputs = batch["prev_output_tokens"]
+    target = inputs.roll(-1, dims=1).masked_fill(inputs.eq(PAD), PAD)
+    return {"net_input": batch, "target": target, "ntokens": int(target.ne(PAD).sum())}
+
+
+def only_target_side(sample: Sample) -> Sample:
+    """The batch of a language model."""
+    inputs = sample["net_input"]["prev_output_tokens"]
+    return {**sample, "net_input": {"src_tokens": inputs}}
+
+
+def run(criterion: Any, model: nn.Module, sample: Sample) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Its log, and the gradients of a training step with a loss scale."""
+    model.zero_grad()
+    loss, size, log = criterion(model, sample)
+    (loss * 3.0 / size).backward()
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    return {**log, "returned": loss.detach(), "size": size}, copy.deepcopy(grads)
+
+
+def assert_alike(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def compare(ours: Any, theirs: Any, model: nn.Module, sample: Sample) -> None:
+    log, grads = run(ours, model, sample)
+    expected_log, expected = run(theirs, model, sample)
+    assert_alike(log, expected_log)
+    assert_alike(grads, expected)
+
+
+MODELS = {
+    "ours": {},
+    "stock": {"arch": "transformer"},
+    "tied": {"share_all_embeddings": True},
+    "stock, tied": {"arch": "transformer", "share_decoder_input_output_embed": True},
+    "narrower output": {"decoder_output_dim": 20},
+    "checkpointed": {"checkpoint_activations": True, "share_all_embeddings": True},
+}
+
+
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_log_and_gradients_are_fairseqs(
+    options: dict[str, Any], smoothing: float, sample: Sample
+) -> None:
+    model = build_model(**options)
+    given = (TASK, False, smoothing)
+    compare(
+        label_smoothed.LabelSmoothedCrossEntropyCriterion(*given),
+        LabelSmoothedCrossEntropyCriterion(*given),
+        model,
+        sample,
+    )
+
+
+def test_prefixes_are_ignored_and_accuracy_reported_as_fairseq_does(sample: Sample) -> None:
+    model = build_model()
+    settings = {"sentence_avg": True, "label_smoothing": 0.2}
+    settings |= {"ignore_prefix_size": 2, "report_accuracy": True}
+    with torch.no_grad():  # so that the likeliest word is sometimes right
+        model.decoder.output_projection.weight[sample["target"][1, 3]] *= 5
+    ours = label_smoothed.LabelSmoothedCrossEntropyCriterion(TASK, **settings)
+    theirs = LabelSmoothedCrossEntropyCriterion(TASK, **settings)
+    compare(ours, theirs, model, sample)
+    assert 0 < run(ours, model, sample)[0]["n_correct"] < run(ours, model, sample)[0]["total"]
+
+
+@pytest.mark.parametrize("arch", ["deepnet_transformer_lm", "deepnet_transformer"])
+def test_plain_cross_entropy_is_fairseqs(arch: str, sample: Sample) -> None:
+    model = build_model(arch)
+    batch = only_target_side(sample) if arch.endswith("_lm") else sample
+    ours, theirs = cross_entropy.CrossEntropyCriterion, CrossEntropyCriterion
+    compare(ours(TASK, False), theirs(TASK, False), model, batch)
+
+
+def test_a_bias_of_the_output_layer_has_its_gradient(sample: Sample) -> None:
+    model = build_model()
+    model.decoder.output_projection = nn.Linear(32, VOCABULARY)
+    given = (TASK, False, 0.1)
+    compare(
+        label_smoothed.LabelSmoothedCrossEntropyCriterion(*given),
+        LabelSmoothedCrossEntropyCriterion(*given),
+        model,
+        sample,
+    )
+
+
+def test_frozen_parts_get_no_gradient(sample: Sample) -> None:
+    model = build_model()
+    model.decoder.output_projection.weight.requires_grad_(False)
+    criterion = label_smoothed.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)
+    criterion(model, sample)[0].backward()
+    assert model.decoder.output_projection.weight.grad is None
+    assert model.decoder.layers[0].fc1.weight.grad is not None
+
+
+def test_losses_of_single_tokens_are_fairseqs_own(sample: Sample) -> None:
+    model = build_model()
+    ours = label_smoothed.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1, 0, True)
+    theirs = LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1, 0, True)
+    assert torch.equal(ours(model, sample, reduce=False)[0], theirs(model, sample, reduce=False)[0])
+
+
+def test_the_model_has_its_output_layer_back_afterwards(sample: Sample) -> None:
+    model = build_model().eval()
+    logits = model(**sample["net_input"])[0]
+    criterion = cross_entropy.CrossEntropyCriterion(TASK, False)
+    criterion(model, sample)
+    assert torch.equal(model(**sample["net_input"])[0], logits)
+    with pytest.raises(IndexError):
+        criterion(model, {**sample, "target": sample["target"].repeat(2, 1)})
+    assert torch.equal(model(**sample["net_input"])[0], logits)
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    generator = torch.Generator().manual_seed(3)
+    shapes = {"features": (4, 5, 3), "weight": (11, 3), "bias": (11,)}
+    given = {
+        name: torch.randn(shape, dtype=torch.float64, generator=generator, requires_grad=True)
+        for name, shape in shapes.items()
+    }
+    target = torch.randint(0, 11, (4, 5), generator=generator)
+
+    def loss() -> Tensor:
+        return chunked.smoothed_cross_entropy(**given, target=target, smoothing=0.1, padding=PAD)[0]
+
+    loss().backward()
+    step = 1e-5
+    for name, tensor in given.items():
+        numbers, grads = tensor.data.view(-1), tensor.grad.view(-1)
+        for i in range(len(numbers)):
+            numbers[i] += step
+            above = loss().item()
+            numbers[i] -= 2 * step
+            below = loss().item()
+            numbers[i] += step
+            slope = (above - below) / (2 * step)
+            assert slope == pytest.approx(float(grads[i]), rel=1e-6, abs=1e-7), (name, i)
+
+
+def reference(x: Tensor, w: Tensor, target: Tensor, smoothing: float) -> Tensor:
+    log_p = (x @ w.t()).log_softmax(dim=1)
+    each = smoothing / (w.size(0) - 1)
+    rows = target.ne(PAD)
+    nll = -log_p.gather(1, target[:, None])[rows].sum()
+    return (1 - smoothing - each) * nll - each * log_p[rows].sum()
+
+
+def test_impossible_targets_have_a_finite_loss() -> None:
+    x = torch.tensor([[200.0, 0.0], [1.0, 1.0]], requires_grad=True)
+    w = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]], requires_grad=True)
+    target = torch.tensor([2, 0])
+    found = chunked.smoothed_cross_entropy(x, w, None, target, 0.0, PAD)
+    assert float(found.nll) == pytest.approx(400 + math.log(2 + math.exp(-2)) + 0.0, rel=1e-6)
+    found.loss.backward()
+    assert torch.isfinite(x.grad).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_sums_in_float32(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(50, 16, generator=generator).to(dtype)
+    w = (0.3 * torch.randn(40, 16, generator=generator)).to(dtype)
+    target = torch.randint(0, 40, (50,), generator=generator)
+    exact = [t.double().requires_grad_() for t in (x, w)]
+    reference(*exact, target, 0.1).mul(1024).backward()
+    given = [t.requires_grad_() for t in (x, w)]
+    found = chunked.smoothed_cross_entropy(*given, None, target, 0.1, PAD)
+    assert found.loss.dtype == torch.float32
+    found.loss.mul(1024).backward()
+    for ours, theirs in zip(given, exact, strict=True):
+        assert ours.grad.dtype == dtype
+        # each number of the table is rounded once: 2^-8 of it in bf16, 2^-11 in fp16
+        bound = 4 * torch.finfo(dtype).eps * theirs.grad.abs().max()
+        assert (ours.grad.double() - theirs.grad).abs().max() < bound
+
+
+def test_small_gradients_survive_fp16_by_the_loss_scale() -> None:
+    x, w = torch.ones(1, 1).half(), torch.linspace(-1, 1, 4000).half()[:, None].requires_grad_()
+    target = torch.tensor([3])
+    chunked.smoothed_cross_entropy(x, w, None, target, 0.0, PAD).loss.mul(1e-4).backward()
+    assert w.grad.eq(0).sum() > 1000  # p of 1 / 4,000, less than fp16 can hold
+    w.grad = None
+    chunked.smoothed_cross_entropy(x, w, None, target, 0.0, PAD).loss.mul(128).backward()
+    assert w.grad.ne(0).all()
+
+
+def test_autocast_computes_in_its_own_type_and_gives_gradients_in_the_weights() -> None:
+    x, w = torch.randn(9, 8, requires_grad=True), torch.randn(12, 8, requires_grad=True)
+    target = torch.arange(2, 11)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert chunked.product_dtype(x) == torch.bfloat16
+        loss = chunked.smoothed_cross_entropy(x, w, None, target, 0.1, PAD).loss
+    loss.backward()
+    full = chunked.smoothed_cross_entropy(x.detach(), w.detach(), None, target, 0.1, PAD).loss
+    assert loss != full  # it was computed in bfloat16
+    assert loss.item() == pytest.approx(float(full), rel=1e-2)
+    assert w.grad.dtype == torch.float32
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the most elements of any tensor that an operation gives."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for tensor in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(tensor, Tensor):
+                self.elements = max(self.elements, tensor.untyped_storage().nbytes() // 4)
+        return found
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_no_tensor_is_as_large_as_the_table(training: bool) -> None:
+    tokens, width, vocabulary = 300, 4, 150
+    x = torch.randn(tokens, width, requires_grad=training)
+    w = torch.randn(vocabulary, width, requires_grad=training)
+    target = torch.randint(2, vocabulary, (tokens,))
+    with Largest() as seen, torch.set_grad_enabled(training):
+        loss = chunked.smoothed_cross_entropy(x, w, None, target, 0.1, PAD).loss
+        if training:
+            loss.backward()
+    # x is the largest: a table of 6 rows has 900 elements, the whole one 45,000
+    assert seen.elements == tokens * width
+    with Largest() as seen:
+        reference(x, w, target, 0.1)
+    assert seen.elements >= tokens * vocabulary
+
+
+def test_padding_is_not_computed() -> None:
+    x, w = torch.randn(8, 4), torch.randn(20, 4)
+    target = torch.tensor([5, PAD, 6, PAD, PAD, 7, PAD, PAD])
+    x[target == PAD] = math.nan
+    assert torch.isfinite(chunked.smoothed_cross_entropy(x, w, None, target, 0.1, PAD).loss)
+
+
+def test_a_batch_of_padding_alone_has_no_loss() -> None:
+    x, w = torch.randn(2, 4, requires_grad=True), torch.randn(20, 4, requires_grad=True)
+    loss = chunked.smoothed_cross_entropy(x, w, None, torch.full((2,), PAD), 0.1, PAD).loss
+    loss.backward()
+    assert loss.item() == 0
+    assert not x.grad.any()
+    assert not w.grad.any()
+
+
+def test_a_chunk_is_as_long_as_features_are_wide_within_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    assert [chunked.chunk_rows(c, 8000, False) for c in (64, 256, 1024)] == [128, 256, 512]
+    assert chunked.chunk_rows(512, 65536, on_gpu=True) == 1024
+
+
+def test_adaptive_softmax_is_refused(sample: Sample) -> None:
+    model = build_model("transformer", adaptive_softmax_cutoff="20,40", adaptive_softmax_dropout=0)
+    criterion = label_smoothed.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)
+    with pytest.raises(ConfigurationError, match="--adaptive-softmax-cutoff"):
+        criterion(model, sample)
+
+
+def test_a_model_without_a_decoder_is_refused(sample: Sample) -> None:
+    criterion = cross_entropy.CrossEntropyCriterion(TASK, False)
+    with pytest.raises(ConfigurationError, match="choose --criterion cross_entropy"):
+        criterion(nn.Linear(2, 2), sample)
+
+
+def test_a_loss_is_differentiated_once() -> None:
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(9, 4)
+    loss = chunked.smoothed_cross_entropy(x, w, None, torch.tensor([3, 4, 5]), 0.1, PAD).loss
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="compute it again"):
+        loss.backward()
