@@ -13,17 +13,19 @@ from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
 from ..modules import (
-    ActivationCheckpointing,
     CausalLayer,
+    CompiledLayers,
     DecoderLayer,
     DecodingCache,
     TransformerLayer,
+    call_layer,
     run_layers,
 )
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
 from .encoder import EncoderOut
 from .learned_residuals import log_learned
-from .options import build_layer
+from .options import build_layer, layer_shape
+from .running_options import checkpointing_of
 
 CACHE_KEY = "deepnet.decoding_cache"
 
@@ -53,9 +55,10 @@ class DeepNetDecoder(TransformerDecoderBase):
         self.has_encoder_attn = not no_encoder_attn
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn)
         self.dropout_module.module_name = "TransformerDecoder"
-        self.checkpointing = ActivationCheckpointing(
-            cfg.checkpoint_activations, cfg.offload_activations
+        self.checkpointing = checkpointing_of(
+            cfg, Side.DECODER, scheme.depths, layer_shape(cfg, Side.DECODER)
         )
+        self.call_layer = CompiledLayers() if getattr(cfg, "compile", False) else call_layer
         self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
         self.combination = scheme.build_combination(Side.DECODER, self.embed_dim)
         self.output_transform = scheme.build_output_transform(Side.DECODER, self.embed_dim)
@@ -131,14 +134,15 @@ class DeepNetDecoder(TransformerDecoderBase):
 
         def apply(layer: Any, h: Tensor) -> Tensor:
             aligned = layer.place.layer == alignment_layer
-            h, weights = self.checkpointing(
-                lambda x: layer(x, source, mask, source_mask, causal, cache, aligned), h
-            )
+            inputs = (h, source, mask, source_mask, causal, cache, aligned)
+            h, weights = self.call_layer(layer, *inputs)
             if weights is not None:
                 alignment.append(weights[:, :alignment_heads].mean(dim=1).to(h))
             return h
 
-        x, states = run_layers(self.layers, x, apply, self.combination, return_all_hiddens)
+        x, states = run_layers(
+            self.layers, x, apply, self.checkpointing, self.combination, return_all_hiddens
+        )
         if cache is not None:
             cache.advance()
         if self.layer_norm is not None:

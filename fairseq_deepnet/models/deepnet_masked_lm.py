@@ -16,6 +16,7 @@ from ..schemes import ResidualScheme, Side
 from .defaults import default, default_depth, default_shape
 from .encoder import DeepNetEncoder
 from .options import ENCODER_ONLY, check_options
+from .running_options import add_running_arguments
 from .scheme_options import add_scheme_arguments, default_scheme, finish_model, record_scheme
 
 
@@ -78,6 +79,7 @@ class DeepNetMaskedLM(RobertaModel):
         """fairseq's options of RoBERTa, ours, and those that its encoder reads besides."""
         RobertaModel.add_args(parser)
         add_scheme_arguments(parser)
+        add_running_arguments(parser)
         parser.add_argument(
             "--checkpoint-activations",
             action="store_true",

@@ -17,6 +17,7 @@ from .decoder import DeepNetDecoder
 from .defaults import default, default_depth, default_shape
 from .encoder import DeepNetEncoder
 from .options import check_options
+from .running_options import add_running_arguments
 from .scheme_options import (
     add_scheme_arguments,
     default_scheme,
@@ -35,6 +36,7 @@ class DeepNetTransformerModel(TransformerModel):
         """fairseq's Transformer options, and ours."""
         super().add_args(parser)
         add_scheme_arguments(parser)
+        add_running_arguments(parser)
 
     @classmethod
     def build_model(cls, args: Namespace, task: FairseqTask) -> "DeepNetTransformerModel":

@@ -20,6 +20,7 @@ from ..schemes import Side
 from .decoder import DeepNetDecoder
 from .defaults import default, default_depth, default_shape
 from .options import DECODER_ONLY, check_options
+from .running_options import add_running_arguments
 from .scheme_options import add_scheme_arguments, default_scheme, finish_model, record_scheme
 
 
@@ -46,6 +47,7 @@ class DeepNetTransformerLM(TransformerLanguageModel):
         """fairseq's options of a Transformer language model, and ours."""
         gen_parser_from_dataclass(parser, TransformerLanguageModelConfig(), delete_default=True)
         add_scheme_arguments(parser)
+        add_running_arguments(parser)
 
     @classmethod
     def build_model(cls, args: Namespace, task: FairseqTask) -> "DeepNetTransformerLM":

@@ -12,10 +12,11 @@ from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
-from ..modules import ActivationCheckpointing, EncoderLayer, run_layers
+from ..modules import CompiledLayers, EncoderLayer, call_layer, run_layers
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
 from .learned_residuals import log_learned
-from .options import build_layer
+from .options import build_layer, layer_shape
+from .running_options import checkpointing_of
 
 EncoderOut = dict[str, list[Any]]
 
@@ -38,9 +39,10 @@ class DeepNetEncoder(TransformerEncoderBase):
         self._next_layer = count()
         super().__init__(cfg, dictionary, embed_tokens)
         self.dropout_module.module_name = "TransformerEncoder"
-        self.checkpointing = ActivationCheckpointing(
-            cfg.checkpoint_activations, cfg.offload_activations
+        self.checkpointing = checkpointing_of(
+            cfg, Side.ENCODER, scheme.depths, layer_shape(cfg, Side.ENCODER)
         )
+        self.call_layer = CompiledLayers() if getattr(cfg, "compile", False) else call_layer
         self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
         self.combination = scheme.build_combination(Side.ENCODER, embed_tokens.embedding_dim)
         self.output_transform = scheme.build_output_transform(
@@ -72,7 +74,8 @@ class DeepNetEncoder(TransformerEncoderBase):
         x, states = run_layers(
             self.layers,
             x,
-            lambda layer, h: self.checkpointing(lambda h: layer(h, mask), h),
+            lambda layer, h: self.call_layer(layer, h, mask),
+            self.checkpointing,
             self.combination,
             return_all_hiddens,
         )

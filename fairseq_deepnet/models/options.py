@@ -10,6 +10,7 @@ from ..errors import ConfigurationError
 from ..modules import LayerShape, TransformerLayer
 from ..monitoring.options import monitor_settings
 from ..schemes import SCHEMES, NormPlacement, Place, ResidualScheme, Side, scheme_class
+from .running_options import check_running
 
 Layer = TypeVar("Layer", bound=TransformerLayer)
 
@@ -77,6 +78,7 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
     scheme.check_variant(getattr(args, "scheme_variant", None))
     monitor_settings(args)
     check_watch(args)
+    check_running(args)
     for side in kind.sides:
         check_shape(args, side)
         check_every_layer_runs(args, side, scheme)

@@ -6,9 +6,10 @@ Shapes: B = batch, T = queries, S = keys, C = channels, H = heads, D = C / H. Ba
 import math
 
 import torch
-import torch.nn.functional as F
-from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor, nn
+
+from .dropout import Dropout
+from .scaled_dot_product import scaled_dot_product_attention
 
 
 class MultiheadAttention(nn.Module):
@@ -39,7 +40,7 @@ class MultiheadAttention(nn.Module):
         source_dim = embed_dim if source_dim is None else source_dim
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
-        self.dropout_module = FairseqDropout(dropout, module_name="MultiheadAttention")
+        self.dropout_module = Dropout(dropout, module_name="MultiheadAttention")
         # The order k, v, q, out is fairseq's: one seed draws the same stock weights in both.
         self.k_proj = nn.Linear(source_dim, embed_dim, bias=bias)
         self.v_proj = nn.Linear(source_dim, embed_dim, bias=bias)
@@ -80,13 +81,9 @@ class MultiheadAttention(nn.Module):
             mask: boolean, broadcastable to [B, H, T, S]; True = may attend, one at least a query.
             causal: query t sees keys 0..t; excludes `mask`.
         """
-        heads = F.scaled_dot_product_attention(
-            self.split_heads(self.q_proj(x)),
-            key,
-            value,
-            attn_mask=mask,
-            dropout_p=self.dropout_probability(),
-            is_causal=causal,
+        query = self.split_heads(self.q_proj(x))
+        heads = scaled_dot_product_attention(
+            query, key, value, mask, self.dropout_probability(), causal
         )
         if self.head_transform is not None:
             heads = self.head_transform(heads)

@@ -10,12 +10,12 @@ from typing import cast
 
 from fairseq import utils
 from fairseq.modules import LayerNorm
-from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor, nn
 
 from ..schemes import NormPlacement, Place, Residual, ResidualScheme, Role, Sublayer
 from .attention import MultiheadAttention
 from .decoding_cache import DecodingCache
+from .dropout import Dropout
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class TransformerLayer(nn.Module):
         super().__init__()
         self.place = place
         name = self.stock_name
-        self.dropout_module = FairseqDropout(shape.dropout, module_name=name)
-        self.activation_dropout_module = FairseqDropout(shape.activation_dropout, module_name=name)
+        self.dropout_module = Dropout(shape.dropout, module_name=name)
+        self.activation_dropout_module = Dropout(shape.activation_dropout, module_name=name)
         self.activation_fn = utils.get_activation_fn(shape.activation)
         for sublayer in self.sublayers[:-1]:
             self.add_attention(sublayer, shape, scheme)

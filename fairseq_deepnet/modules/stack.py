@@ -1,6 +1,7 @@
 """Running a stack of layers: activation checkpointing, layer combination, hidden states."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -12,39 +13,58 @@ from torch.utils.checkpoint import checkpoint
 
 from ..schemes import Combination
 
+Apply = Callable[[nn.Module, Tensor], Tensor]
+
 
 @dataclass(frozen=True)
 class ActivationCheckpointing:
-    """Whether a layer keeps its activations for backward or computes them again.
+    """Which activations are kept for backward, and which computed again.
 
     torch's non-reentrant form is used and not fairseq's wrapper: that one loses the gradients of
     a layer whose input needs none (frozen embeddings).
 
     Args:
-        enabled: keep only each layer's input.
-        offload: keep that input in host memory; implies `enabled`.
+        every: keep the input of every so many layers only; 0 keeps all activations.
+        offload: keep those inputs in host memory.
     """
 
-    enabled: bool = False
+    every: int = 0
     offload: bool = False
 
-    def __call__(self, layer: Callable[[Tensor], Any], x: Tensor) -> Any:
-        """layer(x), cheaper in memory if so set.
+    def __call__(self, run: Callable[[Tensor], Any], x: Tensor) -> Any:
+        """run(x), cheaper in memory if so set.
 
-        What else a layer reads, such as the encoder's output, it is to hold by itself: an argument
-        would be offloaded once a layer.
+        What else `run` reads, such as the encoder's output, it is to hold by itself: an argument
+        would be offloaded once a segment.
         """
-        if not (self.enabled or self.offload) or not torch.is_grad_enabled():
-            return layer(x)
+        if not self.every or not torch.is_grad_enabled():
+            return run(x)
         keep = save_on_cpu(pin_memory=torch.cuda.is_available()) if self.offload else nullcontext()
         with keep:
-            return checkpoint(layer, x, use_reentrant=False)
+            return checkpoint(run, x, use_reentrant=False)
+
+
+def thriftiest_segment(layers: int, kept: float) -> int:
+    """The segment length k that needs the least memory: N / k inputs, and k layers at a time.
+
+    A segment's layers keep their activations while backward is at it. The time is the same for
+    every k: one more forward pass.
+
+    Args:
+        layers: N, of the stack.
+        kept: what one layer keeps for backward, in multiples of its input.
+    """
+    best = max(1, round(math.sqrt(layers / kept)))
+    return min(
+        (best - 1 or 1, best, best + 1), key=lambda k: math.ceil(layers / k) + min(k, layers) * kept
+    )
 
 
 def run_layers(
     layers: Iterable[nn.Module],
     x: Tensor,
-    apply: Callable[[nn.Module, Tensor], Tensor],
+    apply: Apply,
+    checkpointing: ActivationCheckpointing,
     combination: Combination | None = None,
     keep_states: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
@@ -54,22 +74,36 @@ def run_layers(
         layers: the layers in order; LayerDrop leaves some out by how it iterates.
         x: [B, T, C].
         apply: runs one layer on its input.
+        checkpointing: what is kept for backward. Segments of one layer where each output is wanted
+            anyway, by `combination` or `keep_states`.
         combination: makes the next layer's input from all outputs so far, x first.
         keep_states: collect x and every layer's output.
 
     Returns:
         the top's output [B, T, C], and the states, bottom first (empty unless asked for).
     """
+    present = list(layers)
+    each = combination is not None or keep_states
+    length = 1 if each else max(checkpointing.every, 1)
     states = [x] if keep_states else []
     kept = []
     if combination is not None:
         kept.append(combination.keep(x, 0))
         x = combination(kept)
-    for number, layer in enumerate(layers, start=1):
-        x = apply(layer, x)
+    for start in range(0, len(present), length):
+        x = checkpointing(_segment(present[start : start + length], apply), x)
         if keep_states:
             states.append(x)
         if combination is not None:
-            kept.append(combination.keep(x, number))
+            kept.append(combination.keep(x, start + 1))
             x = combination(kept)
     return x, states
+
+
+def _segment(layers: Sequence[nn.Module], apply: Apply) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        for layer in layers:
+            x = apply(layer, x)
+        return x
+
+    return run

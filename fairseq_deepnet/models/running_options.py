@@ -1,0 +1,61 @@
+"""How a model's layers are run: what backward keeps of them, and whether they are compiled."""
+
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from ..errors import ConfigurationError
+from ..modules import ActivationCheckpointing, LayerShape, thriftiest_segment
+from ..schemes import Depths, Side
+
+AUTO = "auto"
+
+
+def add_running_arguments(parser: ArgumentParser) -> None:
+    """The options that each of our models has."""
+    parser.add_argument(
+        "--checkpoint-every",
+        metavar="LAYERS",
+        help="activation checkpointing by segments: keep the input of every so many layers, and"
+        " compute the rest again in backward; auto: the number that needs the least memory."
+        " --checkpoint-activations is 1",
+    )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="train with torch.compile, one compilation for all layers of a stack; meant for GPUs",
+    )
+
+
+def check_running(args: Namespace) -> None:
+    """Raise ConfigurationError for a --checkpoint-every that is no number of layers."""
+    every = getattr(args, "checkpoint_every", None)
+    if every not in (None, AUTO) and not (str(every).isdigit() and int(every) > 0):
+        raise ConfigurationError(
+            f"--checkpoint-every {every}: give a number of layers, or {AUTO}; leave it out to keep"
+            " all activations"
+        )
+
+
+def checkpointing_of(
+    cfg: Any, side: Side, depths: Depths, shape: LayerShape
+) -> ActivationCheckpointing:
+    """What backward keeps of a stack's activations."""
+    offload = bool(cfg.offload_activations)
+    every = getattr(cfg, "checkpoint_every", None)
+    if every == AUTO:
+        return ActivationCheckpointing(auto_segment(side, depths, shape), offload)
+    if every is None:
+        every = 1 if cfg.checkpoint_activations or offload else 0
+    return ActivationCheckpointing(int(every), offload)
+
+
+def auto_segment(side: Side, depths: Depths, shape: LayerShape) -> int:
+    """`--checkpoint-every auto`: from the tensors that a layer keeps, in multiples of its input.
+
+    With fused attention, relu and LayerNorm an encoder layer keeps 8 + F / C of them, one more
+    attention with keys and values of a source as long adds 6; dropout's masks add a quarter a
+    branch. (planning/activations.py counts bytes.)
+    """
+    crossed = side is Side.DECODER and depths.encoder > 0
+    kept = shape.ffn_dim / shape.embed_dim + (14.75 if crossed else 8.5)
+    return thriftiest_segment(depths.of(side), kept)
