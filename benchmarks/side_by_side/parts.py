@@ -92,9 +92,7 @@ def watch(trainer: Any, watch: Stopwatch) -> None:
     watch.wrap(trainer.get_criterion(), "forward", "loss")
     watch.wrap(model.encoder, "forward", "forward")
     if hasattr(model.decoder, "extract_features"):
-        watch.wrap(
-            model.decoder, "extract_features", "forward", lambda result, *_: mark(result[0])
-        )
+        watch.wrap(model.decoder, "extract_features", "forward", lambda result, *_: mark(result[0]))
     else:  # torchscale's: projects within its forward
         watch.wrap(model.decoder, "forward", "forward")
         watch.wrap(model.decoder, "output_layer", "loss", lambda _, features: mark(features))

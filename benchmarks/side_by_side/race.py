@@ -75,13 +75,20 @@ class Process:
             self.process.wait()
 
 
-def start(system: System, shape: Shape, clock: str, threads: int) -> Process:
+def start(
+    system: System,
+    shape: Shape,
+    clock: str,
+    threads: int,
+    warm_up: int = WARM_UP,
+    environment: dict[str, str] | None = None,
+) -> Process:
     """A process with the model built and the updates made that do not count; may be a Failure."""
-    process = Process(threads)
+    process = Process(threads, environment)
     description = {**dataclasses.asdict(system), "plugin": str(system.plugin)}
     try:
         process.ask("build", system=description, shape=dataclasses.asdict(shape), clock=clock)
-        for _ in range(WARM_UP):
+        for _ in range(warm_up):
             process.ask("step")
     except Failure:
         process.end()

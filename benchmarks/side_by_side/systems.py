@@ -112,7 +112,7 @@ def estimated_gib(system: System, shape: Shape) -> float:
     """What training a shape takes at the most, by the project's own estimate.
 
     It is that of fairseq's stock criterion and optimiser in fp32, an upper bound for ours;
-    torchscale is taken for stock. Options that save memory are not looked at.
+    torchscale is taken for stock. Of a system's options, checkpointing is looked at.
     """
     from fairseq_deepnet import fairseq_options
     from fairseq_deepnet.planning import plan, setting
@@ -122,6 +122,8 @@ def estimated_gib(system: System, shape: Shape) -> float:
     arch = "deepnet_transformer" if system.kind == "ours" else "transformer"
     words = [*plain.arguments(), f"--arch={arch}"]
     words += [f"{option}={own}" for option, (_, own) in FAST.items()]
+    if any(option.startswith("--checkpoint-") for option in system.options):
+        words.append("--checkpoint-activations")
     args: Any = fairseq_options.parse_training(words)
     model = setting.read_model(args, (shape.vocabulary, shape.vocabulary))
     training = setting.read_training(args, 0, length)

@@ -15,6 +15,9 @@ from side_by_side.systems import Shape
 HEAD = ["model", "system", "s / update", "quartiles", "tokens / s", "speed", "quartiles"]
 HEAD += [*PARTS, "products", "peak MiB"]
 
+ADAM_BYTES = 28
+"""Of fp32: weight, gradient and two moments are read, all but the gradient are written."""
+
 
 def quartiles(values: Sequence[float], digits: int) -> str:
     """The middle half of the values."""
@@ -67,9 +70,12 @@ def about_limits(shape: Shape, found: dict[str, list[dict[str, Any]]]) -> str:
     rate = statistics.median(answer["operations"] / answer["seconds"] for answer in limits)
     share = statistics.median(answer["attention"] for answer in limits)
     copied = statistics.median(answer["copied"] for answer in limits)
+    parameters = next(answers[0]["parameters"] for name, answers in found.items() if name != LIMITS)
     return (
         f"{shape.name}: the products of an update run at {rate / 1e9:,.0f} GFLOP/s, {share:.0%} of"
-        f" their time is attention's; memory copies {copied / 1e9:.1f} GB/s (read + written)"
+        f" their time is attention's; memory copies {copied / 1e9:.1f} GB/s (read + written), at"
+        f" which Adam's {ADAM_BYTES} bytes a parameter take {ADAM_BYTES * parameters / copied:.3f}"
+        f" s for {parameters:,} parameters"
     )
 
 

@@ -21,6 +21,7 @@ from side_by_side.memory import most_resident, resident
 from side_by_side.parts import Stopwatch, watch
 from side_by_side.systems import Shape, System
 
+SIDES = ("src_tokens", "prev_output_tokens")
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
@@ -83,6 +84,7 @@ class Worker:
         self.base = resident()
         start = time.perf_counter()
         self.trainer = build(system, shape, device)
+        self.parameters = sum(p.numel() for p in self.trainer.get_model().parameters())
         self.built = time.perf_counter() - start
         self.stopwatch = Stopwatch(self.synchronised(CLOCKS[clock]))
         watch(self.trainer, self.stopwatch)
@@ -113,7 +115,24 @@ class Worker:
             "sizes": [*source.shape, sample["target"].shape[1]],
             "loss": float((log or {}).get("loss", float("nan"))),
             "peak": max(0, most_resident() - self.base),
+            "parameters": self.parameters,
         }
+
+    def fill(self, profile: bool) -> dict[str, float]:
+        """Updates of the fullest batch: peak of the resident set over that before the model was
+        built and, with `profile`, the most bytes of tensors alive."""
+        from plan_accuracy import profiled
+
+        fullest = max(
+            (next(self.batches) for _ in range(40)),
+            key=lambda samples: sum(samples[0]["net_input"][name].numel() for name in SIDES),
+        )
+        for _ in range(2):
+            self.trainer.train_step(fullest)
+        found = {"peak": max(0, most_resident() - self.base)}
+        if profile:
+            found["alive"] = int(profiled(self.trainer, fullest))
+        return found
 
 
 def answer(order: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
@@ -128,9 +147,9 @@ def answer(order: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
     if order["do"] == "build":
         system = System(**{**order["system"], "plugin": Path(order["system"]["plugin"])})
         state["worker"] = Worker(system, Shape(**order["shape"]), order["clock"])
-        worker = state["worker"]
-        parameters = sum(p.numel() for p in worker.trainer.get_model().parameters())
-        return {"parameters": parameters, "seconds": worker.built}
+        return {"seconds": state["worker"].built}
+    if order["do"] == "fill":
+        return dict(state["worker"].fill(order["profile"]))
     return dict(state["worker"].step())
 
 
