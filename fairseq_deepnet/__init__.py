@@ -4,10 +4,10 @@ from . import compat
 
 compat.apply()
 
-from . import criterions, models  # noqa: E402
+from . import criterions, models, optim  # noqa: E402
 from .monitoring import trainer  # noqa: E402
 from .observers import build_observers  # noqa: E402
 
 trainer.install(build_observers)
 
-__all__ = ["criterions", "models"]
+__all__ = ["criterions", "models", "optim"]

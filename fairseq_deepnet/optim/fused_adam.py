@@ -1,0 +1,118 @@
+"""Adam over many tensors by torch's fused kernel, with fairseq's numbers and fairseq's state.
+
+fairseq's Adam runs six operations a tensor from Python; 500L-500L has some 21,000 tensors. torch's
+kernel takes them all in one call. The two differ in where epsilon stands: fairseq divides by
+sqrt(v) + eps and corrects the bias afterwards, torch divides by sqrt(v / c) + eps with c = 1 -
+beta2^step. So torch is given eps / sqrt(c), and the step is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import torch
+from fairseq.optim.adam import Adam
+from torch import Tensor
+
+BUCKET: Final = 2**24
+"""Elements whose float32 copies may exist at once: 64 MiB."""
+Tensors = list[Tensor]
+Four = tuple[Tensors, Tensors, Tensors, Tensors]
+"""Weights, gradients and both moments."""
+Kind = tuple[int, torch.device, torch.dtype, torch.dtype]
+
+
+class FusedAdam(Adam):
+    """fairseq's Adam; its state, options and errors are the same, the step is one call.
+
+    The state is float32 whatever the weights are. A parameter without a gradient (frozen, or a
+    layer that was dropped) is left alone, and its own count of steps stands still. torch's kernel
+    could divide gradients by a loss scale as well, but then half-precision trainings would differ:
+    fairseq's FP16Optimizer does not forget that scale in bf16, and scales bf16 gradients in bf16.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update; `closure` computes the loss again, as torch's optimisers allow.
+
+        Raises:
+            RuntimeError: for sparse gradients, as fairseq.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for (step, device, *_), (params, grads, means, squares) in self._by_kind(group).items():
+                settings = _settings(group, step)
+                steps = torch.full((), float(step), device=device)
+                for p, g, m, v in _in_float32(params, grads, means, squares):
+                    torch._fused_adamw_(p, g, m, v, [], [steps] * len(p), **settings)
+        return loss
+
+    def _by_kind(self, group: dict[str, Any]) -> dict[Kind, Four]:
+        """Weights, gradients and both moments, by steps made (this one counted) and type."""
+        found: dict[Kind, Four] = defaultdict(lambda: ([], [], [], []))
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            if p.grad.is_sparse:
+                raise RuntimeError("--optimizer fused_adam does not support sparse gradients")
+            state = self.state[p]
+            if not state:
+                state["step"] = 0
+                state["exp_avg"] = torch.zeros_like(p, dtype=torch.float32)
+                state["exp_avg_sq"] = torch.zeros_like(p, dtype=torch.float32)
+            state["step"] += 1
+            for name in ("exp_avg", "exp_avg_sq"):
+                if state[name].dtype != torch.float32 or state[name].device != p.device:
+                    state[name] = state[name].to(p.device, torch.float32)
+            kind = (state["step"], p.device, p.dtype, p.grad.dtype)
+            held = (p.detach(), p.grad, state["exp_avg"], state["exp_avg_sq"])
+            for tensors, tensor in zip(found[kind], held, strict=True):
+                tensors.append(tensor)
+        return found
+
+
+def _settings(group: dict[str, Any], step: int) -> dict[str, Any]:
+    """Arguments of torch's kernel for fairseq's step."""
+    beta1, beta2 = group["betas"]
+    if group.get("amsgrad"):
+        raise ValueError("fused_adam has no amsgrad, which --optimizer adam has not either")
+    return {
+        "lr": float(group["lr"]),
+        "beta1": beta1,
+        "beta2": beta2,
+        "weight_decay": group["weight_decay"],
+        "eps": group["eps"] / math.sqrt(1 - beta2**step),
+        "amsgrad": False,
+        "maximize": False,
+        "grad_scale": None,
+        "found_inf": None,
+    }
+
+
+def _in_float32(
+    params: Tensors, grads: Tensors, means: Tensors, squares: Tensors
+) -> Iterator[Four]:
+    """The same four lists in float32, with weights brought back to their type afterwards.
+
+    Only --memory-efficient-* has half-precision weights here: they go in parts, so that not all of
+    them exist twice.
+    """
+    if params[0].dtype == grads[0].dtype == torch.float32:
+        yield params, grads, means, squares
+        return
+    start = size = 0
+    for end, p in enumerate(params, 1):
+        size += p.numel()
+        if size < BUCKET and end < len(params):
+            continue
+        part = slice(start, end)
+        wide = [x.float() for x in params[part]]
+        yield wide, [x.float() for x in grads[part]], means[part], squares[part]
+        torch._foreach_copy_(params[part], wide)
+        start, size = end, 0

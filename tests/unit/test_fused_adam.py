@@ -1,0 +1,194 @@
+"""--optimizer fused_adam is fairseq's adam: same weights, same state, same norms."""
+
+import copy
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fairseq import utils
+from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer
+from fairseq.optim.adam import FairseqAdam as StockAdam
+from fairseq.optim.adam import FairseqAdamConfig
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+import fairseq_deepnet  # noqa: F401  (registers the optimiser)
+from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.optim import fused_adam, gradients
+from fairseq_deepnet.optim.fairseq_adam import FairseqAdam
+
+SHAPES = [(3, 4), (4,), (7, 2), (), (1,), (64, 33)]
+
+
+def config(**options: Any) -> Any:
+    defaults = {"adam_betas": "(0.9, 0.98)", "adam_eps": 1e-3, "weight_decay": 0.0}
+    found = FairseqAdamConfig(**(defaults | options))
+    found.tpu, found.lr = False, [0.01]
+    return found
+
+
+def weights(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(1)
+    return [nn.Parameter(torch.randn(s, generator=generator).to(dtype)) for s in SHAPES]
+
+
+def give_gradients(params: list[nn.Parameter], update: int, skipped: int | None = None) -> None:
+    generator = torch.Generator().manual_seed(100 + update)
+    for index, p in enumerate(params):
+        grad = torch.randn(p.shape, generator=generator) * 10.0 ** (update % 5 - 3)
+        p.grad = None if index == skipped else grad.to(p.dtype)
+
+
+def run(build: Callable[..., Any], updates: int = 12, **options: Any) -> tuple[Any, Any]:
+    params = weights()
+    optimizer = build(config(**options), params)
+    for update in range(updates):
+        give_gradients(params, update, skipped=2 if 3 <= update < 6 else None)
+        optimizer.set_lr(0.01 / (1 + update))
+        optimizer.step()
+    return params, optimizer
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    # gradients are up to 40, of which a moving average of both signs may leave little
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("eps", [1e-8, 1e-3, 1.0])
+def test_weights_and_state_are_fairseqs(decay: float, eps: float) -> None:
+    options = {"weight_decay": decay, "adam_eps": eps}
+    params, ours = run(FairseqAdam, **options)
+    expected, theirs = run(StockAdam, **options)
+    assert_same([p.data for p in params], [p.data for p in expected])
+    found, wanted = ours.state_dict(), theirs.state_dict()
+    assert_same(found["state"], wanted["state"])
+    assert found["param_groups"] == wanted["param_groups"]
+
+
+def test_a_parameter_without_a_gradient_keeps_its_own_count_of_steps() -> None:
+    state = run(FairseqAdam)[1].state_dict()["state"]
+    assert [state[i]["step"] for i in range(len(SHAPES))] == [12, 12, 9, 12, 12, 12]
+    assert type(state[2]["step"]) is int  # as fairseq's checkpoints have it
+
+
+@pytest.mark.parametrize("first", [FairseqAdam, StockAdam], ids=["ours first", "fairseq's first"])
+def test_either_goes_on_from_the_others_state(first: Any) -> None:
+    second = StockAdam if first is FairseqAdam else FairseqAdam
+    params, before = run(first)
+    state = copy.deepcopy(before.state_dict())
+    goes_on = [nn.Parameter(p.detach().clone()) for p in params]
+    after = second(config(), goes_on)
+    after.load_state_dict(state, {"lr": 0.01})
+    before.load_state_dict(copy.deepcopy(state), {"lr": 0.01})
+    for update in range(20, 25):
+        for given, optimizer in ((params, before), (goes_on, after)):
+            give_gradients(given, update)
+            optimizer.step()
+    assert_same([p.data for p in goes_on], [p.data for p in params])
+    assert before.__class__.__name__ == after.__class__.__name__
+
+
+def common(**options: Any) -> Any:
+    found = {"bf16": True, "fp16_scale_window": 4, "fp16_no_flatten_grads": True}
+    found |= {"fp16_init_scale": 8, "fp16_scale_tolerance": 0.0, "threshold_loss_scale": None}
+    return SimpleNamespace(**(found | {"min_loss_scale": 1e-4} | options))
+
+
+def half_run(
+    monkeypatch: pytest.MonkeyPatch, wrapper: Any, name: str, dtype: torch.dtype
+) -> tuple[list[Tensor], dict[str, Any], list[float]]:
+    """Weights, state and gradient norms of a half-precision training of three updates."""
+    monkeypatch.setattr(fused_adam, "BUCKET", 20)  # several parts
+    params = weights(dtype)
+    adam = config()
+    adam._name = name
+    cfg = SimpleNamespace(
+        common=common(bf16=dtype is torch.bfloat16),
+        optimizer=OmegaConf.structured(adam),
+        optimization=SimpleNamespace(update_freq=[1]),
+    )
+    optimizer = wrapper.build_optimizer(cfg, params)
+    norms = []
+    for update in range(3):
+        optimizer.zero_grad()
+        generator = torch.Generator().manual_seed(update)
+        inputs = [torch.randn(p.shape, generator=generator).to(dtype) for p in params]
+        optimizer.backward(sum((p * x).float().sum() for p, x in zip(params, inputs, strict=True)))
+        optimizer.multiply_grads(0.5)
+        norms.append(float(optimizer.clip_grad_norm(0.1)))
+        optimizer.step()
+    return [p.detach() for p in params], optimizer.state_dict(), norms
+
+
+@pytest.mark.parametrize("wrapper", [FP16Optimizer, MemoryEfficientFP16Optimizer])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_is_fairseqs(
+    monkeypatch: pytest.MonkeyPatch, wrapper: Any, dtype: torch.dtype
+) -> None:
+    params, state, norms = half_run(monkeypatch, wrapper, "fused_adam", dtype)
+    expected, wanted, expected_norms = half_run(monkeypatch, wrapper, "adam", dtype)
+    # the last bit of a weight, or of a change of 0.01, where float32 fell on a half's other side
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(params, expected, rtol=eps, atol=0.01 * eps)
+    assert_same(state["state"], wanted["state"])
+    assert norms == pytest.approx(expected_norms, rel=1e-6)
+    assert all(v["exp_avg"].dtype == torch.float32 for v in state["state"].values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("bound", [0.0, 0.5, 1e6])
+def test_norm_and_clipped_gradients_are_fairseqs(dtype: torch.dtype, bound: float) -> None:
+    ours, theirs = weights(dtype), weights(dtype)
+    for params in (ours, theirs):
+        give_gradients(params, 3, skipped=1)
+        params[0].expert = True  # scaled, but not counted
+    optimizer = FairseqAdam(config(), ours)
+    norm = optimizer.clip_grad_norm(bound, lambda x: x * 2)
+    expected = utils.clip_grad_norm_(theirs, bound, lambda x: x * 2)
+    torch.testing.assert_close(norm, expected, rtol=1e-6, atol=0)
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-6, atol=1e-9)
+
+
+def test_no_gradients_have_no_norm() -> None:
+    assert gradients.clip_norm(weights(), 1.0) == 0
+    assert gradients.clip_norm([], 1.0) == 0
+
+
+def test_zero_grad_forgets_all_gradients() -> None:
+    params = weights()
+    give_gradients(params, 0)
+    FairseqAdam(config(), params).zero_grad()
+    assert all(p.grad is None for p in params)
+
+
+def test_sparse_gradients_are_refused() -> None:
+    table = nn.Embedding(5, 2, sparse=True)
+    optimizer = FairseqAdam(config(), list(table.parameters()))
+    table(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(RuntimeError, match="sparse"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("option", ["fp16_adam_stats", "use_old_adam"])
+def test_options_of_no_use_here_are_refused(option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"--{option.replace('_', '-')}"):
+        FairseqAdam(config(**{option: True}), weights())
+
+
+def test_a_step_takes_a_few_calls_however_many_tensors() -> None:
+    params = [nn.Parameter(torch.ones(2)) for _ in range(300)]
+    optimizer = FairseqAdam(config(), params)
+    for p in params:
+        p.grad = torch.ones(2)
+    optimizer.step()  # makes the state
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        optimizer.clip_grad_norm(1.0)
+        optimizer.step()
+    calls = {event.key: event.count for event in seen.key_averages()}
+    assert calls["aten::_fused_adamw_"] == 1
+    assert calls["aten::_foreach_norm"] == 1
+    assert not any(name in calls for name in ("aten::addcdiv_", "aten::sqrt", "aten::addcmul_"))
