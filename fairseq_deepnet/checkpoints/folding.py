@@ -50,6 +50,7 @@ _NORM: Final = {
     Sublayer.ENCODER_ATTN: "encoder_attn_layer_norm",
     Sublayer.FFN: "final_layer_norm",
 }
+_SMALLEST: Final = 1e-6
 _PADDING: Final = 1  # fairseq's index of <pad>, before which no position is counted
 
 
@@ -72,22 +73,32 @@ class Folded:
 
 @dataclass(frozen=True)
 class _Stack:
-    """A side's layers: `prefix` comes before "layers." and before the embeddings."""
+    """A side's layers, each its parameters by the rest of their names.
+
+    `prefix` comes before "layers." and before the names of the embeddings.
+    """
 
     side: Side
     prefix: str
-    layers: int
-    sublayers: tuple[Sublayer, ...]
+    layers: list[dict[str, Tensor]] = field(default_factory=list)
 
-    def walk(self) -> Iterator[tuple[Place, Sublayer]]:
-        """Every sublayer from the input on."""
-        for layer in range(self.layers):
-            for sublayer in self.sublayers:
-                yield Place(self.side, layer), sublayer
-
-    def at(self, place: Place) -> str:
+    def at(self, layer: int) -> str:
         """What the names of a layer's parameters begin with."""
-        return f"{self.prefix}layers.{place.layer}."
+        return f"{self.prefix}layers.{layer}."
+
+    def walk(self) -> Iterator[tuple[Place, Sublayer, str, dict[str, Tensor]]]:
+        """Every sublayer from the input on: what its layer's names begin with, and what its
+        residual has learned."""
+        for number, layer in enumerate(self.layers):
+            for sublayer in Sublayer:
+                if f"{_EXIT[sublayer]}.weight" in layer:
+                    home = f"residuals.{sublayer.value}."
+                    learned = {
+                        name.removeprefix(home): weight.float()
+                        for name, weight in layer.items()
+                        if name.startswith(home)
+                    }
+                    yield Place(self.side, number), sublayer, self.at(number), learned
 
 
 def foldable() -> list[str]:
@@ -114,62 +125,45 @@ def fold(weights: Mapping[str, Tensor], args: Namespace, scheme: ResidualScheme)
             f" {reason}. Use it through fairseq with --user-dir; schemes that can:"
             f" {', '.join(foldable())}"
         )
-    folded = Folded({name: weight for name, weight in weights.items() if ".residuals." not in name})
+    folded = Folded({name: weight for name, weight in weights.items() if not _LAYER.match(name)})
+    folded.options |= scheme.stock_options()
     for stack in _stacks(weights):
+        for number, layer in enumerate(stack.layers):
+            stock = scheme.stock_layer(layer)
+            folded.weights |= {stack.at(number) + name: weight for name, weight in stock.items()}
         folded.options[f"{stack.side.value}_normalize_before"] = scheme.norm is NormPlacement.PRE
         if scheme.norm is NormPlacement.POST:
-            _fold_stack(folded, weights, args, scheme, stack)
+            _fold_residuals(folded, args, scheme, stack)
     return folded
 
 
 def _stacks(weights: Mapping[str, Tensor]) -> list[_Stack]:
-    found: dict[tuple[Side, str], int] = {}
-    for match in filter(None, map(_LAYER.match, weights)):
-        key = Side(match[2]), match[1]
-        found[key] = max(found.get(key, 0), int(match[3]) + 1)
-    return [
-        _Stack(
-            *(side, prefix, layers),
-            tuple(
-                sublayer
-                for sublayer in Sublayer
-                if f"{prefix}layers.0.{_EXIT[sublayer]}.weight" in weights
-            ),
-        )
-        for (side, prefix), layers in found.items()
-    ]
+    found: dict[str, _Stack] = {}
+    for name, weight in weights.items():
+        match = _LAYER.match(name)
+        if match:
+            prefix, number = match[1], int(match[3])
+            stack = found.setdefault(prefix, _Stack(Side(match[2]), prefix))
+            stack.layers.extend({} for _ in range(number + 1 - len(stack.layers)))
+            stack.layers[number][name.removeprefix(match[0])] = weight
+    return list(found.values())
 
 
-def _fold_stack(
-    folded: Folded,
-    weights: Mapping[str, Tensor],
-    args: Namespace,
-    scheme: ResidualScheme,
-    stack: _Stack,
-) -> None:
+def _fold_residuals(folded: Folded, args: Namespace, scheme: ResidualScheme, stack: _Stack) -> None:
     below = ""  # the LayerNorm whose output is the stream; none below the first sublayer
-    for place, sublayer in stack.walk():
-        name = stack.at(place)
-        home = f"{name}residuals.{sublayer.value}."
-        learned = {
-            key.removeprefix(home): weight.float()
-            for key, weight in weights.items()
-            if key.startswith(home)
-        }
+    for place, sublayer, name, learned in stack.walk():
         factor = one_number(scheme.residual_weight(place, learned))
-        if isinstance(factor, float):
-            if factor != 1.0:
-                check_divisor(torch.tensor(factor), home)
-                for part in ("weight", "bias"):
-                    folded.scale(f"{name}{_EXIT[sublayer]}.{part}", 1 / factor)
-        else:
-            check_divisor(factor, home)
+        check_divisor(factor, f"{name}{sublayer.value}")
+        if isinstance(factor, Tensor):
             if below:
                 scale_norm(folded, below, factor)
             else:
                 scale_embeddings(folded, args, stack, factor)
             for entry in _ENTRY[sublayer]:
                 folded.scale(f"{name}{entry}.weight", 1 / factor)
+        elif factor != 1.0:
+            for part in ("weight", "bias"):
+                folded.scale(f"{name}{_EXIT[sublayer]}.{part}", 1 / factor)
         below = f"{name}{_NORM[sublayer]}"
 
 
@@ -180,11 +174,11 @@ def one_number(factor: Tensor | float) -> Tensor | float:
     return factor
 
 
-def check_divisor(factor: Tensor, name: str) -> None:
-    """Refuse to divide by nothing; ValueError names the residual."""
-    if not bool((factor.abs() > 1e-6).all()):
+def check_divisor(factor: Tensor | float, name: str) -> None:
+    """Refuse to divide by nothing; ValueError names the sublayer."""
+    if not bool((torch.as_tensor(factor).abs() > _SMALLEST).all()):
         raise ValueError(
-            f"{name}: a residual weight is 0 (or not a number), so that no stock layer computes"
+            f"{name}: the residual's weight is 0 (or not a number), so that no stock layer computes"
             " the same; use the model through fairseq with --user-dir"
         )
 

@@ -101,7 +101,7 @@ def to_ctranslate2(
     try:
         from fairseq_deepnet.export import ctranslate2_folder
     except ModuleNotFoundError as error:
-        if error.name != "ctranslate2":
+        if (error.name or "").partition(".")[0] != "ctranslate2":
             raise
         raise ValueError(
             "ctranslate2 is not installed: pip install 'fairseq_deepnet[ctranslate2]'"

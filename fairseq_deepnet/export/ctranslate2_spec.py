@@ -26,7 +26,6 @@ ACTIVATIONS: Final = {
     "gelu": Activation.GELU,
     "gelu_accurate": Activation.GELUTanh,
     "gelu_fast": Activation.GELUTanh,
-    "swish": Activation.SWISH,
     "tanh": Activation.Tanh,
 }
 """fairseq's names of activation functions that CTranslate2 has."""
@@ -59,7 +58,7 @@ class StockConverter(Converter):
         self.weights, self.args, self.vocabularies = weights, args, vocabularies
 
     def _load(self) -> TransformerSpec:
-        spec = TransformerSpec(
+        spec = _DeepSpec(
             _Side(self.weights, self.args, "encoder").encoder(),
             _Side(self.weights, self.args, "decoder").decoder(),
         )
@@ -69,6 +68,17 @@ class StockConverter(Converter):
         spec.config.decoder_start_token = spec.config.eos_token
         spec.config.add_source_eos = True
         return spec
+
+
+class _DeepSpec(TransformerSpec):
+    """CTranslate2's, quick for thousands of layers."""
+
+    def _alias_variables(self) -> None:
+        """Let equal tables of words be one; any two parameters are compared otherwise."""
+        kept = self.decoder.embeddings
+        for other in (self.decoder.projection, self.encoder.embeddings[0]):
+            if other.weight.equal(kept.weight):
+                other.weight = "decoder/embeddings/weight"
 
 
 def _symbols(vocabulary: Sequence[str]) -> list[str]:
@@ -148,22 +158,14 @@ class _Side:
 
     def decoder(self) -> TransformerDecoderSpec:
         """The decoder, complete with the projection to the vocabulary."""
-        projected = self.has("project_in_dim"), self.has("project_out_dim")
-        if projected[0] != projected[1]:
-            raise ValueError(
-                "--decoder-input-dim and --decoder-output-dim: CTranslate2 has a projection before"
-                " and after the decoder's layers, or neither; use --to fairseq"
-            )
         spec = TransformerDecoderSpec(
-            **self.shape,
-            no_final_norm=bool(getattr(self.args, "no_decoder_final_norm", False)),
-            project_in_out=projected[0],
+            **self.shape, no_final_norm=bool(getattr(self.args, "no_decoder_final_norm", False))
         )
         self.ends(spec, spec.embeddings)
-        self.linear(spec.projection, "output_projection")
-        if projected[0]:
-            self.linear(spec.project_in, "project_in_dim")
-            self.linear(spec.project_out, "project_out_dim")
+        spec.projection.weight = self.array("output_projection.weight")
+        if self.has("project_out_dim"):
+            # --decoder-output-dim: two maps without anything between them are one
+            spec.projection.weight = spec.projection.weight @ self.array("project_out_dim.weight")
         for index, layer in enumerate(spec.layer):
             self.self_attention(layer, index)
             self.cross_attention(layer, index)

@@ -94,21 +94,30 @@ def stock_arguments(args: Namespace, kind: ModelKind, options: Mapping[str, Any]
 def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
     """The checkpoint of a stock model that computes what the model in `state` does.
 
-    It carries the configuration and the count of updates but no optimiser state: it can be
-    translated with and fine-tuned from, not resumed.
+    It carries the configuration and the count of updates but neither optimiser state nor meters: it
+    can be translated with and fine-tuned from, not resumed. Arguments are plain mappings, so that
+    torch's weights-only default loads it without this plugin, which has to allow Namespaces.
 
     Raises:
         ValueError: for a model that no stock layer can compute, with the reason.
     """
     folded, args = fold_model(state)
-    result = dict(state) | {"model": folded.weights, "last_optimizer_state": None}
-    if not state.get("cfg"):
-        return result | {"args": args}
-    config = dict(state["cfg"]) | {"model": args}
+    config = {part: _plain(values) for part, values in (state.get("cfg") or {}).items()}
     for name in ("criterion", "optimizer"):
-        part = config.get(name)
-        if isinstance(part, dict):
-            config[name] = part | {"_name": _STOCK_NAMES.get(part["_name"], part["_name"])}
+        if isinstance(config.get(name), dict):
+            found = config[name].get("_name")
+            config[name] = config[name] | {"_name": _STOCK_NAMES.get(found, found)}
     if isinstance(config.get("common"), dict):
         config["common"] = config["common"] | {"user_dir": None}
-    return result | {"cfg": config}
+    extra = {key: value for key, value in state.get("extra_state", {}).items() if key != "metrics"}
+    return dict(state) | {
+        "args": None if config else args,
+        "cfg": config | {"model": vars(args)} if config else None,
+        "model": folded.weights,
+        "extra_state": extra,
+        "last_optimizer_state": None,
+    }
+
+
+def _plain(values: Any) -> Any:
+    return dict(vars(values)) if isinstance(values, Namespace) else values

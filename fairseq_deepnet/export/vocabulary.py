@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq import tasks
+from fairseq.data import Dictionary
+from fairseq.data.multilingual.multilingual_utils import get_lang_tok
+
 from fairseq_deepnet import fairseq_options
 from fairseq_deepnet.corpora.folder import DataFolder
 from fairseq_deepnet.evaluation.translator import task_arguments
@@ -36,22 +40,22 @@ def read_vocabularies(
 
     Raises ValueError for a model and a folder that do not belong together.
     """
-    from fairseq import tasks
-
-    words = [str(folder.path.resolve()), "--path", str(checkpoint.resolve())]
-    words += task_arguments(checkpoint, folder)
-    if folder.is_multilingual:
-        first = folder.directions("train")[0]
-        words += ["--source-lang", first.source, "--target-lang", first.target]
+    words = task_arguments(checkpoint, folder)
+    if not folder.is_multilingual:
+        paths = (folder.path / f"dict.{language}.txt" for language in folder.languages)
+        source, target = (Dictionary.load(str(path)).symbols for path in paths)
+        return Vocabularies(source, target), None
+    first = folder.directions("train")[0]
+    words += ["--source-lang", first.source, "--target-lang", first.target]
+    words += ["--path", str(checkpoint.resolve())]
     with quiet():
-        task = tasks.setup_task(fairseq_options.parse_generation(words).task)
+        config = fairseq_options.parse_generation([str(folder.path.resolve()), *words])
+        task = tasks.setup_task(config.task)
     vocabularies = Vocabularies(task.source_dictionary.symbols, task.target_dictionary.symbols)
-    return vocabularies, _language_tokens(task, folder) if folder.is_multilingual else None
+    return vocabularies, _language_tokens(task, folder)
 
 
 def _language_tokens(task: Any, folder: DataFolder) -> LanguageTokens:
-    from fairseq.data.multilingual.multilingual_utils import get_lang_tok
-
     if task.args.lang_tok_replacing_bos_eos:
         raise ValueError(
             "--lang-tok-replacing-bos-eos has no counterpart in CTranslate2; use --to fairseq"

@@ -203,6 +203,17 @@ class ResidualScheme:
         """
         return self.alphas[place.side]
 
+    def stock_layer(self, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A trained layer's parameters, by name, as those of a stock layer.
+
+        The residuals' own are left out: `residual_weight` has told what they multiply.
+        """
+        return {name: weight for name, weight in layer.items() if not name.startswith("residuals.")}
+
+    def stock_options(self) -> dict[str, bool]:
+        """fairseq's model options that give a stock layer what `stock_layer` names."""
+        return {}
+
     # How weights start
 
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:

@@ -84,8 +84,34 @@ class NormFormer(ResidualScheme):
         return None, nn.LayerNorm(ffn_dim)
 
     def why_not_stock(self) -> str | None:
+        if not self.depths.encoder:
+            return None
         return (
-            "it normalises and scales every attention and the encoder's feed-forward, and fairseq's"
-            " --scale-attn, --scale-heads and --scale-fc reach the decoder's layers alone, of their"
-            " attentions the one to itself"
+            "fairseq's --scale-attn, --scale-heads and --scale-fc reach the decoder alone, and of"
+            " its attentions the one to itself; here all layers and attentions are alike"
         )
+
+    def stock_layer(self, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Of a decoder alone: fairseq's names, the factors a head multiplied into out_proj."""
+        renamed = {
+            "residuals.self_attn.branch_norm.": "attn_ln.",
+            "post_activation_transform.": "ffn_layernorm.",
+            "residuals.ffn.weight": "w_resid",
+        }
+        found = {}
+        for name, weight in layer.items():
+            old = next((old for old in renamed if name.startswith(old)), "")
+            found[renamed.get(old, "") + name.removeprefix(old)] = weight
+        scale = found.pop("self_attn.head_transform.scale").float()
+        out = found["self_attn.out_proj.weight"].float()  # [C, H D]
+        found["self_attn.out_proj.weight"] = out * scale.repeat_interleave(
+            out.size(1) // scale.numel()
+        )
+        return found
+
+    def stock_options(self) -> dict[str, bool]:
+        return {
+            "scale_attn": True,
+            "scale_fc": True,
+            "scale_resids": self.variant == "resscale",
+        }

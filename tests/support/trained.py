@@ -1,0 +1,60 @@
+"""Models that look trained, and checkpoints and runs of them, without any training."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+from fairseq_deepnet import standalone
+from fairseq_deepnet.checkpoints import save_checkpoint
+from fairseq_deepnet.quiet import quiet
+from fairseq_deepnet.schemes.admin import AdminResidual
+from tests.support.models import SYMBOLS, small, stir
+
+
+def task(data: Path | None = None) -> Any:
+    """What a model is built for: a made-up dictionary, or those of a data folder."""
+    found: Any = standalone.VocabularyTask(4 + SYMBOLS)
+    if data is not None:
+        found.source_dictionary = Dictionary.load(str(data / "dict.de.txt"))
+        found.target_dictionary = Dictionary.load(str(data / "dict.en.txt"))
+    return found
+
+
+def trained(
+    arch: str = "deepnet_transformer", data: Path | None = None, **options: Any
+) -> tuple[Any, dict[str, Any]]:
+    """A model whose weights look trained, and what a checkpoint of it holds."""
+    torch.manual_seed(1)
+    args = Namespace(arch=arch, _name=arch, **small(**options))
+    with quiet():
+        ARCH_CONFIG_REGISTRY[arch](args)
+        model = ARCH_MODEL_REGISTRY[arch].build_model(args, task(data)).eval()
+    stir(model)
+    for module in model.modules():
+        if isinstance(module, AdminResidual):
+            module.offset.fill_(0.7)  # as profiling sets it
+    about = {"_name": "translation", "data": str(data), "source_lang": "de", "target_lang": "en"}
+    state = {
+        "args": None,
+        "cfg": {"model": args, "task": about},
+        "model": model.state_dict(),
+        "optimizer_history": [{"num_updates": 7}],
+        "extra_state": {"train_iterator": {"epoch": 2}, "metrics": [1]},
+        "last_optimizer_state": {"state": torch.ones(2)},
+    }
+    return model, state
+
+
+def make_trained_run(run: Path, data: Path, **options: Any) -> Any:
+    """A run folder with one checkpoint of such a model, which is returned."""
+    model, state = trained(data=data, **options)
+    (run / "checkpoints").mkdir(parents=True)
+    save_checkpoint(state, run / "checkpoints" / "checkpoint_best.pt")
+    (run / "config.yaml").write_text(f"arch: deepnet_transformer\nrecipe:\n  data: {data}\n")
+    return model

@@ -1,0 +1,189 @@
+"""`deepnet export --to fairseq`: what is written, when, and what is left alone."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
+from tests.support.runs import make_data
+from tests.support.trained import make_trained_run
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "corpus")
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path, data: Path) -> Path:
+    make_trained_run(tmp_path / "run", data)
+    return tmp_path / "run"
+
+
+def export(*words: object) -> int:
+    return cli.main(["export", *map(str, words)])
+
+
+def test_a_run_becomes_a_checkpoint_without_anything_of_ours(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export(run_folder, "--to", "fairseq") == 0
+    output = run_folder / "export" / "checkpoint_best.pt"
+    assert capsys.readouterr().out == f"{output}\n"
+    held = load_checkpoint(output)
+    assert held["cfg"]["model"]["arch"] == "transformer"
+    assert not [name for name in held["model"] if "residual" in name]
+    assert num_updates(held) == 7
+    assert held["last_optimizer_state"] is None
+    assert held["extra_state"] == {"train_iterator": {"epoch": 2}}
+    facts = held["export"]
+    assert (facts["format"], facts["scheme"], facts["num_updates"]) == ("fairseq", "deepnorm", 7)
+    assert facts["checkpoint"].endswith("run/checkpoints/checkpoint_best.pt")
+    assert [path.name for path in output.parent.iterdir()] == [output.name]
+
+
+@pytest.fixture
+def nothing_allowed() -> Iterator[None]:
+    """torch.load as it is without this plugin."""
+    held = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    yield
+    torch.serialization.add_safe_globals(held)
+
+
+@pytest.mark.usefixtures("nothing_allowed")
+def test_torch_loads_it_though_no_class_is_allowed(run_folder: Path) -> None:
+    source = run_folder / "checkpoints" / "checkpoint_best.pt"
+    with pytest.raises(pickle.UnpicklingError, match="Namespace"):
+        torch.load(source)
+    torch.serialization.add_safe_globals([Namespace])
+    export(run_folder, "--to", "fairseq")
+    torch.serialization.clear_safe_globals()
+    assert torch.load(run_folder / "export" / "checkpoint_best.pt")["cfg"]
+
+
+def test_a_second_export_does_nothing_and_says_so(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = run_folder / "export" / "checkpoint_best.pt"
+    export(run_folder, "--to", "fairseq")
+    before = output.stat().st_mtime_ns
+    assert export(run_folder, "--to", "fairseq") == 0
+    assert output.stat().st_mtime_ns == before
+    assert "already exported" in capsys.readouterr().err
+    assert export(run_folder, "--to", "fairseq", "--force") == 0
+    assert output.stat().st_mtime_ns > before
+
+
+def test_an_export_of_an_older_checkpoint_is_replaced(run_folder: Path) -> None:
+    source = run_folder / "checkpoints" / "checkpoint_best.pt"
+    export(run_folder, "--to", "fairseq")
+    state = load_checkpoint(source)
+    state["optimizer_history"] = [{"num_updates": 9}]
+    save_checkpoint(state, source)
+    assert export(run_folder, "--to", "fairseq") == 0
+    assert num_updates(load_checkpoint(run_folder / "export" / "checkpoint_best.pt")) == 9
+
+
+def test_a_file_of_somebody_else_is_replaced_by_force_alone(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = tmp_path / "theirs.pt"
+    theirs.write_text("notes")
+    words = (run_folder, "--to", "fairseq", "--output", theirs)
+    assert export(*words) == 2
+    assert "no export of this command's" in capsys.readouterr().err
+    assert theirs.read_text() == "notes"
+    assert export(*words, "--force") == 0
+    assert load_checkpoint(theirs)["export"]["format"] == "fairseq"
+
+
+def test_the_checkpoint_itself_is_never_overwritten(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = run_folder / "checkpoints" / "checkpoint_best.pt"
+    before = source.read_bytes()
+    assert export(run_folder, "--to", "fairseq", "--output", source, "--force") == 2
+    assert "is the checkpoint itself" in capsys.readouterr().err
+    assert source.read_bytes() == before
+
+
+def test_a_folder_of_something_else_is_not_replaced_even_by_force(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "thesis"
+    folder.mkdir()
+    (folder / "chapter.tex").write_text("text")
+    assert export(run_folder, "--to", "fairseq", "--output", folder, "--force") == 2
+    assert "even --force does not replace" in capsys.readouterr().err
+    assert (folder / "chapter.tex").read_text() == "text"
+
+
+@pytest.mark.parametrize("kept", [0, 100, 0.7])
+def test_a_damaged_checkpoint_is_named_and_nothing_is_written(
+    run_folder: Path, kept: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = run_folder / "checkpoints" / "checkpoint_best.pt"
+    content = source.read_bytes()
+    source.write_bytes(content[: int(kept * len(content)) if kept < 1 else int(kept)])
+    assert export(run_folder, "--to", "fairseq") == 2
+    assert f"{source} is damaged" in capsys.readouterr().err
+    assert not list((run_folder).glob("export/*"))
+
+
+def test_a_scheme_that_does_not_fold_is_refused_and_nothing_is_written(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trained_run(tmp_path / "run", data, residual_scheme="rezero")
+    assert export(tmp_path / "run", "--to", "fairseq") == 2
+    assert "--residual-scheme rezero cannot" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "export").exists()
+
+
+def test_a_lone_checkpoint_needs_an_output(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = tmp_path / "alone" / "model.pt"
+    alone.parent.mkdir()
+    (run_folder / "checkpoints" / "checkpoint_best.pt").rename(alone)
+    assert export(alone, "--to", "fairseq") == 2
+    assert "say where to, with --output" in capsys.readouterr().err
+    assert export(alone, "--to", "fairseq", "--output", alone.with_name("stock.pt")) == 0
+
+
+def test_a_model_of_another_kind_is_refused(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = run_folder / "checkpoints" / "checkpoint_best.pt"
+    state = load_checkpoint(source)
+    state["cfg"]["model"].arch = "lstm"
+    save_checkpoint(state, source)
+    assert export(run_folder, "--to", "fairseq") == 2
+    assert "a model of arch lstm is not exported" in capsys.readouterr().err
+
+
+def test_quantization_belongs_to_ctranslate2(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export(run_folder, "--to", "fairseq", "--quantization", "int8") == 2
+    assert "leave it out, or --to ctranslate2" in capsys.readouterr().err
+
+
+def test_without_ctranslate2_the_command_says_what_to_install(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "ctranslate2"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("ctranslate2_folder", "ctranslate2_spec", "vocabulary"):
+        monkeypatch.delitem(sys.modules, f"fairseq_deepnet.export.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    assert export(run_folder, "--to", "ctranslate2") == 2
+    assert "pip install 'fairseq_deepnet[ctranslate2]'" in capsys.readouterr().err

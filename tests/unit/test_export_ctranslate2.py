@@ -1,0 +1,233 @@
+"""`deepnet export --to ctranslate2`: the engine computes what the model does, from a whole folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
+from fairseq_deepnet.checkpoints.folding import foldable
+from fairseq_deepnet.corpora.subwords import encode_lines, load_model
+from tests.support.runs import SENTENCES, make_data
+from tests.support.trained import make_trained_run, task
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="needs the extra ctranslate2")
+FILES = ["config.json", "export.json", "model.bin", "shared_vocabulary.json", "spm.model"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "corpus")
+
+
+@pytest.fixture(scope="module")
+def pieces(data: Path) -> list[list[str]]:
+    model = load_model(data / "spm.model")
+    lines = [*SENTENCES, "Zwölf Boxkämpfer jagen 3 dogs."]  # with words that nobody knows
+    return [line.split() for line in encode_lines(model, lines, 1)]
+
+
+def export(*words: object) -> int:
+    return cli.main(["export", *map(str, words), "--to", "ctranslate2"])
+
+
+@torch.no_grad()
+def log_probabilities(model: Any, data: Path, pieces: list[list[str]]) -> list[list[float]]:
+    """Of every word of a sentence and of its end, given itself as the source."""
+    found = []
+    symbols = task(data).source_dictionary
+    for line in pieces:
+        words = [symbols.index(piece) for piece in line] + [symbols.eos()]
+        tokens = torch.tensor([words])
+        inputs = torch.tensor([[symbols.eos(), *words[:-1]]])
+        logits = model(tokens, torch.tensor([len(words)]), inputs)[0]
+        found.append(logits.log_softmax(-1)[0].gather(1, tokens.T)[:, 0].tolist())
+    return found
+
+
+def gap(ours: list[list[float]], folder: Path, pieces: list[list[str]]) -> float:
+    """The largest difference of a word's log-probability from CTranslate2's."""
+    translator = ctranslate2.Translator(str(folder), intra_threads=1)
+    theirs = translator.score_batch(pieces, pieces)
+    differences = [
+        abs(a - b)
+        for mine, other in zip(ours, theirs, strict=True)
+        for a, b in zip(mine, other.log_probs, strict=True)
+    ]
+    return max(differences)
+
+
+@pytest.mark.parametrize("name", foldable())
+def test_ctranslate2_gives_the_same_log_probabilities(
+    name: str, tmp_path: Path, data: Path, pieces: list[list[str]]
+) -> None:
+    model = make_trained_run(tmp_path / "run", data, residual_scheme=name)
+    assert export(tmp_path / "run") == 0
+    folder = tmp_path / "run" / "export" / "ctranslate2-float32"
+    assert gap(log_probabilities(model, data, pieces), folder, pieces) < 1e-4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"share_all_embeddings": True, "encoder_learned_pos": True, "decoder_learned_pos": True},
+        {"layernorm_embedding": True, "residual_scheme": "admin"},
+        {"no_token_positional_embeddings": True, "no_scale_embedding": True},
+        {"decoder_output_dim": 24},
+        {"decoder_embed_dim": 48, "decoder_output_dim": 48, "decoder_input_dim": 48},
+        {"encoder_attention_heads": 2, "encoder_layers": 1, "decoder_layers": 4},
+        {"residual_scheme": "pre-ln", "no_decoder_final_norm": True},
+        *({"activation_fn": name} for name in ("gelu", "gelu_accurate", "tanh")),
+    ],
+    ids=lambda options: "+".join(f"{key}={value}" for key, value in options.items()),
+)
+def test_so_it_does_for_every_shape_that_it_takes(
+    options: dict[str, Any], tmp_path: Path, data: Path, pieces: list[list[str]]
+) -> None:
+    model = make_trained_run(tmp_path / "run", data, **options)
+    assert export(tmp_path / "run") == 0
+    folder = tmp_path / "run" / "export" / "ctranslate2-float32"
+    assert gap(log_probabilities(model, data, pieces), folder, pieces) < 1e-4
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int8_float32", "int16", "bfloat16"])
+def test_a_quantised_folder_loads_and_is_near(
+    quantization: str, tmp_path: Path, data: Path, pieces: list[list[str]]
+) -> None:
+    model = make_trained_run(tmp_path / "run", data)
+    assert export(tmp_path / "run", "--quantization", quantization) == 0
+    folder = tmp_path / "run" / "export" / f"ctranslate2-{quantization}"
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+    assert 1e-6 < gap(log_probabilities(model, data, pieces), folder, pieces) < 0.3
+
+
+def test_the_folder_stands_alone_and_says_what_it_is(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trained_run(tmp_path / "run", data)
+    assert export(tmp_path / "run", "--quantization", "int8", "--output", tmp_path / "out") == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'out'}\n"
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
+    assert (tmp_path / "out" / "spm.model").read_bytes() == (data / "spm.model").read_bytes()
+    facts = json.loads((tmp_path / "out" / "export.json").read_text())
+    due = {
+        "format": "ctranslate2",
+        "quantization": "int8",
+        "source": "de",
+        "target": "en",
+        "scheme": "deepnorm",
+        "num_updates": 7,
+        "subwords": {"kind": "sentencepiece", "models": {"de": "spm.model", "en": "spm.model"}},
+        "language_tokens": None,
+        "lowercase": False,
+        "max_positions": [1024, 1024],
+    }
+    assert {key: facts[key] for key in due} == due
+    assert facts["versions"]["ctranslate2"] == ctranslate2.__version__
+
+
+def test_words_keep_fairseqs_numbers(tmp_path: Path, data: Path) -> None:
+    make_trained_run(tmp_path / "run", data)
+    export(tmp_path / "run")
+    folder = tmp_path / "run" / "export" / "ctranslate2-float32"
+    symbols = json.loads((folder / "shared_vocabulary.json").read_text())
+    assert symbols[:4] == ["<s>", "<blank>", "</s>", "<unk>"]
+    assert symbols[4:] == task(data).source_dictionary.symbols[4:]
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["decoder_start_token"], config["add_source_eos"]) == ("</s>", True)
+
+
+def test_a_second_export_does_nothing_and_says_so(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trained_run(tmp_path / "run", data)
+    binary = tmp_path / "run" / "export" / "ctranslate2-int8" / "model.bin"
+    export(tmp_path / "run", "--quantization", "int8")
+    before = binary.stat().st_mtime_ns
+    assert export(tmp_path / "run", "--quantization", "int8") == 0
+    assert "already exported" in capsys.readouterr().err
+    assert binary.stat().st_mtime_ns == before
+
+
+def test_another_quantization_in_the_same_place_replaces_the_first(
+    tmp_path: Path, data: Path
+) -> None:
+    make_trained_run(tmp_path / "run", data)
+    out = tmp_path / "out"
+    for quantization in ("float32", "int8"):
+        assert export(tmp_path / "run", "--quantization", quantization, "--output", out) == 0
+        assert json.loads((out / "export.json").read_text())["quantization"] == quantization
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+def test_what_an_interrupted_export_left_is_cleared_away(tmp_path: Path, data: Path) -> None:
+    make_trained_run(tmp_path / "run", data)
+    for leftover in ("out.part", "out.old"):
+        (tmp_path / leftover).mkdir()
+        (tmp_path / leftover / "model.bin").write_bytes(b"half")
+    assert export(tmp_path / "run", "--output", tmp_path / "out") == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+    assert ctranslate2.contains_model(str(tmp_path / "out"))
+
+
+def test_an_export_that_fails_leaves_the_one_that_was_there(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trained_run(tmp_path / "run", data)
+    export(tmp_path / "run", "--output", tmp_path / "out")
+    before = (tmp_path / "out" / "model.bin").read_bytes()
+    source = tmp_path / "run" / "checkpoints" / "checkpoint_best.pt"
+    state = load_checkpoint(source)
+    state["cfg"]["model"].activation_fn = "linear"
+    save_checkpoint(state, source)
+    assert export(tmp_path / "run", "--output", tmp_path / "out") == 2
+    assert "--activation-fn linear is unknown to CTranslate2" in capsys.readouterr().err
+    assert (tmp_path / "out" / "model.bin").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+def test_another_ctranslate2_model_is_replaced_by_force_alone(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trained_run(tmp_path / "run", data)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "model.bin").write_bytes(b"theirs")
+    assert export(tmp_path / "run", "--output", theirs) == 2
+    assert "--force to replace it" in capsys.readouterr().err
+    assert (theirs / "model.bin").read_bytes() == b"theirs"
+    assert export(tmp_path / "run", "--output", theirs, "--force") == 0
+    assert ctranslate2.contains_model(str(theirs))
+
+
+def test_the_wrong_data_folder_is_refused(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trained_run(tmp_path / "run", data)
+    other = make_data(tmp_path / "other")
+    for language in ("de", "en"):
+        with (other / f"dict.{language}.txt").open("a") as file:
+            file.write("more 1\n")
+    assert export(tmp_path / "run", "--data", other) == 2
+    assert "not the data folder that it was trained on" in capsys.readouterr().err
+
+
+def test_an_unknown_quantization_is_refused_with_those_that_there_are(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trained_run(tmp_path / "run", data)
+    assert export(tmp_path / "run", "--quantization", "int4") == 2
+    assert "--quantization int4 is unknown; choose one of float32, int8" in capsys.readouterr().err
+
+
+def test_a_language_model_is_refused_with_what_can_be_done(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trained_run(tmp_path / "run", data, arch="deepnet_transformer_lm")
+    assert export(tmp_path / "run") == 2
+    assert "use --to fairseq" in capsys.readouterr().err

@@ -1,0 +1,244 @@
+"""Folding: a stock Transformer gives the same log-probabilities, or the scheme is refused."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+import fairseq.models
+import pytest
+import torch
+from torch import Tensor
+
+from fairseq_deepnet.checkpoints.folding import fold, foldable
+from fairseq_deepnet.export.stock import fold_model, stock_checkpoint
+from fairseq_deepnet.quiet import quiet
+from fairseq_deepnet.schemes import Depths, Place, Side, Sublayer, scheme_class
+from tests.support.models import VARIANTS
+from tests.support.trained import task, trained
+
+FOLDABLE = [(name, variant) for name, variant in VARIANTS if name in foldable()]
+NOT_FOLDABLE = [name for name in dict(VARIANTS) if name not in foldable()]
+EPS = 5e-5
+"""What LayerNorm's eps makes of a residual weight that is one number (1e-4 is promised)."""
+ROUNDING = 5e-6
+
+
+def stock(state: dict[str, Any]) -> Any:
+    """fairseq's own model of the same numbers; every parameter has its place."""
+    folded, args = fold_model(state)
+    with quiet():
+        model = fairseq.models.build_model(args, task()).eval()
+    model.load_state_dict(folded.weights)
+    assert type(model).__module__.startswith("fairseq.models.")
+    return model
+
+
+@torch.no_grad()
+def difference(ours: Any, folded: Any, **batch: Tensor) -> float:
+    """The largest between two models' log-probabilities of real positions."""
+    pad = 1
+    found = [model.get_normalized_probs(model(**batch), True) for model in (ours, folded)]
+    real = next(batch[name] for name in ("prev_output_tokens", "src_tokens") if name in batch)
+    return float((found[0] - found[1])[real.ne(pad)].abs().max())
+
+
+@pytest.mark.parametrize(("name", "variant"), FOLDABLE)
+@pytest.mark.parametrize("depths", [(3, 2), (1, 4)], ids=["3L-2L", "1L-4L"])
+def test_stock_layers_give_the_same_log_probabilities(
+    name: str, variant: str | None, depths: tuple[int, int], batch: dict[str, Tensor]
+) -> None:
+    ours, state = trained(
+        residual_scheme=name,
+        scheme_variant=variant,
+        encoder_layers=depths[0],
+        decoder_layers=depths[1],
+    )
+    assert difference(ours, stock(state), **batch) < EPS
+
+
+@pytest.mark.parametrize("name", ["admin", "post-ln", "pre-ln"])
+def test_they_do_so_exactly_where_no_number_is_divided_out(
+    name: str, batch: dict[str, Tensor]
+) -> None:
+    ours, state = trained(residual_scheme=name)
+    assert difference(ours, stock(state), **batch) < ROUNDING
+
+
+@pytest.mark.parametrize("name", ["deepnorm", "admin", "pre-ln"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"share_all_embeddings": True},
+        {"share_decoder_input_output_embed": True},
+        {"encoder_learned_pos": True, "decoder_learned_pos": True},
+        {"layernorm_embedding": True, "share_all_embeddings": True},
+        {"no_token_positional_embeddings": True},
+        {"no_scale_embedding": True},
+        {"decoder_input_dim": 24, "decoder_output_dim": 24},
+        {"decoder_embed_dim": 48, "decoder_output_dim": 48, "decoder_input_dim": 48},
+        {"encoder_attention_heads": 2, "activation_fn": "gelu"},
+    ],
+    ids=lambda options: "+".join(f"{key}={value}" for key, value in options.items()),
+)
+def test_so_they_do_whatever_the_embeddings_and_the_shape(
+    name: str, options: dict[str, Any], batch: dict[str, Tensor]
+) -> None:
+    ours, state = trained(residual_scheme=name, **options)
+    assert difference(ours, stock(state), **batch) < EPS
+
+
+@pytest.mark.parametrize("name", NOT_FOLDABLE)
+def test_a_scheme_that_no_stock_layer_computes_is_refused_with_the_reason(name: str) -> None:
+    _, state = trained(residual_scheme=name)
+    with pytest.raises(ValueError, match=f"--residual-scheme {name} cannot .*: .*schemes that can"):
+        fold_model(state)
+
+
+def test_the_schemes_that_fold_are_those_with_a_layer_norm_after_the_sum_and_pre_ln() -> None:
+    kept = ["deepnorm", "post-ln", "post-ln-init", "ds-init", "admin", "admin-log", "pre-ln"]
+    assert foldable() == kept
+
+
+@pytest.mark.parametrize("name", [*foldable(), "normformer"])
+def test_a_language_model_folds_too(name: str, batch: dict[str, Tensor]) -> None:
+    options = {"decoder_attention_heads": 4, "share_decoder_input_output_embed": True}
+    if name == "normformer":
+        options["scheme_variant"] = "resscale"
+    ours, state = trained("deepnet_transformer_lm", residual_scheme=name, **options)
+    tokens = batch["prev_output_tokens"]
+    assert difference(ours, stock(state), src_tokens=tokens) < EPS
+
+
+@pytest.mark.parametrize("name", foldable())
+@pytest.mark.parametrize("normed", [True, False], ids=["embedding norm", "no embedding norm"])
+def test_a_masked_language_model_folds_too(
+    name: str, normed: bool, batch: dict[str, Tensor]
+) -> None:
+    options = {"max_positions": 20, "max_source_positions": 20, "encoder_learned_pos": normed}
+    ours, state = trained(
+        "deepnet_masked_lm", residual_scheme=name, layernorm_embedding=normed, **options
+    )
+    folded = stock(state)
+    with torch.no_grad():
+        gap = ours(batch["src_tokens"])[0] - folded(batch["src_tokens"])[0]
+    assert gap.abs().max() < EPS
+
+
+def test_alpha_is_the_one_that_was_trained_with_not_that_of_the_depth(
+    batch: dict[str, Tensor],
+) -> None:
+    ours, state = trained()
+    state["cfg"]["model"].residual_record["alphas"] = {"encoder": 3.0, "decoder": 4.0}
+    for layer in ours.encoder.layers:
+        for residual in layer.residuals.values():
+            residual.alpha = 3.0
+    for layer in ours.decoder.layers:
+        for residual in layer.residuals.values():
+            residual.alpha = 4.0
+    assert difference(ours, stock(state), **batch) < EPS
+
+
+def test_one_number_is_folded_within_a_layer_so_that_layers_may_be_left_out(
+    batch: dict[str, Tensor],
+) -> None:
+    _, state = trained(encoder_layers=3, decoder_layers=3)
+    folded = stock(state)
+    ours, _ = trained(encoder_layers=3, decoder_layers=3)
+    for model in (ours, folded):
+        for stack in (model.encoder, model.decoder):
+            del stack.layers[0]
+    assert difference(ours, folded, **batch) < EPS
+
+
+def test_a_residual_weight_of_zero_is_refused_by_its_place() -> None:
+    ours, state = trained(residual_scheme="admin-log")
+    with torch.no_grad():
+        ours.decoder.layers[1].residuals["ffn"].weight[3] = 0
+    with pytest.raises(ValueError, match=r"decoder\.layers\.1\.ffn: the residual's weight is 0"):
+        fold_model(state)
+
+
+def test_half_precision_weights_are_divided_in_float32() -> None:
+    _, state = trained()
+    half = {name: weight.half() for name, weight in state["model"].items()}
+    folded, _ = fold_model({**state, "model": half})
+    name = "encoder.layers.0.fc2.weight"
+    alpha = state["cfg"]["model"].residual_record["alphas"]["encoder"]
+    assert torch.equal(folded.weights[name], half[name].float() * (1 / alpha))
+    assert folded.weights["encoder.layers.0.fc1.weight"] is half["encoder.layers.0.fc1.weight"]
+
+
+def test_folding_leaves_the_checkpoint_as_it_was() -> None:
+    ours, state = trained(residual_scheme="admin")
+    before = {name: weight.clone() for name, weight in ours.state_dict().items()}
+    fold_model(state)
+    assert all(torch.equal(weight, before[name]) for name, weight in ours.state_dict().items())
+
+
+def test_a_stock_model_is_folded_already() -> None:
+    _, state = trained()
+    folded = stock_checkpoint(state)
+    again, args = fold_model(folded)
+    assert args.arch == "transformer"
+    assert all(torch.equal(weight, folded["model"][name]) for name, weight in again.weights.items())
+
+
+def test_a_stock_checkpoint_names_nothing_of_ours() -> None:
+    _, state = trained()
+    args = state["cfg"]["model"]
+    args.criterion, args.optimizer = "chunked_label_smoothed_cross_entropy", "fused_adam"
+    state["cfg"] |= {
+        "criterion": {"_name": "chunked_label_smoothed_cross_entropy", "label_smoothing": 0.1},
+        "optimizer": {"_name": "fused_adam"},
+        "common": {"user_dir": "somewhere/fairseq_deepnet"},
+        "task": Namespace(_name="translation"),
+    }
+    config = stock_checkpoint(state)["cfg"]
+    assert config["criterion"]["_name"] == "label_smoothed_cross_entropy"
+    assert config["optimizer"]["_name"] == "adam"
+    words = repr(config)
+    for ours in ("deepnet", "chunked", "fused", "residual", "monitor", "scheme", "Namespace"):
+        assert ours not in words
+
+
+def test_admins_weight_is_the_learned_one_and_the_profiled_offset() -> None:
+    scheme = scheme_class("admin")(Depths(1, 1))
+    learned = {"weight": torch.tensor([1.0, 2.0]), "offset": torch.tensor([3.0])}
+    weight = scheme.residual_weight(Place(Side.ENCODER, 0), learned)
+    assert isinstance(weight, Tensor)
+    assert weight.tolist() == [4.0, 5.0]
+
+
+def test_layer_norm_of_a_constant_multiple_differs_by_its_eps_alone(
+    batch: dict[str, Tensor],
+) -> None:
+    ours, state = trained()
+    folded = stock(state)
+    for module in folded.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = 0.0
+    for module in ours.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = 0.0
+    assert difference(ours, folded, **batch) < ROUNDING
+
+
+def test_every_sublayer_is_folded(batch: dict[str, Tensor]) -> None:
+    """A branch that is left as it was shows: none of them is small."""
+    ours, state = trained()
+    folded = fold(state["model"], state["cfg"]["model"], scheme_class("deepnorm")(Depths(3, 2)))
+    exits = {Sublayer.SELF_ATTN: "self_attn.out_proj", Sublayer.FFN: "fc2"}
+    exits[Sublayer.ENCODER_ATTN] = "encoder_attn.out_proj"
+    changed = {
+        name for name, weight in folded.weights.items() if weight is not state["model"].get(name)
+    }
+    due = {
+        f"{side}.layers.{layer}.{exits[sublayer]}.{part}"
+        for side, layers in (("encoder", 3), ("decoder", 2))
+        for layer in range(layers)
+        for sublayer in Sublayer
+        for part in ("weight", "bias")
+        if side == "decoder" or sublayer is not Sublayer.ENCODER_ATTN
+    }
+    assert changed == due
