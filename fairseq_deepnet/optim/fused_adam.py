@@ -68,13 +68,17 @@ class FusedAdam(Adam):
                 state["exp_avg_sq"] = torch.zeros_like(p, dtype=torch.float32)
             state["step"] += 1
             for name in ("exp_avg", "exp_avg_sq"):
-                if state[name].dtype != torch.float32 or state[name].device != p.device:
-                    state[name] = state[name].to(p.device, torch.float32)
+                state[name] = _laid_out(state[name].to(p.device, torch.float32), p)
             kind = (state["step"], p.device, p.dtype, p.grad.dtype)
-            held = (p.detach(), p.grad, state["exp_avg"], state["exp_avg_sq"])
+            held = (p.detach(), _laid_out(p.grad, p), state["exp_avg"], state["exp_avg_sq"])
             for tensors, tensor in zip(found[kind], held, strict=True):
                 tensors.append(tensor)
         return found
+
+
+def _laid_out(x: Tensor, like: Tensor) -> Tensor:
+    """x in the order in memory of a weight, which torch's kernel takes for granted."""
+    return x if x.stride() == like.stride() else torch.empty_like(like, dtype=x.dtype).copy_(x)
 
 
 def _settings(group: dict[str, Any], step: int) -> dict[str, Any]:

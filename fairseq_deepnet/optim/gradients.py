@@ -45,5 +45,8 @@ def clip_norm(
     if aggregate is not None:
         norm = aggregate(norm)
     if max_norm > 0:
-        torch._foreach_mul_(grads, (float(max_norm) / (norm + 1e-6)).clamp_(max=1))
+        factor = (float(max_norm) / (norm + 1e-6)).clamp_(max=1)
+        # on the CPU it costs nothing to see that there is nothing to do
+        if factor.is_cuda or factor != 1:
+            torch._foreach_mul_(grads, factor)
     return norm

@@ -68,6 +68,19 @@ def test_weights_and_state_are_fairseqs(decay: float, eps: float) -> None:
     assert found["param_groups"] == wanted["param_groups"]
 
 
+def test_the_order_of_a_gradient_in_memory_does_not_matter() -> None:
+    updated = []
+    for turned in (False, True):
+        p = nn.Parameter(torch.ones(3, 4))
+        grad = torch.arange(12.0).view(3, 4)
+        p.grad = grad.t().contiguous().t() if turned else grad
+        optimizer = FairseqAdam(config(), [p])
+        optimizer.step()
+        updated.append((p.detach(), optimizer.state_dict()["state"][0]["exp_avg"]))
+    assert torch.equal(updated[0][0], updated[1][0])
+    assert torch.equal(updated[0][1], updated[1][1])
+
+
 def test_a_parameter_without_a_gradient_keeps_its_own_count_of_steps() -> None:
     state = run(FairseqAdam)[1].state_dict()["state"]
     assert [state[i]["step"] for i in range(len(SHAPES))] == [12, 12, 9, 12, 12, 12]
