@@ -28,6 +28,7 @@ FAIRSEQ_SPECIALS = frozenset({"<s>", "<pad>", "</s>", UNKNOWN})
 # Results of unigram training depend on the number of threads, so it is no knob of the machine.
 _TRAINING_THREADS = 16
 _CHUNK = 10_000
+_ENDS = re.compile("[\r\n]")
 _PROGRESS_EVERY = 1_000_000
 _MAX_LINE_BYTES = 16_384
 
@@ -158,8 +159,8 @@ def encode_lines(
 
 
 def decode_line(model: sentencepiece.SentencePieceProcessor, line: str) -> str:
-    """The text of one line of pieces."""
-    return str(model.decode(line.split()))
+    """The text of one line of pieces; one line, even where bytes make up an end of line."""
+    return _ENDS.sub(" ", str(model.decode(line.split())))
 
 
 @cache

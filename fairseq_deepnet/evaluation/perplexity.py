@@ -26,10 +26,10 @@ from fairseq_deepnet.corpora.clean import count_words
 from fairseq_deepnet.corpora.folder import MONOLINGUAL_TASKS, DataFolder
 from fairseq_deepnet.corpora.text import read_lines
 from fairseq_deepnet.evaluation.choice import Model, choose_model, find_data, newest_run
-from fairseq_deepnet.evaluation.command import fingerprint
 from fairseq_deepnet.evaluation.translation import failure
 from fairseq_deepnet.provenance import (
     ROOT,
+    fingerprint,
     git_revision,
     say,
     sha256,

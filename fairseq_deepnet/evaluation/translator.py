@@ -18,6 +18,7 @@ from fairseq_deepnet import fairseq_options
 from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.corpora.folder import MULTILINGUAL_TASK, DataFolder, Direction
 from fairseq_deepnet.quiet import quiet
+from fairseq_deepnet.translation.engine import Hypothesis
 
 # How a model was told its languages; what a checkpoint was trained with holds for its use.
 _TOKEN_OPTIONS: Final = ("encoder-langtok", "decoder-langtok", "lang-tok-style")
@@ -100,17 +101,33 @@ class Translator:
 
     def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
         """Text for text: one detokenised hypothesis a line, in the lines' order."""
-        pieces = dict(self._pieces(lines, direction))
-        ordered = [pieces[number] for number in range(len(lines))]
-        return self.folder.decode(ordered, direction.target)
+        return [hypotheses[0].text for hypotheses in self.hypotheses(lines, direction)]
 
-    def _pieces(self, lines: Sequence[str], direction: Direction) -> Iterator[tuple[int, str]]:
-        """(number of the line, its hypothesis in subwords), the shortest first."""
+    def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
+        """The best `--nbest` of each line with their scores."""
+        found = dict(self._found(lines, direction))
+        return [
+            [
+                Hypothesis(text, score)
+                for text, (_, score) in zip(
+                    self.folder.decode((pieces for pieces, _ in best), direction.target),
+                    best,
+                    strict=True,
+                )
+            ]
+            for best in (found[number] for number in range(len(lines)))
+        ]
+
+    def _found(
+        self, lines: Sequence[str], direction: Direction
+    ) -> Iterator[tuple[int, list[tuple[str, float]]]]:
+        """(number of the line, its hypotheses in subwords with scores), the shortest first."""
         from fairseq import utils
 
         self._turn(direction)
         generator = self.task.build_generator(self.models, self.config.generation)
         dictionary = self.task.target_dictionary
+        ignored = generator.symbols_to_strip_from_output
         tokens = [self._tokens(line) for line in self.folder.encode(lines, direction.source)]
         lengths = [len(line) for line in tokens]
         for batch in self._batches(tokens, lengths):
@@ -121,9 +138,13 @@ class Translator:
             with torch.inference_mode():
                 found = self.task.inference_step(generator, self.models, sample)
             for number, hypotheses in zip(batch["id"].tolist(), found, strict=True):
-                best = hypotheses[0]["tokens"].int().cpu()
-                ignored = generator.symbols_to_strip_from_output
-                yield number, dictionary.string(best, extra_symbols_to_ignore=ignored)
+                best = hypotheses[: self.config.generation.nbest]
+                texts = [
+                    dictionary.string(one["tokens"].int().cpu(), extra_symbols_to_ignore=ignored)
+                    for one in best
+                ]
+                scores = [float(one["score"]) for one in best]
+                yield number, list(zip(texts, scores, strict=True))
 
     def _turn(self, direction: Direction) -> None:
         """Let the task work in this direction."""

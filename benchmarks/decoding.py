@@ -1,0 +1,284 @@
+"""Decoding speed of one trained model: stock fairseq, this plugin, CTranslate2, side by side.
+
+    python benchmarks/decoding.py runs/multi30k --rounds 3
+
+The model is exported (`deepnet export`), so that all systems have the same weights, and each system
+is loaded in a process of its own with one thread. The test set is sorted by length and cut into
+batches, as fairseq-generate does; each system in turn translates a batch, from text to text, so
+that what disturbs the machine meets all alike. Loading is not counted. The stock system's process
+never imports the plugin: fairseq's own model, generator and loop. Prints Markdown.
+
+Sentences a second are medians over rounds (passes over the test set); speeds are the median and the
+quartiles of the ratios to the first system batch by batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+Translate = Callable[[list[str]], list[str]]
+CLOCKS: Final[dict[str, Callable[[], float]]] = {
+    "wall": time.perf_counter,
+    "cpu": time.process_time,
+}
+
+
+def stock(setting: dict[str, Any]) -> Translate:
+    """fairseq's transformer and SequenceGenerator, as fairseq-generate runs them."""
+    import ast
+
+    import sentencepiece
+    import torch
+    from fairseq import checkpoint_utils, options, tasks
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    # torch loads weights only; a stock checkpoint holds its settings, too
+    torch.serialization.add_safe_globals([argparse.Namespace])
+    words = [setting["data"], "--path", setting["fairseq"], "--cpu"]
+    words += ["--source-lang", setting["source"], "--target-lang", setting["target"]]
+    words += ["--beam", str(setting["beam"])]
+    args = options.parse_args_and_arch(options.get_generation_parser(), words)
+    cfg = convert_namespace_to_omegaconf(args)
+    task = tasks.setup_task(cfg.task)
+    models, _ = checkpoint_utils.load_model_ensemble(
+        [setting["fairseq"]],
+        task=task,
+        arg_overrides=ast.literal_eval(cfg.common_eval.model_overrides),
+    )
+    for model in models:
+        model.prepare_for_inference_(cfg)
+    generator = task.build_generator(models, cfg.generation)
+    encoder, decoder = (
+        sentencepiece.SentencePieceProcessor(model_file=setting["subwords"][language])
+        for language in (setting["source"], setting["target"])
+    )
+    words_of, text_of = task.source_dictionary, task.target_dictionary
+
+    def translate(lines: list[str]) -> list[str]:
+        tokens = [
+            words_of.encode_line(" ".join(pieces), add_if_not_exist=False).long()
+            for pieces in encoder.encode(lines, out_type=str)
+        ]
+        dataset = task.build_dataset_for_inference(tokens, [len(line) for line in tokens])
+        sample = dataset.collater([dataset[number] for number in range(len(tokens))])
+        with torch.inference_mode():
+            found = task.inference_step(generator, models, sample)
+        result = [""] * len(lines)
+        for number, hypotheses in zip(sample["id"].tolist(), found, strict=True):
+            pieces = text_of.string(hypotheses[0]["tokens"].int())
+            result[number] = decoder.decode(pieces.split())
+        return result
+
+    return translate
+
+
+def ours(setting: dict[str, Any]) -> Translate:
+    """The checkpoint as it was trained, by this plugin."""
+    from fairseq_deepnet.corpora.folder import DataFolder, Direction
+    from fairseq_deepnet.evaluation.translator import Translator
+
+    words = ["--beam", str(setting["beam"]), "--batch-size", str(setting["batch"])]
+    folder = DataFolder.open(Path(setting["data"]))
+    translator = Translator(Path(setting["checkpoint"]), folder, words, cpu=True)
+    direction = Direction(setting["source"], setting["target"])
+    return lambda lines: translator.translate(lines, direction)
+
+
+def ctranslate2(setting: dict[str, Any]) -> Translate:
+    """An exported folder."""
+    from fairseq_deepnet.corpora.folder import Direction
+    from fairseq_deepnet.translation.ctranslate2_engine import CTranslate2Model
+    from fairseq_deepnet.translation.engine import Search
+
+    search = Search(beam=setting["beam"], batch=setting["batch"])
+    model = CTranslate2Model(Path(setting["folder"]), search, threads=1, cpu=True)
+    direction = Direction(setting["source"], setting["target"])
+    return lambda lines: model.translate(lines, direction)
+
+
+SYSTEMS: Final[dict[str, Callable[[dict[str, Any]], Translate]]] = {
+    "stock": stock,
+    "ours": ours,
+}
+
+
+def serve(name: str, setting: dict[str, Any], clock: str, orders: Connection) -> None:
+    """Load a system; translate a batch whenever one comes, and send hypotheses and seconds."""
+    import logging
+    import warnings
+
+    import torch
+
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    if name != "stock":
+        import fairseq_deepnet  # noqa: F401
+    translate = SYSTEMS.get(name, ctranslate2)(setting)
+    orders.send("ready")
+    now = CLOCKS[clock]
+    while (lines := orders.recv()) is not None:
+        start = now()
+        hypotheses = translate(lines)
+        orders.send((now() - start, hypotheses))
+
+
+class Running:
+    """A system in a process of its own."""
+
+    def __init__(self, name: str, setting: dict[str, Any], clock: str) -> None:
+        self.name = name
+        context = multiprocessing.get_context("spawn")
+        self.orders, other = context.Pipe()
+        arguments = (name, setting, clock, other)
+        self.process = context.Process(target=serve, args=arguments, daemon=True)
+        self.process.start()
+        other.close()
+        self.receive()
+
+    def receive(self) -> Any:
+        try:
+            return self.orders.recv()
+        except EOFError:
+            self.process.join()
+            raise SystemExit(f"{self.name} ended with status {self.process.exitcode}") from None
+
+    def translate(self, lines: Sequence[str]) -> tuple[float, list[str]]:
+        self.orders.send(list(lines))
+        seconds, hypotheses = self.receive()
+        return float(seconds), list(hypotheses)
+
+    def end(self) -> None:
+        self.orders.send(None)
+        self.process.join()
+
+
+def settings(args: argparse.Namespace, names: Sequence[str], place: Path) -> dict[str, Any]:
+    """What each system is told; exports what it needs into `place`, if it is not there."""
+    from fairseq_deepnet.evaluation.choice import choose_model, find_data
+    from fairseq_deepnet.export import command as export
+
+    model = choose_model(args.model, 0)
+    data = find_data(model, args.data)
+    source, target = data.languages
+    common = {"data": str(data.path.resolve()), "checkpoint": str(model.path.resolve())}
+    common |= {"source": source, "target": target, "beam": args.beam, "batch": args.batch}
+    common["subwords"] = {name: str(data.subword_model(name)) for name in data.languages}
+    found = {}
+    for name in names:
+        found[name] = dict(common)
+        if name == "stock":
+            path = export.to_fairseq(model, place / f"{model.path.stem}.pt")
+            found[name]["fairseq"] = str(path)
+        elif name not in SYSTEMS:
+            path = export.to_ctranslate2(model, place / name, name, data.path)
+            found[name]["folder"] = str(path)
+    return found
+
+
+def batches_of(lines: Sequence[str], size: int) -> list[list[int]]:
+    """Numbers of the lines, the longest first, `size` at a time."""
+    ordered = sorted(range(len(lines)), key=lambda number: -len(lines[number].split()))
+    return [ordered[start : start + size] for start in range(0, len(ordered), size)]
+
+
+def race(
+    systems: Sequence[Running], lines: Sequence[str], size: int, rounds: int
+) -> tuple[dict[str, list[list[float]]], dict[str, list[str]]]:
+    """Seconds by system, round and batch; and each system's translations of the lines."""
+    seconds: dict[str, list[list[float]]] = {system.name: [] for system in systems}
+    texts = {system.name: [""] * len(lines) for system in systems}
+    batches = batches_of(lines, size)
+    for system in systems:  # the first of all loads what it needs
+        system.translate([lines[number] for number in batches[-1]])
+    for _ in range(rounds):
+        for system in systems:
+            seconds[system.name].append([])
+        for turn, batch in enumerate(batches):
+            first = turn % len(systems)
+            for system in (*systems[first:], *systems[:first]):
+                taken, hypotheses = system.translate([lines[number] for number in batch])
+                seconds[system.name][-1].append(taken)
+                for number, text in zip(batch, hypotheses, strict=True):
+                    texts[system.name][number] = text
+    return seconds, texts
+
+
+def table(
+    seconds: dict[str, list[list[float]]],
+    texts: dict[str, list[str]],
+    references: Sequence[str],
+) -> list[str]:
+    """A line a system; speeds are relative to the first."""
+    from sacrebleu import corpus_bleu
+    from side_by_side.tables import head, line, quartiles, ratios
+
+    first = next(iter(seconds))
+    base = [taken for round_ in seconds[first] for taken in round_]
+    lines = head(["system", "sentences / s", "rounds", "speed", "quartiles", "BLEU", "differ"], 1)
+    for name, rounds in seconds.items():
+        rates = [len(references) / sum(batches) for batches in rounds]
+        speeds = ratios(base, [taken for batches in rounds for taken in batches])
+        differ = sum(a != b for a, b in zip(texts[first], texts[name], strict=True))
+        cells = [name, f"{statistics.median(rates):.1f}", f"{min(rates):.1f}-{max(rates):.1f}"]
+        cells += [f"{statistics.median(speeds):.2f}", quartiles(speeds, 2)]
+        cells += [f"{corpus_bleu(texts[name], [list(references)]).score:.2f}", str(differ)]
+        lines.append(line(cells))
+    return lines
+
+
+def main() -> None:
+    """Export, race, print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", type=Path, help="run or checkpoint of one language pair")
+    parser.add_argument("--systems", default="stock,ours,float32,int8", help="%(default)s")
+    parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
+    parser.add_argument("--rounds", type=int, default=3, help="passes over the test set (3)")
+    parser.add_argument("--sentences", type=int, default=1000, help="of the test set (1000)")
+    parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
+    parser.add_argument("--batch", type=int, default=64, help="sentences a batch (64)")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: of a busy machine")
+    parser.add_argument("--exports", type=Path, help="folder to keep exports in (a temporary one)")
+    parser.add_argument("--json", type=Path, help="also write the seconds of every batch")
+    args = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    names = args.systems.split(",")
+    with tempfile.TemporaryDirectory() as temporary:
+        place = args.exports or Path(temporary)
+        told = settings(args, names, place)
+        data = Path(told[names[0]]["data"]) / "text"
+        sides = [told[names[0]][side] for side in ("source", "target")]
+        source, reference = (
+            (data / f"test.{side}").read_text(encoding="utf-8").split("\n")[: args.sentences]
+            for side in sides
+        )
+        systems = [Running(name, told[name], args.clock) for name in names]
+        seconds, texts = race(systems, source, args.batch, args.rounds)
+        for system in systems:
+            system.end()
+    from side_by_side.tables import machine
+
+    print(
+        f"{args.model}, {len(source):,} sentences, beam {args.beam}, batches of {args.batch}, "
+        f"one thread, {args.rounds} rounds, {args.clock} time, {machine()}\n"
+    )
+    print("\n".join(table(seconds, texts, reference)))
+    if args.json:
+        args.json.write_text(json.dumps(seconds) + "\n")
+
+
+if __name__ == "__main__":
+    main()

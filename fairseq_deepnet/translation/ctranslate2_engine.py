@@ -1,0 +1,165 @@
+"""A folder of `deepnet export --to ctranslate2`, ready to translate: no torch, no fairseq model.
+
+CTranslate2's search is fairseq's: the same candidates, length penalty and end. Lines of one call
+are sorted by length and cut into batches by CTranslate2 itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from fairseq_deepnet.corpora.folder import Direction
+from fairseq_deepnet.corpora.subwords import decode_line, encode_lines, load_model
+from fairseq_deepnet.provenance import shown
+from fairseq_deepnet.translation.engine import MAX_LENGTH, Hypothesis, Search
+
+RECORD: Final = "export.json"
+_INSTALL: Final = "ctranslate2 is not installed: pip install 'fairseq_deepnet[ctranslate2]'"
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether a folder holds a CTranslate2 model."""
+    return (folder / "model.bin").is_file()
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """What the export wrote about itself; ValueError for a folder that is no such export, or whose
+    subwords this does not do.
+    """
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{shown(folder)} has no {RECORD}, and without it nothing says how its subwords are "
+            "made; write it with deepnet export --to ctranslate2"
+        ) from error
+    if record["subwords"]["kind"] != "sentencepiece":
+        raise ValueError(
+            f"{shown(folder)} takes {record['subwords']['kind']} tokens, not raw text; "
+            "ENGINE=fairseq scripts/eval_bleu.sh scores such models"
+        )
+    return dict(record)
+
+
+class CTranslate2Model:
+    """An exported model.
+
+    Arguments:
+        folder: as `deepnet export --to ctranslate2` wrote it
+        threads: cores to use
+        at_once: whether the threads share a batch, which answers a single line soonest; otherwise
+            each works on a batch of its own, which takes less time for many
+        compute_type: type of the matrix products; as exported by default
+        cpu: leave a GPU alone even if CTranslate2 sees one
+
+    Raises ValueError without CTranslate2, for a folder that is no export, and for a type that this
+    machine cannot compute with.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        search: Search,
+        *,
+        threads: int = 1,
+        at_once: bool = False,
+        compute_type: str | None = None,
+        cpu: bool = False,
+    ) -> None:
+        try:
+            import ctranslate2
+        except ModuleNotFoundError as error:
+            raise ValueError(_INSTALL) from error
+        self.record = read_record(folder)
+        self.search = search
+        self.tokens = self.record.get("language_tokens")
+        self.models = {
+            language: load_model(folder / name)
+            for language, name in self.record["subwords"]["models"].items()
+        }
+        self.limit = int(self.record["max_positions"][0]) - 2  # </s>, and a language token
+        device = "cuda" if not cpu and ctranslate2.get_cuda_device_count() else "cpu"
+        _refuse_type(compute_type, sorted(ctranslate2.get_supported_compute_types(device)))
+        workers = {"inter_threads": 1, "intra_threads": threads}
+        if not at_once and device == "cpu":
+            workers = {"inter_threads": threads, "intra_threads": 1}
+        try:
+            self.translator = ctranslate2.Translator(
+                str(folder), device, compute_type=compute_type or "default", **workers
+            )
+        except RuntimeError as error:
+            reason = next(iter(str(error).splitlines()), "")
+            raise ValueError(f"{shown(folder)} cannot be loaded: {reason}") from error
+        self.cut = 0
+
+    def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
+        """Text for text, in the lines' order."""
+        found = self._search(lines, direction, nbest=1, scores=False)
+        return [hypotheses[0].text for hypotheses in found]
+
+    def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
+        """The search's best translations of each line with their scores."""
+        return self._search(lines, direction, self.search.nbest, scores=True)
+
+    def _search(
+        self, lines: Sequence[str], direction: Direction, nbest: int, scores: bool
+    ) -> list[list[Hypothesis]]:
+        prefix = self._target_prefix(direction)
+        results = self.translator.translate_batch(
+            [self._pieces(line, direction) for line in self._encoded(lines, direction)],
+            [prefix] * len(lines) if prefix else None,
+            max_batch_size=self.search.batch,
+            beam_size=self.search.beam,
+            length_penalty=self.search.lenpen,
+            num_hypotheses=nbest,
+            return_scores=scores,
+            max_input_length=0,  # `_pieces` cuts, and counts what it cuts
+            max_decoding_length=MAX_LENGTH,
+        )
+        model = self.models[direction.target]
+        found = []
+        for result in results:
+            texts = [
+                decode_line(model, " ".join(pieces[len(prefix) :])) for pieces in result.hypotheses
+            ]
+            values = result.scores if scores else [0.0] * len(texts)
+            found.append([Hypothesis(*pair) for pair in zip(texts, values, strict=True)])
+        return found
+
+    def _encoded(self, lines: Sequence[str], direction: Direction) -> list[str]:
+        return list(encode_lines(self.models[direction.source], lines, 1))
+
+    def _pieces(self, line: str, direction: Direction) -> list[str]:
+        """The pieces of an encoded line, cut to what the model takes; a language token first where
+        the model has one.
+        """
+        pieces = line.split()
+        if len(pieces) > self.limit:
+            self.cut += 1
+            pieces = pieces[: self.limit]
+        if self.tokens and self.tokens["source"]:
+            named = direction.source if self.tokens["source"] == "src" else direction.target
+            pieces = [self.tokens["tokens"][named], *pieces]
+        return pieces
+
+    def _target_prefix(self, direction: Direction) -> list[str]:
+        if self.tokens and self.tokens["target"]:
+            return [self.tokens["tokens"][direction.target]]
+        return []
+
+    def directions(self) -> Direction | list[str]:
+        """Its only direction, or the languages of a model of many."""
+        if self.tokens:
+            return list(self.record["languages"])
+        return Direction(self.record["source"], self.record["target"])
+
+
+def _refuse_type(wanted: str | None, known: list[str]) -> None:
+    if wanted is not None and wanted not in known:
+        raise ValueError(
+            f"--quantization {wanted}: this machine computes with {', '.join(known)}; leave it out "
+            "to let the exported type decide"
+        )

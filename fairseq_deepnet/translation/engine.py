@@ -1,0 +1,60 @@
+"""What an engine is: a loaded model that translates lines, and how it is to search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from fairseq_deepnet.corpora.folder import Direction
+
+ENGINES: Final = ("fairseq", "ctranslate2")
+MAX_LENGTH: Final = 200
+"""Longest translation in subwords, as fairseq-generate has it (--max-len-a 0 --max-len-b 200)."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """How translations are looked for.
+
+    Arguments:
+        lenpen: exponent of the length that a sum of log-probabilities is divided by
+        batch: sentences at a time
+        nbest: translations of each sentence, the best first
+    """
+
+    beam: int = 5
+    lenpen: float = 1.0
+    batch: int = 64
+    nbest: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("beam", "batch", "nbest"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} {getattr(self, name)}; at least 1 is needed")
+        if self.nbest > self.beam:
+            raise ValueError(
+                f"--nbest {self.nbest} of a beam of {self.beam}: no more than --beam are found"
+            )
+
+
+class Hypothesis(NamedTuple):
+    """A translation, and its log-probability (natural) over its length ** lenpen."""
+
+    text: str
+    score: float
+
+
+class Engine(Protocol):
+    """A loaded model. Raw text in, detokenised text out, in the order of the lines."""
+
+    cut: int
+    """Lines so far that were too long for the model, and of which the beginning was translated."""
+
+    def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
+        """As many translations of each line as the search keeps, the best first."""
+        ...
+
+    def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
+        """The best translation of each line."""
+        ...
