@@ -17,6 +17,7 @@ from ..modules import (
     CompiledLayers,
     DecoderLayer,
     DecodingCache,
+    Dropout,
     TransformerLayer,
     call_layer,
     run_layers,
@@ -54,7 +55,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         self._next_layer = count()
         self.has_encoder_attn = not no_encoder_attn
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn)
-        self.dropout_module.module_name = "TransformerDecoder"
+        self.dropout_module = Dropout(cfg.dropout, module_name="TransformerDecoder")
         self.checkpointing = checkpointing_of(
             cfg, Side.DECODER, scheme.depths, layer_shape(cfg, Side.DECODER)
         )

@@ -12,7 +12,7 @@ from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
-from ..modules import CompiledLayers, EncoderLayer, call_layer, run_layers
+from ..modules import CompiledLayers, Dropout, EncoderLayer, call_layer, run_layers
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
 from .learned_residuals import log_learned
 from .options import build_layer, layer_shape
@@ -38,7 +38,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         self.scheme = scheme
         self._next_layer = count()
         super().__init__(cfg, dictionary, embed_tokens)
-        self.dropout_module.module_name = "TransformerEncoder"
+        self.dropout_module = Dropout(cfg.dropout, module_name="TransformerEncoder")
         self.checkpointing = checkpointing_of(
             cfg, Side.ENCODER, scheme.depths, layer_shape(cfg, Side.ENCODER)
         )

@@ -3,6 +3,7 @@
 from .attention import MultiheadAttention
 from .compiling import CompiledLayers, call_layer
 from .decoding_cache import DecodingCache
+from .dropout import Dropout
 from .layers import CausalLayer, DecoderLayer, EncoderLayer, LayerShape, TransformerLayer
 from .stack import ActivationCheckpointing, run_layers, thriftiest_segment
 
@@ -12,6 +13,7 @@ __all__ = [
     "CompiledLayers",
     "DecoderLayer",
     "DecodingCache",
+    "Dropout",
     "EncoderLayer",
     "LayerShape",
     "MultiheadAttention",

@@ -38,7 +38,7 @@ class MicroBatch:
         sentences: B
         source, target: tokens of a sentence on each side, padding included
         element: e, bytes of an activation
-        on_gpu: where dropout keeps a mask of one byte; the CPU keeps one of e bytes
+        on_gpu: where attention has a fused kernel that drops weights
         padded: whether sources have padding, so that attention is given a mask
     """
 
@@ -58,10 +58,8 @@ class MicroBatch:
         return self.source if side is Side.ENCODER else self.target
 
     def dropout_mask(self, elements: int, probability: float) -> int:
-        """Bytes of what dropout keeps of `elements` activations."""
-        if not probability:
-            return 0
-        return elements * (1 if self.on_gpu else self.element)
+        """Bytes of what dropout keeps of `elements` activations: a mask of one byte each."""
+        return elements if probability else 0
 
     def is_fused(self, attention_dropout: float) -> bool:
         """Whether scaled_dot_product_attention takes a kernel that keeps no L x L weights.
@@ -91,7 +89,9 @@ def attention(batch: MicroBatch, shape: LayerShape, side: Side, cross: bool) -> 
         return total
     weights = n * shape.heads * length
     total += weights * batch.element * (2 if shape.attention_dropout else 1)
-    return total + batch.dropout_mask(weights, shape.attention_dropout)
+    if shape.attention_dropout:  # torch's own mask, of the activations' type on the CPU
+        total += weights * (1 if batch.on_gpu else batch.element)
+    return total
 
 
 def feed_forward(batch: MicroBatch, shape: LayerShape, side: Side) -> int:
@@ -169,8 +169,8 @@ def layer(batch: MicroBatch, model: Model, side: Side) -> int:
     return total
 
 
-def checkpointed_layer(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Bytes that one layer keeps with --checkpoint-activations: its input and random states.
+def segment(batch: MicroBatch, model: Model, side: Side) -> int:
+    """Bytes that layers checkpointed together keep: the first one's input, and random states.
 
     --offload-activations keeps the input in host memory.
     """

@@ -5,13 +5,21 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
+from fairseq_deepnet.models.running_options import auto_segment
 from fairseq_deepnet.planning.memory import LEGACY_BUFFER
 from fairseq_deepnet.planning.plan import Plan, make_plan
 from fairseq_deepnet.planning.setting import Model, Training
+from fairseq_deepnet.schemes import Side
 from fairseq_deepnet.training import launch
 
 SMALLEST_MICRO_BATCH: Final = 512
 """Tokens of the smallest micro-batch that is tried: a long sentence must fit into one."""
+
+CHECKPOINTING: Final = {
+    False: ("checkpoint-every", "auto"),
+    True: ("checkpoint-activations", "true"),
+}
+"""Is the model stock fairseq's -> the option that computes layers twice, and its value."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +77,8 @@ def difference(old: Plan, new: Plan) -> dict[str, str | None]:
     if (a.max_tokens, a.update_freq) != (b.max_tokens, b.update_freq):
         found |= {"max-tokens": str(b.max_tokens), "update-freq": str(b.update_freq)}
     if new.model.checkpoint and not old.model.checkpoint:
-        found["checkpoint-activations"] = "true"
+        option, value = CHECKPOINTING[new.model.is_stock]
+        found[option] = value
     if a.ddp_backend != b.ddp_backend:
         found["ddp-backend"] = b.ddp_backend
     if b.memory_efficient and not a.memory_efficient:
@@ -87,7 +96,7 @@ def advise(plan: Plan) -> Advice:
     """Look for options that make a plan fit; the plan itself if it does.
 
     For each step the micro-batch is halved, and --update-freq doubled, until it fits, so that the
-    global batch stays. The order: nothing else; --checkpoint-activations (the same update, the
+    global batch stays. The order: nothing else; --checkpoint-every (the same update, the
     layers computed twice); legacy_ddp, whose buffer is smaller than all gradients; bf16;
     --memory-efficient-* (weights rounded at every update); adafactor (another optimiser). More
     devices are no step: data parallelism gives each the whole model.
@@ -110,8 +119,8 @@ def _ladder(plan: Plan) -> list[tuple[str, str, Model, Training]]:
         found.append((name, effect, model, training))
 
     if not model.checkpoint:
-        model = dataclasses.replace(model, checkpoint=True)
-        add("--checkpoint-activations", "the same update; layers are computed twice")
+        model = dataclasses.replace(model, segments=_thrifty_segments(model))
+        add(f"--{CHECKPOINTING[model.is_stock][0]}", "the same update; layers are computed twice")
     whole = training.ddp_backend in ("pytorch_ddp", "c10d") and not training.bucket_view
     if training.devices > 1 and whole and plan.parameters > LEGACY_BUFFER:
         training = dataclasses.replace(training, ddp_backend="legacy_ddp")
@@ -132,6 +141,14 @@ def _ladder(plan: Plan) -> list[tuple[str, str, Model, Training]]:
         training = dataclasses.replace(training, optimizer="adafactor", first_moment=False)
         add("--optimizer adafactor", "another optimiser, with a learning rate of its own to find")
     return found
+
+
+def _thrifty_segments(model: Model) -> dict[Side, int]:
+    """What `--checkpoint-every auto` chooses; stock fairseq checkpoints single layers."""
+    return {
+        side: 1 if model.is_stock else auto_segment(side, model.depths, model.layers[side])
+        for side in Side
+    }
 
 
 def _largest_that_fits(plan: Plan, model: Model, training: Training) -> Plan:

@@ -8,6 +8,7 @@ activations go: the peak is at the one end or the other, and the plan says which
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Final
 
 from fairseq_deepnet.planning import activations
@@ -156,21 +157,25 @@ class _Walk:
         # gradients of earlier micro-batches are there from the start
         self.carried = parameters.total * self.element if training.update_freq > 1 else 0
         self.full = {side: activations.layer(batch, model, side) for side in Side}
-        self.per_layer = dict(self.full)
-        if model.checkpoint:
-            self.per_layer = {
-                side: activations.checkpointed_layer(batch, model, side) for side in Side
-            }
+        self.layers = {side: self._layers(side) for side in Side}
         self.outside = activations.outside(batch, model)
         between = {side: activations.combination(batch, model, side) for side in Side}
         self.kept = self.outside + sum(
-            model.depths.of(side) * (self.per_layer[side] + between[side]) for side in Side
+            self.layers[side] + model.depths.of(side) * between[side] for side in Side
         )
         table = batch.tokens(Side.DECODER) * model.vocabulary[1]
         self.logits = table * self.element
         self.table = table * FP32
         # fp32 log-probabilities; then their gradient in two parts, and the sum of these
         self.loss_peak = max(self.logits + self.table, 3 * self.table)
+
+    def _layers(self, side: Side) -> int:
+        """What the layers of a side keep."""
+        depth = self.model.depths.of(side)
+        if not self.model.checkpoint:
+            return depth * self.full[side]
+        segments = math.ceil(depth / self.model.segments[side])
+        return segments * activations.segment(self.batch, self.model, side)
 
     def moments(self) -> dict[str, int]:
         """The moments that may be the peak, by name."""
@@ -196,15 +201,17 @@ class _Walk:
         kept, made = self.kept, projection
         if side is Side.ENCODER:
             made += self.parameters.decoder * self.element
-            kept -= model.depths.decoder * self.per_layer[Side.DECODER]
+            kept -= self.layers[Side.DECODER]
         if self.carried:
             made = self.carried + (projection if model.share_output else 0)
         working = _working_set(batch, model, side) + shape.embed_dim * shape.ffn_dim * self.element
-        if model.checkpoint:  # the layer is computed again, from the input that was kept
-            working += self.full[side] - batch.tokens(side) * shape.embed_dim * batch.element
+        if model.checkpoint:  # a segment is computed again, from the input that was kept
+            together = min(model.segments[side], model.depths.of(side))
+            stream = batch.tokens(side) * shape.embed_dim * batch.element
+            working += together * self.full[side] - stream
         below = model.depths.of(side) - 1
         layer = 0 if self.carried else self.parameters.layer[side] * self.element
-        change = max(0, below * (layer - self.per_layer[side]))
+        change = max(0, below * layer - below * self.layers[side] // model.depths.of(side))
         return kept + made + working + change
 
     def _embeddings(self) -> int:
@@ -219,7 +226,7 @@ class _Walk:
             table = model.vocabulary[index] * model.layers[side].embed_dim
             sizes[side] = table * self.element
         tied = sizes[Side.DECODER] if model.share_output else 0
-        above = model.depths.decoder * self.per_layer[Side.DECODER]
+        above = self.layers[Side.DECODER]
         gradients = self.carried or tied + self.parameters.decoder * self.element
         waiting = tied if self.carried else 0
         target = gradients + waiting + sizes[Side.DECODER] + tied + self.kept - above

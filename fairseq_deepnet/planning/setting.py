@@ -15,6 +15,7 @@ from fairseq.models.transformer import TransformerConfig
 
 from fairseq_deepnet.models.deepnet_transformer import DeepNetTransformerModel
 from fairseq_deepnet.models.options import layer_shape
+from fairseq_deepnet.models.running_options import checkpointing_of
 from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.modules import LayerShape
 from fairseq_deepnet.schemes import Depths, PostLN, PreLN, ResidualScheme, Side
@@ -42,7 +43,7 @@ class Model:
         learned_positions: on each side
         embedding_norm: --layernorm-embedding
         decoder_final_norm: whether a Pre-LN decoder ends in a LayerNorm
-        checkpoint: --checkpoint-activations
+        segments: layers that are checkpointed together, on each side; 0 keeps all activations
         offload: --offload-activations
     """
 
@@ -57,13 +58,18 @@ class Model:
     learned_positions: Mapping[Side, bool]
     embedding_norm: bool
     decoder_final_norm: bool
-    checkpoint: bool
+    segments: Mapping[Side, int]
     offload: bool
 
     @property
     def depths(self) -> Depths:
         """Layers a side."""
         return self.scheme.depths
+
+    @property
+    def checkpoint(self) -> bool:
+        """Whether backward computes the layers again."""
+        return any(self.segments.values())
 
     @property
     def is_stock(self) -> bool:
@@ -156,12 +162,14 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
             f"--share-all-embeddings needs equal widths, not --encoder-embed-dim"
             f" {cfg.encoder.embed_dim} and --decoder-embed-dim {cfg.decoder.embed_dim}"
         )
+    scheme = _scheme(args)
+    layers = {side: layer_shape(cfg, side) for side in Side}
     rows = {Side.ENCODER: cfg.max_source_positions, Side.DECODER: cfg.max_target_positions}
     without = bool(cfg.no_token_positional_embeddings)
     return Model(
         arch=args.arch,
-        scheme=_scheme(args),
-        layers={side: layer_shape(cfg, side) for side in Side},
+        scheme=scheme,
+        layers=layers,
         vocabulary=vocabulary,
         share_all=share_all,
         share_output=share_all or bool(cfg.share_decoder_input_output_embed),
@@ -174,7 +182,9 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
         },
         embedding_norm=bool(cfg.layernorm_embedding),
         decoder_final_norm=not cfg.no_decoder_final_norm,
-        checkpoint=bool(cfg.checkpoint_activations or cfg.offload_activations),
+        segments={
+            side: checkpointing_of(cfg, side, scheme.depths, layers[side]).every for side in Side
+        },
         offload=bool(cfg.offload_activations),
     )
 

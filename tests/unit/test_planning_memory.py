@@ -51,7 +51,7 @@ def saved_bytes(model: Model, side: Side, checkpoint: bool = False) -> int:
             kept[storage.data_ptr()] = (storage.nbytes(), tensor)
         return tensor
 
-    run = ActivationCheckpointing(enabled=checkpoint)
+    run = ActivationCheckpointing(every=int(checkpoint))
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         if side is Side.ENCODER:
             run(lambda h: layer(h, mask), x)
@@ -120,7 +120,7 @@ def test_what_a_combination_keeps_is_counted_between_the_layers() -> None:
 def test_a_checkpointed_layer_keeps_its_input_alone(side: Side, dropout: float) -> None:
     """What torch's checkpoint holds besides are the states of the random generators."""
     model = plan_of(dropout=dropout, checkpoint_activations=True)
-    planned = activations.checkpointed_layer(BATCH, model, side) - activations.RNG_STATE
+    planned = activations.segment(BATCH, model, side) - activations.RNG_STATE
     assert planned == BATCH.tokens(side) * model.layers[side].embed_dim * 4
     assert planned == saved_bytes(model, side, checkpoint=True)
     assert torch.get_rng_state().nbytes <= activations.RNG_STATE
@@ -135,9 +135,9 @@ def test_plain_layers_have_the_closed_form_of_the_docstring() -> None:
     assert activations.layer(BATCH, model, Side.DECODER) == 4 * decoder
 
 
-def test_dropout_keeps_one_byte_on_a_gpu_and_a_number_on_the_cpu() -> None:
+def test_dropout_keeps_one_byte_an_element() -> None:
     on_gpu = dataclasses.replace(BATCH, on_gpu=True, element=2)
-    assert (BATCH.dropout_mask(10, 0.1), on_gpu.dropout_mask(10, 0.1)) == (40, 10)
+    assert (BATCH.dropout_mask(10, 0.1), on_gpu.dropout_mask(10, 0.1)) == (10, 10)
     assert BATCH.dropout_mask(10, 0.0) == 0
 
 

@@ -1,0 +1,94 @@
+"""Dropout that takes 16 bits an element from the generator: distribution, gradients, memory."""
+
+import math
+
+import pytest
+import torch
+
+from fairseq_deepnet.modules import Dropout
+from fairseq_deepnet.modules.dropout import kept
+
+
+def dropping(p: float) -> Dropout:
+    return Dropout(p).train()
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
+def test_elements_are_dropped_with_the_probability_asked_for(p: float) -> None:
+    elements = 400_000
+    torch.manual_seed(1)
+    dropped = int((dropping(p)(torch.ones(elements)) == 0).sum())
+    deviation = math.sqrt(elements * p * (1 - p))
+    assert abs(dropped - elements * p) < 5 * deviation
+
+
+def test_kept_elements_are_scaled_so_that_the_mean_stays() -> None:
+    torch.manual_seed(1)
+    y = dropping(0.1)(torch.ones(1000, 64))
+    kept_values = y[y != 0]
+    keep = round(0.9 * 65536) / 65536
+    assert torch.allclose(kept_values, torch.full_like(kept_values, 1 / keep))
+    assert y.mean() == pytest.approx(1, abs=0.01)
+
+
+def test_neighbours_are_dropped_independently() -> None:
+    """Four elements share a word of the generator: their bits must not be related."""
+    torch.manual_seed(1)
+    mask = kept(torch.empty(100_000, 4), 1 << 15).double()
+    correlation = torch.corrcoef(mask.T) - torch.eye(4)
+    assert correlation.abs().max() < 5 / math.sqrt(100_000)
+
+
+def test_the_gradient_is_that_of_the_kept_elements() -> None:
+    x = torch.randn(3, 5, 7, requires_grad=True)
+    y = dropping(0.4)(x)
+    weight = torch.randn_like(y)
+    (y * weight).sum().backward()
+    assert x.grad is not None
+    assert torch.allclose(x.grad, torch.where(y == 0, 0.0, weight * y / x).detach(), atol=1e-6)
+    assert 0 < int((y == 0).sum()) < y.numel()
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (2, 3), (5, 1, 7), (0, 4)])
+def test_any_number_of_elements_is_taken(shape: tuple[int, ...]) -> None:
+    assert dropping(0.5)(torch.ones(shape)).shape == shape
+
+
+def test_one_seed_draws_one_mask() -> None:
+    masks = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        masks.append(dropping(0.5)(torch.ones(100)))
+    assert torch.equal(*masks)
+    assert not torch.equal(masks[0], dropping(0.5)(torch.ones(100)))
+
+
+@pytest.mark.parametrize(("p", "value"), [(1e-9, 1.0), (1.0, 0.0)])
+def test_probabilities_at_the_ends_keep_all_or_nothing(p: float, value: float) -> None:
+    assert torch.equal(dropping(p)(torch.ones(50)), torch.full((50,), value))
+
+
+def test_nothing_is_dropped_at_inference_unless_it_is_retained() -> None:
+    module = Dropout(0.5, module_name="TransformerEncoderLayer").eval()
+    x = torch.ones(100)
+    assert module(x) is x
+    module.make_generation_fast_("encoder", retain_dropout=True)
+    assert (module(x) == 0).any()
+
+
+def test_bfloat16_stays_bfloat16() -> None:
+    y = dropping(0.5)(torch.ones(100, dtype=torch.bfloat16))
+    assert y.dtype is torch.bfloat16
+    assert set(y.tolist()) == {0.0, 2.0}
+
+
+def test_one_byte_an_element_is_kept_for_backward() -> None:
+    kept_bytes = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept_bytes.append(tensor.untyped_storage().nbytes())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        dropping(0.1)(torch.ones(1000, requires_grad=True))
+    assert kept_bytes == [1000]

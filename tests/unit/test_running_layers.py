@@ -1,0 +1,113 @@
+"""Segments of layers that backward computes again, and compiled layers."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.modules import thriftiest_segment
+from tests.support.models import BuildModel
+
+LAYERS = 6
+
+
+def losses_and_gradients(model: Any, batch: Any) -> list[torch.Tensor]:
+    torch.manual_seed(5)  # dropout must be drawn again, and alike
+    output, _ = model(**batch)
+    loss = output.log_softmax(-1).square().mean()
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in model.parameters())]
+
+
+@pytest.mark.parametrize("scheme", ["deepnorm", "pre-ln", "dlcl", "rezero"])
+@pytest.mark.parametrize("every", ["1", "2", "4", "100", "auto"])
+def test_segments_change_neither_loss_nor_gradient(
+    scheme: str, every: str, model_builder: BuildModel, batch: Any
+) -> None:
+    shape = {"encoder_layers": LAYERS, "decoder_layers": LAYERS, "dropout": 0.2}
+    both = []
+    for options in ({}, {"checkpoint_every": every}):
+        model = model_builder(residual_scheme=scheme, **shape, **options).train()
+        both.append(losses_and_gradients(model, batch))
+    for plain, checkpointed in zip(*both, strict=True):
+        assert torch.equal(plain, checkpointed)
+
+
+@pytest.mark.parametrize(("every", "segments"), [(1, 6), (2, 3), (4, 2), (6, 1)])
+def test_one_input_a_segment_is_kept(
+    every: int, segments: int, model_builder: BuildModel, batch: Any
+) -> None:
+    model = model_builder(encoder_layers=LAYERS, checkpoint_every=str(every)).train()
+    width = model.encoder.layers[0].fc1.in_features
+    kept = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    source = {name: batch[name] for name in ("src_tokens", "src_lengths")}
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model.encoder(**source)
+    stream = (*source["src_tokens"].shape, width)
+    storages = {t.untyped_storage().data_ptr() for t in kept if tuple(t.shape) == stream}
+    assert len(storages) == segments
+
+
+@pytest.mark.parametrize("layers", [1, 6, 50, 500, 1000])
+@pytest.mark.parametrize("kept", [10.5, 16.75])
+def test_the_thriftiest_segment_needs_the_least_memory(layers: int, kept: float) -> None:
+    def memory(k: int) -> float:
+        return -(-layers // k) + k * kept
+
+    best = min(memory(k) for k in range(1, layers + 1))
+    assert memory(thriftiest_segment(layers, kept)) <= 1.02 * best
+
+
+@pytest.mark.parametrize("every", ["0", "-2", "1.5", "many"])
+def test_a_segment_that_is_no_number_of_layers_is_refused(
+    every: str, model_builder: BuildModel
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"--checkpoint-every {every}: give a number"):
+        model_builder(checkpoint_every=every)
+
+
+def test_layers_with_hooks_and_layers_that_decode_are_not_compiled(
+    model_builder: BuildModel, batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def compiled(function: Any, **_: Any) -> Any:
+        def run(layer: Any, *inputs: Any) -> Any:
+            ran.append(type(layer).__name__)
+            return function(layer, *inputs)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    model = model_builder(encoder_layers=3, decoder_layers=2, compile=True).train()
+    model(**batch)
+    assert ran == ["EncoderLayer"] * 3 + ["DecoderLayer"] * 2
+    ran.clear()
+    handle = model.encoder.layers[1].fc1.register_forward_hook(lambda *_: None)
+    model(**batch)
+    assert ran.count("EncoderLayer") == 2
+    handle.remove()
+    ran.clear()
+    model.eval()(**batch)
+    assert not ran
+
+
+@pytest.mark.slow
+def test_a_compiled_stack_gives_the_same_gradients_from_one_compilation(
+    model_builder: BuildModel, batch: Any
+) -> None:
+    from torch._dynamo.utils import counters
+
+    shape = {"encoder_layers": 5, "decoder_layers": 5}
+    plain = losses_and_gradients(model_builder(**shape).train(), batch)
+    counters.clear()
+    compiled = losses_and_gradients(model_builder(**shape, compile=True).train(), batch)
+    assert counters["stats"]["unique_graphs"] == 2  # an encoder layer and a decoder layer
+    for a, b in zip(plain, compiled, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
