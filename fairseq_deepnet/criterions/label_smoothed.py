@@ -23,8 +23,15 @@ class LabelSmoothedCrossEntropyCriterion(AtOutputLayer, stock.LabelSmoothedCross
 
     criterion = NAME
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(  # fairseq fills the arguments by their names
+        self,
+        task: Any,
+        sentence_avg: bool,
+        label_smoothing: float,
+        ignore_prefix_size: int = 0,
+        report_accuracy: bool = False,
+    ) -> None:
+        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         self.smoothing = self.eps
         self.first_token = self.ignore_prefix_size
         self.accuracy = self.report_accuracy
