@@ -2,15 +2,24 @@
 
     python benchmarks/depth_cost.py                      # 10, 100 and 1,000 layers at width 64
     python benchmarks/depth_cost.py --layers 10 1000 --width 512 --checkpoint-activations
+    python benchmarks/depth_cost.py --rounds 5 --checkpoint-every auto   # real updates, in turn
 
 Every depth runs in a process of its own, so that peaks do not mix. Memory is the peak resident set
 of that process, Python and torch included. Both should grow linearly with the layers: the last two
 columns are what one more layer costs.
+
+With --rounds the updates are those of fairseq's Trainer with our criterion and optimiser, and the
+depths take turns, each in a process that is kept alive, the shallow ones with more updates a round;
+memory is the peak that a further process adds to what it held before the model was built, with a
+malloc that hoards nothing (as benchmarks/peak_memory.py). What a layer costs there is what a depth
+costs beyond the shallowest, over the layers beyond it, and the last column of each pair compares
+that with the second depth: 1.00 is a cost that grows linearly, and less is cheaper.
 """
 
 import argparse
 import json
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -111,6 +120,62 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def in_turn(depths: list[int], options: argparse.Namespace) -> dict[int, dict[str, list[float]]]:
+    """Seconds of updates through fairseq's Trainer, a number a round, and peak bytes, by depth."""
+    from plan_accuracy import FIXED_MALLOC
+    from side_by_side.race import start
+    from side_by_side.systems import Shape, System
+
+    flags = ["--checkpoint-activations"] if options.checkpoint_activations else []
+    every = options.checkpoint_every
+    flags += [] if every is None else [f"--checkpoint-every={every}"]
+    system = System("ours", "ours", tuple(flags))
+    shapes = {n: Shape(n // 2, options.width, VOCABULARY, options.tokens) for n in depths}
+    found: dict[int, dict[str, list[float]]] = {n: {"seconds": []} for n in depths}
+    for layers, shape in shapes.items():
+        process = start(system, shape, "cpu", 1, 0, FIXED_MALLOC)
+        found[layers]["peak"] = [process.ask("fill", profile=False)["peak"]]
+        process.end()
+    running = {layers: start(system, shape, "cpu", 1) for layers, shape in shapes.items()}
+    try:
+        for _ in range(options.rounds):
+            for layers, process in running.items():
+                repeats = min(10, max(depths) // layers)
+                taken = [process.ask("step")["cpu"] for _ in range(repeats)]
+                found[layers]["seconds"].append(statistics.fmean(taken))
+                found[layers]["parameters"] = [process.ask("step")["parameters"]]
+    finally:
+        for process in running.values():
+            process.end()
+    return found
+
+
+def table_in_turn(found: dict[int, dict[str, list[float]]]) -> str:
+    """Seconds and memory of an update, and of a layer of it, as Markdown."""
+    shallowest, second, *_ = sorted(found)
+    head = ("layers", "parameters", "s / update", "s / layer", "ratio")
+    head += ("peak MiB", "MiB / layer", "ratio")
+    lines = ["| " + " | ".join(head) + " |", "|" + "---:|" * len(head)]
+
+    def a_layer(key: str, layers: int) -> list[float]:
+        low, high = found[shallowest][key], found[layers][key]
+        return [(b - a) / (layers - shallowest) for a, b in zip(low, high, strict=True)]
+
+    for layers in sorted(found):
+        row = found[layers]
+        cells = [f"{layers:,}", f"{row['parameters'][0]:,}"]
+        for key, unit, digits in (("seconds", 1, 4), ("peak", 2**20, 2)):
+            cells.append(f"{statistics.median(row[key]) / unit:,.{digits - 2}f}")
+            if layers == shallowest:
+                cells += ["", ""]
+                continue
+            pairs = zip(a_layer(key, layers), a_layer(key, second), strict=True)
+            cells.append(f"{statistics.median(a_layer(key, layers)) / unit:.{digits}f}")
+            cells.append(f"{statistics.median(one / other for one, other in pairs):.2f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -121,6 +186,8 @@ def main() -> None:
     )
     parser.add_argument("--tokens", type=int, default=256, help="tokens a side of the update")
     parser.add_argument("--checkpoint-activations", action="store_true")
+    parser.add_argument("--checkpoint-every", metavar="LAYERS", help="with --rounds: LAYERS, auto")
+    parser.add_argument("--rounds", type=int, default=0, help="of updates in turn (0: see above)")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -130,6 +197,13 @@ def main() -> None:
     odd = [layers for layers in options.layers if layers < 2 or layers % 2]
     if odd:
         parser.error(f"--layers {odd[0]}: half of them stand on each side; give an even number")
+    if options.checkpoint_every and not options.rounds:
+        parser.error("--checkpoint-every goes with --rounds")
+    if options.rounds:
+        if len(options.layers) < 2:
+            parser.error("--rounds compares depths: give --layers two at least")
+        print(table_in_turn(in_turn(options.layers, options)))
+        return
     rows = []
     for layers in options.layers:
         rows.append(in_own_process(layers, options))

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from plan_accuracy import FIXED_MALLOC, GIB
 from side_by_side import systems, tables
 from side_by_side.memory import available_gib
-from side_by_side.race import Failure, race, start
+from side_by_side.race import WorkerError, race, start
 from side_by_side.systems import Shape, System, estimated_gib, variant
 
 CASES = {
@@ -44,7 +44,7 @@ HEAD = ["model", "words", "system", "peak MiB", "of base", "alive MiB", "of base
 
 
 def memory(system: System, shape: Shape, options: argparse.Namespace) -> dict[str, float]:
-    """Peaks in bytes of a system's fullest update; Failure where its process ends."""
+    """Peaks in bytes of a system's fullest update; WorkerError where its process ends."""
     process = start(system, shape, "wall", options.threads, 0, FIXED_MALLOC)
     try:
         return process.ask("fill", profile=options.profile)
@@ -77,7 +77,7 @@ def rows(
             continue
         try:
             peaks[system.name] = memory(system, shape, options)
-        except Failure as failure:
+        except WorkerError as failure:
             notes.append(f"{shape.name}: {system.name}: {failure}")
     taken: dict[str, str] = {}
     if options.rounds and peaks:

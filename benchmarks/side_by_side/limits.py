@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+
 from side_by_side.systems import Shape
 
 LONG: Final = 0.05

@@ -22,7 +22,7 @@ WARM_UP: Final = 2
 """Updates that are not measured: the optimiser's state, memory, caches."""
 
 
-class Failure(RuntimeError):
+class WorkerError(RuntimeError):
     """A process that has ended."""
 
 
@@ -50,8 +50,9 @@ class Process:
         )
 
     def ask(self, order: str, **details: Any) -> dict[str, Any]:
-        """What the worker answers; Failure where it has ended."""
-        assert self.process.stdin and self.process.stdout
+        """What the worker answers; WorkerError where it has ended."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         try:
             self.process.stdin.write(json.dumps({"do": order, **details}) + "\n")
             self.process.stdin.flush()
@@ -61,12 +62,12 @@ class Process:
         if not answer:
             status = self.process.wait()
             killed = " (killed: out of memory?)" if status == -9 else ""
-            raise Failure(f"the process ended with status {status}{killed}")
+            raise WorkerError(f"the process ended with status {status}{killed}")
         return dict(json.loads(answer))
 
     def end(self) -> None:
         """Let it end; kill it if it does not."""
-        assert self.process.stdin
+        assert self.process.stdin is not None
         try:
             self.process.stdin.close()
             self.process.wait(timeout=10)
@@ -83,14 +84,14 @@ def start(
     warm_up: int = WARM_UP,
     environment: dict[str, str] | None = None,
 ) -> Process:
-    """A process with the model built and the updates made that do not count; may be a Failure."""
+    """A process with the model built and the updates made that do not count; or a WorkerError."""
     process = Process(threads, environment)
     description = {**dataclasses.asdict(system), "plugin": str(system.plugin)}
     try:
         process.ask("build", system=description, shape=dataclasses.asdict(shape), clock=clock)
         for _ in range(warm_up):
             process.ask("step")
-    except Failure:
+    except WorkerError:
         process.end()
         raise
     return process
@@ -107,7 +108,7 @@ def together(
         for system in systems:
             try:
                 running[system.name] = start(system, shape, clock, threads)
-            except Failure as failure:
+            except WorkerError as failure:
                 notes.append(f"{shape.name}: {system.name}: {failure}")
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in (*running, LIMITS)}
         limits.ask("limits", shape=dataclasses.asdict(shape), clock=clock)
@@ -118,7 +119,7 @@ def together(
                 found[name].append(running[name].ask("step"))
             sizes = found[names[0]][-1]["sizes"]
             found[LIMITS].append(limits.ask("products", sizes=sizes))
-    except Failure as failure:
+    except WorkerError as failure:
         return {}, [*notes, f"{shape.name}: {failure}"]
     finally:
         for process in (*running.values(), limits):

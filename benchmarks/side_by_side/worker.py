@@ -42,6 +42,7 @@ def build(system: System, shape: Shape, device: str = "cpu", batches: int = 40) 
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.trainer import Trainer
+
     from side_by_side.sentences import MadeUpTask
 
     words = [*system.arguments(shape), *(["--cpu"] if device == "cpu" else [])]
