@@ -6,8 +6,8 @@
         --variant "checkpointed=--checkpoint-activations"     # a shape of your own
 
     vocabulary  6L-6L, width 256, 64,000 words, batches of 4,096 positions
-    depth       50L-50L, width 256, 8,000 words, batches of 4,096 positions; ours also with
-                --checkpoint-every auto
+    depth       50L-50L, width 256, 8,000 words, batches of 4,096 positions; ours with
+                --checkpoint-every auto, stock as it is
 
 Each system makes two updates of the fullest of 40 batches in a process of its own. "peak" is the
 most that was resident less what was before the model was built; malloc is told to give freed blocks
@@ -31,13 +31,14 @@ from plan_accuracy import FIXED_MALLOC, GIB
 from side_by_side import systems, tables
 from side_by_side.memory import available_gib
 from side_by_side.race import WorkerError, race, start
-from side_by_side.systems import Shape, System, estimated_gib, variant
+from side_by_side.systems import Shape, System, estimated_gib
 
+STOCK, OURS = System("stock", "stock"), System("ours", "ours")
 CASES = {
-    "vocabulary": (Shape(6, 256, 64000, 4096), ()),
+    "vocabulary": (Shape(6, 256, 64000, 4096), [STOCK, OURS]),
     "depth": (
         Shape(50, 256, 8000, 4096),
-        (variant("ours, checkpointed=--checkpoint-every auto"),),
+        [STOCK, System("ours, checkpointed", "ours", ("--checkpoint-every=auto",))],
     ),
 }
 HEAD = ["model", "words", "system", "peak MiB", "of base", "alive MiB", "of base", "time of base"]
@@ -102,7 +103,7 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--layers", type=int, help="a side: a shape of your own instead of --cases")
+    parser.add_argument("--layers", type=int, help="a side, instead of --cases: your own")
     parser.add_argument("--width", type=int, default=256, help="of it (%(default)s)")
     parser.add_argument("--vocabulary", type=int, default=8000, help="of it (%(default)s)")
     parser.add_argument("--tokens", type=int, help="of a batch (4096)")
@@ -119,16 +120,16 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Measure case by case, printing the table as it grows."""
     options = parse()
-    entered = systems.chosen(options)
-    cases = {name: CASES[name] for name in options.cases}
+    cases = [CASES[name] for name in options.cases]
     if options.layers is not None:
-        cases = {"": (Shape(options.layers, options.width, options.vocabulary, 4096), ())}
+        shape = Shape(options.layers, options.width, options.vocabulary, 4096)
+        cases = [(shape, systems.chosen(options))]
     print(f"{tables.machine()}, {options.threads} thread(s), fp32\n")
     print("\n".join(tables.head(HEAD, 3)), flush=True)
     notes: list[str] = []
-    for shape, more in cases.values():
+    for shape, entered in cases:
         shape = dataclasses.replace(shape, tokens=options.tokens or shape.tokens)
-        lines, failed = rows(shape, [*entered, *more], options)
+        lines, failed = rows(shape, entered, options)
         print("\n".join(lines), flush=True)
         notes += failed
     print("".join(f"\n- {note}" for note in notes))

@@ -83,12 +83,14 @@ def start(
     threads: int,
     warm_up: int = WARM_UP,
     environment: dict[str, str] | None = None,
+    device: str = "cpu",
 ) -> Process:
     """A process with the model built and the updates made that do not count; or a WorkerError."""
     process = Process(threads, environment)
-    description = {**dataclasses.asdict(system), "plugin": str(system.plugin)}
+    what = {"system": {**dataclasses.asdict(system), "plugin": str(system.plugin)}}
+    what |= {"shape": dataclasses.asdict(shape)}
     try:
-        process.ask("build", system=description, shape=dataclasses.asdict(shape), clock=clock)
+        process.ask("build", **what, clock=clock, device=device)
         for _ in range(warm_up):
             process.ask("step")
     except WorkerError:

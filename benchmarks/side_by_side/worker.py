@@ -22,6 +22,8 @@ from side_by_side.parts import Stopwatch, watch
 from side_by_side.systems import Shape, System
 
 SIDES = ("src_tokens", "prev_output_tokens")
+PRODUCTS = ("gemm", "cutlass", "nvjet", "aten::mm", "aten::bmm", "aten::addmm")
+"""What kernels, and torch's operations, that multiply matrices are called."""
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
@@ -81,8 +83,9 @@ class Worker:
         tiny.train_step(next(batches(tiny)))
         del tiny
         gc.collect()
+        self.device = device
         self.synchronise = torch.cuda.synchronize if device == "cuda" else lambda: None
-        self.base = resident()
+        self.base = torch.cuda.memory_allocated() if device == "cuda" else resident()
         start = time.perf_counter()
         self.trainer = build(system, shape, device)
         self.parameters = sum(p.numel() for p in self.trainer.get_model().parameters())
@@ -90,6 +93,22 @@ class Worker:
         self.stopwatch = Stopwatch(self.synchronised(CLOCKS[clock]))
         watch(self.trainer, self.stopwatch)
         self.batches = batches(self.trainer)
+        self.on_device = 0
+        if device == "cuda":  # before fairseq's trainer forgets it, at the end of each update
+            step = self.trainer.optimizer.step
+
+            def remembering(*args: Any, **kwargs: Any) -> Any:
+                done = step(*args, **kwargs)
+                self.on_device = max(self.on_device, torch.cuda.max_memory_allocated())
+                return done
+
+            self.trainer.optimizer.step = remembering
+
+    def peak(self) -> int:
+        """The most bytes so far beyond what was there before the model: tensors on a GPU, the
+        resident set on the CPU."""
+        most = self.on_device if self.device == "cuda" else most_resident()
+        return max(0, most - self.base)
 
     def synchronised(self, clock: Callable[[], float]) -> Callable[[], float]:
         def now() -> float:
@@ -115,7 +134,7 @@ class Worker:
             "tokens": sample["ntokens"],
             "sizes": [*source.shape, sample["target"].shape[1]],
             "loss": float((log or {}).get("loss", float("nan"))),
-            "peak": max(0, most_resident() - self.base),
+            "peak": self.peak(),
             "parameters": self.parameters,
         }
 
@@ -130,9 +149,28 @@ class Worker:
         )
         for _ in range(2):
             self.trainer.train_step(fullest)
-        found = {"peak": max(0, most_resident() - self.base)}
+        found = {"peak": self.peak()}
         if profile:
             found["alive"] = int(profiled(self.trainer, fullest))
+        return found
+
+    def kernels(self, updates: int = 2) -> dict[str, float]:
+        """By torch's profiler, an update: seconds of its kernels, of those that multiply matrices,
+        and how many there are; on the CPU of its operations."""
+        from torch.profiler import ProfilerActivity, profile
+
+        cuda = self.device == "cuda"
+        activity = ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU
+        with profile(activities=[activity]) as profiler:
+            for _ in range(updates):
+                self.step()
+        found = {"kernels": 0.0, "seconds": 0.0, "products": 0.0}
+        for event in profiler.key_averages():
+            seconds = event.self_device_time_total if cuda else event.self_cpu_time_total
+            found["kernels"] += event.count / updates
+            found["seconds"] += seconds / 1e6 / updates
+            if any(name in event.key.lower() for name in PRODUCTS):
+                found["products"] += seconds / 1e6 / updates
         return found
 
 
@@ -147,10 +185,13 @@ def answer(order: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
         return dict(state["limits"].measure(*order["sizes"]))
     if order["do"] == "build":
         system = System(**{**order["system"], "plugin": Path(order["system"]["plugin"])})
-        state["worker"] = Worker(system, Shape(**order["shape"]), order["clock"])
+        shape = Shape(**order["shape"])
+        state["worker"] = Worker(system, shape, order["clock"], order["device"])
         return {"seconds": state["worker"].built}
     if order["do"] == "fill":
         return dict(state["worker"].fill(order["profile"]))
+    if order["do"] == "kernels":
+        return dict(state["worker"].kernels())
     return dict(state["worker"].step())
 
 
