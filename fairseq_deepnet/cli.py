@@ -16,6 +16,7 @@ SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "record": ("training.command", "plan a run, write down what repeats it, print its command"),
     "average": ("checkpoints.average", "average the weights of several checkpoints"),
     "export": ("export.command", "a trained model for stock fairseq, or for CTranslate2"),
+    "translate": ("translation.command", "raw text in, text out, by a run or an exported model"),
     "evaluate": (
         "evaluation.command",
         "translate a test set with a run or checkpoint; score it",

@@ -1,0 +1,154 @@
+"""`deepnet translate`: raw text in, text out, by a run, a checkpoint or an exported model.
+
+Reads files or standard input, a sentence a line, and writes a line for each, in the same order. A
+sentence that is typed is translated at once; files go through in windows of bounded size. Empty
+lines stay empty. With --output the file appears when it is complete; an interrupted translation
+lies in FILE.part, and --resume goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from fairseq_deepnet.provenance import fingerprint, say
+from fairseq_deepnet.translation.engine import ENGINES, Hypothesis, Search
+from fairseq_deepnet.translation.opening import Opened, Wish, open_engine
+from fairseq_deepnet.translation.output import Output
+from fairseq_deepnet.translation.stream import STANDARD_INPUT, Rate, Windows, translated, windows_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `deepnet translate`."""
+    parser.description = __doc__
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("model", type=Path, help="run, checkpoint, or folder of deepnet export")
+    parser.add_argument(
+        "files", nargs="*", type=Path, help="raw text, plain or .gz (- or none: standard input)"
+    )
+    parser.add_argument("--output", type=Path, help="file of translations (standard output)")
+    parser.add_argument("--resume", action="store_true", help="go on with --output's .part file")
+    parser.add_argument(
+        "--engine", choices=ENGINES, help="fairseq for a run; ctranslate2 exports it first, once"
+    )
+    parser.add_argument("--source", help="of a model of many directions: from which language")
+    parser.add_argument("--target", help="and into which")
+    parser.add_argument("--beam", type=int, default=Search.beam, help="beam size (5)")
+    parser.add_argument("--lenpen", type=float, default=Search.lenpen, help="length penalty (1)")
+    parser.add_argument("--batch", type=int, default=Search.batch, help="sentences a batch (64)")
+    parser.add_argument("--nbest", type=int, default=Search.nbest, help="translations a line (1)")
+    parser.add_argument("--scores", action="store_true", help="score and tab before each line")
+    parser.add_argument("--threads", type=int, help="cores to use (all, or OMP_NUM_THREADS)")
+    parser.add_argument(
+        "--quantization",
+        metavar="TYPE",
+        help="ctranslate2: int8, float32 ... of a run's export (int8); of a folder: to compute in",
+    )
+    parser.add_argument("--window", type=int, help="lines held at once (16 batches a thread)")
+    parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
+    parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
+    parser.add_argument("--cpu", action="store_true", help="leave GPUs alone")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Translate all lines."""
+    search = Search(args.beam, args.lenpen, args.batch, args.nbest)
+    files = args.files or [STANDARD_INPUT]
+    _refuse_bad(args, files)
+    typed = files == [STANDARD_INPUT] and sys.stdin.isatty()
+    threads = args.threads or _threads()
+    wish = Wish(
+        engine=args.engine,
+        source=args.source,
+        target=args.target,
+        data=args.data,
+        average=args.average,
+        quantization=args.quantization,
+        threads=threads,
+        at_once=typed,
+        cpu=args.cpu,
+    )
+    opened = open_engine(args.model, search, wish)
+    request = opened.request | {
+        "files": [str(path) if path == STANDARD_INPUT else fingerprint(path) for path in files],
+        "direction": str(opened.direction),
+        "search": [search.beam, search.lenpen, search.nbest, args.scores],
+    }
+    output = Output(args.output, request, args.resume)
+    say(f"{opened.direction}: {opened.what}, {threads} thread{'s' * (threads > 1)}")
+    if typed:
+        say("a sentence a line; Ctrl-D ends")
+    windows = windows_of(files, args.window or 16 * search.batch * threads)
+    if output.done:
+        say(f"going on after line {output.done:,}")
+        windows = without(windows, output.done)
+    _translate(opened, windows, output, args)
+    output.finish()
+    return 0
+
+
+def _translate(opened: Opened, windows: Windows, output: Output, args: argparse.Namespace) -> None:
+    """Window after window, to the end of the lines or to the first that cannot be read."""
+    rate = Rate(sys.stderr, done=output.done)
+    number = output.done
+    try:
+        for found in translated(opened.engine, windows, opened.direction, args.nbest):
+            output.write(formatted(found, number + 1, args.nbest, args.scores))
+            number += len(found)
+            rate.add(len(found))
+    finally:
+        rate.close()
+        if opened.engine.cut:
+            say(f"{opened.engine.cut:,} lines were too long for the model, and cut")
+
+
+def formatted(found: Sequence[list[Hypothesis]], first: int, nbest: int, scores: bool) -> list[str]:
+    """Lines of output: TEXT, SCORE tab TEXT, or of several translations NUMBER tab SCORE tab TEXT.
+
+    Arguments:
+        first: number of the first line in the input, from 1
+    """
+    if nbest > 1:
+        return [
+            f"{number}\t{one.score:.4f}\t{one.text}"
+            for number, hypotheses in enumerate(found, first)
+            for one in hypotheses
+        ]
+    return [
+        f"{best.score:.4f}\t{best.text}" if scores else best.text
+        for best in (hypotheses[0] for hypotheses in found)
+    ]
+
+
+def without(windows: Windows, lines: int) -> Windows:
+    """What is left of windows after so many lines."""
+    for window in windows:
+        rest = list(islice(window, lines, None))
+        lines = max(0, lines - len(window))
+        if rest:
+            yield rest
+
+
+def _refuse_bad(args: argparse.Namespace, files: Sequence[Path]) -> None:
+    """What would only be found after the model is loaded."""
+    for path in files:
+        if path != STANDARD_INPUT and not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}")
+    for name in ("threads", "window"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise ValueError(f"--{name} {getattr(args, name)}; at least 1 is needed")
+    if args.resume and args.output is None:
+        raise ValueError("--resume needs the --output that is to go on")
+    if args.resume and args.nbest > 1:
+        raise ValueError("--resume counts a line a sentence: not with --nbest")
+    if args.output is not None and args.output.resolve() in {path.resolve() for path in files}:
+        raise ValueError(f"--output {args.output} is the input; choose another file")
+
+
+def _threads() -> int:
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return int(limit) if limit.isdecimal() and int(limit) else len(os.sched_getaffinity(0))

@@ -1,0 +1,141 @@
+"""Lines that stream through an engine, a window of them at a time; answers come in their order.
+
+A file fills every window. Of a pipe or a terminal a window is what has come when nothing more comes
+for a moment: a fast pipe fills windows, too, and a sentence that somebody types is translated at
+once. Within a window lines are sorted by length and cut into batches by the engine.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, TextIO
+
+from fairseq_deepnet.corpora.folder import Direction
+from fairseq_deepnet.corpora.text import decode, is_blank, read_lines
+from fairseq_deepnet.training.progress import clock
+from fairseq_deepnet.translation.engine import Engine, Hypothesis
+
+STANDARD_INPUT: Final = Path("-")
+_NAMED: Final = Path("standard input")
+_READ: Final = 65536
+Windows = Iterator[list[str]]
+
+
+def windows_of(files: Sequence[Path], size: int, idle: float = 0.2) -> Windows:
+    """Windows of at most `size` lines of the files, one after the other; "-" is standard input.
+
+    Arguments:
+        idle: seconds without another line after which what has come is a window
+
+    Raises ValueError for what is not UTF-8, with file and line, once the lines before it are given.
+    """
+    if files == [STANDARD_INPUT]:
+        return live_windows(sys.stdin.fileno(), size, idle)
+    if STANDARD_INPUT in files:
+        raise ValueError("standard input (-) is read alone, not beside files")
+    return full_windows((line for path in files for line in read_lines(path)), size)
+
+
+def full_windows(lines: Iterable[str], size: int) -> Windows:
+    """`size` lines at a time. What comes before an error is given before the error is raised."""
+    window: list[str] = []
+    failure = None
+    try:
+        for line in lines:
+            window.append(line)
+            if len(window) == size:
+                yield window
+                window = []
+    except ValueError as error:
+        failure = error
+    if window:
+        yield window
+    if failure is not None:
+        raise failure
+
+
+def live_windows(descriptor: int, size: int, idle: float) -> Windows:
+    """Lines as they come from a pipe or a terminal, without waiting longer than `idle` seconds for
+    company; errors as of `full_windows`.
+    """
+    number, rest, ended = 0, b"", False
+    waiting: list[bytes] = []
+    while waiting or not ended:
+        while not ended and len(waiting) < size:
+            if waiting and not select.select([descriptor], [], [], idle)[0]:
+                break
+            read = os.read(descriptor, _READ)
+            ended = not read
+            *whole, rest = (rest + read).split(b"\n")
+            waiting += whole
+            if ended and rest:
+                waiting.append(rest)
+        window, waiting = waiting[:size], waiting[size:]
+        start, number = number + 1, number + len(window)
+        yield from full_windows(
+            (decode(raw, _NAMED, position) for position, raw in enumerate(window, start)), size
+        )
+
+
+def translated(
+    engine: Engine, windows: Iterable[list[str]], direction: Direction, nbest: int = 1
+) -> Iterator[list[list[Hypothesis]]]:
+    """For each window the translations of its lines; an empty line's are empty."""
+    for window in windows:
+        told = [number for number, line in enumerate(window) if not is_blank(line)]
+        found = [[Hypothesis("", 0.0)] * nbest for _ in window]
+        if told:
+            results = engine.hypotheses([window[number] for number in told], direction)
+            for number, hypotheses in zip(told, results, strict=True):
+                found[number] = hypotheses
+        yield found
+
+
+class Rate:
+    """How many lines are done and how fast, on standard error: a line every few seconds, on a
+    terminal the same line again; nothing at all of what takes less.
+
+    Arguments:
+        done: lines that were there before
+    """
+
+    def __init__(
+        self,
+        screen: TextIO,
+        seconds: float = 10.0,
+        done: int = 0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.screen = screen
+        self.rewrites = screen.isatty()
+        self.pause = seconds / 10 if self.rewrites else seconds
+        self.now = now
+        self.before = self.count = done
+        self.started = self.shown = now()
+
+    def add(self, lines: int) -> None:
+        """So many more are done."""
+        self.count += lines
+        if self.now() - self.shown >= self.pause:
+            self.show()
+
+    def show(self) -> None:
+        """Say how it stands."""
+        self.shown = self.now()
+        taken = self.shown - self.started
+        rate = (self.count - self.before) / taken if taken else 0.0
+        line = f"{self.count:,} lines, {rate:,.1f} lines/s, {clock(taken)}"
+        self.screen.write(f"\r{line}" if self.rewrites else f"{line}\n")
+        self.screen.flush()
+
+    def close(self) -> None:
+        """The last line, where there was one before."""
+        if self.shown != self.started:
+            self.show()
+            self.screen.write("\n" * self.rewrites)
+            self.screen.flush()
