@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,17 +109,18 @@ def variant(text: str) -> System:
     return System(name, "ours", tuple(shlex.split(options)), plugin)
 
 
-def estimated_gib(system: System, shape: Shape) -> float:
+def estimated_gib(system: System, shape: Shape, gpus: int = 0) -> float:
     """What training a shape takes at the most, by the project's own estimate.
 
-    It is that of fairseq's stock criterion and optimiser in fp32, an upper bound for ours;
+    It is that of fairseq's stock criterion and optimiser, on the CPU in fp32: more than ours need;
     torchscale is taken for stock. Of a system's options, checkpointing is looked at.
     """
     from fairseq_deepnet import fairseq_options
     from fairseq_deepnet.planning import plan, setting
 
     length = 18  # Multi30k's
-    plain = Shape(**{**vars(shape), "precision": "fp32"})
+    # of half precision the plan knows GPUs' alone
+    plain = shape if gpus else dataclasses.replace(shape, precision="fp32")
     arch = "deepnet_transformer" if system.kind == "ours" else "transformer"
     words = [*plain.arguments(), f"--arch={arch}"]
     words += [f"{option}={own}" for option, (_, own) in FAST.items()]
@@ -126,7 +128,7 @@ def estimated_gib(system: System, shape: Shape) -> float:
         words.append("--checkpoint-activations")
     args: Any = fairseq_options.parse_training(words)
     model = setting.read_model(args, (shape.vocabulary, shape.vocabulary))
-    training = setting.read_training(args, 0, length)
+    training = setting.read_training(args, gpus, length)
     return float(plan.make_plan(model, training, 16, 1, length).needed_gib)
 
 
