@@ -197,6 +197,10 @@ def profiled(trainer: Any, batches: list[dict[str, Any]]) -> float:
     tensors = [*model.parameters(), *model.buffers()]
     for state in trainer.optimizer.optimizer.state.values():
         tensors += [value for value in state.values() if hasattr(value, "untyped_storage")]
+    masters = [
+        p for p in trainer.optimizer.optimizer.param_groups[0]["params"] if p.grad is not None
+    ]
+    tensors += [tensor for p in masters for tensor in (p, p.grad)]
     there = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     with run_profiler(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         train(trainer, batches, 1)

@@ -22,7 +22,8 @@
 #                   data nor the GPUs that GPUS names (0)
 #   CPU_PROCESSES   on the CPU: processes that share each update, on each node (1)
 #   THREADS         threads of each CPU process (cores / CPU_PROCESSES)
-#   PRECISION       auto, bf16, fp16 or fp32; auto is bf16 or fp16 on GPUs, fp32 on the CPU (auto)
+#   PRECISION       auto, bf16, fp16 or fp32; auto is bf16 or fp16 on GPUs, fp32 on the CPU, where bf16
+#                   is faster on processors that have instructions for it (auto)
 #   RESUME          1: go on with a run although settings differ from the recorded ones (0)
 #   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
 #

@@ -168,6 +168,8 @@ class ChunkWalk:
         vocabulary, width = weight.shape
         self.each = smoothing / (vocabulary - 1)
         self.on_target = 1.0 - smoothing - self.each
+        # before there are tables: in half precision torch's CPU kernel makes a copy in fp32
+        self.columns = self.w.sum(dim=0, dtype=self.sums)
         self.rows = min(chunk_rows(width, vocabulary, x.is_cuda), max(len(target), 1))
         self.tables = [self._table(self.sums), self._table(self.sums)]
         # products in half precision are rounded to it, but for a GPU's, which give their sums
@@ -187,7 +189,6 @@ class ChunkWalk:
         count = len(self.target)
         nll, log_sum = (self.x.new_empty(count, dtype=self.sums) for _ in range(2))
         correct = torch.zeros((), dtype=torch.long, device=self.x.device)
-        columns = self.w.sum(dim=0, dtype=self.sums)
         for start in range(0, count, self.rows):
             part = slice(start, min(start + self.rows, count))
             logits = self._logits(part)
@@ -197,9 +198,9 @@ class ChunkWalk:
             if any(grad is not None for grad in self.grads):
                 self._gradients(table, part)
         if self.grads[0] is not None:
-            self.grads[0].sub_(columns, alpha=self.each)
+            self.grads[0].sub_(self.columns, alpha=self.each)
         # -sum_v log p_v = V log(sum_v e^z_v) - sum_v z_v, and the last is x times W's sum over V
-        logits_sum = (self.x.sum(dim=0, dtype=self.sums) * columns).sum()
+        logits_sum = (self.x.sum(dim=0, dtype=self.sums) * self.columns).sum()
         if self.b is not None:
             logits_sum = logits_sum + count * self.b.sum()
         smooth = self.w.size(0) * log_sum.sum() - logits_sum
@@ -221,7 +222,11 @@ class ChunkWalk:
     def _logits(self, part: slice) -> Tensor:
         """z [n, V] of a chunk."""
         x = self.x[part]
-        logits = self._multiply(x, self.w.t(), self.tables[0][: len(x)])
+        logits = self.tables[0][: len(x)]
+        if self.half is None or x.is_cuda:
+            self._multiply(x, self.w.t(), logits)
+        else:
+            logits.copy_(torch.mm(x, self.w.t(), out=self.half[: len(x)]))
         return logits if self.b is None else logits.add_(self.b)
 
     def _probabilities(self, logits: Tensor, part: slice, nll: Tensor, log_sum: Tensor) -> Tensor:

@@ -12,18 +12,13 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from fairseq_deepnet.checkpoints.folding import Folded, fold
 from fairseq_deepnet.models.options import DECODER_ONLY, ENCODER_DECODER, ENCODER_ONLY, ModelKind
 from fairseq_deepnet.models.scheme_options import add_scheme_arguments, scheme_of
+from fairseq_deepnet.stock_names import STOCK_NAMES, in_stock_names
 
 KINDS: Final = {kind.arch: kind for kind in (ENCODER_DECODER, DECODER_ONLY, ENCODER_ONLY)}
 """Our models by the name that they are registered with."""
 
 # What a model records besides its options, now and formerly.
 _RECORDS: Final = ("residual_record", "residual_depths", "residual_alphas")
-# Ours -> what fairseq has in its place; nobody who reads a stock checkpoint knows ours.
-_STOCK_NAMES: Final = {
-    "chunked_label_smoothed_cross_entropy": "label_smoothed_cross_entropy",
-    "chunked_cross_entropy": "cross_entropy",
-    "fused_adam": "adam",
-}
 
 
 def model_arguments(state: Mapping[str, Any]) -> Namespace:
@@ -84,11 +79,8 @@ def stock_arguments(args: Namespace, kind: ModelKind, options: Mapping[str, Any]
     add_scheme_arguments(parser)
     ours = {action.dest for action in parser._actions} | set(_RECORDS)
     kept = {name: value for name, value in vars(args).items() if name not in ours}
-    for name in ("criterion", "optimizer"):
-        if name in kept:
-            kept[name] = _STOCK_NAMES.get(kept[name], kept[name])
     names = {"arch": kind.stock, "_name": kind.stock, "user_dir": None}
-    return Namespace(**kept | dict(options) | names)
+    return Namespace(**in_stock_names(kept) | dict(options) | names)
 
 
 def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +98,7 @@ def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("criterion", "optimizer"):
         if isinstance(config.get(name), dict):
             found = config[name].get("_name")
-            config[name] = config[name] | {"_name": _STOCK_NAMES.get(found, found)}
+            config[name] = config[name] | {"_name": STOCK_NAMES.get(found, found)}
     if isinstance(config.get("common"), dict):
         config["common"] = config["common"] | {"user_dir": None}
     extra = {key: value for key, value in state.get("extra_state", {}).items() if key != "metrics"}

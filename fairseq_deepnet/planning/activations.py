@@ -77,20 +77,25 @@ def attention(batch: MicroBatch, shape: LayerShape, side: Side, cross: bool) -> 
     2 k C elements for k keys, and a logarithm of fp32 a query and head; the mask of the sources is
     one number a key. The math form keeps scaled copies of queries, keys and values, its output,
     and tokens x heads x keys weights: after softmax, and with dropout its mask and the product.
+
+    The CPU computes it in fp32 whatever the precision; then out_proj's input is a rounded copy.
     """
     n, c = batch.tokens(side), shape.embed_dim
+    element = batch.element if batch.on_gpu else FP32
     keys_of = Side.ENCODER if cross else side
     k, length = batch.tokens(keys_of), batch.length(keys_of)
-    total = (2 * n * c + 2 * k * c) * batch.element
+    total = (2 * n * c + 2 * k * c) * element
+    if batch.element < element:
+        total += n * c * batch.element
     if batch.is_fused(shape.attention_dropout):
         total += n * shape.heads * FP32
         if batch.padded and (cross or side is Side.ENCODER):
-            total += k * batch.element
+            total += k * element
         return total
     weights = n * shape.heads * length
-    total += weights * batch.element * (2 if shape.attention_dropout else 1)
+    total += weights * element * (2 if shape.attention_dropout else 1)
     if shape.attention_dropout:  # torch's own mask, of the activations' type on the CPU
-        total += weights * (1 if batch.on_gpu else batch.element)
+        total += weights * (1 if batch.on_gpu else element)
     return total
 
 

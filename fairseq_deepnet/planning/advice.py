@@ -87,7 +87,7 @@ def difference(old: Plan, new: Plan) -> dict[str, str | None]:
         found[b.precision] = "true"
     if a.optimizer != b.optimizer:
         found["optimizer"] = b.optimizer
-        if a.optimizer == "adam":
+        if a.optimizer in ("adam", "fused_adam"):
             found |= {"adam-betas": None, "adam-eps": None}
     return found
 

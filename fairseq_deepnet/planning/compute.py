@@ -107,7 +107,8 @@ def seconds_per_update(
     """Time of an update; devices work side by side, communication is taken to be hidden.
 
     A micro-batch takes as long as its operations, or as starting its kernels if that is longer. The
-    optimiser goes through the parameter tensors in Python, unless they are one flat copy.
+    optimiser goes through the parameter tensors in Python, unless it is fused_adam or they are one
+    flat copy.
 
     Arguments:
         tensors: how many parameter tensors there are
@@ -119,6 +120,7 @@ def seconds_per_update(
     for side, (forward, backward) in KERNELS.items():
         passes = (2 if model.checkpoint else 1) * forward + backward
         kernels += model.depths.of(side) * passes
-    pieces = 1 if training.flat and not training.memory_efficient else tensors
+    flat = training.flat and not training.memory_efficient
+    pieces = 1 if flat or training.optimizer == "fused_adam" else tensors
     stepping = pieces * OPTIMISER_KERNELS * KERNEL_SECONDS
     return training.update_freq * max(computing, kernels * KERNEL_SECONDS) + stepping

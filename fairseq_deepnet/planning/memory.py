@@ -11,10 +11,12 @@ import dataclasses
 import math
 from typing import Final
 
+from fairseq_deepnet.criterions.chunked import chunk_rows
+from fairseq_deepnet.optim.fused_adam import BUCKET
 from fairseq_deepnet.planning import activations
 from fairseq_deepnet.planning.activations import FP32, MicroBatch
 from fairseq_deepnet.planning.parameters import Parameters
-from fairseq_deepnet.planning.setting import STATES, Model, Training
+from fairseq_deepnet.planning.setting import CHUNKED, STATES, Model, Training
 from fairseq_deepnet.schemes import Side
 
 GIB: Final = 2**30
@@ -86,8 +88,12 @@ def optimiser_temporary(training: Training, parameters: Parameters) -> int:
 
     fairseq's optimisers go tensor by tensor in Python; the largest counts, which with the flat fp32
     copy of --fp16 is the whole model. adam needs its denominator, adafactor two copies of the
-    update; with --memory-efficient-* gradient and weight are brought to fp32 as well.
+    update; with --memory-efficient-* gradient and weight are brought to fp32 as well. fused_adam
+    needs nothing but these, and brings a bucket of tensors to fp32 at a time.
     """
+    if training.optimizer == "fused_adam":
+        bucket = min(parameters.total, BUCKET + parameters.largest)
+        return 2 * bucket * FP32 if training.memory_efficient else 0
     flat = training.flat and not training.memory_efficient
     largest = parameters.total if flat else parameters.largest
     copies = 2 if training.optimizer == "adafactor" else 1
@@ -163,11 +169,29 @@ class _Walk:
         self.kept = self.outside + sum(
             self.layers[side] + model.depths.of(side) * between[side] for side in Side
         )
-        table = batch.tokens(Side.DECODER) * model.vocabulary[1]
-        self.logits = table * self.element
-        self.table = table * FP32
-        # fp32 log-probabilities; then their gradient in two parts, and the sum of these
-        self.loss_peak = max(self.logits + self.table, 3 * self.table)
+        self.chunked = training.criterion in CHUNKED
+        self.loss_peak = self._chunked_loss() if self.chunked else self._loss()
+
+    def _loss(self) -> int:
+        """fp32 log-probabilities; then their gradient in two parts, and the sum of these."""
+        table = self.batch.tokens(Side.DECODER) * self.model.vocabulary[1]
+        return max(table * (self.element + FP32), 3 * table * FP32)
+
+    def _chunked_loss(self) -> int:
+        """Logits and probabilities of a chunk, in half precision a rounded table besides.
+
+        The gradients of features and vocabulary projection are made here, in fp32, from a copy of
+        the features without padding.
+        """
+        tokens, width = self.batch.tokens(Side.DECODER), self.model.output_dim
+        words = self.model.vocabulary[1]
+        rows = min(tokens, chunk_rows(width, words, self.batch.on_gpu))
+        rounded = self.element if self.element < FP32 else 0
+        # in half precision a chunk's part of the weight's gradient is a tensor of its own: on GPUs
+        # in fp32, on the CPU rounded and then, for the addition, in fp32
+        part = (0 if self.batch.on_gpu else rounded) + FP32 if rounded else 0
+        weight = words * width * (FP32 + part)
+        return rows * words * (2 * FP32 + rounded) + weight + tokens * width * (FP32 + self.element)
 
     def _layers(self, side: Side) -> int:
         """What the layers of a side keep."""
@@ -181,14 +205,25 @@ class _Walk:
         """The moments that may be the peak, by name."""
         width = self.model.output_dim
         projection = width * self.model.vocabulary[1] * self.element
-        features = self.batch.tokens(Side.DECODER) * width * self.element
         return {
             "loss": self.carried + self.kept + self.loss_peak,
-            "vocabulary projection": self.carried + self.kept + self.logits + projection + features,
+            "vocabulary projection": self.carried + self.kept + self._projection(projection),
             "backward through the decoder": self._stack(Side.DECODER, projection),
             "backward through the encoder": self._stack(Side.ENCODER, projection),
             "embeddings": self._embeddings(),
         }
+
+    def _projection(self, weight: int) -> int:
+        """Backward through the vocabulary projection: its gradients, and what they come from.
+
+        That is the table's gradient, or of chunks the same gradients in fp32 before they are
+        rounded; in fp32 they are these.
+        """
+        tokens, width = self.batch.tokens(Side.DECODER), self.model.output_dim
+        made = weight + tokens * width * self.element
+        if not self.chunked:
+            return made + tokens * self.model.vocabulary[1] * self.element
+        return made * (FP32 // self.element + 1) if self.element < FP32 else made
 
     def _stack(self, side: Side, projection: int) -> int:
         """The most that is alive while backward goes down one stack.

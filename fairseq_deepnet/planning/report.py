@@ -9,6 +9,7 @@ from fairseq_deepnet.planning import paper
 from fairseq_deepnet.planning.advice import Advice
 from fairseq_deepnet.planning.memory import GIB
 from fairseq_deepnet.planning.plan import FRAGMENTATION, OVERHEAD_GIB, Plan
+from fairseq_deepnet.planning.setting import CRITERIONS
 from fairseq_deepnet.schemes import Side
 
 
@@ -174,7 +175,7 @@ def _notes(plan: Plan) -> list[str]:
         )
     if model.is_stock:
         notes.append(f"{model.arch} has fairseq's own layers; its activations are counted as ours")
-    if training.criterion not in ("label_smoothed_cross_entropy", "cross_entropy"):
+    if training.criterion not in CRITERIONS:
         notes.append(
             f"--criterion {training.criterion} holds what label_smoothed_cross_entropy does"
         )

@@ -20,11 +20,21 @@ from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.modules import LayerShape
 from fairseq_deepnet.schemes import Depths, PostLN, PreLN, ResidualScheme, Side
 
-STATES: Final[Mapping[str, int]] = {"adam": 2, "adamax": 2, "adadelta": 2, "adagrad": 1, "nag": 1}
+STATES: Final[Mapping[str, int]] = {
+    "adam": 2,
+    "fused_adam": 2,
+    "adamax": 2,
+    "adadelta": 2,
+    "adagrad": 1,
+    "nag": 1,
+}
 """fairseq's optimisers -> numbers that they keep a parameter; adafactor and sgd are special."""
 
-CRITERIONS: Final = ("label_smoothed_cross_entropy", "cross_entropy")
-"""fairseq's criterions whose memory is known: both hold the table of log-probabilities."""
+CHUNKED: Final = ("chunked_label_smoothed_cross_entropy", "chunked_cross_entropy")
+"""Criterions that hold a chunk of the table tokens x vocabulary at a time."""
+
+CRITERIONS: Final = (*CHUNKED, "label_smoothed_cross_entropy", "cross_entropy")
+"""Criterions whose memory is known; fairseq's hold the whole table, of log-probabilities."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,9 +99,9 @@ class Training:
         memory_efficient: no fp32 copy of the weights (fairseq's MemoryEfficientFP16Optimizer)
         flat: whether the fp32 copy is one long tensor (fairseq's --fp16 unless
             --fp16-no-flatten-grads)
-        optimizer: fairseq's name
+        optimizer: its name on the command line
         first_moment: whether adafactor keeps one (--beta1), or sgd (--momentum)
-        criterion: fairseq's name
+        criterion: its name on the command line
         ddp_backend: fairseq's name
         bucket_view: --gradient-as-bucket-view
         gpus: devices in all; 0 is one CPU process
@@ -215,8 +225,8 @@ def read_training(args: Namespace, gpus: int, length: int) -> Training:
     precision = "fp16" if args.fp16 else "bf16" if args.bf16 else "fp32"
     if gpus < 0:
         raise ValueError(f"--gpus {gpus}: 0 plans for the CPU")
-    if precision != "fp32" and not gpus:
-        raise ValueError(f"--{precision} needs a GPU; the CPU trains in fp32")
+    if precision == "fp16" and not gpus:
+        raise ValueError("--fp16 needs a GPU; the CPU trains in fp32 or bf16")
     efficient = bool(args.memory_efficient_fp16 or args.memory_efficient_bf16)
     if args.optimizer not in (*STATES, "adafactor", "sgd"):
         known = ", ".join((*STATES, "adafactor", "sgd"))

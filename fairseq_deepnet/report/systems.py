@@ -17,6 +17,7 @@ from fairseq_deepnet.corpora.text import read_lines
 from fairseq_deepnet.evaluation.scores import read_score
 from fairseq_deepnet.provenance import inside_project, sha256, shown
 from fairseq_deepnet.report.results import find_runs
+from fairseq_deepnet.stock_names import in_stock_names
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,8 @@ def read_scored(file: Path) -> Scored:
     reference, digests = _reference(file, record, request, config)
     settings = [str(file.resolve())]
     if config is not None:
-        rest = {name: value for name, value in config.options.items() if name != "seed"}
+        options = in_stock_names(config.options)
+        rest = {name: value for name, value in options.items() if name != "seed"}
         settings = [json.dumps([rest, config.recipe], sort_keys=True, default=str), file.name]
     seed = config.options.get("seed") if config else None
     return Scored(

@@ -14,6 +14,7 @@ import yaml
 from fairseq_deepnet import configs, paper
 from fairseq_deepnet.configs import Value
 from fairseq_deepnet.provenance import inside_project, shown
+from fairseq_deepnet.stock_names import in_stock_names
 from fairseq_deepnet.sweeps.definition import Panel, Sweep
 from fairseq_deepnet.sweeps.factors import Factor
 from fairseq_deepnet.training import launch
@@ -76,9 +77,8 @@ class Cell:
     def settings(self) -> dict[str, str]:
         """Everything that decides its numbers, in one spelling however it was written."""
         config = self.resolve()
-        found = {
-            key: paper.key(value) for key, value in config.options.items() if key not in _HARMLESS
-        }
+        options = in_stock_names(config.options)
+        found = {key: paper.key(value) for key, value in options.items() if key not in _HARMLESS}
         if "data" in config.recipe:
             found["recipe.data"] = shown(inside_project(str(config.recipe["data"])))
         if "global-batch-tokens" in config.recipe:

@@ -130,14 +130,14 @@ def precision_arguments(precision: str, has_gpus: bool, elsewhere: bool = False)
 
     GPUs `elsewhere` than on this machine are taken to know bf16, as all since 2020 do.
 
-    Raises ValueError for half precision on the CPU and for a name that is not known.
+    Raises ValueError for fp16 on the CPU and for a name that is not known.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"PRECISION={precision}: choose from {', '.join(PRECISIONS)}")
     if precision == "fp32" or (precision == "auto" and not has_gpus):
         return []
-    if not has_gpus:
-        raise ValueError(f"PRECISION={precision} needs a GPU; the CPU trains in fp32")
+    if precision == "fp16" and not has_gpus:
+        raise ValueError("PRECISION=fp16 needs a GPU; the CPU trains in fp32 or bf16")
     if precision == "auto":
         precision = "bf16" if elsewhere or _bf16_works() else "fp16"
     return [f"--{precision}"]

@@ -21,6 +21,7 @@ from fairseq_deepnet.provenance import (
     write_json,
     write_text,
 )
+from fairseq_deepnet.stock_names import in_stock_names
 from fairseq_deepnet.training import launch
 
 _HARMLESS: Final = {
@@ -32,8 +33,8 @@ _HARMLESS: Final = {
 
 def differences(old: configs.Config, new: configs.Config) -> list[str]:
     """Every option and recipe entry that is not the same in two flat configs, as readable text."""
-    before = vars(_as_fairseq_reads(old))
-    after = vars(_as_fairseq_reads(new))
+    before = in_stock_names(vars(_as_fairseq_reads(old)))
+    after = in_stock_names(vars(_as_fairseq_reads(new)))
     found = [
         f"{key.replace('_', '-')} {before.get(key)} -> {after.get(key)}"
         for key in sorted(before.keys() | after.keys())

@@ -97,9 +97,10 @@ def test_precision_on_gpus_is_bf16_where_that_works(
     assert launch.precision_arguments("auto", has_gpus=True) == expected
     assert launch.precision_arguments("fp32", has_gpus=True) == []
     assert launch.precision_arguments("auto", has_gpus=False) == []
+    assert launch.precision_arguments("bf16", has_gpus=False) == ["--bf16"]
 
 
-def test_half_precision_without_a_gpu_and_unknown_precisions_are_refused() -> None:
+def test_fp16_without_a_gpu_and_unknown_precisions_are_refused() -> None:
     with pytest.raises(ValueError, match="PRECISION=fp16 needs a GPU"):
         launch.precision_arguments("fp16", has_gpus=False)
     with pytest.raises(ValueError, match="choose from auto, bf16, fp16, fp32"):

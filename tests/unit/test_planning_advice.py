@@ -215,7 +215,7 @@ def test_the_dictionaries_of_a_data_folder_count(
         (("sample", "--vocabulary", "90", "--gpus", "-1"), "--gpus -1"),
         (("sample", "--vocabulary", "90", "--utilisation", "30"), "--utilisation 30"),
         (("sample", "--vocabulary", "90", "amp=true"), "--amp is not covered"),
-        (("sample", "--vocabulary", "90", "--gpus", "0", "bf16=true"), "needs a GPU"),
+        (("sample", "--vocabulary", "90", "--gpus", "0", "fp16=true"), "needs a GPU"),
         (("sample", "--vocabulary", "90", "--measure", "--teraflops", "1"), "contradict"),
         (("--arch", "deepnet_transformer_tiny", "max-tokens=512"), "--vocabulary N"),
         (("sample", "--data", "/nowhere"), "/nowhere"),

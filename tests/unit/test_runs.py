@@ -165,6 +165,17 @@ def test_other_data_is_another_run(record: Recorder, tmp_path: Path) -> None:
     assert "recipe.data" in record.said
 
 
+def test_faster_parts_of_equal_numbers_are_no_new_settings(record: Recorder) -> None:
+    stock = ["--criterion", "label_smoothed_cross_entropy", "--optimizer", "adam"]
+    assert option(record(*stock), "--optimizer") == "adam"
+    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
+    assert option(record(), "--optimizer") == "fused_adam"
+    assert "new settings" not in record.said
+    assert record("--adam-eps", "1e-6") is None
+    assert "adam-eps" in record.said
+    assert "criterion" not in record.said
+
+
 def test_a_run_whose_last_checkpoint_is_at_the_end_is_complete(record: Recorder) -> None:
     record("--max-update", "300")
     make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 300)

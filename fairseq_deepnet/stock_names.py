@@ -1,0 +1,26 @@
+"""fairseq's names of what we do faster with the same numbers.
+
+A training that was started with one may go on with the other, and neither makes it another
+experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+STOCK_NAMES: Final[Mapping[str, str]] = {
+    "chunked_label_smoothed_cross_entropy": "label_smoothed_cross_entropy",
+    "chunked_cross_entropy": "cross_entropy",
+    "fused_adam": "adam",
+}
+"""Our criterions and optimisers -> fairseq's."""
+_OPTIONS: Final = ("criterion", "optimizer")
+
+
+def in_stock_names(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of fairseq-train with fairseq's criterion and optimiser for ours."""
+    return {
+        name: STOCK_NAMES.get(value, value) if name in _OPTIONS else value
+        for name, value in options.items()
+    }
