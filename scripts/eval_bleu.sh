@@ -11,7 +11,8 @@
 #
 # Output: one readable line on standard output; in scores/ of the run NAME.json (scores, signatures,
 # model, settings, versions) and NAME.txt (hypotheses, detokenised, in corpus order). Fails if any
-# sentence has no translation. A model that is already scored is not translated with again. Of many
+# sentence has no translation. A model that is already scored is not translated with again; scores by another
+# engine have names of their own (NAME.ctranslate2-int8). Of many
 # directions: a table, and scores/NAME/ with a JSON and the hypotheses of each, table.md, table.csv, summary.json.
 #
 # Variables (with defaults):
@@ -22,7 +23,11 @@
 #   AVERAGE     N: the mean of the run's last N checkpoints; 0: checkpoint_best.pt (0)
 #   GPUS        number of GPUs; 0 translates on the CPU (all that are visible)
 #   PROCESSES   on the CPU: processes that share the sentences (one a core)
-#   BATCH       source tokens a batch (4000)
+#   ENGINE      fairseq, or ctranslate2: the model is exported to RUN/export/ctranslate2-QUANTIZATION, once, and
+#               decoded several times faster, on the CPU by all cores; docs/serving.md says what that changes (fairseq)
+#   QUANTIZATION  of ctranslate2: type of the weights, such as float32 or int8 (int8)
+#   THREADS     cores to use (all)
+#   BATCH       source tokens a batch (4000); of ctranslate2 sentences (64)
 #   DIRECTIONS  of a multilingual model: only these, as in de-en,en-de (all)
 #   TEXT        folder of other text with SPLIT.A-B.A and SPLIT.A-B.B, raw (the data folder's text)
 #   TOKENIZER   of many directions: sacreBLEU's tokenizer, such as 13a or flores101 (chosen by the target language)
@@ -35,4 +40,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/evaluate.sh"
 help_if_asked "$@"
 
-score_model evaluate "BEAM AVERAGE BATCH PROCESSES" "LENPEN GPUS DATA DIRECTIONS TEXT TOKENIZER OUT" "$@"
+score_model evaluate "BEAM AVERAGE BATCH PROCESSES THREADS" \
+    "LENPEN GPUS DATA DIRECTIONS TEXT TOKENIZER OUT ENGINE QUANTIZATION" "$@"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -12,13 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet import fairseq_options
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.checkpoints.average import average_checkpoints
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.corpora.text import read_lines
 from fairseq_deepnet.evaluation import (
     directions_report,
+    fast_engine,
     many_directions,
     scoring,
     tokenised_bleu,
@@ -36,6 +35,7 @@ from fairseq_deepnet.provenance import (
     write_text,
 )
 from fairseq_deepnet.training import launch
+from fairseq_deepnet.translation.engine import ENGINES
 
 
 def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
@@ -56,7 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
     parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty (1)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
-    parser.add_argument("--batch", type=int, default=4000, help="source tokens a batch (4000)")
+    parser.add_argument(
+        "--batch", type=int, help="source tokens a batch (4000); of ctranslate2 sentences (64)"
+    )
+    parser.add_argument(
+        "--engine", choices=ENGINES, default=ENGINES[0], help="what decodes (fairseq)"
+    )
+    parser.add_argument("--quantization", help="of ctranslate2's weights: float32, int8 ... (int8)")
+    parser.add_argument("--threads", type=int, help="cores to use (all)")
     parser.add_argument("--gpus", default="all", help="GPUs to use; 0 is the CPU (all visible)")
     parser.add_argument("--processes", type=int, help="processes on the CPU (one a core)")
     parser.add_argument("--directions", default="", help="of many: only these, as in de-en,en-de")
@@ -78,11 +85,13 @@ def request(args: argparse.Namespace, model: Model, files: Sequence[Path]) -> di
         "beam": args.beam,
         "lenpen": args.lenpen,
         "options": args.extra,
+        **fast_engine.request(args),
     }
 
 
 def run(args: argparse.Namespace) -> int:
     """Score a model, or print the scores it has; JSON and hypotheses are kept."""
+    fast_engine.settle(args)
     if args.target is None:
         args.target = newest_run(ROOT / "runs")
         print(f"newest run: {shown(args.target)}", file=sys.stderr)
@@ -98,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     if args.directions:
         raise ValueError(f"{shown(data.path)} holds one direction; leave --directions out")
     folder = args.output or (model.run or model.path.resolve().parent) / "scores"
-    name = f"{args.split}.{model.path.stem}.beam{args.beam}.lenpen{args.lenpen:g}"
+    name = _name(args, model)
     record = folder / f"{name}.json"
     wanted = request(args, model, what_scores_depend_on(data, args.split))
     if record.is_file():
@@ -118,6 +127,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _name(args: argparse.Namespace, model: Model) -> str:
+    """Of the score: what was scored, and how."""
+    search = f"beam{args.beam}.lenpen{args.lenpen:g}"
+    return f"{args.split}.{model.path.stem}.{search}{fast_engine.suffix(args)}"
+
+
 def _print(scores: dict[str, Any]) -> None:
     """sacreBLEU on one line; on a line of its own BLEU of tokens, where there are any."""
     print(scoring.describe(scores, scores["what"]))
@@ -130,7 +145,7 @@ def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
     import torch
 
     folder = args.output or (model.run or model.path.resolve().parent) / "scores"
-    out = folder / f"{args.split}.{model.path.stem}.beam{args.beam}.lenpen{args.lenpen:g}"
+    out = folder / _name(args, model)
     if model.sources != [model.path]:
         average_checkpoints(model.sources, model.path)
     files = [data.subword_model(language) for language in data.languages]
@@ -147,11 +162,18 @@ def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
         texts = many_directions.texts_of_folder(data, args.split, only)
     jobs = many_directions.make_jobs(data, texts, args.tokenizer, out, wanted)
     gpus = launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
-    processes = args.processes or gpus or _cores()
+    cores = translation.cores_of(args)
+    processes = args.processes or gpus or cores
     options = ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]
-    options += ["--max-tokens", str(args.batch), *args.extra]
-    threads = _threads(processes)
-    engine = many_directions.Engine(model.path, data.path, tuple(options), threads)
+    options += ["--max-tokens", str(args.batch or translation.TOKENS), *args.extra]
+    engine = many_directions.Engine(
+        checkpoint=model.path,
+        folder=data.path,
+        arguments=tuple(options),
+        threads=translation.threads_of(processes, cores),
+        exported=fast_engine.folder_of(args, model, data),
+        search=fast_engine.search_of(args),
+    )
     print(
         f"model {shown(model.path)}, {len(jobs)} directions of {args.split}, {processes} at a time",
         file=sys.stderr,
@@ -167,30 +189,20 @@ def evaluate(
     args: argparse.Namespace, model: Model, data: DataFolder
 ) -> tuple[dict[str, Any], list[str]]:
     """Translate and score; returns the scores with what they are of, and the hypotheses."""
-    import torch
-
     direction = Direction(*data.languages)
     reference_file = data.text(args.split, direction, direction.target)
     references = list(read_lines(reference_file))
     if model.sources != [model.path]:
         average_checkpoints(model.sources, model.path)
     updates = num_updates(load_checkpoint(model.path))
-    gpus = launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
-    processes = gpus or args.processes or _cores()
-    processes = min(processes, max(1, len(references)))
-    arguments = [str(data.path.resolve()), "--path", str(model.path.resolve())]
-    arguments += ["--user-dir", fairseq_options.user_dir(), "--gen-subset", args.split]
-    arguments += ["--source-lang", direction.source, "--target-lang", direction.target]
-    arguments += ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]
-    arguments += ["--max-tokens", str(args.batch), "--log-format", "none"]
-    if processes > 1:
-        # fairseq-generate fails where a process gets no batch at all
-        arguments += ["--batch-size", str(max(1, len(references) // (2 * processes)))]
-    arguments += ([] if gpus else ["--cpu"]) + args.extra
     started = time.monotonic()
-    pieces = translation.generate(arguments, processes, gpus, len(references), _threads(processes))
+    if args.engine == "ctranslate2":
+        pieces: list[str] = []
+        hypotheses = fast_engine.translate(args, model, data, translation.cores_of(args))
+    else:
+        pieces = translation.generate_split(args, model, data, len(references))
+        hypotheses = data.decode(pieces, direction.target)
     seconds = round(time.monotonic() - started, 1)
-    hypotheses = data.decode(pieces, direction.target)
     scores = scoring.score(
         hypotheses, references, lowercase=data.is_lowercase, target_language=direction.target
     )
@@ -199,7 +211,7 @@ def evaluate(
         scores |= tokenised_bleu.score(pieces, tokens, data.is_lowercase)
     what = (
         f"{args.split}, {len(references):,} sentences, {shown(model.path)} (update {updates:,}), "
-        f"beam {args.beam}, lenpen {args.lenpen:g}"
+        f"beam {args.beam}, lenpen {args.lenpen:g}{fast_engine.described(args)}"
     )
     facts = {
         "what": what,
@@ -209,23 +221,12 @@ def evaluate(
         "split": args.split,
         "beam": args.beam,
         "lenpen": args.lenpen,
+        "engine": args.engine,
+        "quantization": args.quantization,
         "reference": shown(reference_file),
         "seconds": seconds,
-        "versions": versions(),
+        "versions": versions() | fast_engine.version(args),
         "git": git_revision(),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     return scores | facts, hypotheses
-
-
-def _threads(processes: int) -> int:
-    """Threads of each process: OMP_NUM_THREADS where it is set, as a sweep does for its cells at
-    work, otherwise its share of the cores.
-    """
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    return int(limit) if limit.isdecimal() and int(limit) else max(1, _cores() // processes)
-
-
-def _cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0))

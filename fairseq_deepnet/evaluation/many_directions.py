@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,9 @@ from fairseq_deepnet.corpora.parallel import end_with_parent
 from fairseq_deepnet.corpora.text import read_lines
 from fairseq_deepnet.evaluation import bleu_tokenizers, off_target, scoring
 from fairseq_deepnet.evaluation.translator import Translator, use_device
-from fairseq_deepnet.provenance import say, sha256, write_json, write_text
+from fairseq_deepnet.provenance import say, sha256, shown, write_json, write_text
+from fairseq_deepnet.translation import engine as translation
+from fairseq_deepnet.translation.ctranslate2_engine import CTranslate2Model
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,24 @@ class Job:
 
 @dataclass(frozen=True)
 class Engine:
-    """What every process loads."""
+    """What every process loads.
+
+    Arguments:
+        arguments: of fairseq-generate
+        threads: of each process
+        exported: a CTranslate2 model, which is loaded instead of the checkpoint
+        search: how it searches
+    """
 
     checkpoint: Path
     folder: Path
     arguments: tuple[str, ...]
     threads: int
+    exported: Path | None = None
+    search: translation.Search = field(default_factory=translation.Search)
 
 
-_loaded: Translator | Exception | None = None
+_loaded: translation.Engine | Exception | None = None
 """This process's model, or why there is none."""
 
 
@@ -80,10 +91,16 @@ def _start(engine: Engine, devices: Any) -> None:
     use_device(device)
     torch.set_num_threads(engine.threads)
     try:
-        folder = DataFolder.open(engine.folder)
-        _loaded = Translator(engine.checkpoint, folder, engine.arguments, cpu=device is None)
+        _loaded = _load(engine, cpu=device is None)
     except (ValueError, FileNotFoundError) as error:
         _loaded = error  # raised here it would be lost: the pool would only say that it broke
+
+
+def _load(engine: Engine, cpu: bool) -> translation.Engine:
+    if engine.exported is not None:
+        return CTranslate2Model(engine.exported, engine.search, threads=engine.threads, cpu=cpu)
+    folder = DataFolder.open(engine.folder)
+    return Translator(engine.checkpoint, folder, engine.arguments, cpu)
 
 
 def _work(job: Job) -> dict[str, Any]:
@@ -94,7 +111,7 @@ def _work(job: Job) -> dict[str, Any]:
     return finish(job, _loaded)
 
 
-def finish(job: Job, translator: Translator) -> dict[str, Any]:
+def finish(job: Job, translator: translation.Engine) -> dict[str, Any]:
     """Translate and score one direction; writes hypotheses, then the JSON, and returns it."""
     started = time.monotonic()
     sources, references = list(read_lines(job.source)), list(read_lines(job.reference))
@@ -109,6 +126,7 @@ def finish(job: Job, translator: Translator) -> dict[str, Any]:
         scores |= {"off_target": None, "off_target_missing": str(error)}
     scores |= {
         "direction": str(job.direction),
+        "reference": shown(job.reference),
         "zero_shot": job.zero_shot,
         "cut": translator.cut,
         "seconds": seconds,

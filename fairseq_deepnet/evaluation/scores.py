@@ -103,6 +103,7 @@ def _many(folder: Path, run: Path) -> Score | None:
     first = json.loads((folder / f"{next(iter(scores))}.json").read_text(encoding="utf-8"))
     asked = first.get("request") or {}
     facts = {key: asked.get(key, first.get(key)) for key in ("beam", "lenpen", "split")}
+    facts |= {key: asked.get(key) for key in ("engine", "quantization")}
     facts |= {key: first.get(key) for key in ("updates", "averaged")}
     facts |= {"lines": sum(score.lines for score in scores.values()), "directions": len(scores)}
     facts |= {key: told[key] for key in ("expected", "mixed") if key in told}

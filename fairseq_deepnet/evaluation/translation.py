@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
@@ -9,9 +10,16 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from typing import Final
 
+from fairseq_deepnet import fairseq_options
+from fairseq_deepnet.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.evaluation.choice import Model
+from fairseq_deepnet.training import launch
 from fairseq_deepnet.training.progress import Counter
 
+TOKENS: Final = 4000
+"""Source tokens a batch."""
 _HYPOTHESIS = re.compile(r"H-(\d+)\t\S+\t(.*)")
 
 
@@ -109,6 +117,42 @@ def generate(
     if failed is not None:
         raise ValueError(failure("fairseq-generate", failed.process.returncode, failed.log))
     return in_corpus_order([pair for shard in shards for pair in shard.found], sentences)
+
+
+def generate_split(
+    args: argparse.Namespace, model: Model, data: DataFolder, sentences: int
+) -> list[str]:
+    """The subwords of each sentence, by fairseq-generate."""
+    import torch
+
+    direction = Direction(*data.languages)
+    gpus = launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
+    processes = gpus or args.processes or cores_of(args)
+    processes = min(processes, max(1, sentences))
+    arguments = [str(data.path.resolve()), "--path", str(model.path.resolve())]
+    arguments += ["--user-dir", fairseq_options.user_dir(), "--gen-subset", args.split]
+    arguments += ["--source-lang", direction.source, "--target-lang", direction.target]
+    arguments += ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]
+    arguments += ["--max-tokens", str(args.batch or TOKENS), "--log-format", "none"]
+    if processes > 1:
+        # fairseq-generate fails where a process gets no batch at all
+        arguments += ["--batch-size", str(max(1, sentences // (2 * processes)))]
+    arguments += ([] if gpus else ["--cpu"]) + args.extra
+    threads = threads_of(processes, cores_of(args))
+    return generate(arguments, processes, gpus, sentences, threads)
+
+
+def threads_of(processes: int, cores: int) -> int:
+    """Threads of each process: OMP_NUM_THREADS where it is set, as a sweep does for its cells at
+    work, otherwise its share of the cores.
+    """
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return int(limit) if limit.isdecimal() and int(limit) else max(1, cores // processes)
+
+
+def cores_of(args: argparse.Namespace) -> int:
+    """Cores to use: as many as --threads says, or all that this process may use."""
+    return args.threads or len(os.sched_getaffinity(0))
 
 
 def _device(index: int) -> str:

@@ -62,6 +62,8 @@ def score_facts(result: Result) -> str:
             lines += ", MIXED: not all scored the same way"
     parts.append(lines)
     parts.append(f"beam {facts.get('beam')}, lenpen {facts.get('lenpen')}")
+    if facts.get("engine") == "ctranslate2":
+        parts.append(f"decoded by ctranslate2 {facts.get('quantization')}")
     if facts.get("averaged"):
         parts.append(f"average of {len(facts['averaged'])} checkpoints")
     parts.append(f"{int(facts.get('updates') or result.updates):,} updates")

@@ -7,6 +7,7 @@ are sorted by length and cut into batches by CTranslate2 itself.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -69,6 +70,7 @@ class CTranslate2Model:
         compute_type: str | None = None,
         cpu: bool = False,
     ) -> None:
+        use_avx512()
         try:
             import ctranslate2
         except ModuleNotFoundError as error:
@@ -155,6 +157,20 @@ class CTranslate2Model:
         if self.tokens:
             return list(self.record["languages"])
         return Direction(self.record["source"], self.record["target"])
+
+
+def use_avx512(processor: Path = Path("/proc/cpuinfo")) -> None:
+    """Let CTranslate2 use AVX-512, which it leaves alone unless it is told; an eighth faster.
+
+    Only on processors with VNNI: older ones lower their clock for it. What the environment says
+    stands. It has to be said before CTranslate2 is first used in a process.
+    """
+    try:
+        flags = processor.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    if "avx512_vnni" in flags:
+        os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
 
 
 def _refuse_type(wanted: str | None, known: list[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.evaluation import command
+from fairseq_deepnet.evaluation import translation
 from fairseq_deepnet.evaluation.scoring import score
 from tests.support.runs import (
     SENTENCES,
@@ -219,8 +219,7 @@ def test_threads_are_a_share_of_the_cores_unless_the_environment_says_how_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Cells that are scored at the same time would otherwise wait for each other's threads."""
-    monkeypatch.setattr(command, "_cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert [command._threads(processes) for processes in (1, 3, 16)] == [8, 2, 1]
+    assert [translation.threads_of(processes, 8) for processes in (1, 3, 16)] == [8, 2, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert command._threads(1) == 1
+    assert translation.threads_of(1, 8) == 1
