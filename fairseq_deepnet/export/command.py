@@ -59,7 +59,7 @@ def to_fairseq(model: Model, output: Path | None = None, force: bool = False) ->
 
     Args:
         model: what is exported.
-        output: the file; RUN/export/fairseq.pt where None.
+        output: the file; RUN/export/ and the checkpoint's name where None.
         force: replace whatever file is there.
 
     Raises:
@@ -89,7 +89,8 @@ def to_ctranslate2(
 
     Args:
         model: what is exported.
-        output: the folder; RUN/export/ctranslate2-QUANTIZATION where None.
+        output: the folder; RUN/export/ctranslate2-QUANTIZATION where None, the checkpoint's name
+            before it unless it is the best.
         quantization: type of its weights.
         data: the data folder, where the run or the checkpoint does not say.
         force: replace another CTranslate2 model that is there.
@@ -109,7 +110,7 @@ def to_ctranslate2(
     if quantization not in ctranslate2_folder.QUANTIZATIONS:
         known = ", ".join(ctranslate2_folder.QUANTIZATIONS)
         raise ValueError(f"--quantization {quantization} is unknown; choose one of {known}")
-    output = output or default_output(model, f"ctranslate2-{quantization}")
+    output = output or default_output(model, ctranslate2_name(model, quantization))
     folder = find_data(model, data)
     request = ctranslate2_folder.request_of(model, folder, quantization)
     if to_be_written(model, output, request, force):
@@ -123,6 +124,12 @@ def default_output(model: Model, name: str) -> Path:
     if model.run is None:
         raise ValueError(f"{shown(model.path)} belongs to no run: say where to, with --output")
     return model.run / "export" / name
+
+
+def ctranslate2_name(model: Model, quantization: str) -> str:
+    """The usual name of a folder: that of the best checkpoint is the shortest."""
+    name = f"ctranslate2-{quantization}"
+    return name if model.path.stem == "checkpoint_best" else f"{model.path.stem}.{name}"
 
 
 def to_be_written(model: Model, output: Path, request: dict[str, object], force: bool) -> bool:

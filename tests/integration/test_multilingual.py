@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 
+from fairseq_deepnet import cli
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.evaluation.translator import Translator
 from tests.support.runs import SENTENCES, TINY
@@ -128,6 +129,28 @@ def test_the_target_language_changes_what_the_model_reads(
     symbols = [translator.task.source_dictionary[line[0]] for line in seen]
     assert symbols == ["__xx__", "__yy__"]
     assert seen[0][1:] == seen[1][1:]
+
+
+def test_ctranslate2_is_told_the_target_language_by_its_token(run: Path, tmp_path: Path) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="needs the extra ctranslate2")
+    folder = DataFolder.open(run.parent / "data")
+    checkpoint = run / "checkpoints" / "checkpoint_best.pt"
+    words = ["export", str(run), "--to", "ctranslate2", "--output", str(tmp_path / "out")]
+    assert cli.main(words) == 0
+    facts = json.loads((tmp_path / "out" / "export.json").read_text())["language_tokens"]
+    tokens = {language: f"__{language}__" for language in ("en", "xx", "yy")}
+    assert facts == {"source": "tgt", "target": False, "tokens": tokens}
+
+    options = ["--beam", "2", "--max-len-b", "6"]
+    translator = Translator(checkpoint, folder, options, cpu=True)
+    engine = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
+    for name in ("en-xx", "en-yy", "yy-xx"):
+        direction = Direction.parse(name)
+        pieces = [line.split() for line in folder.encode(SENTENCES, direction.source)]
+        told = [[tokens[direction.target], *line] for line in pieces]
+        found = engine.translate_batch(told, beam_size=2, max_decoding_length=6)
+        theirs = folder.decode([" ".join(one.hypotheses[0]) for one in found], direction.target)
+        assert theirs == translator.translate(SENTENCES, direction)
 
 
 def test_what_keeps_the_processes_from_starting_is_one_line(run: Path, tmp_path: Path) -> None:

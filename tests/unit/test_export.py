@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import fairseq_deepnet.export
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
 from tests.support.runs import make_data
@@ -184,6 +185,7 @@ def test_without_ctranslate2_the_command_says_what_to_install(
         monkeypatch.setitem(sys.modules, name, None)
     for name in ("ctranslate2_folder", "ctranslate2_spec", "vocabulary"):
         monkeypatch.delitem(sys.modules, f"fairseq_deepnet.export.{name}", raising=False)
+        monkeypatch.delattr(fairseq_deepnet.export, name, raising=False)
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     assert export(run_folder, "--to", "ctranslate2") == 2
     assert "pip install 'fairseq_deepnet[ctranslate2]'" in capsys.readouterr().err

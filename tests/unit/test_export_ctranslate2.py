@@ -1,4 +1,4 @@
-"""`deepnet export --to ctranslate2`: the engine computes what the model does, from a whole folder."""
+"""`deepnet export --to ctranslate2`: the engine computes what the model does; a whole folder."""
 
 from __future__ import annotations
 
@@ -93,6 +93,18 @@ def test_so_it_does_for_every_shape_that_it_takes(
     assert export(tmp_path / "run") == 0
     folder = tmp_path / "run" / "export" / "ctranslate2-float32"
     assert gap(log_probabilities(model, data, pieces), folder, pieces) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["deepnorm", "admin", "pre-ln"])
+def test_a_hundred_layers_a_side_do_as_well(
+    name: str, tmp_path: Path, data: Path, pieces: list[list[str]]
+) -> None:
+    options = {"residual_scheme": name, "encoder_layers": 100, "decoder_layers": 100}
+    model = make_trained_run(tmp_path / "run", data, **options)
+    assert export(tmp_path / "run") == 0
+    folder = tmp_path / "run" / "export" / "ctranslate2-float32"
+    assert gap(log_probabilities(model, data, pieces), folder, pieces) < 1e-3
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int8_float32", "int16", "bfloat16"])
