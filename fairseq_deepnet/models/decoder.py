@@ -16,10 +16,11 @@ from ..modules import (
     CausalLayer,
     CompiledLayers,
     DecoderLayer,
-    DecodingCache,
+    Decoding,
     Dropout,
     TransformerLayer,
     call_layer,
+    join_weights,
     run_layers,
 )
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
@@ -28,7 +29,8 @@ from .learned_residuals import log_learned
 from .options import build_layer, layer_shape
 from .running_options import checkpointing_of
 
-CACHE_KEY = "deepnet.decoding_cache"
+DECODING_KEY = "deepnet.decoding"
+Ran = tuple[Tensor, list[Tensor], Tensor | None]  # output, states, alignment's weights
 
 
 class DeepNetDecoder(TransformerDecoderBase):
@@ -125,27 +127,21 @@ class DeepNetDecoder(TransformerDecoderBase):
             raise ValueError(f"this decoder {needs}")
         if alignment_layer is None and self.need_attn:
             alignment_layer = self.num_layers - 1
-        cache = None if incremental_state is None else cache_of(incremental_state, encoder_out)
         x = self.embed(prev_output_tokens, incremental_state)
-        mask, causal = self.self_mask(prev_output_tokens, cache is not None, full_context_alignment)
-        source, source_mask = (
-            (None, None) if encoder_out is None else source_and_mask(encoder_out, cache)
-        )
-        alignment: list[Tensor] = []
-
-        def apply(layer: Any, h: Tensor) -> Tensor:
-            aligned = layer.place.layer == alignment_layer
-            inputs = (h, source, mask, source_mask, causal, cache, aligned)
-            h, weights = self.call_layer(layer, *inputs)
-            if weights is not None:
-                alignment.append(weights[:, :alignment_heads].mean(dim=1).to(h))
-            return h
-
-        x, states = run_layers(
-            self.layers, x, apply, self.checkpointing, self.combination, return_all_hiddens
-        )
-        if cache is not None:
-            cache.advance()
+        if incremental_state is None:
+            x, states, weights = self.run_all(
+                x,
+                prev_output_tokens,
+                encoder_out,
+                full_context_alignment,
+                alignment_layer,
+                return_all_hiddens,
+            )
+        else:
+            decoding = self.decoding_of(incremental_state, x.size(0), encoder_out)
+            x, states, weights = decoding.step(
+                x, self.combination, alignment_layer, return_all_hiddens
+            )
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         if self.output_transform is not None:
@@ -153,9 +149,51 @@ class DeepNetDecoder(TransformerDecoderBase):
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         return x, {
-            "attn": [alignment[0] if alignment else None],
+            "attn": [None if weights is None else weights[:, :alignment_heads].mean(dim=1).to(x)],
             "inner_states": [state.transpose(0, 1) for state in states],
         }
+
+    def run_all(
+        self,
+        x: Tensor,
+        tokens: Tensor,
+        encoder_out: EncoderOut | None,
+        full_context: bool,
+        alignment_layer: int | None,
+        keep_states: bool,
+    ) -> Ran:
+        """All positions [B, T, C] through the layers; alignment weights are [B, H, T, S]."""
+        mask, causal = self.self_mask(tokens, full_context)
+        source, source_mask = (None, None) if encoder_out is None else source_and_mask(encoder_out)
+        alignment: list[Tensor] = []
+
+        def apply(layer: Any, h: Tensor) -> Tensor:
+            aligned = layer.place.layer == alignment_layer
+            h, weights = self.call_layer(layer, h, source, mask, source_mask, causal, aligned)
+            if weights is not None:
+                alignment.append(weights)
+            return h
+
+        x, states = run_layers(
+            self.layers, x, apply, self.checkpointing, self.combination, keep_states
+        )
+        return x, states, alignment[0] if alignment else None
+
+    def decoding_of(
+        self, incremental_state: dict[str, Any], rows: int, encoder_out: EncoderOut | None
+    ) -> Decoding:
+        """What is remembered in a generator's state, begun at its first step of R rows."""
+        if DECODING_KEY not in incremental_state:
+            source = padding = None
+            group = getattr(self, "_beam_size", 1)
+            if encoder_out is not None:
+                group = encoder_out.get("hypotheses_per_sentence", [1])[0]
+                source = encoder_out["encoder_out"][0].transpose(0, 1)
+                padding = (encoder_out["encoder_padding_mask"] or [None])[0]
+            group = group if rows % group == 0 else 1
+            incremental_state[DECODING_KEY] = Decoding(self.layers, group, source, padding)
+        decoding: Decoding = incremental_state[DECODING_KEY]
+        return decoding
 
     def embed(self, tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
         """Embeddings [B, T, C] of tokens [B, T]; of the newest alone while decoding."""
@@ -174,15 +212,11 @@ class DeepNetDecoder(TransformerDecoderBase):
             x = self.layernorm_embedding(x)
         return self.dropout_module(x)
 
-    def self_mask(
-        self, tokens: Tensor, decoding: bool, full_context: bool
-    ) -> tuple[Tensor | None, bool]:
+    def self_mask(self, tokens: Tensor, full_context: bool) -> tuple[Tensor | None, bool]:
         """Self-attention's mask [B, 1, T, T] (True = may attend) or None, and whether just causal.
 
         Padding on the right needs no mask: the causal one hides it from every real position.
         """
-        if decoding:
-            return None, False
         padding = tokens.eq(self.padding_idx)
         exposed = padding if full_context else padding[:, 0]
         if not exposed.any():
@@ -199,13 +233,13 @@ class DeepNetDecoder(TransformerDecoderBase):
         self, incremental_state: dict[str, Any], new_order: Tensor
     ) -> None:
         """Let row i continue what row new_order[i] wrote."""
-        if CACHE_KEY in incremental_state:
-            incremental_state[CACHE_KEY].reorder(new_order)
+        if DECODING_KEY in incremental_state:
+            incremental_state[DECODING_KEY].reorder(new_order)
 
     def reorder_incremental_state_scripting(
         self, incremental_state: dict[str, Any], new_order: Tensor
     ) -> None:
-        """The same: one cache holds every layer's state, so no walk over thousands of modules."""
+        """The same: one object holds every layer's state, so no walk over thousands of modules."""
         self.reorder_incremental_state(incremental_state, new_order)
 
     def set_num_updates(self, num_updates: int) -> None:
@@ -214,32 +248,17 @@ class DeepNetDecoder(TransformerDecoderBase):
             log_learned(self, Side.DECODER, num_updates, self.log_interval)
 
     def make_generation_fast_(self, need_attn: bool | str | None = False, **kwargs: Any) -> None:
-        """fairseq-generate's hook: whether alignments will be printed."""
+        """fairseq-generate's hook: whether alignments will be printed; no more training follows."""
         self.need_attn = bool(need_attn)
+        for layer in self.layers:
+            join_weights(layer.self_attn)
 
 
-def cache_of(incremental_state: dict[str, Any], encoder_out: EncoderOut | None) -> DecodingCache:
-    """The cache in a generator's state, new at the first step."""
-    if CACHE_KEY not in incremental_state:
-        hypotheses = (encoder_out or {}).get("hypotheses_per_sentence", [1])[0]
-        incremental_state[CACHE_KEY] = DecodingCache(hypotheses)
-    cache: DecodingCache = incremental_state[CACHE_KEY]
-    return cache
-
-
-def source_and_mask(
-    encoder_out: EncoderOut, cache: DecodingCache | None
-) -> tuple[Tensor, Tensor | None]:
-    """The encoder's output [B, S, C], once a sentence, and its mask [B, 1, 1, S] or None."""
+def source_and_mask(encoder_out: EncoderOut) -> tuple[Tensor, Tensor | None]:
+    """The encoder's output [B, S, C] and its mask [B, 1, 1, S] or None."""
     source = encoder_out["encoder_out"][0].transpose(0, 1)
-    if cache is not None and cache.length:
-        return source, cache.source_mask
     mask = None
     if encoder_out["encoder_padding_mask"]:
         padding = encoder_out["encoder_padding_mask"][0]
         mask = ~padding[:, None, None, :] if padding.any() else None
-    if cache is not None:
-        source = source[:: cache.hypotheses_per_sentence]
-        mask = None if mask is None else mask[:: cache.hypotheses_per_sentence]
-        cache.source_mask = mask
     return source, mask

@@ -71,6 +71,10 @@ class DeepNetTransformerLM(TransformerLanguageModel):
         finish_model(model, args, scheme, {Side.DECODER: decoder})
         return model
 
+    def set_beam_size(self, beam_size: int) -> None:
+        """fairseq's word from a generator: how many hypotheses a sentence has (decoding_of)."""
+        self.decoder.set_beam_size(beam_size)
+
 
 @register_model_architecture("deepnet_transformer_lm", "deepnet_transformer_lm")
 def deepnet_transformer_lm(args: Namespace) -> None:

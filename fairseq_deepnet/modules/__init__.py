@@ -2,8 +2,9 @@
 
 from .attention import MultiheadAttention
 from .compiling import CompiledLayers, call_layer
-from .decoding_cache import DecodingCache
+from .decoding import Decoding
 from .dropout import Dropout
+from .joined_projection import join_weights
 from .layers import CausalLayer, DecoderLayer, EncoderLayer, LayerShape, TransformerLayer
 from .stack import ActivationCheckpointing, run_layers, thriftiest_segment
 
@@ -12,13 +13,14 @@ __all__ = [
     "CausalLayer",
     "CompiledLayers",
     "DecoderLayer",
-    "DecodingCache",
+    "Decoding",
     "Dropout",
     "EncoderLayer",
     "LayerShape",
     "MultiheadAttention",
     "TransformerLayer",
     "call_layer",
+    "join_weights",
     "run_layers",
     "thriftiest_segment",
 ]

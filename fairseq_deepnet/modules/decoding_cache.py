@@ -1,91 +1,228 @@
 """Keys and values that the decoder keeps while beam search writes sentences one position a step.
 
 Shapes: R = rows (hypotheses), B = sentences, K = R / B hypotheses a sentence, H = heads, D = head
-channels, T = target positions so far, S = source positions.
+channels, n = slots a sentence (slots.py), T = target positions so far, S = source positions.
 """
 
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-KeysValues = tuple[Tensor, Tensor]
+from .slots import Slots, additive, padded
 
 
 class DecodingCache:
     """What one decoder remembers between steps.
 
-    The hypotheses of a sentence share its source keys and values: these are projected once a
-    sentence, never copied for each beam, and not touched when beams change places. Target keys and
-    values stand in a buffer that doubles when it is full; a change of beams copies it.
+    Nothing is copied when the beams of a sentence change places. Its hypotheses share the source's
+    keys and values, projected once a sentence, and a target position's are stored once for all
+    hypotheses that descend from it (slots.py): a hypothesis attends to its sentence's slots under a
+    mask. When sentences end, the last ones move to their places; so that layers see whole batches
+    anyway, rows go in by `enter` and come out by `leave`.
+
+    Args:
+        hypotheses_per_sentence: K, if rows are known to stand together so.
     """
 
-    INITIAL_CAPACITY = 32  # positions; doubled when full
-
     def __init__(self, hypotheses_per_sentence: int = 1) -> None:
-        self.length = 0
+        self.length = 0  # T
         self.hypotheses_per_sentence = hypotheses_per_sentence
-        self.source_mask: Tensor | None = None  # [B, 1, 1, S], True = may attend
-        self._target: dict[int, Tensor] = {}  # layer -> [2, R, H, capacity, D]
-        self._source: dict[int, KeysValues] = {}  # layer -> two of [B, H, S, D]
+        self.source_mask: Tensor | None = None  # [B, S], True = may attend
+        self.layers: list[LayerMemory] = []
+        self.changes = 0  # counts what makes views of the layers' buffers out of date
+        self._slots: Slots | None = None
+        self._places: Tensor | None = None  # [B], where a sentence is kept; None: at its number
+        self._newest: tuple[Tensor, Tensor] | None = None  # sentences [B, 1] and slots [B, K]
+        self._source_bias: Tensor | None = None
 
-    def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
-        """Store a layer's new key and value [R, H, 1, D]; gives all so far, [R, H, T + 1, D]."""
-        end = self.length + key.size(2)
-        buffer = self._target.get(layer)
-        if buffer is None or buffer.size(3) < end:
-            buffer = self._grown(buffer, key, end)
-            self._target[layer] = buffer
-        buffer[0, :, :, self.length : end] = key
-        buffer[1, :, :, self.length : end] = value
-        return buffer[0, :, :, :end], buffer[1, :, :, :end]
+    # A step: begin, enter, in every layer its memory, leave, advance
 
-    def _grown(self, buffer: Tensor | None, like: Tensor, end: int) -> Tensor:
-        rows, heads, _, head_dim = like.shape
-        capacity = max(self.INITIAL_CAPACITY, 2 * end)
-        grown = like.new_empty((2, rows, heads, capacity, head_dim))
-        if buffer is not None:
-            grown[:, :, :, : self.length] = buffer[:, :, :, : self.length]
-        return grown
+    def begin(self, rows: int, device: torch.device) -> None:
+        """Make room for one more position of R rows."""
+        if self._slots is None:
+            if rows % self.hypotheses_per_sentence:
+                self.hypotheses_per_sentence = 1
+            group = self.hypotheses_per_sentence
+            self._slots = Slots.empty(rows // group, group, device)
+        before = len(self._slots)
+        self._slots.add()
+        self.changes += len(self._slots) > before
+        newest = self._slots.newest
+        self._newest = (torch.arange(len(newest), device=device).unsqueeze(1), newest)
 
-    def source(self, layer: int, project: Callable[[], KeysValues]) -> KeysValues:
-        """A layer's source keys and values [B, H, S, D], projected at the first call."""
-        if layer not in self._source:
-            self._source[layer] = project()
-        return self._source[layer]
+    @property
+    def slots(self) -> Slots:
+        assert self._slots is not None, "begin() comes first"
+        return self._slots
 
-    def advance(self, positions: int = 1) -> None:
-        """Count the positions of a finished step, once all layers have appended theirs."""
-        self.length += positions
+    @property
+    def newest(self) -> tuple[Tensor, Tensor]:
+        """Which sentences [B, 1] and slots [B, K] the newest position is written to."""
+        assert self._newest is not None, "begin() comes first"
+        return self._newest
+
+    @property
+    def sentences(self) -> int:
+        """B."""
+        return self.slots.mask.size(0)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Rows [R, ...] in the order in which they are kept."""
+        if self._places is None:
+            return x
+        grouped = x.unflatten(0, (-1, self.hypotheses_per_sentence))
+        return grouped.index_select(0, self._places.argsort()).flatten(0, 1)
+
+    def leave(self, x: Tensor) -> Tensor:
+        """Rows [R, ...] in the caller's order: what `enter` did, undone."""
+        if self._places is None:
+            return x
+        grouped = x.unflatten(0, (-1, self.hypotheses_per_sentence))
+        return grouped.index_select(0, self._places).flatten(0, 1)
+
+    def source_bias(self, heads: int, like: Tensor) -> Tensor:
+        """What is added to scores over the source, [B H, 1, S']: 0, or -inf where it is padding."""
+        if self._source_bias is None:
+            assert self.source_mask is not None
+            mask = self.source_mask
+            mask = F.pad(mask, (0, padded(mask.size(1)) - mask.size(1)))
+            bias = additive(mask, like)[:, None, None].expand(-1, heads, -1, -1)
+            self._source_bias = bias.flatten(0, 1)
+        return self._source_bias
+
+    def advance(self) -> None:
+        """Count the position of a finished step, once all layers have stored theirs."""
+        self.length += 1
+
+    # Between steps
 
     def reorder(self, new_order: Tensor) -> None:
         """Let row i continue what row new_order[i] wrote. new_order: [R'], each in 0..R-1."""
-        if self._target:
-            rows = next(iter(self._target.values())).size(1)
-            identity = torch.arange(rows, device=new_order.device)
-            if not torch.equal(new_order, identity):
-                for layer, buffer in self._target.items():
-                    self._target[layer] = buffer.index_select(1, new_order)
-        self._reorder_source(new_order)
-
-    def _reorder_source(self, new_order: Tensor) -> None:
-        """Follow sentences that ended; share no more if a sentence's rows were torn apart."""
-        if not self._source:
+        if self._slots is None:
             return
         group = self.hypotheses_per_sentence
-        sentences = torch.div(new_order, group, rounding_mode="floor")
+        kept = torch.div(new_order, group, rounding_mode="floor")
+        if self._places is not None:
+            kept = self._places.index_select(0, kept)
+        rows = kept * group + new_order.remainder(group)
         if new_order.numel() % group == 0:
-            grouped = sentences.view(-1, group)
-            if torch.equal(grouped, grouped[:, :1].expand_as(grouped)):
-                sentences = grouped[:, 0]
-            else:
-                self.hypotheses_per_sentence = 1
-        else:
-            self.hypotheses_per_sentence = 1
-        batch = next(iter(self._source.values()))[0].size(0)
-        if torch.equal(sentences, torch.arange(batch, device=sentences.device)):
-            return
-        for layer, (key, value) in self._source.items():
-            self._source[layer] = (key.index_select(0, sentences), value.index_select(0, sentences))
+            grouped = kept.view(-1, group)
+            if bool((grouped == grouped[:, :1]).all()):
+                self._follow(grouped[:, 0], rows.view(-1, group))
+                return
+        self._separate(rows)
+
+    def _follow(self, kept: Tensor, rows: Tensor) -> None:
+        """Go on with the sentences at places `kept` [B'], hypotheses from `rows` [B', K]."""
+        left = kept.numel()
+        here = torch.arange(left, device=kept.device)
+        places = kept
+        if left < self.sentences or not torch.equal(kept, here):
+            times = torch.bincount(kept, minlength=self.sentences)
+            if int(times.max()) > 1:
+                self._change(lambda x, dim: x.index_select(dim, kept))
+                places = here
+            elif left < self.sentences:
+                places = self._fill(kept, times)
+        self._places = None if torch.equal(places, here) else places
+        self.slots.select(rows if self._places is None else rows[places.argsort()])
+
+    def _fill(self, kept: Tensor, times: Tensor) -> Tensor:
+        """Move the last sentences to places that became free; gives where all are now, [B']."""
+        left = kept.numel()
+        free = (times[:left] == 0).nonzero()[:, 0]
+        homeless = kept >= left
+        moving = kept[homeless]
+        self._change(lambda x, dim: x.index_copy_(dim, free, x.index_select(dim, moving)))
         if self.source_mask is not None:
-            self.source_mask = self.source_mask.index_select(0, sentences)
+            self.source_mask = self.source_mask[:left]
+        return kept.masked_scatter(homeless, free)
+
+    def _separate(self, rows: Tensor) -> None:
+        """Let rows [R'] as they are kept share nothing: a sentence's hypotheses were torn apart."""
+        sentence = torch.div(rows, self.hypotheses_per_sentence, rounding_mode="floor")
+        slots = self.slots.histories(rows)
+        self._slots = Slots.full(rows.numel(), self.length, rows.device)
+        self.hypotheses_per_sentence = 1
+        self._places = None
+        for memory in self.layers:
+            memory.separate(sentence, slots, len(self._slots))
+        self._change(lambda x, dim: x.index_select(dim, sentence), target=False)
+
+    def _change(self, change: Callable[[Tensor, int], Tensor], target: bool = True) -> None:
+        """Replace what is kept a sentence; `change` is told a tensor and its dimension B."""
+        for memory in self.layers:
+            memory.change(change, target)
+        if self.source_mask is not None:
+            self.source_mask = change(self.source_mask, 0)
+        self._source_bias = None
+        self.changes += 1
+
+
+class LayerMemory:
+    """A layer's part of the cache: buffers, and views of them for as long as they hold."""
+
+    INITIAL_CAPACITY = 64  # slots a sentence; grows by half
+
+    def __init__(self, cache: DecodingCache) -> None:
+        self.cache = cache
+        self.target: Tensor | None = None  # [2, B or more, H, n or more, D]
+        self.source: tuple[Tensor, Tensor] | None = None  # [B.., H, D, S'] and [B.., H, S', D]
+        self._seen = -1
+        self._cleared = 0  # slots that hold numbers
+
+    def views(self, like: Tensor) -> None:
+        """See to the views; like: [.., H, D]."""
+        cache = self.cache
+        if self._seen == cache.changes:
+            return
+        self._seen = cache.changes
+        slots, sentences = len(cache.slots), cache.sentences
+        target = self.target = self._room(like, slots)
+        if self._cleared < slots:
+            # 0 x NaN would come out of a slot that nothing was written to.
+            target[:, :, :, self._cleared : slots].zero_()
+            self._cleared = slots
+        self.places = target.permute(1, 3, 0, 2, 4)  # [B.., n.., 2, H, D]
+        keys, self.values = target[:, :sentences, :, :slots].flatten(1, 2)
+        self.keys = keys.transpose(1, 2)
+        if self.source is not None:
+            self.source_keys, self.source_values = (
+                x[:sentences].flatten(0, 1) for x in self.source
+            )
+
+    def _room(self, like: Tensor, slots: int) -> Tensor:
+        """A target buffer of enough slots."""
+        old = self.target
+        if old is not None and old.size(3) >= slots:
+            return old
+        capacity = max(self.INITIAL_CAPACITY, padded(slots + slots // 2))
+        sentences, (heads, head_dim) = self.cache.sentences, like.shape[-2:]
+        room = like.new_empty((2, sentences, heads, capacity, head_dim))
+        if old is not None:
+            room[:, :, :, : self._cleared] = old[:, :sentences, :, : self._cleared]
+        return room
+
+    def set_source(self, key: Tensor, value: Tensor) -> None:
+        """Keep the source's keys and values [B, H, S, D]: [B H, D, S'], [B H, S', D], S' padded."""
+        padding = padded(key.size(2)) - key.size(2)
+        self.source = (
+            F.pad(key.transpose(2, 3), (0, padding)).contiguous(),
+            F.pad(value, (0, 0, 0, padding)).contiguous(),
+        )
+
+    def change(self, change: Callable[[Tensor, int], Tensor], target: bool) -> None:
+        if self.target is not None and target:
+            self.target = change(self.target, 1)
+        if self.source is not None:
+            self.source = (change(self.source[0], 0), change(self.source[1], 0))
+
+    def separate(self, sentence: Tensor, slots: Tensor, room: int) -> None:
+        """A row's own history [R', T] out of its sentence's slots, alone in `room` slots."""
+        assert self.target is not None
+        found = self.target.transpose(2, 3)[:, sentence.unsqueeze(1), slots]  # [2, R', T, H, D]
+        free = (0, 0, 0, room - slots.size(1))
+        self.target = F.pad(found.transpose(2, 3), free).contiguous()
+        self._cleared = room

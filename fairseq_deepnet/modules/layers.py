@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from ..schemes import NormPlacement, Place, Residual, ResidualScheme, Role, Sublayer
 from .attention import MultiheadAttention
-from .decoding_cache import DecodingCache
 from .dropout import Dropout
 
 
@@ -101,19 +100,11 @@ class TransformerLayer(nn.Module):
         for sublayer, role, linear in self.linears():
             scheme.initialise(self.place, sublayer, role, linear)
 
-    def self_attention(
-        self,
-        x: Tensor,
-        mask: Tensor | None,
-        causal: bool = False,
-        cache: DecodingCache | None = None,
-    ) -> Tensor:
+    def self_attention(self, x: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
         """The self-attention sublayer, [B, T, C] -> [B, T, C]."""
         residual, norm = self.residual(Sublayer.SELF_ATTN), self.self_attn_layer_norm
         h = residual.enter(x, norm)
         key, value = self.self_attn.project(h)
-        if cache is not None:
-            key, value = cache.append(self.place.layer, key, value)
         branch = self.self_attn(h, key, value, mask, causal)
         return residual.leave(x, branch, norm, self.dropout_module)
 
@@ -155,49 +146,32 @@ class DecoderLayer(TransformerLayer):
         self_mask: Tensor | None = None,
         source_mask: Tensor | None = None,
         causal: bool = False,
-        cache: DecodingCache | None = None,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """One layer.
 
         Args:
-            x: [B, T, C]; while decoding, the newest position of each hypothesis, [B K, 1, C].
+            x: [B, T, C].
             source: the encoder's output [B, S, C'].
             self_mask: [B, 1, T, T], True = may attend; where None, `causal` decides.
             source_mask: [B, 1, 1, S], True = may attend.
-            cache: keys and values of earlier steps, while decoding.
             need_weights: give the cross-attention's weights too.
 
         Returns:
             the layer's output, shaped like x, and weights [B, H, T, S] or None.
         """
-        x = self.self_attention(x, self_mask, causal, cache)
-        x, weights = self.cross_attention(x, source, source_mask, cache, need_weights)
+        x = self.self_attention(x, self_mask, causal)
+        x, weights = self.cross_attention(x, source, source_mask, need_weights)
         return self.feed_forward(x), weights
 
     def cross_attention(
-        self,
-        x: Tensor,
-        source: Tensor,
-        mask: Tensor | None,
-        cache: DecodingCache | None,
-        need_weights: bool,
+        self, x: Tensor, source: Tensor, mask: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         residual, norm = self.residual(Sublayer.ENCODER_ATTN), self.encoder_attn_layer_norm
         h = residual.enter(x, norm)
-        if cache is None:
-            key, value = self.encoder_attn.project(source)
-        else:
-            key, value = cache.source(self.place.layer, lambda: self.encoder_attn.project(source))
-        # A sentence's hypotheses are more queries to the same keys: [B K, T, C] -> [B, K T, C].
-        queries = h.reshape(key.size(0), -1, h.size(-1))
-        branch = self.encoder_attn(queries, key, value, mask).view_as(h)
-        weights = None
-        if need_weights:
-            weights = self.encoder_attn.weights(queries, key, mask)
-            heads, columns = weights.size(1), weights.size(-1)
-            per_row = weights.view(key.size(0), heads, -1, h.size(1), columns).transpose(1, 2)
-            weights = per_row.reshape(h.size(0), heads, h.size(1), columns)
+        key, value = self.encoder_attn.project(source)
+        branch = self.encoder_attn(h, key, value, mask)
+        weights = self.encoder_attn.weights(h, key, mask) if need_weights else None
         return residual.leave(x, branch, norm, self.dropout_module), weights
 
 
@@ -214,8 +188,7 @@ class CausalLayer(TransformerLayer):
         self_mask: Tensor | None = None,
         source_mask: None = None,
         causal: bool = False,
-        cache: DecodingCache | None = None,
         need_weights: bool = False,
     ) -> tuple[Tensor, None]:
         """One layer, called as `DecoderLayer` is; there is no source and there are no weights."""
-        return self.feed_forward(self.self_attention(x, self_mask, causal, cache)), None
+        return self.feed_forward(self.self_attention(x, self_mask, causal)), None

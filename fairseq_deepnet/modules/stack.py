@@ -4,16 +4,17 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 from ..schemes import Combination
 
-Apply = Callable[[nn.Module, Tensor], Tensor]
+Layer = TypeVar("Layer")
+Apply = Callable[[Layer, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,9 @@ def thriftiest_segment(layers: int, kept: float) -> int:
 
 
 def run_layers(
-    layers: Iterable[nn.Module],
+    layers: Iterable[Layer],
     x: Tensor,
-    apply: Apply,
+    apply: Apply[Layer],
     checkpointing: ActivationCheckpointing,
     combination: Combination | None = None,
     keep_states: bool = False,
@@ -100,7 +101,7 @@ def run_layers(
     return x, states
 
 
-def _segment(layers: Sequence[nn.Module], apply: Apply) -> Callable[[Tensor], Tensor]:
+def _segment(layers: Sequence[Layer], apply: Apply[Layer]) -> Callable[[Tensor], Tensor]:
     def run(x: Tensor) -> Tensor:
         for layer in layers:
             x = apply(layer, x)

@@ -1,0 +1,119 @@
+"""One more target position through a decoder layer, on keys and values that a cache keeps.
+
+A step of beam search is hundreds of small operations, so that what stands around the matrix
+products is most of its time. Here rows are two-dimensional, q, k and v are one product, the
+hypotheses of a sentence are queries of one batched product with all that is stored for it, and what
+a layer consists of is looked up once a decoding.
+
+Shapes: R = rows, B = sentences, K = R / B hypotheses a sentence, C = channels, H = heads,
+D = C / H, n = stored positions, S' = source positions, padded.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..schemes import Sublayer
+from .attention import MultiheadAttention
+from .decoding_cache import DecodingCache, LayerMemory
+from .joined_projection import projection
+from .layers import DecoderLayer, TransformerLayer
+
+
+class NewestPosition:
+    """A decoder layer at work on the newest position of every row, for one decoding.
+
+    Args:
+        layer: of the decoder.
+        cache: of this decoding.
+        source: the encoder's output [B, S, C'], in the cache's order; None without encoder.
+    """
+
+    def __init__(
+        self, layer: TransformerLayer, cache: DecodingCache, source: Tensor | None
+    ) -> None:
+        self.cache = cache
+        self.number = layer.place.layer
+        self.memory = LayerMemory(cache)
+        cache.layers.append(self.memory)
+        self.feed_forward = layer.feed_forward
+        self.attention = Attend(layer.self_attn)
+        self.leave = joining(layer, Sublayer.SELF_ATTN)
+        self.enter = entering(layer, Sublayer.SELF_ATTN)
+        self.project = projection(layer.self_attn)
+        self.cross: Attend | None = None
+        if isinstance(layer, DecoderLayer):
+            assert source is not None
+            self.memory.set_source(*layer.encoder_attn.project(source))
+            self.cross = Attend(layer.encoder_attn)
+            self.query = layer.encoder_attn.q_proj
+            self.leave_cross = joining(layer, Sublayer.ENCODER_ATTN)
+            self.enter_cross = entering(layer, Sublayer.ENCODER_ATTN)
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """[R, C] -> [R, C], and the cross-attention's weights [B H, K, S'], if it has one.
+
+        x is in the cache's order, and the cache has been told of the step.
+        """
+        cache, memory, attention = self.cache, self.memory, self.attention
+        heads, group = attention.heads, cache.hypotheses_per_sentence
+        y = self.project(self.enter(x)).view(-1, group, 3, heads, attention.head_dim)
+        memory.views(y)
+        memory.places.index_put_(cache.newest, y[:, :, 1:])
+        bias = cache.slots.bias(heads, x)
+        branch, _ = attention(y[:, :, 0], memory.keys, memory.values, bias)
+        x = self.leave(x, branch)
+        weights = None
+        if self.cross is not None:
+            query = self.query(self.enter_cross(x)).view(-1, group, heads, attention.head_dim)
+            bias = cache.source_bias(heads, x)
+            branch, weights = self.cross(query, memory.source_keys, memory.source_values, bias)
+            x = self.leave_cross(x, branch)
+        return self.feed_forward(x), weights
+
+
+class Attend:
+    """softmax(Q K^T / sqrt(D)) V and out_proj for a few queries a sentence.
+
+    Two batched products: torch's scaled_dot_product_attention takes twice as long for so few
+    queries on a CPU.
+    """
+
+    def __init__(self, attention: MultiheadAttention) -> None:
+        self.heads, self.head_dim = attention.num_heads, attention.head_dim
+        self.scale = self.head_dim**-0.5
+        self.dropout = attention.dropout_module if attention.dropout_probability() else None
+        self.head_transform = attention.head_transform
+        self.out_proj = attention.out_proj
+
+    def __call__(
+        self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The output [R, C] and the weights [B H, K, n].
+
+        Args:
+            query: [B, K, H, D]. keys: [B H, D, n]. values: [B H, n, D].
+            bias: added to the scores, [B H, K or 1, n].
+        """
+        sentences, group, heads, head_dim = query.shape
+        query = query.transpose(1, 2).reshape(-1, group, head_dim)
+        weights = torch.baddbmm(bias, query, keys, alpha=self.scale).softmax(-1)
+        dropped = weights if self.dropout is None else self.dropout(weights)
+        found = torch.bmm(dropped, values).view(sentences, heads, group, head_dim)
+        if self.head_transform is not None:
+            found = self.head_transform(found)
+        return self.out_proj(found.transpose(1, 2).reshape(sentences * group, -1)), weights
+
+
+def entering(layer: TransformerLayer, sublayer: Sublayer) -> Callable[[Tensor], Tensor]:
+    """A sublayer's residual.enter with its norm."""
+    enter, norm = layer.residual(sublayer).enter, getattr(layer, f"{sublayer.value}_layer_norm")
+    return lambda x: enter(x, norm)
+
+
+def joining(layer: TransformerLayer, sublayer: Sublayer) -> Callable[[Tensor, Tensor], Tensor]:
+    """A sublayer's residual.leave with its norm and the layer's dropout."""
+    leave, norm = layer.residual(sublayer).leave, getattr(layer, f"{sublayer.value}_layer_norm")
+    dropout = layer.dropout_module
+    return lambda x, branch: leave(x, branch, norm, dropout)
