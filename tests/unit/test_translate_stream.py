@@ -1,0 +1,221 @@
+"""Lines that stream through an engine: their order, windows, broken input, what is kept."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from fairseq_deepnet.corpora.folder import Direction
+from fairseq_deepnet.translation.command import formatted, without
+from fairseq_deepnet.translation.engine import Hypothesis, Search
+from fairseq_deepnet.translation.output import Output
+from fairseq_deepnet.translation.stream import (
+    STANDARD_INPUT,
+    Rate,
+    full_windows,
+    live_windows,
+    translated,
+    windows_of,
+)
+
+DIRECTION = Direction("de", "en")
+PATIENT = 20.0
+"""Seconds that no test takes: who waits so long hangs."""
+
+
+class Upper:
+    """An engine that writes in capitals, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.cut = 0
+        self.asked: list[list[str]] = []
+
+    def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
+        self.asked.append(list(lines))
+        return [[Hypothesis(line.upper(), -0.5)] for line in lines]
+
+    def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
+        return [found[0].text for found in self.hypotheses(lines, direction)]
+
+
+def texts(engine: Upper, windows: Iterator[list[str]]) -> list[str]:
+    return [best[0].text for window in translated(engine, windows, DIRECTION) for best in window]
+
+
+def test_translations_come_in_the_order_of_the_lines_and_empty_lines_stay(tmp_path: Path) -> None:
+    for number, content in enumerate(("a\n\nb\n", "c\n \u200b\t\nd")):
+        (tmp_path / str(number)).write_text(content)
+    engine = Upper()
+    found = texts(engine, windows_of([tmp_path / "0", tmp_path / "1"], 4))
+    assert found == ["A", "", "B", "C", "", "D"]
+    assert engine.asked == [["a", "b", "c"], ["d"]], "what is empty is never asked for"
+
+
+def test_a_line_ends_only_where_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes("a\u2028b\rc\r\nd\n".encode())
+    assert list(windows_of([tmp_path / "text"], 9)) == [["a\u2028b\rc", "d"]]
+
+
+def test_no_more_lines_than_a_window_are_read_ahead() -> None:
+    read = []
+
+    def lines() -> Iterator[str]:
+        for number in range(100):
+            read.append(number)
+            yield str(number)
+
+    windows = full_windows(lines(), 5)
+    assert next(windows) == ["0", "1", "2", "3", "4"]
+    assert len(read) == 5
+
+
+def test_a_line_is_translated_before_the_next_one_is_written() -> None:
+    """As on a terminal: nobody types on who waits for an answer."""
+    reading, writing = os.pipe()
+    windows = live_windows(reading, 100, idle=0.01)
+    for line in (b"one\n", b"two\n"):
+        os.write(writing, line)
+        assert next(windows) == [line.decode().strip()]
+    os.write(writing, b"without an end")
+    os.close(writing)
+    assert list(windows) == [["without an end"]]
+    os.close(reading)
+
+
+def test_a_fast_pipe_fills_windows() -> None:
+    reading, writing = os.pipe()
+    lines = [f"line {number}" for number in range(25_000)]
+
+    def write() -> None:
+        with os.fdopen(writing, "w") as stream:
+            stream.writelines(f"{line}\n" for line in lines)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    found = list(live_windows(reading, 1000, idle=PATIENT))
+    writer.join()
+    os.close(reading)
+    assert [len(window) for window in found] == [1000] * 25
+    assert [line for window in found for line in window] == lines
+
+
+def test_a_character_may_come_in_two_pieces() -> None:
+    reading, writing = os.pipe()
+    raw = "schön\n".encode()
+    os.write(writing, raw[:4])
+    threading.Timer(0.02, lambda: (os.write(writing, raw[4:]), os.close(writing))).start()
+    assert list(live_windows(reading, 10, idle=PATIENT)) == [["schön"]]
+    os.close(reading)
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["file", "pipe"])
+def test_what_comes_before_a_broken_line_is_translated_and_the_line_is_named(
+    tmp_path: Path, live: bool
+) -> None:
+    raw = b"a\nb\nc\nd\xe4\ne\n"
+    (tmp_path / "text").write_bytes(raw)
+    if live:
+        reading, writing = os.pipe()
+        os.write(writing, raw)
+        os.close(writing)
+        windows = live_windows(reading, 2, 0.01)
+    else:
+        windows = windows_of([tmp_path / "text"], 2)
+    found: list[str] = []
+    with pytest.raises(ValueError, match=r"line 4: not valid UTF-8 \(byte 2 of it\)"):  # noqa: PT012
+        for window in translated(Upper(), windows, DIRECTION):
+            found += [best[0].text for best in window]
+    assert found == ["A", "B", "C"]
+
+
+def test_standard_input_is_read_alone(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="read alone"):
+        windows_of([STANDARD_INPUT, tmp_path], 2)
+
+
+def test_lines_scores_and_several_translations_are_told_apart() -> None:
+    found = [[Hypothesis("a", -0.25), Hypothesis("b", -1)], [Hypothesis("", 0), Hypothesis("", 0)]]
+    assert formatted(found, 7, 1, scores=False) == ["a", ""]
+    assert formatted(found, 7, 1, scores=True) == ["-0.2500\ta", "0.0000\t"]
+    assert formatted(found, 7, 2, scores=False) == [
+        *("7\t-0.2500\ta", "7\t-1.0000\tb", "8\t0.0000\t", "8\t0.0000\t")
+    ]
+
+
+def test_lines_that_are_done_are_left_out() -> None:
+    windows = [["a", "b"], ["c", "d"], ["e"]]
+    assert list(without(iter(windows), 3)) == [["d"], ["e"]]
+    assert list(without(iter(windows), 5)) == []
+
+
+def test_a_file_has_its_name_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    output = Output(path, {"beam": 5}, resume=False)
+    output.write(["ä", "b"])
+    assert (tmp_path / "out.part").read_text() == "ä\nb\n", "every line is on disk at once"
+    assert not path.exists()
+    output.finish()
+    assert path.read_text() == "ä\nb\n"
+    assert [found.name for found in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_translation_goes_on_after_its_last_whole_line(tmp_path: Path) -> None:
+    path, request = tmp_path / "out", {"beam": 5, "files": [("a", 1)]}
+    Output(path, request, resume=False).write(["a", "b"])
+    with (tmp_path / "out.part").open("a") as part:
+        part.write("half a li")
+    output = Output(path, request, resume=True)
+    assert output.done == 2
+    output.write(["c"])
+    output.finish()
+    assert path.read_text() == "a\nb\nc\n"
+
+
+def test_nothing_is_resumed_or_lost_by_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    Output(path, {"beam": 5}, resume=False).write(["a"])
+    with pytest.raises(ValueError, match="holds 1 lines of a translation that was interrupted"):
+        Output(path, {"beam": 5}, resume=False)
+    with pytest.raises(ValueError, match="beginning of another translation"):
+        Output(path, {"beam": 4}, resume=True)
+    assert (tmp_path / "out.part").read_text() == "a\n"
+    assert json.loads((tmp_path / "out.part.json").read_text()) == {"beam": 5}
+    assert Output(tmp_path / "other", {}, resume=True).done == 0
+
+
+def test_progress_is_told_every_few_seconds_and_of_short_work_never() -> None:
+    clock = iter([0.0, 3.0, 12.0, 12.0, 13.0, 20.0])
+    screen = io.StringIO()
+    rate = Rate(screen, seconds=10, done=100, now=lambda: next(clock))
+    rate.add(50)
+    assert screen.getvalue() == ""
+    rate.add(70)
+    assert screen.getvalue() == "220 lines, 10.0 lines/s, 0:00:12\n"
+    rate.add(80)
+    assert screen.getvalue().count("\n") == 1
+    rate.close()
+    assert screen.getvalue().endswith("300 lines, 10.0 lines/s, 0:00:20\n")
+    short = Rate(screen := io.StringIO(), now=lambda: 1.0)
+    short.add(5)
+    short.close()
+    assert screen.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beam": 0}, "--beam 0; at least 1"),
+        ({"batch": -1}, "--batch -1; at least 1"),
+        ({"nbest": 6}, "--nbest 6 of a beam of 5"),
+    ],
+    ids=["beam", "batch", "nbest"],
+)
+def test_a_search_that_cannot_be_is_refused(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Search(**settings)
