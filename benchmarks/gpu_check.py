@@ -27,9 +27,11 @@ import argparse
 import copy
 import dataclasses
 import json
+import logging
 import statistics
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,7 @@ from side_by_side.systems import Shape, System, estimated_gib
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FP32_DISTANCE = 1e-4  # sums are made in another order
 ALLOWED = 1.5
+PADDING = 1
 LOSS_SCALE = 128.0  # fairseq's first for --fp16
 SYSTEMS = (
     System("stock", "stock"),
@@ -56,7 +59,7 @@ CORRECT_HEAD = ["model", "precision", "of", "against", "loss", "logits", "gradie
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """Of one batch: the loss a token, the logits, and the gradients by parameter."""
+    """Of one batch: the loss a token, the logits where there are words, and the gradients."""
 
     loss: float
     logits: torch.Tensor
@@ -70,11 +73,12 @@ def numbers(model: Any, criterion: Any, sample: dict[str, Any], dtype: torch.dty
     loss, size, _ = criterion(model, sample)
     (loss * scale).backward()
     with torch.no_grad():
-        logits = model(**sample["net_input"])[0].float().cpu()
+        words = sample["target"].ne(PADDING)
+        logits = model(**sample["net_input"])[0][words].float().cpu()
     gradients = {
         name: p.grad.float().cpu() / scale / float(size) for name, p in model.named_parameters()
     }
-    return Numbers(float(loss) / float(size), logits, gradients)
+    return Numbers(float(loss.detach()) / float(size), logits, gradients)
 
 
 def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -105,7 +109,7 @@ def padded_batch(trainer: Any) -> dict[str, Any]:
     several = batches(trainer)
     chosen = max(
         (next(several)[0] for _ in range(20)),
-        key=lambda sample: int(sample["net_input"]["src_tokens"].eq(1).sum()),
+        key=lambda sample: int(sample["net_input"]["src_tokens"].eq(PADDING).sum()),
     )
     return dict(trainer._prepare_sample(chosen)[0])
 
@@ -273,7 +277,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=4096, help="of a batch (%(default)s)")
     parser.add_argument("--precisions", nargs="+", choices=TYPES, default=["bf16", "fp16"])
     parser.add_argument("--rounds", type=int, default=15, help="updates of each (%(default)s)")
-    parser.add_argument("--threads", type=int, default=4, help="of the CPU (%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="of the CPU (%(default)s)")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--minutes", type=float, default=25, help="begin nothing that ends later")
     parser.add_argument("--results", type=Path, metavar="FILE", help="finished lines")
@@ -285,6 +289,8 @@ def parse() -> argparse.Namespace:
             file=sys.stderr,
         )
         raise SystemExit(2)
+    if options.device == "cpu" and "fp16" in options.precisions:
+        parser.error("--precisions fp16: fairseq's --fp16 needs a GPU; give --precisions bf16")
     options.precisions = [name for name in options.precisions if name != "fp32"]
     return options
 
@@ -292,6 +298,8 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Correctness, then training from the shallowest shape to the deepest."""
     options, began = parse(), time.monotonic()
+    logging.disable(logging.WARNING)  # fairseq describes each model at length
+    warnings.simplefilter("ignore")
     cuda = options.device == "cuda"
     device = torch.cuda.get_device_name() if cuda else tables.machine()
     about = {"device": device, "torch": torch.__version__}

@@ -112,21 +112,14 @@ def variant(text: str) -> System:
 def estimated_gib(system: System, shape: Shape, gpus: int = 0) -> float:
     """What training a shape takes at the most, by the project's own estimate.
 
-    It is that of fairseq's stock criterion and optimiser, on the CPU in fp32: more than ours need;
-    torchscale is taken for stock. Of a system's options, checkpointing is looked at.
+    torchscale is taken for stock.
     """
     from fairseq_deepnet import fairseq_options
     from fairseq_deepnet.planning import plan, setting
 
     length = 18  # Multi30k's
-    # of half precision the plan knows GPUs' alone
-    plain = shape if gpus else dataclasses.replace(shape, precision="fp32")
-    arch = "deepnet_transformer" if system.kind == "ours" else "transformer"
-    words = [*plain.arguments(), f"--arch={arch}"]
-    words += [f"{option}={own}" for option, (_, own) in FAST.items()]
-    if any(option.startswith("--checkpoint-") for option in system.options):
-        words.append("--checkpoint-activations")
-    args: Any = fairseq_options.parse_training(words)
+    alike = dataclasses.replace(system, kind="ours" if system.kind == "ours" else "stock")
+    args: Any = fairseq_options.parse_training(alike.arguments(shape))
     model = setting.read_model(args, (shape.vocabulary, shape.vocabulary))
     training = setting.read_training(args, gpus, length)
     return float(plan.make_plan(model, training, 16, 1, length).needed_gib)
