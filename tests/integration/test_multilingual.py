@@ -89,6 +89,23 @@ def test_every_direction_is_scored_once(run: Path) -> None:
     assert again.stdout == first.stdout
 
 
+def test_ctranslate2_scores_every_direction_as_fairseq_does(run: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="needs the extra ctranslate2")
+    knobs = {"BEAM": 2, "DIRECTIONS": "en-yy,xx-yy"}
+    script("eval_bleu.sh", str(run), **knobs)
+    script("eval_bleu.sh", str(run), ENGINE="ctranslate2", QUANTIZATION="float32", **knobs)
+    name = "test.checkpoint_best.beam2.lenpen1"
+    for direction in ("en-yy", "xx-yy"):
+        texts = [
+            (run / "scores" / folder / f"{direction}.txt").read_text()
+            for folder in (name, f"{name}.ctranslate2-float32")
+        ]
+        assert texts[0] == texts[1]
+    words = ["translate", str(run), str(run.parent / "text.en"), "--engine", "ctranslate2"]
+    assert cli.main(words) == 2, "it does not say into which language"
+    assert cli.main([*words, "--source", "en", "--target", "yy", "--beam", "1"]) == 0
+
+
 def test_other_text_is_scored_by_the_tokenizer_asked_for(run: Path, tmp_path: Path) -> None:
     for language in ("en", "yy"):
         (tmp_path / f"news.en-yy.{language}").write_text("a man\ntwo dogs\n")

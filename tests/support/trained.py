@@ -44,7 +44,7 @@ def trained(
         "args": None,
         "cfg": {"model": args, "task": about},
         "model": model.state_dict(),
-        "optimizer_history": [{"num_updates": 7}],
+        "optimizer_history": [{"num_updates": 7, "lr_scheduler_state": {}}],
         "extra_state": {"train_iterator": {"epoch": 2}, "metrics": [1]},
         "last_optimizer_state": {"state": torch.ones(2)},
     }

@@ -1,0 +1,301 @@
+"""`deepnet translate` and ENGINE=ctranslate2: a small model on both engines, from text to text."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.corpora.folder import Direction
+from fairseq_deepnet.translation import opening
+from fairseq_deepnet.translation.ctranslate2_engine import CTranslate2Model, use_avx512
+from fairseq_deepnet.translation.engine import Search
+from fairseq_deepnet.translation.opening import Wish, open_engine
+from tests.support.runs import SENTENCES, make_data
+from tests.support.shell import run_script
+from tests.support.trained import make_trained_run
+
+needs_ctranslate2 = pytest.mark.skipif(
+    importlib.util.find_spec("ctranslate2") is None, reason="needs the extra ctranslate2"
+)
+ENGINES = ["fairseq", pytest.param("ctranslate2", marks=needs_ctranslate2)]
+LINES = ["A dog runs.", "", "Two men play chess in 1 park.", "   ", "An old woman sells flowers."]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "corpus")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "run"
+    make_trained_run(run, data, encoder_layers=2)
+    return run
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text"
+    path.write_text("".join(f"{line}\n" for line in LINES))
+    return path
+
+
+class Translate:
+    """Calls `deepnet translate` and gives back what a process would."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, *words: object) -> subprocess.CompletedProcess[str]:
+        arguments = ["translate", *map(str, words), "--threads", "1"]
+        status = cli.main(arguments)
+        caught = self.capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, status, caught.out, caught.err)
+
+
+@pytest.fixture
+def translate(capsys: pytest.CaptureFixture[str]) -> Translate:
+    return Translate(capsys)
+
+
+@needs_ctranslate2
+def test_both_engines_find_the_same_translations_with_the_same_scores(run: Path) -> None:
+    search = Search(beam=4, nbest=3, lenpen=0.7)
+    found = []
+    for engine, quantization in (("fairseq", None), ("ctranslate2", "float32")):
+        opened = open_engine(run, search, Wish(engine, quantization=quantization))
+        assert opened.direction == Direction("de", "en")
+        found.append(opened.engine.hypotheses(SENTENCES, opened.direction))
+        assert opened.engine.translate(SENTENCES, opened.direction) == [
+            best[0].text for best in found[-1]
+        ]
+    for ours, theirs in zip(*found, strict=True):
+        assert [one.text for one in ours] == [one.text for one in theirs]
+        assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], rel=1e-3)
+        assert len({one.text for one in ours}) == 3
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_file_is_translated_line_by_line(
+    engine: str, run: Path, text: Path, tmp_path: Path, translate: Translate
+) -> None:
+    whole = translate(run, text, "--engine", engine, "--beam=2")
+    assert whole.returncode == 0, whole.stderr
+    lines = whole.stdout.split("\n")
+    assert len(lines) == len(LINES) + 1
+    assert [not line for line in lines] == [False, True, False, True, False, True]
+    kept = translate(run, text, f"--engine={engine}", "--beam=2", f"--output={tmp_path}/out")
+    assert kept.stdout == ""
+    assert (tmp_path / "out").read_text() == whole.stdout
+    scored = translate(run, text, f"--engine={engine}", "--beam=2", "--scores", "--window=2")
+    rows = [line.split("\t") for line in scored.stdout.splitlines()]
+    assert [row[1] for row in rows] == lines[:-1]
+    assert all(float(row[0]) < 0 for row, line in zip(rows, LINES, strict=True) if line.strip())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_is_done_before_broken_input_is_kept_and_gone_on_from(
+    engine: str, run: Path, tmp_path: Path, translate: Translate
+) -> None:
+    text, out = tmp_path / "text", tmp_path / "out"
+    text.write_bytes(b"A dog.\nA man.\n\xff\xfe\nA girl.\n")
+    words = (run, text, f"--engine={engine}", "--beam=1", f"--output={out}", "--window=1")
+    broken = translate(*words)
+    assert broken.returncode == 2
+    assert f"{text}, line 3: not valid UTF-8" in broken.stderr
+    part = tmp_path / "out.part"
+    assert part.read_text().count("\n") == 2
+    status = text.stat()
+    text.write_bytes(b"A dog.\nA man.\n!!\nA girl.\n"[: status.st_size])
+    os.utime(text, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert "go on from there with --resume" in translate(*words).stderr
+    # the mended file is another one to a careful program; the record says which it was
+    record = json.loads((tmp_path / "out.part.json").read_text())
+    record["files"][0]["bytes"] = text.stat().st_size
+    (tmp_path / "out.part.json").write_text(json.dumps(record))
+    done = part.read_text()
+    resumed = translate(*words, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "going on after line 2" in resumed.stderr
+    assert out.read_text().startswith(done)
+    assert out.read_text().count("\n") == 4
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_line_that_is_too_long_is_cut_and_that_is_said(
+    engine: str, tmp_path: Path, data: Path, translate: Translate
+) -> None:
+    make_trained_run(tmp_path / "run", data, max_source_positions=20)
+    (tmp_path / "text").write_text("A dog.\n" + "A dog runs. " * 50 + "\n")
+    found = translate(tmp_path / "run", tmp_path / "text", f"--engine={engine}", "--beam=1")
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.count("\n") == 2
+    assert "1 lines were too long for the model, and cut" in found.stderr
+
+
+@needs_ctranslate2
+def test_a_run_is_exported_once_for_each_checkpoint_and_type(
+    tmp_path: Path, data: Path, text: Path, translate: Translate
+) -> None:
+    run = tmp_path / "run"
+    make_trained_run(run, data)
+    words = (text, "--engine=ctranslate2", "--beam=1")
+    assert "already exported" not in translate(run, *words).stderr
+    assert "already exported" in translate(run, *words).stderr
+    best = run / "checkpoints" / "checkpoint_best.pt"
+    other = best.with_name("checkpoint_3.pt")
+    other.write_bytes(best.read_bytes())
+    translate(other, *words, "--quantization=float32")
+    assert {path.name for path in (run / "export").iterdir()} == {
+        "ctranslate2-int8",
+        "checkpoint_3.ctranslate2-float32",
+    }
+    os.utime(best, ns=(1, 1))
+    assert "already exported" not in translate(run, *words).stderr
+
+
+@needs_ctranslate2
+def test_an_exported_folder_is_all_that_is_needed(
+    tmp_path: Path, data: Path, text: Path, translate: Translate
+) -> None:
+    run = tmp_path / "run"
+    make_trained_run(run, data)
+    expected = translate(run, text, "--engine=ctranslate2", "--beam=2").stdout
+    folder = (run / "export" / "ctranslate2-int8").rename(tmp_path / "model")
+    found = translate(folder, text, "--beam=2")
+    assert found.stdout == expected
+    assert "ctranslate2 int8" in found.stderr
+    assert "exported already" in translate(folder, text, f"--data={data}").stderr
+    assert "name the run for fairseq" in translate(folder, text, "--engine=fairseq").stderr
+    assert "this machine computes with" in translate(folder, text, "--quantization=x").stderr
+    (folder / "model.bin").write_bytes(b"broken")
+    assert "cannot be loaded" in translate(folder, text).stderr
+    (folder / "export.json").unlink()
+    assert "deepnet export --to ctranslate2" in translate(folder, text).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["/nowhere", "TEXT"], "there is no run or checkpoint /nowhere"),
+        (["RUN", "/nowhere"], "there is no file /nowhere"),
+        (["RUN", "TEXT", "--target=fr"], "--target fr: the model translates de-en"),
+        (["RUN", "TEXT", "--quantization=int8"], "--quantization is CTranslate2's"),
+        (["RUN", "TEXT", "--resume"], "--resume needs the --output"),
+        (["RUN", "TEXT", "--output=TEXT"], "is the input"),
+        (["RUN", "TEXT", "--output=/nowhere/out"], "there is no folder /nowhere"),
+        (["RUN", "TEXT", "--nbest=9"], "--nbest 9 of a beam of 5"),
+        (["RUN", "TEXT", "--window=0"], "--window 0; at least 1"),
+    ],
+    ids=lambda value: "_".join(value[1:]).replace("/", "") if isinstance(value, list) else "",
+)
+def test_bad_input_is_refused_in_one_line(
+    run: Path, text: Path, translate: Translate, words: list[str], message: str
+) -> None:
+    filled = [word.replace("RUN", str(run)).replace("TEXT", str(text)) for word in words]
+    found = translate(*filled)
+    assert found.returncode == 2
+    assert found.stdout == ""
+    (error,) = [line for line in found.stderr.splitlines() if "error:" in line]
+    assert message in error
+
+
+def test_standard_input_and_output_are_utf_8_whatever_the_locale(run: Path) -> None:
+    command = [sys.executable, "-m", "fairseq_deepnet.cli", "translate", str(run), "--beam=1"]
+    found = subprocess.run(
+        command,
+        input="Zwölf\n\n".encode(),
+        capture_output=True,
+        env=os.environ | {"LC_ALL": "C", "OMP_NUM_THREADS": "1"},
+        cwd=Path(__file__).resolve().parents[2],
+        timeout=300,
+        check=True,
+    )
+    assert found.stdout.decode().count("\n") == 2
+
+
+@needs_ctranslate2
+def test_scores_of_both_engines_lie_side_by_side(tmp_path: Path, data: Path) -> None:
+    run = tmp_path / "run"
+    make_trained_run(run, data, encoder_layers=2)
+    name = run / "scores" / "test.checkpoint_best.beam2.lenpen1"
+    knobs = {"GPUS": "0", "BEAM": "2", "PROCESSES": "1", "THREADS": "1"}
+    fast = knobs | {"ENGINE": "ctranslate2", "QUANTIZATION": "float32"}
+    first = run_script("eval_bleu.sh", run, env=knobs)
+    second = run_script("eval_bleu.sh", run, env=fast)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    texts = [Path(f"{name}{end}.txt").read_text() for end in ("", ".ctranslate2-float32")]
+    assert texts[0] == texts[1]
+    records = [
+        json.loads(Path(f"{name}{end}.json").read_text()) for end in ("", ".ctranslate2-float32")
+    ]
+    assert [record["engine"] for record in records] == ["fairseq", "ctranslate2"]
+    assert records[0]["bleu"] == records[1]["bleu"]
+    assert "ctranslate2" in records[1]["versions"]
+    assert "ctranslate2 float32" in second.stdout
+    again = run_script("eval_bleu.sh", run, env=fast)
+    assert "already scored" in again.stderr
+    assert again.stdout == second.stdout
+
+
+def test_without_ctranslate2_its_installation_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(ValueError, match=r"pip install 'fairseq_deepnet\[ctranslate2\]'"):
+        CTranslate2Model(tmp_path, Search())
+
+
+def test_avx512_is_asked_for_where_it_costs_nothing_and_nobody_said_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "CT2_FORCE_CPU_ISA"
+    for flags, before, after in (
+        ("avx2 avx512f", "", ""),
+        ("avx2 avx512f avx512_vnni", "", "AVX512"),
+        ("avx512_vnni", "AVX2", "AVX2"),
+    ):
+        monkeypatch.delenv(name, raising=False)
+        if before:
+            monkeypatch.setenv(name, before)
+        (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
+        use_avx512(tmp_path / "cpuinfo")
+        assert os.environ.get(name, "") == after
+        monkeypatch.setenv(name, "")
+    use_avx512(tmp_path / "nowhere")
+
+
+def test_a_model_of_many_directions_wants_to_know_which() -> None:
+    choose = opening.choose_direction
+    languages = ["cs", "de", "en"]
+    assert choose(None, languages, Wish(source="cs", target="en")) == Direction("cs", "en")
+    with pytest.raises(ValueError, match=r"name --source and --target \(cs, de, en\)"):
+        choose(None, languages, Wish(source="cs"))
+    with pytest.raises(ValueError, match="the model knows no fr"):
+        choose(None, languages, Wish(source="cs", target="fr"))
+    with pytest.raises(ValueError, match="is no direction"):
+        choose(None, languages, Wish(source="cs", target="cs"))
+
+
+def test_language_tokens_stand_where_the_model_learnt_them() -> None:
+    """Before the source, of either side's language, and before the target."""
+
+    def prepared(source: str | None, target: bool) -> tuple[list[str], list[str]]:
+        model: Any = CTranslate2Model.__new__(CTranslate2Model)
+        tokens = {language: f"__{language}__" for language in ("de", "en")}
+        model.tokens = {"source": source, "target": target, "tokens": tokens}
+        model.limit, model.cut = 3, 0
+        direction = Direction("de", "en")
+        return model._pieces("a b c d", direction), model._target_prefix(direction)
+
+    assert prepared("src", False) == (["__de__", "a", "b", "c"], [])
+    assert prepared("tgt", True) == (["__en__", "a", "b", "c"], ["__en__"])
+    assert prepared(None, True) == (["a", "b", "c"], ["__en__"])
