@@ -112,16 +112,21 @@ def variant(text: str) -> System:
 def estimated_gib(system: System, shape: Shape, gpus: int = 0) -> float:
     """What training a shape takes at the most, by the project's own estimate.
 
-    torchscale is taken for stock.
+    torchscale is taken for stock; options that the plan does not cover are left out.
     """
     from fairseq_deepnet import fairseq_options
     from fairseq_deepnet.planning import plan, setting
 
     length = 18  # Multi30k's
     alike = dataclasses.replace(system, kind="ours" if system.kind == "ours" else "stock")
-    args: Any = fairseq_options.parse_training(alike.arguments(shape))
-    model = setting.read_model(args, (shape.vocabulary, shape.vocabulary))
-    training = setting.read_training(args, gpus, length)
+    try:
+        args: Any = fairseq_options.parse_training(alike.arguments(shape))
+        model = setting.read_model(args, (shape.vocabulary, shape.vocabulary))
+        training = setting.read_training(args, gpus, length)
+    except ValueError:
+        if not system.options:
+            raise
+        return estimated_gib(dataclasses.replace(system, options=()), shape, gpus)
     return float(plan.make_plan(model, training, 16, 1, length).needed_gib)
 
 
