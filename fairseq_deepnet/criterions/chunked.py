@@ -30,6 +30,9 @@ Measured on one core, fp32 and bf16, V 8,192 and 65,536, C 64, 256 and 512. W an
 gradient are read once a chunk: with fewer rows than C that takes longer than the table itself; with
 more, the table leaves the cache between the passes over it.
 """
+CPU_BLOCK: Final = 2**20
+"""Elements of the weight's gradient that half precision adds up at once on the CPU, in the cache:
+the product comes rounded, and torch makes a copy in float32 to add it to one."""
 GPU_TABLE: Final = 2**26
 """Elements of a chunk's table on a GPU: enough rows to fill it, and 256 MiB in fp32."""
 LEAST_PROBABILITY: Final = 1e-30
@@ -256,4 +259,7 @@ class ChunkWalk:
         if weight is not None and self.half is None:
             weight.addmm_(left.t(), self.x[part])
         elif weight is not None:
-            weight += self._half_product(left.t(), self.x[part])
+            block = len(weight) if weight.is_cuda else max(1, CPU_BLOCK // weight.size(1))
+            columns = zip(weight.split(block), left.split(block, dim=1), strict=True)
+            for some, of_words in columns:
+                some += self._half_product(of_words.t(), self.x[part])

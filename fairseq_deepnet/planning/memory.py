@@ -11,7 +11,7 @@ import dataclasses
 import math
 from typing import Final
 
-from fairseq_deepnet.criterions.chunked import chunk_rows
+from fairseq_deepnet.criterions.chunked import CPU_BLOCK, chunk_rows
 from fairseq_deepnet.optim.fused_adam import BUCKET
 from fairseq_deepnet.planning import activations
 from fairseq_deepnet.planning.activations import FP32, MicroBatch
@@ -188,9 +188,12 @@ class _Walk:
         rows = min(tokens, chunk_rows(width, words, self.batch.on_gpu))
         rounded = self.element if self.element < FP32 else 0
         # in half precision a chunk's part of the weight's gradient is a tensor of its own: on GPUs
-        # in fp32, on the CPU rounded and then, for the addition, in fp32
-        part = (0 if self.batch.on_gpu else rounded) + FP32 if rounded else 0
-        weight = words * width * (FP32 + part)
+        # in fp32, on the CPU in blocks, rounded and then, for the addition, in fp32
+        weight = words * width * FP32
+        if rounded:
+            on_gpu = self.batch.on_gpu
+            part = words * width if on_gpu else min(words * width, CPU_BLOCK)
+            weight += part * (FP32 if on_gpu else FP32 + rounded)
         return rows * words * (2 * FP32 + rounded) + weight + tokens * width * (FP32 + self.element)
 
     def _layers(self, side: Side) -> int:

@@ -28,6 +28,7 @@ Sample = dict[str, Any]
 def _several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch has 15 targets that are no padding: chunks of 6, 6 and 3."""
     monkeypatch.setattr(chunked, "CPU_ROWS", (6, 6))
+    monkeypatch.setattr(chunked, "CPU_BLOCK", 48)
 
 
 @pytest.fixture
