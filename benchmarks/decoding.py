@@ -8,6 +8,9 @@ batches, as fairseq-generate does; each system in turn translates a batch, from 
 that what disturbs the machine meets all alike. Loading is not counted. The stock system's process
 never imports the plugin: fairseq's own model, generator and loop. Prints Markdown.
 
+Systems are stock, ours, and CTranslate2's types of weights (float32, int8 ...); NAME@16 takes the
+sentences of a batch 16 at a time.
+
 Sentences a second are medians over rounds (passes over the test set); speeds are the median and the
 quartiles of the ratios to the first system batch by batch.
 """
@@ -67,7 +70,7 @@ def stock(setting: dict[str, Any]) -> Translate:
     )
     words_of, text_of = task.source_dictionary, task.target_dictionary
 
-    def translate(lines: list[str]) -> list[str]:
+    def translate_batch(lines: list[str]) -> list[str]:
         tokens = [
             words_of.encode_line(" ".join(pieces), add_if_not_exist=False).long()
             for pieces in encoder.encode(lines, out_type=str)
@@ -81,6 +84,11 @@ def stock(setting: dict[str, Any]) -> Translate:
             pieces = text_of.string(hypotheses[0]["tokens"].int())
             result[number] = decoder.decode(pieces.split())
         return result
+
+    def translate(lines: list[str]) -> list[str]:
+        size = setting["batch"]
+        batches = [lines[start : start + size] for start in range(0, len(lines), size)]
+        return [text for batch in batches for text in translate_batch(batch)]
 
     return translate
 
@@ -125,9 +133,9 @@ def serve(name: str, setting: dict[str, Any], clock: str, orders: Connection) ->
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    if name != "stock":
+    if not name.startswith("stock"):
         import fairseq_deepnet  # noqa: F401
-    translate = SYSTEMS.get(name, ctranslate2)(setting)
+    translate = SYSTEMS.get(name.partition("@")[0], ctranslate2)(setting)
     orders.send("ready")
     now = CLOCKS[clock]
     while (lines := orders.recv()) is not None:
@@ -179,12 +187,13 @@ def settings(args: argparse.Namespace, names: Sequence[str], place: Path) -> dic
     common["subwords"] = {name: str(data.subword_model(name)) for name in data.languages}
     found = {}
     for name in names:
-        found[name] = dict(common)
-        if name == "stock":
+        kind, _, batch = name.partition("@")
+        found[name] = common | ({"batch": int(batch)} if batch else {})
+        if kind == "stock":
             path = export.to_fairseq(model, place / f"{model.path.stem}.pt")
             found[name]["fairseq"] = str(path)
-        elif name not in SYSTEMS:
-            path = export.to_ctranslate2(model, place / name, name, data.path)
+        elif kind not in SYSTEMS:
+            path = export.to_ctranslate2(model, place / kind, kind, data.path)
             found[name]["folder"] = str(path)
     return found
 
@@ -244,7 +253,7 @@ def main() -> None:
     """Export, race, print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", type=Path, help="run or checkpoint of one language pair")
-    parser.add_argument("--systems", default="stock,ours,float32,int8", help="%(default)s")
+    parser.add_argument("--systems", default="stock,ours,float32,int8,int8@16", help="%(default)s")
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--rounds", type=int, default=3, help="passes over the test set (3)")
     parser.add_argument("--sentences", type=int, default=1000, help="of the test set (1000)")

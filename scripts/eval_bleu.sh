@@ -27,7 +27,7 @@
 #               decoded several times faster, on the CPU by all cores; docs/serving.md says what that changes (fairseq)
 #   QUANTIZATION  of ctranslate2: type of the weights, such as float32 or int8 (int8)
 #   THREADS     cores to use (all)
-#   BATCH       source tokens a batch (4000); of ctranslate2 sentences (64)
+#   BATCH       source tokens a batch (4000); of ctranslate2 sentences (16)
 #   DIRECTIONS  of a multilingual model: only these, as in de-en,en-de (all)
 #   TEXT        folder of other text with SPLIT.A-B.A and SPLIT.A-B.B, raw (the data folder's text)
 #   TOKENIZER   of many directions: sacreBLEU's tokenizer, such as 13a or flores101 (chosen by the target language)

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty (1)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument(
-        "--batch", type=int, help="source tokens a batch (4000); of ctranslate2 sentences (64)"
+        "--batch", type=int, help="source tokens a batch (4000); of ctranslate2 sentences (16)"
     )
     parser.add_argument(
         "--engine", choices=ENGINES, default=ENGINES[0], help="what decodes (fairseq)"

@@ -18,7 +18,7 @@ from fairseq_deepnet.evaluation.choice import Model
 from fairseq_deepnet.provenance import shown
 from fairseq_deepnet.training.progress import Counter
 from fairseq_deepnet.translation.ctranslate2_engine import CTranslate2Model
-from fairseq_deepnet.translation.engine import Search
+from fairseq_deepnet.translation.engine import WINDOW, Search
 from fairseq_deepnet.translation.opening import QUANTIZATION
 from fairseq_deepnet.translation.stream import full_windows, translated
 
@@ -79,7 +79,7 @@ def folder_of(args: argparse.Namespace, model: Model, data: DataFolder) -> Path 
 
 def search_of(args: argparse.Namespace) -> Search:
     """How CTranslate2 searches."""
-    return Search(args.beam, args.lenpen, args.batch or Search.batch)
+    return Search(args.beam, args.lenpen, args.batch)
 
 
 def translate(args: argparse.Namespace, model: Model, data: DataFolder, threads: int) -> list[str]:
@@ -91,7 +91,7 @@ def translate(args: argparse.Namespace, model: Model, data: DataFolder, threads:
     engine = CTranslate2Model(folder, search, threads=threads, cpu=args.gpus == "0")
     counter = Counter(len(lines), "sentences translated", sys.stderr)
     found = []
-    for window in translated(engine, full_windows(lines, 16 * search.batch * threads), direction):
+    for window in translated(engine, full_windows(lines, WINDOW * threads), direction):
         for hypotheses in window:
             found.append(hypotheses[0].text)
             counter.add()

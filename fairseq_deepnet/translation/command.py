@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from fairseq_deepnet.provenance import fingerprint, say
-from fairseq_deepnet.translation.engine import ENGINES, Hypothesis, Search
+from fairseq_deepnet.translation.engine import ENGINES, WINDOW, Hypothesis, Search
 from fairseq_deepnet.translation.opening import Opened, Wish, open_engine
 from fairseq_deepnet.translation.output import Output
 from fairseq_deepnet.translation.stream import STANDARD_INPUT, Rate, Windows, translated, windows_of
@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", help="and into which")
     parser.add_argument("--beam", type=int, default=Search.beam, help="beam size (5)")
     parser.add_argument("--lenpen", type=float, default=Search.lenpen, help="length penalty (1)")
-    parser.add_argument("--batch", type=int, default=Search.batch, help="sentences a batch (64)")
+    parser.add_argument(
+        "--batch", type=int, help="sentences a batch (64; of ctranslate2 on a CPU 16)"
+    )
     parser.add_argument("--nbest", type=int, default=Search.nbest, help="translations a line (1)")
     parser.add_argument("--scores", action="store_true", help="score and tab before each line")
     parser.add_argument("--threads", type=int, help="cores to use (all, or OMP_NUM_THREADS)")
@@ -48,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TYPE",
         help="ctranslate2: int8, float32 ... of a run's export (int8); of a folder: to compute in",
     )
-    parser.add_argument("--window", type=int, help="lines held at once (16 batches a thread)")
+    parser.add_argument("--window", type=int, help="lines held at once (1024 a thread)")
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument("--cpu", action="store_true", help="leave GPUs alone")
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     say(f"{opened.direction}: {opened.what}, {threads} thread{'s' * (threads > 1)}")
     if typed:
         say("a sentence a line; Ctrl-D ends")
-    windows = windows_of(files, args.window or 16 * search.batch * threads)
+    windows = windows_of(files, args.window or WINDOW * threads)
     if output.done:
         say(f"going on after line {output.done:,}")
         windows = without(windows, output.done)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from fairseq_deepnet.corpora.folder import Direction
 from fairseq_deepnet.corpora.subwords import decode_line, encode_lines, load_model
 from fairseq_deepnet.provenance import shown
-from fairseq_deepnet.translation.engine import MAX_LENGTH, Hypothesis, Search
+from fairseq_deepnet.translation.engine import BATCH, CPU_BATCH, MAX_LENGTH, Hypothesis, Search
 
 RECORD: Final = "export.json"
 _INSTALL: Final = "ctranslate2 is not installed: pip install 'fairseq_deepnet[ctranslate2]'"
@@ -84,6 +84,7 @@ class CTranslate2Model:
         }
         self.limit = int(self.record["max_positions"][0]) - 2  # </s>, and a language token
         device = "cuda" if not cpu and ctranslate2.get_cuda_device_count() else "cpu"
+        self.batch = search.batch or (CPU_BATCH if device == "cpu" else BATCH)
         _refuse_type(compute_type, sorted(ctranslate2.get_supported_compute_types(device)))
         workers = {"inter_threads": 1, "intra_threads": threads}
         if not at_once and device == "cpu":
@@ -113,7 +114,7 @@ class CTranslate2Model:
         results = self.translator.translate_batch(
             [self._pieces(line, direction) for line in self._encoded(lines, direction)],
             [prefix] * len(lines) if prefix else None,
-            max_batch_size=self.search.batch,
+            max_batch_size=self.batch,
             beam_size=self.search.beam,
             length_penalty=self.search.lenpen,
             num_hypotheses=nbest,

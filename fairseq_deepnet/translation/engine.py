@@ -11,6 +11,13 @@ from fairseq_deepnet.corpora.folder import Direction
 ENGINES: Final = ("fairseq", "ctranslate2")
 MAX_LENGTH: Final = 200
 """Longest translation in subwords, as fairseq-generate has it (--max-len-a 0 --max-len-b 200)."""
+BATCH: Final = 64
+"""Sentences at a time; but on a CPU CTranslate2 takes:"""
+CPU_BATCH: Final = 16
+"""Few: what it keeps of each sentence is copied at every step, fastest within a core's cache. See
+docs/serving.md for the measurement."""
+WINDOW: Final = 1024
+"""Lines that are held for each thread, to be sorted by length."""
 
 
 @dataclass(frozen=True)
@@ -19,19 +26,19 @@ class Search:
 
     Arguments:
         lenpen: exponent of the length that a sum of log-probabilities is divided by
-        batch: sentences at a time
+        batch: sentences at a time; None: what is best for the engine
         nbest: translations of each sentence, the best first
     """
 
     beam: int = 5
     lenpen: float = 1.0
-    batch: int = 64
+    batch: int | None = None
     nbest: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("beam", "batch", "nbest"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} {getattr(self, name)}; at least 1 is needed")
+        for name, value in (("beam", self.beam), ("batch", self.batch), ("nbest", self.nbest)):
+            if value is not None and value < 1:
+                raise ValueError(f"--{name} {value}; at least 1 is needed")
         if self.nbest > self.beam:
             raise ValueError(
                 f"--nbest {self.nbest} of a beam of {self.beam}: no more than --beam are found"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from fairseq_deepnet.corpora.folder import Direction
 from fairseq_deepnet.provenance import fingerprint, shown
 from fairseq_deepnet.translation.ctranslate2_engine import CTranslate2Model, is_exported
-from fairseq_deepnet.translation.engine import Engine, Search
+from fairseq_deepnet.translation.engine import BATCH, Engine, Search
 
 QUANTIZATION: Final = "int8"
 """Of a model that is exported on the way: the fastest, at the same BLEU (docs/serving.md)."""
@@ -118,7 +118,13 @@ def _on_fairseq(target: Path, search: Search, wish: Wish) -> Opened:
     direction = choose_direction(only, data.languages, wish)
     torch.set_num_threads(wish.threads)
     words = ["--beam", str(search.beam), "--lenpen", f"{search.lenpen:g}"]
-    words += ["--batch-size", str(search.batch), "--nbest", str(search.nbest), *wish.options]
+    words += [
+        "--batch-size",
+        str(search.batch or BATCH),
+        "--nbest",
+        str(search.nbest),
+        *wish.options,
+    ]
     engine = Translator(model.path, data, words, cpu=wish.cpu)
     sources = [fingerprint(path) for path in model.sources]
     request = {"engine": "fairseq", "model": sources, "options": list(wish.options)}
