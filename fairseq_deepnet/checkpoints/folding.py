@@ -190,33 +190,44 @@ def scale_norm(folded: Folded, name: str, factor: Tensor) -> None:
 
 
 def scale_embeddings(folded: Folded, args: Namespace, stack: _Stack, factor: Tensor) -> None:
-    """Let a stack read factor * its embeddings, words and positions.
-
-    The table of words becomes the side's own, as the other side and the vocabulary projection go
-    on with the old one; sinusoids become a learned table of the same numbers, as many as the model
-    takes positions.
-    """
-    prefix, side = stack.prefix, stack.side.value
+    """Let a stack read factor * its embeddings, words and positions."""
+    prefix = stack.prefix
     if f"{prefix}layernorm_embedding.weight" in folded.weights:
-        return scale_norm(folded, f"{prefix}layernorm_embedding", factor)
-    table = folded.weights[f"{prefix}embed_tokens.weight"]
+        scale_norm(folded, f"{prefix}layernorm_embedding", factor)
+        return
     if f"{prefix}project_in_dim.weight" in folded.weights:
         folded.scale(f"{prefix}project_in_dim.weight", factor[:, None])
     else:
-        if stack.side is Side.DECODER:
-            folded.weights.setdefault(f"{prefix}output_projection.weight", table)
-        folded.scale(f"{prefix}embed_tokens.weight", factor)
-        ties = ["share_decoder_input_output_embed", "share_all_embeddings"]
-        # the one option of fairseq's encoder-only model
-        ties = ["untie_weights_roberta"] if "sentence_encoder." in prefix else ties
-        folded.options |= {tie: tie.startswith("untie") for tie in ties}
-    positions = f"{prefix}embed_positions.weight"
-    if positions not in folded.weights and not args.no_token_positional_embeddings:
-        longest = args.max_source_positions if side == "encoder" else args.max_target_positions
-        folded.weights[positions] = SinusoidalPositionalEmbedding.get_embedding(
+        scale_words(folded, args, prefix, factor)
+    scale_positions(folded, args, stack, factor)
+
+
+def scale_words(folded: Folded, args: Namespace, prefix: str, factor: Tensor) -> None:
+    """A table of the side's own: the other side and the vocabulary projection keep the old one.
+
+    Raises ValueError where an option holds the sides together.
+    """
+    if getattr(args, "merge_src_tgt_embed", False):
+        raise ValueError(
+            "--merge-src-tgt-embed keeps one table for both sides, which here would have to differ;"
+            " use the model through fairseq with --user-dir"
+        )
+    folded.scale(f"{prefix}embed_tokens.weight", factor)
+    if "sentence_encoder." in prefix:  # fairseq's encoder-only model has an option of its own
+        folded.options["untie_weights_roberta"] = True
+    else:
+        folded.options |= {"share_all_embeddings": False, "share_decoder_input_output_embed": False}
+
+
+def scale_positions(folded: Folded, args: Namespace, stack: _Stack, factor: Tensor) -> None:
+    """Sinusoids become a learned table, as long as the model takes positions."""
+    side, name = stack.side, f"{stack.prefix}embed_positions.weight"
+    if name not in folded.weights and not args.no_token_positional_embeddings:
+        decoder = side is Side.DECODER
+        longest = args.max_target_positions if decoder else args.max_source_positions
+        folded.weights[name] = SinusoidalPositionalEmbedding.get_embedding(
             longest + _PADDING + 1, factor.numel(), _PADDING
         )
-        folded.options[f"{side}_learned_pos"] = True
-    if positions in folded.weights:
-        folded.scale(positions, factor)
-    return None
+        folded.options[f"{side.value}_learned_pos"] = True
+    if name in folded.weights:
+        folded.scale(name, factor)

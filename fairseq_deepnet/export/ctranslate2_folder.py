@@ -14,7 +14,7 @@ from fairseq_deepnet.export.ctranslate2_spec import StockConverter
 from fairseq_deepnet.export.stock import fold_model, kind_of, model_arguments, model_name
 from fairseq_deepnet.export.vocabulary import read_vocabularies
 from fairseq_deepnet.models.options import ENCODER_DECODER
-from fairseq_deepnet.provenance import sha256, write_json
+from fairseq_deepnet.provenance import sha256, shown, write_json
 
 QUANTIZATIONS: Final = (
     *("float32", "int8", "int8_float32", "int8_bfloat16", "int8_float16"),
@@ -24,8 +24,18 @@ QUANTIZATIONS: Final = (
 
 
 def subword_files(data: DataFolder) -> dict[str, str]:
-    """Each language's sentencepiece model (byte-pair codes of a Moses folder), by file name."""
-    return {language: data.subword_model(language).name for language in data.languages}
+    """Each language's sentencepiece model (byte-pair codes of a Moses folder), by file name.
+
+    Raises FileNotFoundError where there is none.
+    """
+    paths = {language: data.subword_model(language) for language in data.languages}
+    for path in paths.values():
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{shown(path)} is missing, without which raw text cannot be read; --data FOLDER"
+                " names another data folder"
+            )
+    return {language: path.name for language, path in paths.items()}
 
 
 def request_of(model: Model, data: DataFolder, quantization: str) -> dict[str, Any]:

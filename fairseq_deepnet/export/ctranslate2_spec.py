@@ -162,7 +162,9 @@ class _Side:
             **self.shape, no_final_norm=bool(getattr(self.args, "no_decoder_final_norm", False))
         )
         self.ends(spec, spec.embeddings)
-        spec.projection.weight = self.array("output_projection.weight")
+        # old checkpoints of fairseq's do not name a table twice
+        table = "output_projection" if self.has("output_projection") else "embed_tokens"
+        spec.projection.weight = self.array(f"{table}.weight")
         if self.has("project_out_dim"):
             # --decoder-output-dim: two maps without anything between them are one
             spec.projection.weight = spec.projection.weight @ self.array("project_out_dim.weight")

@@ -203,6 +203,45 @@ def test_an_export_that_fails_leaves_the_one_that_was_there(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
 
 
+def test_an_export_that_fails_half_way_leaves_nothing(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(path: Path, content: object) -> None:
+        assert (path.parent / "model.bin").is_file()
+        raise ValueError("no space left")
+
+    make_trained_run(tmp_path / "run", data)
+    monkeypatch.setattr("fairseq_deepnet.export.ctranslate2_folder.write_json", fail)
+    assert export(tmp_path / "run", "--output", tmp_path / "out") == 2
+    assert "no space left" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_data_folder_without_its_subword_model_is_refused(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trained_run(tmp_path / "run", data)
+    other = make_data(tmp_path / "other")
+    (other / "spm.model").unlink()
+    assert export(tmp_path / "run", "--data", other) == 2
+    assert "spm.model is missing" in capsys.readouterr().err
+
+
+def test_a_stock_model_is_exported_too_also_an_old_one_that_names_tied_tables_once(
+    tmp_path: Path, data: Path, pieces: list[list[str]]
+) -> None:
+    options = {"arch": "transformer", "share_all_embeddings": True}
+    model = make_trained_run(tmp_path / "run", data, **options)
+    source = tmp_path / "run" / "checkpoints" / "checkpoint_best.pt"
+    state = load_checkpoint(source)
+    del state["model"]["decoder.output_projection.weight"]
+    save_checkpoint(state, source)
+    assert export(tmp_path / "run") == 0
+    folder = tmp_path / "run" / "export" / "ctranslate2-float32"
+    assert gap(log_probabilities(model, data, pieces), folder, pieces) < 1e-4
+    assert json.loads((folder / "export.json").read_text())["scheme"] == "stock"
+
+
 def test_another_ctranslate2_model_is_replaced_by_force_alone(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -166,6 +166,13 @@ def test_a_residual_weight_of_zero_is_refused_by_its_place() -> None:
         fold_model(state)
 
 
+def test_a_table_that_both_sides_must_share_is_refused_where_they_would_differ() -> None:
+    _, state = trained(residual_scheme="admin")
+    state["cfg"]["model"].merge_src_tgt_embed = True
+    with pytest.raises(ValueError, match="--merge-src-tgt-embed keeps one table"):
+        fold_model(state)
+
+
 def test_half_precision_weights_are_divided_in_float32() -> None:
     _, state = trained()
     half = {name: weight.half() for name, weight in state["model"].items()}
