@@ -2,6 +2,7 @@
 
 import copy
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 import torch
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.distributed import ModuleProxyWrapper
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fairseq_deepnet  # noqa: F401  (registers the architectures)
@@ -130,6 +133,24 @@ def test_frozen_parts_get_no_gradient(sample: Sample) -> None:
     criterion(model, sample)[0].backward()
     assert model.decoder.output_projection.weight.grad is None
     assert model.decoder.layers[0].fc1.weight.grad is not None
+
+
+def test_data_parallel_sees_an_untied_output_layer_as_used(tmp_path: Path, sample: Sample) -> None:
+    """Else torch would take its gradient for a second one, and raise, or not exchange it."""
+    model = build_model(share_decoder_input_output_embed=False)
+    criterion = label_smoothed.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)
+    expected = run(criterion, model, sample)[1]
+    store = f"file://{tmp_path}/store"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        wrapped = DistributedDataParallel(model, find_unused_parameters=True)
+        for _ in range(2):
+            model.zero_grad()
+            loss, size, _ = criterion(ModuleProxyWrapper(wrapped), sample)
+            (loss * 3.0 / size).backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert_alike({name: p.grad for name, p in model.named_parameters()}, expected)
 
 
 def test_losses_of_single_tokens_are_fairseqs_own(sample: Sample) -> None:
