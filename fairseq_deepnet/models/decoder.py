@@ -18,9 +18,10 @@ from ..modules import (
     DecoderLayer,
     Decoding,
     Dropout,
+    Ran,
     TransformerLayer,
     call_layer,
-    join_weights,
+    lay_out,
     run_layers,
 )
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
@@ -30,7 +31,6 @@ from .options import build_layer, layer_shape
 from .running_options import checkpointing_of
 
 DECODING_KEY = "deepnet.decoding"
-Ran = tuple[Tensor, list[Tensor], Tensor | None]  # output, states, alignment's weights
 
 
 class DeepNetDecoder(TransformerDecoderBase):
@@ -177,7 +177,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         x, states = run_layers(
             self.layers, x, apply, self.checkpointing, self.combination, keep_states
         )
-        return x, states, alignment[0] if alignment else None
+        return Ran(x, states, alignment[0] if alignment else None)
 
     def decoding_of(
         self, incremental_state: dict[str, Any], rows: int, encoder_out: EncoderOut | None
@@ -251,7 +251,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         """fairseq-generate's hook: whether alignments will be printed; no more training follows."""
         self.need_attn = bool(need_attn)
         for layer in self.layers:
-            join_weights(layer.self_attn)
+            lay_out(layer)
 
 
 def source_and_mask(encoder_out: EncoderOut) -> tuple[Tensor, Tensor | None]:

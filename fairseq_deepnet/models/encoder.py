@@ -95,14 +95,22 @@ class DeepNetEncoder(TransformerEncoderBase):
         }
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Rows in a new order [R]; notes if that only repeats sentences for their hypotheses."""
-        batch = encoder_out["encoder_out"][0].size(1)
+        """Rows in a new order [R]; notes where sentences stand repeated for their hypotheses.
+
+        Such a note saves copies: hypotheses that change places within their sentences change
+        nothing.
+        """
+        rows = encoder_out["encoder_out"][0].size(1)
+        each = torch.arange(rows, device=new_order.device)
+        group = encoder_out.get("hypotheses_per_sentence", [1])[0]
+        if group > 1 and torch.equal(new_order // group, each // group):
+            return encoder_out
         reordered: EncoderOut = super().reorder_encoder_out(encoder_out, new_order)
-        repeats, rest = divmod(new_order.numel(), batch)
-        if repeats > 1 and rest == 0:
-            each = torch.arange(batch, device=new_order.device).repeat_interleave(repeats)
-            if torch.equal(new_order, each):
-                reordered["hypotheses_per_sentence"] = [repeats]
+        repeats, rest = divmod(new_order.numel(), rows)
+        if repeats > 1 and rest == 0 and torch.equal(new_order, each.repeat_interleave(repeats)):
+            reordered["hypotheses_per_sentence"] = [repeats * group]
+        elif group > 1 and stand_together(new_order, group):
+            reordered["hypotheses_per_sentence"] = [group]
         return reordered
 
     def set_num_updates(self, num_updates: int) -> None:
@@ -116,3 +124,11 @@ class DeepNetEncoder(TransformerEncoderBase):
     ) -> dict[str, Tensor]:
         """Nothing to upgrade: our parameters have had fairseq's present names from the start."""
         return state_dict
+
+
+def stand_together(rows: Tensor, group: int) -> bool:
+    """Whether each `group` rows [R] come from the same sentence, which had as many."""
+    if rows.numel() % group:
+        return False
+    sentences = (rows // group).view(-1, group)
+    return bool((sentences == sentences[:, :1]).all())

@@ -2,9 +2,9 @@
 
 from .attention import MultiheadAttention
 from .compiling import CompiledLayers, call_layer
-from .decoding import Decoding
+from .decoding import Decoding, Ran
 from .dropout import Dropout
-from .joined_projection import join_weights
+from .joined_projection import lay_out
 from .layers import CausalLayer, DecoderLayer, EncoderLayer, LayerShape, TransformerLayer
 from .stack import ActivationCheckpointing, run_layers, thriftiest_segment
 
@@ -18,9 +18,10 @@ __all__ = [
     "EncoderLayer",
     "LayerShape",
     "MultiheadAttention",
+    "Ran",
     "TransformerLayer",
     "call_layer",
-    "join_weights",
+    "lay_out",
     "run_layers",
     "thriftiest_segment",
 ]

@@ -5,8 +5,9 @@ H = heads, S = source positions.
 """
 
 from collections.abc import Iterable
-from typing import cast
+from typing import NamedTuple, cast
 
+import torch
 from torch import Tensor, nn
 
 from ..schemes import Combination
@@ -14,6 +15,20 @@ from .decoding_cache import DecodingCache
 from .decoding_step import NewestPosition
 from .layers import TransformerLayer
 from .stack import ActivationCheckpointing, run_layers
+
+
+class Ran(NamedTuple):
+    """What came out of a stack: B rows of sentences, or R of hypotheses.
+
+    Args:
+        x: the top's output [B, T, C].
+        states: the bottom's input and every layer's output, where asked for.
+        weights: one layer's cross-attention's [B, H, T, S], where asked for.
+    """
+
+    x: Tensor
+    states: list[Tensor]
+    weights: Tensor | None
 
 
 class Decoding:
@@ -33,13 +48,14 @@ class Decoding:
         source: Tensor | None = None,
         padding: Tensor | None = None,
     ) -> None:
-        self.cache = DecodingCache(hypotheses_per_sentence)
+        self.group = hypotheses_per_sentence
+        self.cache = DecodingCache(self.group)
+        # What is begun without gradients goes on so, in the mode in which torch does least besides.
+        self.inference = not torch.is_grad_enabled()
         if source is not None:
-            source = source[::hypotheses_per_sentence]
+            source = source[:: self.group]
             visible = source.new_ones(source.shape[:2]).bool()
-            self.cache.source_mask = (
-                visible if padding is None else ~padding[::hypotheses_per_sentence]
-            )
+            self.cache.source_mask = visible if padding is None else ~padding[:: self.group]
             self.source_length = source.size(1)
         self.steps = [
             NewestPosition(cast(TransformerLayer, layer), self.cache, source) for layer in layers
@@ -51,7 +67,7 @@ class Decoding:
         combination: Combination | None = None,
         alignment_layer: int | None = None,
         keep_states: bool = False,
-    ) -> tuple[Tensor, list[Tensor], Tensor | None]:
+    ) -> Ran:
         """The newest position through the layers.
 
         Args:
@@ -59,10 +75,38 @@ class Decoding:
             combination: makes the next layer's input from all outputs so far, x first.
             alignment_layer: whose cross-attention's weights are given.
             keep_states: give x and every layer's output.
-
-        Returns:
-            the top's output [R, 1, C], the states alike, and the weights [R, H, 1, S] or None.
         """
+        with torch.inference_mode(self.inference):
+            alike = self.alike(x)
+            if alike > 1:
+                self.cache.hypotheses_per_sentence = 1
+                x = x[::alike]
+            ran = self.run(x[:, 0], combination, alignment_layer, keep_states)
+            if alike > 1:
+                self.cache.repeat(alike)
+        # Copies, because nothing may be done in place to what comes out of that mode.
+        x, *states = (y.repeat_interleave(alike, dim=0) for y in (ran.x, *ran.states))
+        weights = None if ran.weights is None else ran.weights.repeat_interleave(alike, dim=0)
+        return Ran(x, states, weights)
+
+    def alike(self, x: Tensor) -> int:
+        """How many rows next to each other one can stand for: K in a first step from x [R, 1, C].
+
+        All hypotheses of a sentence begin with the same symbol, and differ from then on.
+        """
+        if self.cache.length or self.group == 1 or any(step.draws for step in self.steps):
+            return 1
+        grouped = x.view(-1, self.group, x.size(2))
+        return self.group if bool((grouped == grouped[:, :1]).all()) else 1
+
+    def run(
+        self,
+        x: Tensor,
+        combination: Combination | None,
+        alignment_layer: int | None,
+        keep_states: bool,
+    ) -> Ran:
+        """Rows [R, C] through the layers."""
         alignment: list[Tensor] = []
 
         def apply(step: NewestPosition, h: Tensor) -> Tensor:
@@ -72,14 +116,17 @@ class Decoding:
             return h
 
         self.cache.begin(x.size(0), x.device)
-        x = self.cache.enter(x[:, 0])
         x, states = run_layers(
-            self.steps, x, apply, ActivationCheckpointing(), combination, keep_states
+            self.steps,
+            self.cache.enter(x),
+            apply,
+            ActivationCheckpointing(),
+            combination,
+            keep_states,
         )
         self.cache.advance()
-        leave = self.cache.leave
-        states = [leave(state)[:, None] for state in states]
-        return leave(x)[:, None], states, alignment[0] if alignment else None
+        x, *states = (self.cache.leave(y).unsqueeze(1) for y in (x, *states))
+        return Ran(x, states, alignment[0] if alignment else None)
 
     def by_row(self, weights: Tensor) -> Tensor:
         """Weights [B H, K, S'] as [R, H, 1, S] in the caller's order."""
@@ -88,4 +135,5 @@ class Decoding:
 
     def reorder(self, new_order: Tensor) -> None:
         """Let row i continue what row new_order[i] wrote. new_order: [R'], each in 0..R-1."""
-        self.cache.reorder(new_order)
+        with torch.inference_mode(self.inference):
+            self.cache.reorder(new_order)

@@ -98,6 +98,11 @@ class DecodingCache:
 
     # Between steps
 
+    def repeat(self, hypotheses: int) -> None:
+        """Let so many rows go on from each one, next to each other."""
+        self.slots.repeat(hypotheses)
+        self.hypotheses_per_sentence *= hypotheses
+
     def reorder(self, new_order: Tensor) -> None:
         """Let row i continue what row new_order[i] wrote. new_order: [R'], each in 0..R-1."""
         if self._slots is None:

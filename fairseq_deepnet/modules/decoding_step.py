@@ -12,6 +12,7 @@ D = C / H, n = stored positions, S' = source positions, padded.
 from collections.abc import Callable
 
 import torch
+from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor
 
 from ..schemes import Sublayer
@@ -34,7 +35,7 @@ class NewestPosition:
         self, layer: TransformerLayer, cache: DecodingCache, source: Tensor | None
     ) -> None:
         self.cache = cache
-        self.number = layer.place.layer
+        self.layer, self.number = layer, layer.place.layer
         self.memory = LayerMemory(cache)
         cache.layers.append(self.memory)
         self.feed_forward = layer.feed_forward
@@ -50,6 +51,15 @@ class NewestPosition:
             self.query = layer.encoder_attn.q_proj
             self.leave_cross = joining(layer, Sublayer.ENCODER_ATTN)
             self.enter_cross = entering(layer, Sublayer.ENCODER_ATTN)
+
+    @property
+    def draws(self) -> bool:
+        """Whether something is drawn at random: --retain-dropout, or a model in training."""
+        return any(
+            module.p > 0 and (module.training or module.apply_during_inference)
+            for module in self.layer.modules()
+            if isinstance(module, FairseqDropout)
+        )
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """[R, C] -> [R, C], and the cross-attention's weights [B H, K, S'], if it has one.

@@ -57,6 +57,11 @@ class Slots:
         self.mask.scatter_(2, self.newest.unsqueeze(2), True)
         self._bias = None
 
+    def repeat(self, hypotheses: int) -> None:
+        """Let so many hypotheses go on from each one."""
+        self.mask = self.mask.repeat_interleave(hypotheses, dim=1)
+        self._bias = None
+
     def bias(self, heads: int, like: Tensor) -> Tensor:
         """What is added to attention scores, [B H, K, n]: 0, or -inf outside the history."""
         if self._bias is None:

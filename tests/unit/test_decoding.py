@@ -1,0 +1,281 @@
+"""Decoding step by step: what is shared, what is never copied, and that nothing of it shows."""
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fairseq_deepnet.models.decoder import DECODING_KEY
+from fairseq_deepnet.modules import Decoding
+from fairseq_deepnet.modules.joined_projection import joined_part
+from fairseq_deepnet.modules.slots import Slots
+from tests.support.models import BuildModel, build_model, stir
+
+Batch = dict[str, Tensor]
+TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
+LM = "deepnet_transformer_lm"
+
+
+class Written(TorchDispatchMode):
+    """Notes how many elements each operation writes, to new memory or in place."""
+
+    SOURCE: ClassVar = {torch.ops.aten.index_put_.default: 2, torch.ops.aten.index_copy_.default: 3}
+    """Which argument says how much, for what writes to a part of its first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func._schema.is_mutable or not any(one.alias_info for one in func._schema.returns):
+            written = args[self.SOURCE[func]] if func in self.SOURCE else out
+            if isinstance(written, Tensor):
+                self.sizes.append(written.numel())
+        return out
+
+
+class Search:
+    """Hypotheses that grow at random, as a beam search would let them."""
+
+    def __init__(self, model: Any, sentences: int, beam: int, source: Tensor | None = None) -> None:
+        self.model, self.beam, self.source = model, beam, source
+        self.generator = torch.Generator().manual_seed(4)
+        self.state: dict[str, Any] = {}
+        self.tokens = torch.full((sentences * beam, 1), 2)
+        self.encoded: Any = None
+        if source is not None:
+            self.encoded = model.encoder(source, source.ne(1).sum(1))
+            self.expand(torch.arange(sentences).repeat_interleave(beam))
+
+    def expand(self, order: Tensor) -> None:
+        self.source = None if self.source is None else self.source[order]
+        if self.encoded is not None:
+            self.encoded = self.model.encoder.reorder_encoder_out(self.encoded, order)
+
+    def step(self) -> Tensor:
+        """Log-probabilities [R, V] of what comes next."""
+        inputs = {} if self.encoded is None else {"encoder_out": self.encoded}
+        out = self.model.decoder(self.tokens, incremental_state=self.state, **inputs)
+        return self.model.get_normalized_probs(out, log_probs=True)[:, 0]
+
+    def full(self) -> Tensor:
+        """The same without a memory."""
+        inputs = () if self.source is None else (self.source, self.source.ne(1).sum(1))
+        out = self.model(*inputs, self.tokens)
+        return self.model.get_normalized_probs(out, log_probs=True)[:, -1]
+
+    def go_on(self, order: Tensor) -> None:
+        """Rows take over what other rows wrote, and each writes one symbol more."""
+        self.model.decoder.reorder_incremental_state_scripting(self.state, order)
+        self.expand(order)
+        new = torch.randint(4, 60, (len(order), 1), generator=self.generator)
+        self.tokens = torch.cat([self.tokens[order], new], dim=1)
+
+    def beams(self, ending: int = 0) -> Tensor:
+        """An order in which beams change places and some sentences end."""
+        sentences = len(self.tokens) // self.beam
+        kept = torch.randperm(sentences, generator=self.generator)[ending:].sort().values
+        within = torch.randint(0, self.beam, (len(kept), self.beam), generator=self.generator)
+        return (kept[:, None] * self.beam + within).flatten()
+
+    @property
+    def decoding(self) -> Decoding:
+        decoding: Decoding = self.state[DECODING_KEY]
+        return decoding
+
+
+def sources(sentences: int) -> Tensor:
+    """Source tokens [B, S] of many lengths, padded on the left."""
+    generator = torch.Generator().manual_seed(9)
+    tokens = torch.randint(4, 60, (sentences, 19), generator=generator)
+    tokens[:, -1] = 2
+    for row, length in enumerate(torch.randint(2, 20, (sentences,), generator=generator).tolist()):
+        tokens[row, : 19 - length] = 1
+    return tokens
+
+
+def build(arch: str, **options: Any) -> Any:
+    model = build_model(arch, **({"max_target_positions": 80} if arch == LM else {}), **options)
+    stir(model)
+    return model.eval()
+
+
+@pytest.mark.parametrize("arch", ["deepnet_transformer", LM])
+@torch.no_grad()
+def test_sentences_that_end_and_beams_that_change_places_leave_every_row_its_history(
+    arch: str,
+) -> None:
+    model = build(arch)
+    if arch == LM:
+        model.set_beam_size(3)
+    search = Search(model, 8, 3, None if arch == LM else sources(8))
+    for step in range(24):
+        torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)
+        search.go_on(search.beams(ending=step % 4 == 3))
+    assert search.decoding.cache.hypotheses_per_sentence == 3
+    assert search.decoding.cache.sentences == 2
+
+
+@pytest.mark.parametrize("arch", ["deepnet_transformer", LM])
+@torch.no_grad()
+def test_rows_in_any_order_and_number_keep_their_histories(arch: str) -> None:
+    """After some ordered steps, so that sentences have already moved."""
+    model = build(arch)
+    model.decoder.set_beam_size(3)
+    search = Search(model, 6, 3, None if arch == LM else sources(6))
+    for _ in range(5):
+        search.step()
+        search.go_on(search.beams(ending=1 if len(search.tokens) > 6 else 0))
+    for rows in (5, 7, 7, 3):
+        torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)
+        search.go_on(torch.randint(0, len(search.tokens), (rows,), generator=search.generator))
+    torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)
+
+
+@torch.no_grad()
+def test_no_step_copies_what_is_stored() -> None:
+    """Neither in the layers nor for a change of beams; an ended sentence moves one at most."""
+    search = Search(build("deepnet_transformer"), 6, 3, sources(6))
+    for _ in range(30):
+        search.step()
+        search.go_on(search.beams())
+    search.step()
+    memory = search.decoding.cache.layers[0]
+    stored = memory.values.numel()  # of one layer, keys or values
+    order, with_end = search.beams(), search.beams(ending=1)
+    with Written() as change:
+        search.model.decoder.reorder_incremental_state_scripting(search.state, order)
+    assert sum(change.sizes) < stored
+    with Written() as step:
+        search.step()
+    vocabulary = len(search.tokens) * 64
+    assert max(size for size in step.sizes if size != vocabulary) < stored
+    with Written() as end:
+        search.model.decoder.reorder_incremental_state_scripting(search.state, with_end)
+    layers = len(search.decoding.cache.layers)
+    one_sentence = 2 * memory.target[0, 0].numel() + 2 * memory.source_keys.numel() // 6
+    assert sum(end.sizes) < 2 * layers * one_sentence + stored
+
+
+@torch.no_grad()
+def test_hypotheses_take_less_room_than_each_with_a_copy_of_its_own() -> None:
+    search = Search(build("deepnet_transformer"), 4, 5, sources(4))
+    for _ in range(40):
+        search.step()
+        search.go_on(search.beams())
+    for memory in search.decoding.cache.layers:
+        assert memory.target is not None
+        own = 2 * 4 * 5 * 40 * 32  # keys and values, sentences, hypotheses, positions, channels
+        assert memory.target.numel() < own / 2
+
+
+def test_slots_of_histories_that_died_out_are_used_again() -> None:
+    slots = Slots.empty(1, 2, torch.device("cpu"))
+    for _ in range(50):
+        slots.add()
+        slots.select(torch.tensor([[1, 1]]))  # both go on from the second
+    assert slots.mask.sum(dim=2).tolist() == [[50, 50]]
+    assert len(slots) == 64  # 50 and one that died, padded
+
+
+@pytest.mark.parametrize("retain", [False, True], ids=["plain", "retain dropout"])
+@torch.no_grad()
+def test_the_first_step_is_computed_once_a_sentence_unless_dropout_is_drawn(retain: bool) -> None:
+    model = build("deepnet_transformer", dropout=0.1)
+    for layer in model.decoder.layers:
+        layer.dropout_module.apply_during_inference = retain
+    rows: list[int] = []
+    model.decoder.layers[0].fc1.register_forward_hook(lambda m, i, out: rows.append(len(out)))
+    search = Search(model, 4, 3, sources(4))
+    assert len(search.step()) == 12
+    search.go_on(search.beams())
+    search.step()
+    assert rows == ([12, 12] if retain else [4, 12])
+
+
+@torch.no_grad()
+def test_rows_that_begin_differently_are_each_computed() -> None:
+    search = Search(build("deepnet_transformer"), 4, 3, sources(4))
+    search.tokens[1] = 7
+    torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)
+
+
+@torch.no_grad()
+def test_what_a_step_gives_may_be_changed_in_place_and_outside_of_any_mode() -> None:
+    """fairseq's generator divides logits by the temperature."""
+    model = build("deepnet_transformer")
+    search = Search(model, 4, 3, sources(4))
+    x, extra = model.decoder(
+        search.tokens, search.encoded, search.state, alignment_layer=1, features_only=True
+    )
+    x.div_(2)
+    extra["attn"][0].div_(2)
+    search.go_on(search.beams(ending=1))
+    torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)
+
+
+@torch.no_grad()
+def test_alignments_follow_rows_whose_sentences_moved() -> None:
+    model = build("deepnet_transformer")
+    search = Search(model, 6, 2, sources(6))
+    for ending in (1, 1, 1, 0):
+        search.step()
+        search.go_on(search.beams(ending))
+    _, found = model.decoder(search.tokens, search.encoded, search.state, alignment_layer=1)
+    lengths = search.source.ne(1).sum(1)
+    _, full = model(search.source, lengths, search.tokens, alignment_layer=1)
+    torch.testing.assert_close(found["attn"][0], full["attn"][0][:, -1:], **TOLERANCE)
+
+
+@torch.no_grad()
+def test_beams_that_change_places_copy_no_encoder_output(
+    model_builder: BuildModel, batch: Batch
+) -> None:
+    encoder = model_builder().eval().encoder
+    encoded = encoder(batch["src_tokens"], batch["src_lengths"])
+    repeated = encoder.reorder_encoder_out(encoded, torch.arange(3).repeat_interleave(2))
+    assert encoder.reorder_encoder_out(repeated, torch.tensor([1, 1, 2, 2, 5, 4])) is repeated
+    swapped = encoder.reorder_encoder_out(repeated, torch.tensor([2, 3, 0, 0, 5, 4]))
+    assert swapped["hypotheses_per_sentence"] == [2]
+    expected = encoded["encoder_out"][0][:, [1, 1, 0, 0, 2, 2]]
+    assert torch.equal(swapped["encoder_out"][0], expected)
+    torn = encoder.reorder_encoder_out(repeated, torch.tensor([0, 2, 3, 1, 4, 5]))
+    assert "hypotheses_per_sentence" not in torn
+
+
+@torch.no_grad()
+def test_preparing_for_inference_moves_weights_and_changes_none(batch: Batch) -> None:
+    model = build("deepnet_transformer")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    expected = model(**batch)[0]
+    model.make_generation_fast_()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    torch.testing.assert_close(model(**batch)[0], expected, **TOLERANCE)
+    attention = model.decoder.layers[0].self_attn
+    parts = [one.weight for one in (attention.q_proj, attention.k_proj, attention.v_proj)]
+    joined = joined_part(parts)
+    assert joined is not None
+    assert torch.equal(joined, torch.cat(parts))
+
+
+@pytest.mark.parametrize("change", ["double", "new weights", "another map"])
+@torch.no_grad()
+def test_weights_that_change_after_preparing_are_those_that_decode(change: str) -> None:
+    model = build("deepnet_transformer")
+    model.make_generation_fast_()
+    if change == "double":
+        model.double()
+    elif change == "new weights":
+        for weight in model.decoder.parameters():
+            weight.data = weight * 1.1
+    else:
+        query = model.decoder.layers[0].self_attn.q_proj
+        model.decoder.layers[0].self_attn.q_proj = torch.nn.Sequential(query, torch.nn.Tanh())
+    search = Search(model, 3, 2, sources(3))
+    search.step()
+    search.go_on(search.beams())
+    torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)
