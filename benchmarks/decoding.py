@@ -136,6 +136,8 @@ def serve(name: str, setting: dict[str, Any], clock: str, orders: Connection) ->
     if not name.startswith("stock"):
         import fairseq_deepnet  # noqa: F401
     translate = SYSTEMS.get(name.partition("@")[0], ctranslate2)(setting)
+    if name.startswith("stock") and "fairseq_deepnet" in sys.modules:
+        raise SystemExit("the stock system has imported the plugin")
     orders.send("ready")
     now = CLOCKS[clock]
     while (lines := orders.recv()) is not None:

@@ -1,4 +1,4 @@
-"""A folder of `deepnet export --to ctranslate2`, ready to translate: no torch, no fairseq model.
+"""A folder of `deepnet export --to ctranslate2`, ready to translate: no fairseq model is built.
 
 CTranslate2's search is fairseq's: the same candidates, length penalty and end. Lines of one call
 are sorted by length and cut into batches by CTranslate2 itself.

@@ -1,0 +1,37 @@
+"""benchmarks/decoding.py on a model of a few weights: every system, one table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import RunCommand
+from tests.support.runs import SENTENCES, make_data
+from tests.support.trained import make_trained_run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_all_systems_translate_alike_and_are_compared_with_stock_fairseq(
+    tmp_path: Path, run_command: RunCommand
+) -> None:
+    pytest.importorskip("ctranslate2", reason="needs the extra ctranslate2")
+    data = make_data(tmp_path / "data")
+    make_trained_run(tmp_path / "run", data, encoder_layers=2)
+    words = ["--systems=stock,ours,float32@2", "--rounds=1", f"--sentences={len(SENTENCES)}"]
+    words += ["--beam=2", "--batch=3", f"--json={tmp_path}/seconds.json"]
+    found = run_command(
+        sys.executable, "benchmarks/decoding.py", tmp_path / "run", *words, cwd=ROOT
+    )
+    assert found.returncode == 0, found.stderr[-2000:]
+    rows = [line.split("|")[1:-1] for line in found.stdout.splitlines() if line.startswith("| ")]
+    assert [row[0].strip() for row in rows] == ["system", "stock", "ours", "float32@2"]
+    assert [row[-1].strip() for row in rows[1:]] == ["0", "0", "0"], "no translation differs"
+    assert rows[1][3].strip() == "1.00"
+    seconds = json.loads((tmp_path / "seconds.json").read_text())
+    assert {name: [len(round_) for round_ in rounds] for name, rounds in seconds.items()} == {
+        name: [2] for name in ("stock", "ours", "float32@2")
+    }
