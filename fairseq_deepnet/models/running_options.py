@@ -53,9 +53,9 @@ def auto_segment(side: Side, depths: Depths, shape: LayerShape) -> int:
     """`--checkpoint-every auto`: from the tensors that a layer keeps, in multiples of its input.
 
     With fused attention, relu and LayerNorm an encoder layer keeps 8 + F / C of them, one more
-    attention with keys and values of a source as long adds 6; dropout's masks add a quarter a
+    attention with keys and values of a source as long adds 6; dropout adds one a
     branch. (planning/activations.py counts bytes.)
     """
     crossed = side is Side.DECODER and depths.encoder > 0
-    kept = shape.ffn_dim / shape.embed_dim + (14.75 if crossed else 8.5)
+    kept = shape.ffn_dim / shape.embed_dim + (17 if crossed else 10)
     return thriftiest_segment(depths.of(side), kept)

@@ -2,20 +2,16 @@
 
 torch's CPU generator spends more on a Bernoulli draw than a narrow layer on its matrix products:
 at width 64, drawing masks is a tenth of a training step. Here each 64-bit word of the generator
-decides about four elements, 16 bits each, and a mask of one byte an element is kept instead of
-four.
+decides about four elements, 16 bits each.
 """
-
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 LEVELS = 1 << 16  # probabilities are multiples of 1 / LEVELS
-ELEMENTS_A_WORD = 4  # elements that one 64-bit word decides about
+ELEMENTS_A_WORD = 4  # that one 64-bit word decides about
 
 
 class Dropout(FairseqDropout):
@@ -31,33 +27,17 @@ class Dropout(FairseqDropout):
             return x
         if x.device.type != "cpu" or torch.compiler.is_compiling():
             return F.dropout(x, self.p)
-        dropped: Tensor = _WordwiseDropout.apply(x, self.p)  # type: ignore[no-untyped-call]
-        return dropped
-
-
-class _WordwiseDropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
-        keep = round((1 - p) * LEVELS)
-        mask = kept(x, keep)
-        ctx.save_for_backward(mask)
-        ctx.scale = LEVELS / keep if keep else 0.0
-        return mask.to(x.dtype).mul_(x).mul_(ctx.scale)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (mask,) = ctx.saved_tensors
-        return mask.to(gradient.dtype).mul_(gradient).mul_(ctx.scale), None
+        return x * kept(x, round((1 - self.p) * LEVELS))
 
 
 def kept(like: Tensor, keep: int) -> Tensor:
-    """A mask shaped like a tensor, 1 with probability keep / LEVELS, else 0; one byte an element.
+    """LEVELS / keep with probability keep / LEVELS, else 0: a factor for each element of a tensor.
 
-    It is no boolean tensor, because torch's CPU kernels convert those several times slower.
+    It is a number and no boolean, which torch's CPU kernels multiply with several times slower.
     """
-    if keep == LEVELS:
-        return torch.ones_like(like, dtype=torch.uint8)
-    words = torch.randint(-(2**63), 2**63 - 1, (-(-like.numel() // ELEMENTS_A_WORD),))
-    bits = words.view(torch.int16)[: like.numel()]
-    return bits.lt_(keep - LEVELS // 2).to(torch.uint8).view(like.shape)
+    if keep in (0, LEVELS):
+        return torch.full_like(like, keep / LEVELS)
+    words = torch.empty(-(-like.numel() // ELEMENTS_A_WORD), dtype=torch.int64)
+    bits = words.random_(-(2**63), None).view(torch.int16)[: like.numel()].view(like.shape)
+    factors = torch.empty(like.shape, dtype=like.dtype)
+    return torch.lt(bits, keep - LEVELS // 2, out=factors).mul_(LEVELS / keep)

@@ -85,7 +85,7 @@ class TransformerLayer(nn.Module):
 
     def residual(self, sublayer: Sublayer) -> Residual:
         """How a branch of this layer joins the residual stream."""
-        return cast(Residual, self.residuals[sublayer.value])
+        return cast(Residual, self.residuals[sublayer])
 
     def linears(self) -> Iterator[tuple[Sublayer, Role, nn.Linear]]:
         """Every linear map of the layer with its branch and its role there."""

@@ -38,7 +38,7 @@ class MicroBatch:
         sentences: B
         source, target: tokens of a sentence on each side, padding included
         element: e, bytes of an activation
-        on_gpu: where attention has a fused kernel that drops weights
+        on_gpu: where dropout keeps a mask of one byte; the CPU keeps a factor of e bytes
         padded: whether sources have padding, so that attention is given a mask
     """
 
@@ -58,8 +58,10 @@ class MicroBatch:
         return self.source if side is Side.ENCODER else self.target
 
     def dropout_mask(self, elements: int, probability: float) -> int:
-        """Bytes of what dropout keeps of `elements` activations: a mask of one byte each."""
-        return elements if probability else 0
+        """Bytes of what dropout keeps of `elements` activations."""
+        if not probability:
+            return 0
+        return elements * (1 if self.on_gpu else self.element)
 
     def is_fused(self, attention_dropout: float) -> bool:
         """Whether scaled_dot_product_attention takes a kernel that keeps no L x L weights.

@@ -135,9 +135,9 @@ def test_plain_layers_have_the_closed_form_of_the_docstring() -> None:
     assert activations.layer(BATCH, model, Side.DECODER) == 4 * decoder
 
 
-def test_dropout_keeps_one_byte_an_element() -> None:
+def test_dropout_keeps_one_byte_on_a_gpu_and_a_number_on_the_cpu() -> None:
     on_gpu = dataclasses.replace(BATCH, on_gpu=True, element=2)
-    assert (BATCH.dropout_mask(10, 0.1), on_gpu.dropout_mask(10, 0.1)) == (10, 10)
+    assert (BATCH.dropout_mask(10, 0.1), on_gpu.dropout_mask(10, 0.1)) == (40, 10)
     assert BATCH.dropout_mask(10, 0.0) == 0
 
 
