@@ -67,18 +67,23 @@ class FusedAdam(Adam):
                 state["exp_avg"] = torch.zeros_like(p, dtype=torch.float32)
                 state["exp_avg_sq"] = torch.zeros_like(p, dtype=torch.float32)
             state["step"] += 1
+            order = p.stride()
             for name in ("exp_avg", "exp_avg_sq"):
-                state[name] = _laid_out(state[name].to(p.device, torch.float32), p)
-            kind = (state["step"], p.device, p.dtype, p.grad.dtype)
-            held = (p.detach(), _laid_out(p.grad, p), state["exp_avg"], state["exp_avg_sq"])
-            for tensors, tensor in zip(found[kind], held, strict=True):
-                tensors.append(tensor)
+                moment = state[name]
+                if moment.dtype is not torch.float32 or moment.stride() != order:
+                    state[name] = _laid_out(moment, p, torch.float32)
+            grad = p.grad if p.grad.stride() == order else _laid_out(p.grad, p, p.grad.dtype)
+            params, grads, means, squares = found[state["step"], p.device, p.dtype, grad.dtype]
+            params.append(p.data)
+            grads.append(grad)
+            means.append(state["exp_avg"])
+            squares.append(state["exp_avg_sq"])
         return found
 
 
-def _laid_out(x: Tensor, like: Tensor) -> Tensor:
+def _laid_out(x: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
     """x in the order in memory of a weight, which torch's kernel takes for granted."""
-    return x if x.stride() == like.stride() else torch.empty_like(like, dtype=x.dtype).copy_(x)
+    return torch.empty_like(like, dtype=dtype).copy_(x)
 
 
 def _settings(group: dict[str, Any], step: int) -> dict[str, Any]:
