@@ -1,6 +1,6 @@
 """The contract of a residual scheme: how a sublayer joins the residual stream, how weights start.
 
-A scheme answers five questions; the layers ask nothing else (they hold no `if scheme ==`):
+A scheme answers six questions; the layers ask nothing else (they hold no `if scheme ==`):
 
 1. Where does LayerNorm stand? `norm`: post, pre (with one more after the stack), or none.
 2. How does a branch join the residual? `build_residuals`: one module a sublayer, built a layer at
@@ -10,6 +10,8 @@ A scheme answers five questions; the layers ask nothing else (they hold no `if s
    the stack? `build_output_transform`.
 5. How does every weight start? `gain` and `draw`; `initialise_ends` outside the layers; `prepare`
    for what only a batch can tell.
+6. Can fairseq's stock layers compute a trained model? `why_not_stock`; `residual_weight`,
+   `stock_layer` and `stock_options` say how, for export.
 
 Where a paper and its authors' code differ, `variants` names both. docs/schemes.md walks through
 each published method in these terms.
