@@ -94,6 +94,20 @@ def test_an_export_of_an_older_checkpoint_is_replaced(run_folder: Path) -> None:
     assert num_updates(load_checkpoint(run_folder / "export" / "checkpoint_best.pt")) == 9
 
 
+def test_the_mean_of_the_last_checkpoints_is_exported_under_its_name(run_folder: Path) -> None:
+    folder = run_folder / "checkpoints"
+    name = "decoder.layers.0.fc1.weight"
+    for updates, shift in ((10, 0.0), (20, 1.0), (30, 3.0)):
+        state = load_checkpoint(folder / "checkpoint_best.pt")
+        state["optimizer_history"] = [{"num_updates": updates}]
+        state["model"][name] = torch.full_like(state["model"][name], shift)
+        save_checkpoint(state, folder / f"checkpoint_1_{updates}.pt")
+    assert export(run_folder, "--to", "fairseq", "--average", 2) == 0
+    held = load_checkpoint(run_folder / "export" / "average_2.pt")
+    assert held["model"][name].unique().tolist() == [2.0]
+    assert held["export"]["averaged"] == ["checkpoint_1_20.pt", "checkpoint_1_30.pt"]
+
+
 def test_a_file_of_somebody_else_is_replaced_by_force_alone(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
