@@ -17,9 +17,10 @@ batch is --tokens positions at the most, of made-up sentences as long as Multi30
     torchscale  its EncoderDecoder with DeepNorm, fairseq's adam and criterion
 
 "speed" is the median over rounds of the base's time over the system's in the same round; the base
-is the first system. Parts are explained in side_by_side/parts.py. "products" is the time of the
-update's matrix products by themselves, measured in the same round, over that of the update: the
-limit is 100 %. "peak" is the peak resident set of the process less what it held before the model
+is the first system. Parts, medians of their shares, are explained in side_by_side/parts.py.
+"products" is the time of the update's matrix products by themselves, in --precision and measured in
+the same round, over that of the update: the limit is 100 %. It is left out for a variant that
+trains in another precision. "peak" is the peak resident set of the process less what it held before the model
 was built; benchmarks/peak_memory.py measures memory with more care.
 
 --clock cpu reads the processor time of the process, which other programs disturb less than the

@@ -49,14 +49,19 @@ def rows(shape: Shape, found: dict[str, list[dict[str, Any]]], clock: str) -> li
     lines = []
     for name in names:
         answers, taken = found[name], seconds[name]
-        parts = {part: sum(answer["parts"][part] for answer in answers) for part in PARTS}
-        whole = sum(parts.values())
+        parts = {
+            part: statistics.median(
+                one["parts"][part] / sum(one["parts"].values()) for one in answers
+            )
+            for part in PARTS
+        }
         speed = ratios(seconds[names[0]], taken)
         rate = [answer["tokens"] / answer[clock] for answer in answers]
         cells = [shape.name, name, f"{statistics.median(taken):.3f}", quartiles(taken, 3)]
         cells += [f"{statistics.median(rate):,.0f}", f"{statistics.median(speed):.2f}"]
-        cells += [quartiles(speed, 2), *(f"{parts[part] / whole:.0%}" for part in PARTS)]
-        cells += [f"{statistics.median(ratios(limits, taken)):.0%}"]
+        cells += [quartiles(speed, 2), *(f"{parts[part]:.0%}" for part in PARTS)]
+        same = answers[0]["precision"] == shape.precision  # as the limits were measured in
+        cells += [f"{statistics.median(ratios(limits, taken)):.0%}" if same else ""]
         cells += [f"{max(answer['peak'] for answer in answers) / 2**20:,.0f}"]
         lines.append(line(cells))
     return lines

@@ -90,6 +90,8 @@ class Worker:
         self.trainer = build(system, shape, device)
         self.parameters = sum(p.numel() for p in self.trainer.get_model().parameters())
         self.built = time.perf_counter() - start
+        cfg = self.trainer.cfg.common
+        self.precision = "bf16" if cfg.bf16 else "fp16" if cfg.fp16 else "fp32"
         self.stopwatch = Stopwatch(self.synchronised(CLOCKS[clock]))
         watch(self.trainer, self.stopwatch)
         self.batches = batches(self.trainer)
@@ -136,6 +138,7 @@ class Worker:
             "loss": float((log or {}).get("loss", float("nan"))),
             "peak": self.peak(),
             "parameters": self.parameters,
+            "precision": self.precision,
         }
 
     def fill(self, profile: bool) -> dict[str, float]:
