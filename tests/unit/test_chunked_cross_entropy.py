@@ -244,6 +244,15 @@ def test_small_gradients_survive_fp16_by_the_loss_scale() -> None:
     assert w.grad.ne(0).all()
 
 
+def test_sums_beyond_fp16_do_not_overflow_before_they_are_scaled() -> None:
+    x = torch.full((6, 1), 2e4).half()
+    w = torch.linspace(-1e-4, 1e-4, 20).half()[:, None].requires_grad_()
+    target = torch.full((6,), 7)
+    chunked.smoothed_cross_entropy(x, w, None, target, 0.0, PAD).loss.mul(0.01).backward()
+    assert torch.isfinite(w.grad).all()
+    assert abs(w.grad[7].item()) > 655  # before scaling more than fp16 can hold
+
+
 def test_autocast_computes_in_its_own_type_and_gives_gradients_in_the_weights() -> None:
     x, w = torch.randn(9, 8, requires_grad=True), torch.randn(12, 8, requires_grad=True)
     target = torch.arange(2, 11)
