@@ -16,6 +16,7 @@ from ..schemes import Side
 from .decoder import DeepNetDecoder
 from .defaults import default, default_depth, default_shape
 from .encoder import DeepNetEncoder
+from .inference import Inference
 from .options import check_options
 from .running_options import add_running_arguments
 from .scheme_options import (
@@ -28,7 +29,7 @@ from .scheme_options import (
 
 
 @register_model("deepnet_transformer")
-class DeepNetTransformerModel(TransformerModel):
+class DeepNetTransformerModel(Inference, TransformerModel):
     """fairseq's Transformer with the residuals and initial weights of a chosen scheme."""
 
     @classmethod

@@ -19,13 +19,14 @@ from fairseq.tasks import FairseqTask
 from ..schemes import Side
 from .decoder import DeepNetDecoder
 from .defaults import default, default_depth, default_shape
+from .inference import Inference
 from .options import DECODER_ONLY, check_options
 from .running_options import add_running_arguments
 from .scheme_options import add_scheme_arguments, default_scheme, finish_model, record_scheme
 
 
 @register_model("deepnet_transformer_lm")
-class DeepNetTransformerLM(TransformerLanguageModel):
+class DeepNetTransformerLM(Inference, TransformerLanguageModel):
     """fairseq's Transformer language model with the residuals and initial weights of a scheme.
 
     It inherits from `TransformerLanguageModel` for its options, embeddings, interface to

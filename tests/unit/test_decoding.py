@@ -1,5 +1,6 @@
 """Decoding step by step: what is shared, what is never copied, and that nothing of it shows."""
 
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -260,6 +261,18 @@ def test_preparing_for_inference_moves_weights_and_changes_none(batch: Batch) ->
     joined = joined_part(parts)
     assert joined is not None
     assert torch.equal(joined, torch.cat(parts))
+
+
+@pytest.mark.parametrize("arch", ["deepnet_transformer", LM])
+@torch.no_grad()
+def test_a_model_generates_in_bf16_where_the_command_says_so(arch: str) -> None:
+    for bf16, dtype in ((True, torch.bfloat16), (False, torch.float32)):
+        model = build(arch)
+        common = SimpleNamespace(bf16=bf16)
+        model.prepare_for_inference_(SimpleNamespace(common=common, generation=SimpleNamespace()))
+        search = Search(model, 2, 2, None if arch == LM else sources(2))
+        assert model.decoder.layers[0].fc1.weight.dtype is dtype
+        torch.testing.assert_close(search.step(), search.full(), atol=0.05, rtol=0.05)
 
 
 @pytest.mark.parametrize("change", ["double", "new weights", "another map"])
