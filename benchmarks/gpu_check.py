@@ -26,6 +26,7 @@ file measures what is missing. Exit status 1 where a number is off, 2 without a 
 import argparse
 import copy
 import dataclasses
+import gc
 import json
 import logging
 import statistics
@@ -160,6 +161,9 @@ def correctness(options: argparse.Namespace) -> list[dict[str, Any]]:
                 right = all(off[k] <= ALLOWED * limit[k] for k in ("logits", "gradients"))
             lines.append({"model": shape.name, "precision": precision, "of": name})
             lines[-1] |= {"against": against, **off, "right": right}
+    del trainers, models, model
+    gc.collect()
+    torch.cuda.empty_cache()  # nothing without a GPU
     return lines
 
 
@@ -200,7 +204,6 @@ def training(shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
     needed = {system.name: estimated_gib(system, shape, gpus) for system in entered}
     together = sum(needed.values()) < free_gib(options)
     lines: dict[str, dict[str, Any]] = {}
-    base: list[float] = []
     for group in [entered] if together else [[system] for system in entered]:
         running: dict[str, Process] = {}
         try:
@@ -209,21 +212,24 @@ def training(shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
                     running[system.name] = warm(system, shape, options)
                 except WorkerError as error:
                     lines[system.name] = {"error": str(error)}
-            found = rounds(running, options.rounds)
-            for name, answers in found.items():
-                seconds = [answer["wall"] for answer in answers]
-                base = base or seconds
+            for name, answers in rounds(running, options.rounds).items():
                 lines[name] = {
-                    "seconds": statistics.median(seconds),
+                    "seconds": [answer["wall"] for answer in answers],
                     "tokens": statistics.median(a["tokens"] / a["wall"] for a in answers),
-                    "speed": statistics.median(tables.ratios(base, seconds)),
                     "peak": max(answer["peak"] for answer in answers),
                     "together": together,
                     "profile": running[name].ask("kernels"),
                 }
+        except WorkerError as error:
+            for system in group:
+                lines.setdefault(system.name, {"error": str(error)})
         finally:
             for process in running.values():
                 process.end()
+    base = lines[entered[0].name].get("seconds", [])
+    for line in lines.values():
+        if base and "error" not in line:
+            line["speed"] = statistics.median(tables.ratios(base, line["seconds"]))
     about = {"model": shape.name, "precision": shape.precision}
     return [{**about, "system": system.name, **lines[system.name]} for system in entered]
 
@@ -232,9 +238,10 @@ def training_row(line: dict[str, Any]) -> str:
     cells = [line[key] for key in ("model", "precision", "system")]
     if "error" in line:
         return tables.line([*cells, line["error"], *[""] * (len(TRAINING_HEAD) - 4)])
-    kernels = line["profile"]
-    cells += [f"{line['seconds']:.3f}", f"{line['tokens']:,.0f}", f"{line['speed']:.2f}"]
-    cells += ["yes" if line["together"] else "no", f"{kernels['seconds'] / line['seconds']:.0%}"]
+    kernels, seconds = line["profile"], statistics.median(line["seconds"])
+    cells += [f"{seconds:.3f}", f"{line['tokens']:,.0f}"]
+    cells += [f"{line['speed']:.2f}" if "speed" in line else ""]
+    cells += ["yes" if line["together"] else "no", f"{kernels['seconds'] / seconds:.0%}"]
     cells += [f"{kernels['kernels']:,.0f}", f"{kernels['products'] / kernels['seconds']:.0%}"]
     return tables.line([*cells, f"{line['peak'] / 2**30:.2f}"])
 

@@ -92,8 +92,9 @@ class Worker:
         self.built = time.perf_counter() - start
         cfg = self.trainer.cfg.common
         self.precision = "bf16" if cfg.bf16 else "fp16" if cfg.fp16 else "fp32"
-        self.stopwatch = Stopwatch(self.synchronised(CLOCKS[clock]))
-        watch(self.trainer, self.stopwatch)
+        self.stopwatch = Stopwatch(CLOCKS[clock])
+        if device == "cpu":  # parts would have to wait for a GPU, which slows it down
+            watch(self.trainer, self.stopwatch)
         self.batches = batches(self.trainer)
         self.on_device = 0
         if device == "cuda":  # before fairseq's trainer forgets it, at the end of each update
@@ -111,13 +112,6 @@ class Worker:
         resident set on the CPU."""
         most = self.on_device if self.device == "cuda" else most_resident()
         return max(0, most - self.base)
-
-    def synchronised(self, clock: Callable[[], float]) -> Callable[[], float]:
-        def now() -> float:
-            self.synchronise()
-            return clock()
-
-        return now
 
     def step(self) -> dict[str, Any]:
         """One update: seconds in all and by part, what the batch was, memory so far."""
@@ -169,6 +163,8 @@ class Worker:
                 self.step()
         found = {"kernels": 0.0, "seconds": 0.0, "products": 0.0}
         for event in profiler.key_averages():
+            if cuda and (event.is_user_annotation or not event.self_device_time_total):
+                continue  # a range around kernels, or a call of the CPU
             seconds = event.self_device_time_total if cuda else event.self_cpu_time_total
             found["kernels"] += event.count / updates
             found["seconds"] += seconds / 1e6 / updates
