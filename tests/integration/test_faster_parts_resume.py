@@ -34,8 +34,8 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
 
 @pytest.mark.parametrize("begins", [0, 1], ids=["fairseq begins", "ours begins"])
 @pytest.mark.parametrize(
-    ("precision", "criterions"),
-    [((), CRITERIONS), (("--bf16",), CRITERIONS[:1] * 2)],
+    ("precision", "criterions", "bound"),
+    [((), CRITERIONS, 1e-5), (("--bf16",), CRITERIONS[:1] * 2, 1e-3)],
     ids=["fp32", "bf16"],
 )
 def test_losses_of_20_updates_are_equal_after_a_change(
@@ -44,9 +44,15 @@ def test_losses_of_20_updates_are_equal_after_a_change(
     losses: list[tuple[float, float]],
     precision: tuple[str, ...],
     criterions: tuple[str, str],
+    bound: float,
     begins: int,
 ) -> None:
-    """In bf16 the optimiser alone changes: the criterion's logits are rounded in another order."""
+    """In bf16 the optimiser alone changes: the criterion's logits are rounded in another order.
+
+    Its losses are equal to the last bit until one of the fp32 weights, which agree to 1e-7, falls
+    on the other side of a half and is rounded to the next bf16 number: one weight then differs by
+    0.4 %, and losses of this small model by 1e-4.
+    """
 
     def train(folder: Path, kind: int, updates: int) -> dict[str, Any]:
         parts = (f"--optimizer={OPTIMISERS[kind]}", f"--criterion={criterions[kind]}")
@@ -62,9 +68,10 @@ def test_losses_of_20_updates_are_equal_after_a_change(
         assert len(losses) == UPDATES  # it went on, and did not begin anew
         found.append((list(losses), held["last_optimizer_state"]))
     (stock, stock_state), (ours, our_state) = found
+    assert ours[0] == pytest.approx(stock[0], rel=1e-6)  # from one checkpoint
     for (loss, norm), (expected, expected_norm) in zip(ours, stock, strict=True):
-        assert loss == pytest.approx(expected, rel=1e-5)
-        assert norm == pytest.approx(expected_norm, rel=1e-4)
+        assert loss == pytest.approx(expected, rel=bound)
+        assert norm == pytest.approx(expected_norm, rel=10 * bound)
     assert stock[0][0] > stock[-1][0]
     assert stock_state["state"].keys() == our_state["state"].keys()
     assert all(
