@@ -294,3 +294,14 @@ def test_the_newest_score_counts_where_no_record_names_one(tmp_path: Path) -> No
     assert rows_of(run)[0]["BLEU"] == "20.00"
     os.utime(other, (2_000_000_001, 2_000_000_001))
     assert rows_of(run)[0]["BLEU"] == "21.00"
+
+
+def test_a_score_by_another_engine_than_fairseq_says_so(tmp_path: Path) -> None:
+    for name, facts in (("a", {}), ("b", {"engine": "ctranslate2", "quantization": "int8"})):
+        write_config(tmp_path / name, arch=name)
+        write_log(tmp_path / name, {10: 4.0})
+        write_score(tmp_path / name, 30.0, **facts)
+    (text,) = make([tmp_path / "a", tmp_path / "b"]).text
+    assert [line for line in text.splitlines() if "decoded by ctranslate2 int8" in line] == [
+        line for line in text.splitlines() if line.startswith("BLEU, b:")
+    ]
