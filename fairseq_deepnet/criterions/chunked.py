@@ -35,6 +35,9 @@ CPU_BLOCK: Final = 2**20
 the product comes rounded, and torch makes a copy in float32 to add it to one."""
 GPU_TABLE: Final = 2**26
 """Elements of a chunk's table on a GPU: enough rows to fill it, and 256 MiB in fp32."""
+FP16_LIFT: Final = 2.0**14
+"""What fp16 gradients of logits are multiplied with while they are rounded: 1 / V would be subnormal
+for large vocabularies, and none is above 1 in size."""
 LEAST_PROBABILITY: Final = 1e-30
 """Below it -log p is taken from the logits: float32 would lose digits, and then be infinite."""
 
@@ -90,9 +93,15 @@ def smoothed_cross_entropy(
     dtype = product_dtype(features)
     rows = target.reshape(-1).ne(padding).nonzero().squeeze(1)
     flat = features.reshape(-1, features.size(-1))
+    # read here, because inside the function there are never gradients to be made
+    wanted = tuple(
+        torch.is_grad_enabled() and x is not None and x.requires_grad
+        for x in (features, weight, bias)
+    )
     with torch.autocast(features.device.type, enabled=False):
-        given = (flat, weight, bias, rows, target.reshape(-1)[rows], smoothing, dtype, accuracy)
-        return Losses(*_ChunkedCrossEntropy.apply(*given))  # type: ignore[no-untyped-call]
+        given = (flat, weight, bias, rows, target.reshape(-1)[rows], smoothing, dtype)
+        losses = _ChunkedCrossEntropy.apply(*given, wanted, accuracy)  # type: ignore[no-untyped-call]
+        return Losses(*losses)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -112,10 +121,11 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         target: Tensor,
         smoothing: float,
         dtype: torch.dtype,
+        wanted: tuple[bool, ...],
         accuracy: bool,
     ) -> Losses:
         given = (features[rows], weight, bias, target, smoothing, dtype)
-        walk = ChunkWalk(*given, wanted=ctx.needs_input_grad[:3], accuracy=accuracy)
+        walk = ChunkWalk(*given, wanted=wanted, accuracy=accuracy)
         losses = walk.run()
         ctx.rows, ctx.shape, ctx.grads = rows, features.shape, walk.grads
         ctx.dtypes = [None if x is None else x.dtype for x in (features, weight, bias)]
@@ -138,7 +148,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         if made[0] is not None and len(made[0]) < ctx.shape[0]:  # padding has no gradient
             whole = made[0].new_zeros(ctx.shape)
             made[0] = whole.index_copy_(0, ctx.rows, made[0])
-        return (*made, None, None, None, None, None)
+        return (*made, None, None, None, None, None, None)
 
 
 class ChunkWalk:
@@ -171,6 +181,7 @@ class ChunkWalk:
         vocabulary, width = weight.shape
         self.each = smoothing / (vocabulary - 1)
         self.on_target = 1.0 - smoothing - self.each
+        self.lift = FP16_LIFT if dtype is torch.float16 else 1.0
         # before there are tables: in half precision torch's CPU kernel makes a copy in fp32
         self.columns = self.w.sum(dim=0, dtype=self.sums)
         self.rows = min(chunk_rows(width, vocabulary, x.is_cuda), max(len(target), 1))
@@ -253,13 +264,17 @@ class ChunkWalk:
         table.scatter_add_(1, target, table.new_full(target.shape, -self.on_target))
         if bias is not None:
             bias += table.sum(dim=0)
+        if self.lift != 1:
+            table.mul_(self.lift)
         left = table if self.half is None else self.half[: len(table)].copy_(table)
         if features is not None:
-            self._multiply(left, self.w, features[part])
+            made = self._multiply(left, self.w, features[part])
+            if self.lift != 1:
+                made.div_(self.lift)
         if weight is not None and self.half is None:
             weight.addmm_(left.t(), self.x[part])
         elif weight is not None:
             block = len(weight) if weight.is_cuda else max(1, CPU_BLOCK // weight.size(1))
             columns = zip(weight.split(block), left.split(block, dim=1), strict=True)
             for some, of_words in columns:
-                some += self._half_product(of_words.t(), self.x[part])
+                some.add_(self._half_product(of_words.t(), self.x[part]), alpha=1 / self.lift)

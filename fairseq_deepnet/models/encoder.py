@@ -115,7 +115,6 @@ class DeepNetEncoder(TransformerEncoderBase):
 
     def set_num_updates(self, num_updates: int) -> None:
         """fairseq's word before each micro-batch: the updates that are finished."""
-        super().set_num_updates(num_updates)
         if self.training:
             log_learned(self, Side.ENCODER, num_updates, self.log_interval)
 

@@ -9,12 +9,18 @@ from torch import nn
 class CompiledLayers:
     """Calls layers through one compiled function while they train.
 
-    A layer's parameters are inputs of the compiled code, and lengths are dynamic, so that a stack
-    of any depth compiles one layer forward and backward. Decoding stays uncompiled, because its
-    cache is no tensor; so does a layer with hooks (monitoring), which compiled code passes over.
+    A layer's parameters are inputs of the compiled code, and sizes are dynamic, so that a stack of
+    any depth compiles one layer forward and backward: once with a mask and once without, and again
+    for sizes of 1. Decoding stays uncompiled; so does a layer with hooks (monitoring), which
+    compiled code passes over.
     """
 
+    RECOMPILATIONS = 64  # torch's own limit is 8, all stacks together; then it stops compiling
+
     def __init__(self) -> None:
+        from torch._dynamo import config as limits  # takes a second to import
+
+        limits.recompile_limit = max(limits.recompile_limit, self.RECOMPILATIONS)
         self._compiled = torch.compile(call_layer, dynamic=True)
 
     def __call__(self, layer: nn.Module, *inputs: Any) -> Any:

@@ -339,3 +339,37 @@ def test_a_loss_is_differentiated_once() -> None:
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="compute it again"):
         loss.backward()
+
+
+def test_nothing_is_differentiated_where_gradients_are_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Parameters say that they need one all the same, in validation too."""
+    made: list[int] = []
+    monkeypatch.setattr(chunked.ChunkWalk, "_gradients", lambda self, *_: made.append(1))
+    weight = torch.randn(50, 8, requires_grad=True)
+    features, target = torch.randn(9, 8), torch.randint(4, 50, (9,))
+    with torch.no_grad():
+        chunked.smoothed_cross_entropy(features, weight, None, target, 0.1, padding=1)
+    assert not made
+    chunked.smoothed_cross_entropy(features, weight, None, target, 0.1, padding=1)
+    assert made
+
+
+def test_fp16_does_not_lose_the_gradients_of_a_large_vocabulary() -> None:
+    """1 / V is subnormal in fp16 at 200,000 words, before any loss scale could help."""
+    torch.manual_seed(1)
+    vocabulary = 200_000
+    x = torch.randn(4, 8).half()
+    weight = (torch.randn(vocabulary, 8) * 0.01).half()
+    target = torch.tensor([4, 5, 6, 7])
+    found = []
+    for dtype in (torch.float16, torch.float64):
+        given = (x.to(dtype), weight.to(dtype), None, target, 0.1, dtype)
+        walk = chunked.ChunkWalk(*given, wanted=(True, True, False), accuracy=False)
+        walk.run()
+        found.append([grad.double() for grad in walk.grads[:2] if grad is not None])
+    for rounded, exact in zip(*found, strict=True):
+        others = slice(8, None) if len(exact) > 4 else slice(None)  # words that are no target
+        error = (rounded[others] - exact[others]).norm() / exact[others].norm()
+        assert error < 1e-3

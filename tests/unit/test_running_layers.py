@@ -1,5 +1,6 @@
 """Segments of layers that backward computes again, and compiled layers."""
 
+import warnings
 from typing import Any
 
 import pytest
@@ -111,3 +112,19 @@ def test_a_compiled_stack_gives_the_same_gradients_from_one_compilation(
     assert counters["stats"]["unique_graphs"] == 2  # an encoder layer and a decoder layer
     for a, b in zip(plain, compiled, strict=True):
         assert torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_batches_of_every_kind_stay_compiled(model_builder: BuildModel, batch: Any) -> None:
+    from torch._dynamo.utils import counters
+
+    model = model_builder(encoder_layers=3, decoder_layers=3, compile=True).train()
+    one = {name: tensor[:1] for name, tensor in batch.items()}
+    short = {**batch, "prev_output_tokens": batch["prev_output_tokens"][:, :1]}
+    counters.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for some in (batch, one, short):
+            for tokens in (some["src_tokens"], some["src_tokens"].clamp(min=4)):  # padded, or not
+                model(**{**some, "src_tokens": tokens})[0].sum().backward()
+    assert 2 <= counters["stats"]["unique_graphs"] <= 16
