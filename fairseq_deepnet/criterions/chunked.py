@@ -36,8 +36,8 @@ the product comes rounded, and torch makes a copy in float32 to add it to one.""
 GPU_TABLE: Final = 2**26
 """Elements of a chunk's table on a GPU: enough rows to fill it, and 256 MiB in fp32."""
 FP16_LIFT: Final = 2.0**14
-"""What fp16 gradients of logits are multiplied with while they are rounded: 1 / V would be subnormal
-for large vocabularies, and none is above 1 in size."""
+"""What fp16 gradients of logits, at most 1 in size, are multiplied with while rounded: 1 / V
+would be subnormal for large vocabularies."""
 LEAST_PROBABILITY: Final = 1e-30
 """Below it -log p is taken from the logits: float32 would lose digits, and then be infinite."""
 

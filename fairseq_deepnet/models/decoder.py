@@ -59,7 +59,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn)
         self.dropout_module = Dropout(cfg.dropout, module_name="TransformerDecoder")
         self.checkpointing = checkpointing_of(
-            cfg, Side.DECODER, scheme.depths, layer_shape(cfg, Side.DECODER)
+            cfg, Side.DECODER, scheme, layer_shape(cfg, Side.DECODER)
         )
         self.call_layer = CompiledLayers() if getattr(cfg, "compile", False) else call_layer
         self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)

@@ -40,7 +40,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         super().__init__(cfg, dictionary, embed_tokens)
         self.dropout_module = Dropout(cfg.dropout, module_name="TransformerEncoder")
         self.checkpointing = checkpointing_of(
-            cfg, Side.ENCODER, scheme.depths, layer_shape(cfg, Side.ENCODER)
+            cfg, Side.ENCODER, scheme, layer_shape(cfg, Side.ENCODER)
         )
         self.call_layer = CompiledLayers() if getattr(cfg, "compile", False) else call_layer
         self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)

@@ -78,7 +78,7 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
     scheme.check_variant(getattr(args, "scheme_variant", None))
     monitor_settings(args)
     check_watch(args)
-    check_running(args)
+    check_running(args, scheme)
     for side in kind.sides:
         check_shape(args, side)
         check_every_layer_runs(args, side, scheme)

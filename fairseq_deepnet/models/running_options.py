@@ -5,7 +5,7 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from ..modules import ActivationCheckpointing, LayerShape, thriftiest_segment
-from ..schemes import Depths, Side
+from ..schemes import ResidualScheme, Side
 
 AUTO = "auto"
 
@@ -26,36 +26,49 @@ def add_running_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def check_running(args: Namespace) -> None:
-    """Raise ConfigurationError for a --checkpoint-every that is no number of layers."""
+def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
+    """Raise ConfigurationError for a --checkpoint-every that means nothing."""
     every = getattr(args, "checkpoint_every", None)
     if every not in (None, AUTO) and not (str(every).isdigit() and int(every) > 0):
         raise ConfigurationError(
             f"--checkpoint-every {every}: give a number of layers, or {AUTO}; leave it out to keep"
             " all activations"
         )
+    if combines(scheme) and every not in (None, AUTO) and int(every) > 1:
+        raise ConfigurationError(
+            f"--checkpoint-every {every} contradicts --residual-scheme {scheme.name}, which reads"
+            " every layer's output, so that no segment can be longer than one; use"
+            " --checkpoint-every 1"
+        )
+
+
+def combines(scheme: type[ResidualScheme]) -> bool:
+    """Whether layers read more than the output of the layer below (as in DLCL)."""
+    return scheme.build_combination is not ResidualScheme.build_combination
 
 
 def checkpointing_of(
-    cfg: Any, side: Side, depths: Depths, shape: LayerShape
+    cfg: Any, side: Side, scheme: ResidualScheme, shape: LayerShape
 ) -> ActivationCheckpointing:
     """What backward keeps of a stack's activations."""
     offload = bool(cfg.offload_activations)
     every = getattr(cfg, "checkpoint_every", None)
     if every == AUTO:
-        return ActivationCheckpointing(auto_segment(side, depths, shape), offload)
+        return ActivationCheckpointing(auto_segment(side, scheme, shape), offload)
     if every is None:
         every = 1 if cfg.checkpoint_activations or offload else 0
     return ActivationCheckpointing(int(every), offload)
 
 
-def auto_segment(side: Side, depths: Depths, shape: LayerShape) -> int:
+def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape) -> int:
     """`--checkpoint-every auto`: from the tensors that a layer keeps, in multiples of its input.
 
     With fused attention, relu and LayerNorm an encoder layer keeps 8 + F / C of them, one more
     attention with keys and values of a source as long adds 6; dropout adds one a
     branch. (planning/activations.py counts bytes.)
     """
-    crossed = side is Side.DECODER and depths.encoder > 0
+    if combines(type(scheme)):
+        return 1
+    crossed = side is Side.DECODER and scheme.depths.encoder > 0
     kept = shape.ffn_dim / shape.embed_dim + (17 if crossed else 10)
-    return thriftiest_segment(depths.of(side), kept)
+    return thriftiest_segment(scheme.depths.of(side), kept)

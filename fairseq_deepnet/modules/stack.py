@@ -75,8 +75,8 @@ def run_layers(
         layers: the layers in order; LayerDrop leaves some out by how it iterates.
         x: [B, T, C].
         apply: runs one layer on its input.
-        checkpointing: what is kept for backward. Segments of one layer where each output is wanted
-            anyway, by `combination` or `keep_states`.
+        checkpointing: what is kept for backward; segments are one layer long where each output is
+            wanted anyway, by `combination` or `keep_states`.
         combination: makes the next layer's input from all outputs so far, x first.
         keep_states: collect x and every layer's output.
 

@@ -146,7 +146,7 @@ def _ladder(plan: Plan) -> list[tuple[str, str, Model, Training]]:
 def _thrifty_segments(model: Model) -> dict[Side, int]:
     """What `--checkpoint-every auto` chooses; stock fairseq checkpoints single layers."""
     return {
-        side: 1 if model.is_stock else auto_segment(side, model.depths, model.layers[side])
+        side: 1 if model.is_stock else auto_segment(side, model.scheme, model.layers[side])
         for side in Side
     }
 

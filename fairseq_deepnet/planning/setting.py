@@ -192,9 +192,7 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
         },
         embedding_norm=bool(cfg.layernorm_embedding),
         decoder_final_norm=not cfg.no_decoder_final_norm,
-        segments={
-            side: checkpointing_of(cfg, side, scheme.depths, layers[side]).every for side in Side
-        },
+        segments={side: checkpointing_of(cfg, side, scheme, layers[side]).every for side in Side},
         offload=bool(cfg.offload_activations),
     )
 
