@@ -18,8 +18,8 @@ from fairseq_deepnet.provenance import shown
 from fairseq_deepnet.translation.engine import BATCH, CPU_BATCH, MAX_LENGTH, Hypothesis, Search
 
 RECORD: Final = "export.json"
-PADDING: Final = "<blank>"
-"""Name of fairseq's <pad> in an export: fairseq never lets a translation hold it."""
+NEVER: Final = [["<blank>"]]
+"""What no translation holds: fairseq's <pad>, by its name in an export. fairseq forbids it, too."""
 _INSTALL: Final = "ctranslate2 is not installed: pip install 'fairseq_deepnet[ctranslate2]'"
 
 
@@ -121,7 +121,7 @@ class CTranslate2Model:
             length_penalty=self.search.lenpen,
             num_hypotheses=nbest,
             return_scores=scores,
-            suppress_sequences=[[PADDING]],
+            suppress_sequences=NEVER,
             max_input_length=0,  # `_pieces` cuts, and counts what it cuts
             max_decoding_length=MAX_LENGTH,
         )
