@@ -1,4 +1,4 @@
-"""fairseq's names of what we do faster with the same numbers.
+"""What changes how a training runs and none of its numbers: fairseq's names of what we do faster.
 
 A training that was started with one may go on with the other, and neither makes it another
 experiment.
@@ -15,6 +15,13 @@ STOCK_NAMES: Final[Mapping[str, str]] = {
     "fused_adam": "adam",
 }
 """Our criterions and optimisers -> fairseq's."""
+HARMLESS: Final = frozenset(
+    {
+        *("log_interval", "log_format", "num_workers", "no_progress_bar"),
+        *("checkpoint_activations", "checkpoint_every", "offload_activations"),
+    }
+)
+"""Options of fairseq-train that change no number."""
 _OPTIONS: Final = ("criterion", "optimizer")
 
 

@@ -34,7 +34,14 @@ def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
             f"--checkpoint-every {every}: give a number of layers, or {AUTO}; leave it out to keep"
             " all activations"
         )
-    if combines(scheme) and every not in (None, AUTO) and int(every) > 1:
+    if every in (None, AUTO) or int(every) == 1:
+        return
+    if getattr(args, "checkpoint_activations", False):
+        raise ConfigurationError(
+            f"--checkpoint-every {every} contradicts --checkpoint-activations, which is"
+            " --checkpoint-every 1; leave one of them out"
+        )
+    if combines(scheme):
         raise ConfigurationError(
             f"--checkpoint-every {every} contradicts --residual-scheme {scheme.name}, which reads"
             " every layer's output, so that no segment can be longer than one; use"

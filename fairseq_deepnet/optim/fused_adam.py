@@ -66,7 +66,8 @@ class FusedAdam(Adam):
                 state["step"] = 0
                 state["exp_avg"] = torch.zeros_like(p, dtype=torch.float32)
                 state["exp_avg_sq"] = torch.zeros_like(p, dtype=torch.float32)
-            state["step"] += 1
+            # apex's Adam, which fairseq's adam is where that is installed, counts in the group
+            state["step"] = state.get("step", group.get("step", 0)) + 1
             order = p.stride()
             for name in ("exp_avg", "exp_avg_sq"):
                 moment = state[name]

@@ -14,15 +14,12 @@ import yaml
 from fairseq_deepnet import configs, paper
 from fairseq_deepnet.configs import Value
 from fairseq_deepnet.provenance import inside_project, shown
-from fairseq_deepnet.stock_names import in_stock_names
+from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.sweeps.definition import Panel, Sweep
 from fairseq_deepnet.sweeps.factors import Factor
 from fairseq_deepnet.training import launch
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-
-_HARMLESS: Final = {"log-interval", "log-format", "num-workers", "no-progress-bar"}
-"""Options that may differ when a cell goes on: they change no number."""
 
 TINY: Final[dict[str, Value]] = {
     **{"encoder-embed-dim": 16, "encoder-ffn-embed-dim": 16, "encoder-attention-heads": 2},
@@ -78,7 +75,11 @@ class Cell:
         """Everything that decides its numbers, in one spelling however it was written."""
         config = self.resolve()
         options = in_stock_names(config.options)
-        found = {key: paper.key(value) for key, value in options.items() if key not in _HARMLESS}
+        found = {
+            key: paper.key(value)
+            for key, value in options.items()
+            if key.replace("-", "_") not in HARMLESS
+        }
         if "data" in config.recipe:
             found["recipe.data"] = shown(inside_project(str(config.recipe["data"])))
         if "global-batch-tokens" in config.recipe:

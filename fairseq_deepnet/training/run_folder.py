@@ -21,14 +21,14 @@ from fairseq_deepnet.provenance import (
     write_json,
     write_text,
 )
-from fairseq_deepnet.stock_names import in_stock_names
+from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.training import launch
 
-_HARMLESS: Final = {
-    *("log_interval", "log_format", "num_workers", "data", "no_progress_bar"),
+_MAY_DIFFER: Final = HARMLESS | {
     *("monitor_interval", "monitor", "on_divergence", "fallbacks", "good_interval"),
+    "data",
 }
-"""What may differ when a run goes on: it changes no number (data folders are compared apart)."""
+"""What may differ when a run goes on (data folders are compared apart)."""
 
 
 def differences(old: configs.Config, new: configs.Config) -> list[str]:
@@ -38,7 +38,7 @@ def differences(old: configs.Config, new: configs.Config) -> list[str]:
     found = [
         f"{key.replace('_', '-')} {before.get(key)} -> {after.get(key)}"
         for key in sorted(before.keys() | after.keys())
-        if key not in _HARMLESS and before.get(key) != after.get(key)
+        if key not in _MAY_DIFFER and before.get(key) != after.get(key)
     ]
     for key in ("data", "global-batch-tokens"):
         if old.recipe.get(key) != new.recipe.get(key):

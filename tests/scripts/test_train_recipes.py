@@ -280,5 +280,5 @@ def test_a_dry_run_for_slurm_shows_the_submission_and_what_the_job_runs(
     assert submission[:3] == ["sbatch", "--nodes=16", "--gpus-per-node=8"]
     assert step[:3] == ["srun", "--nodes=16", "--ntasks=16"]
     assert (option(step, "--max-tokens"), option(step, "--update-freq")) == ("2048", "2")
-    assert "--checkpoint-activations" in step
+    assert option(step, "--checkpoint-every") == "auto"
     assert "deepnet_transformer_opus100_1000, 500L-500L" in dry_run.plan

@@ -104,6 +104,21 @@ def test_either_goes_on_from_the_others_state(first: Any) -> None:
     assert before.__class__.__name__ == after.__class__.__name__
 
 
+def test_a_count_of_steps_in_the_group_is_taken_over() -> None:
+    """apex's Adam, which fairseq's adam is on a GPU that has it, leaves it there."""
+    params, before = run(FairseqAdam, updates=4)
+    state = copy.deepcopy(before.state_dict())
+    for one in state["state"].values():
+        del one["step"]
+    state["param_groups"][0]["step"] = 4
+    goes_on = [nn.Parameter(p.detach().clone()) for p in params]
+    after = FairseqAdam(config(), goes_on)
+    after.load_state_dict(state)
+    give_gradients(goes_on, 4)
+    after.step()
+    assert {one["step"] for one in after.state_dict()["state"].values()} == {5}
+
+
 def common(**options: Any) -> Any:
     found = {"bf16": True, "fp16_scale_window": 4, "fp16_no_flatten_grads": True}
     found |= {"fp16_init_scale": 8, "fp16_scale_tolerance": 0.0, "threshold_loss_scale": None}

@@ -64,6 +64,12 @@ def test_the_thriftiest_segment_needs_the_least_memory(layers: int, kept: float)
     assert memory(thriftiest_segment(layers, kept)) <= 1.02 * best
 
 
+def test_two_lengths_of_segments_contradict_each_other(model_builder: BuildModel) -> None:
+    with pytest.raises(ConfigurationError, match="contradicts --checkpoint-activations"):
+        model_builder(checkpoint_activations=True, checkpoint_every="4")
+    assert model_builder(checkpoint_activations=True).encoder.checkpointing.every == 1
+
+
 def test_layers_whose_outputs_are_all_read_have_no_longer_segments(
     model_builder: BuildModel,
 ) -> None:
