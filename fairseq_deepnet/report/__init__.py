@@ -114,10 +114,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--significance",
-        nargs="?",
-        const="both",
-        choices=("bootstrap", "randomisation", "both"),
-        help="instead: sacreBLEU's paired tests between systems, seeds together (both)",
+        action="store_true",
+        help="instead: sacreBLEU's paired tests between systems, seeds together",
+    )
+    parser.add_argument(
+        "--test", choices=("bootstrap", "randomisation", "both"), help="which of them (both)"
     )
     parser.add_argument("--baseline", type=Path, help="what the others are tested against (first)")
     parser.add_argument("--samples", type=int, help="resamples or trials (1000 and 10000)")
@@ -165,7 +166,7 @@ def tested(args: argparse.Namespace) -> Report:
             raise ValueError(f"{name} and --significance are different reports; leave one out")
     if args.samples is not None and args.samples < 1:
         raise ValueError(f"--samples {args.samples}: at least 1 is needed, and 1000 are usual")
-    names = list(significance.TESTS) if args.significance == "both" else [args.significance]
+    names = [args.test] if args.test in significance.TESTS else list(significance.TESTS)
     systems, missing = find_systems(args.folders, args.baseline)
     found = significance.compare(systems, names, args.samples, missing)
     forms = (significance_tables.to_text, significance_tables.to_markdown)
@@ -175,8 +176,10 @@ def tested(args: argparse.Namespace) -> Report:
 
 def run(args: argparse.Namespace) -> int:
     """Print the tables."""
-    if args.significance is None and (args.baseline, args.samples) != (None, None):
-        raise ValueError("--baseline and --samples belong to --significance")
+    if not args.significance and any(
+        value is not None for value in (args.baseline, args.samples, args.test)
+    ):
+        raise ValueError("--baseline, --samples and --test belong to --significance")
     report = tested(args) if args.significance else make(args.folders, args.sweep)
     if args.plot is not None and not report.figures:
         raise ValueError(

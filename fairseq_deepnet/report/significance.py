@@ -241,6 +241,7 @@ class _Tester:
     def _run(self, test: str, sides: Sequence[Translations]) -> Any:
         from sacrebleu.significance import PairedTest
 
+        is_alone = test == "randomisation" and list(self.tests) == [test]
         # it sets up logging and tells every step
         logging.getLogger("sacrebleu").setLevel(logging.WARNING)
         paired_test = PairedTest(
@@ -249,8 +250,9 @@ class _Tester:
             self.references,
             test_type=TESTS[test],
             n_samples=self.samples or SAMPLES[test],
-            # its default of none would leave a table of randomisation alone without intervals
-            n_ar_confidence=SAMPLES["bootstrap"] if list(self.tests) == [test] else -1,
+            # its default of none would leave a table of randomisation alone without intervals; of
+            # the bootstrap test it would stand in the signature as the number of its own resamples
+            n_ar_confidence=SAMPLES["bootstrap"] if is_alone else -1,
         )
         signatures, scores = paired_test()
         self.signatures[test] = str(signatures["BLEU"])

@@ -208,16 +208,33 @@ def test_the_command_prints_a_table_and_writes_markdown_and_csv(
 
 
 @pytest.mark.parametrize(
+    ("test", "signature"),
+    [("bootstrap", "|bs:50|"), ("randomisation", "|bs:1000|ar:50|")],
+    ids=["bootstrap", "randomisation"],
+)
+def test_one_test_alone_is_what_its_signature_says(
+    runs: list[Path], capsys: pytest.CaptureFixture[str], test: str, signature: str
+) -> None:
+    """Randomisation alone draws resamples for its intervals; the option stands before the runs."""
+    words = ["--significance", "--test", test, "--samples", "50", *map(str, runs[:2])]
+    assert cli.main(["report", *words]) == 0
+    found = capsys.readouterr().out
+    assert signature in found
+    assert found.count("nrefs:1") == 1
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["RUNS/a", "--significance"], "a test needs two systems that were scored"),
-        (["RUNS/a", "RUNS/b", "--samples=9"], "--baseline and --samples belong to --significance"),
+        (["RUNS/a", "RUNS/b", "--samples=9"], "--samples and --test belong to --significance"),
+        (["RUNS/a", "RUNS/b", "--test=both"], "--samples and --test belong to --significance"),
         (["RUNS/a", "RUNS/b", "--significance", "--samples=0"], "--samples 0: at least 1"),
         (["RUNS/a", "RUNS/b", "--significance", "--sweep=x"], "--sweep and --significance are"),
         (["RUNS/a", "RUNS/text/test.en", "--significance"], "test.en is no score"),
         (["RUNS/a", "/nowhere", "--significance"], "there is no folder /nowhere"),
     ],
-    ids=["one", "without", "samples", "sweep", "no-score", "missing"],
+    ids=["one", "without", "test-without", "samples", "sweep", "no-score", "missing"],
 )
 def test_bad_input_is_refused_in_one_line(
     runs: list[Path],
