@@ -96,7 +96,7 @@ def stock(setting: dict[str, Any]) -> Translate:
 def ours(setting: dict[str, Any]) -> Translate:
     """The checkpoint as it was trained, by this plugin."""
     from fairseq_deepnet.corpora.folder import DataFolder, Direction
-    from fairseq_deepnet.evaluation.translator import Translator
+    from fairseq_deepnet.translation.fairseq_engine import Translator
 
     words = ["--beam", str(setting["beam"]), "--batch-size", str(setting["batch"])]
     folder = DataFolder.open(Path(setting["data"]))
@@ -178,7 +178,7 @@ class Running:
 
 def settings(args: argparse.Namespace, names: Sequence[str], place: Path) -> dict[str, Any]:
     """What each system is told; exports what it needs into `place`, if it is not there."""
-    from fairseq_deepnet.evaluation.choice import choose_model, find_data
+    from fairseq_deepnet.checkpoints.choice import choose_model, find_data
     from fairseq_deepnet.export import command as export
 
     model = choose_model(args.model, 0)

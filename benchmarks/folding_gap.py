@@ -21,10 +21,9 @@ from fairseq import tasks
 
 from fairseq_deepnet import fairseq_options
 from fairseq_deepnet.checkpoints import load_checkpoint
+from fairseq_deepnet.checkpoints.choice import choose_model, find_data, task_arguments
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.corpora.text import read_lines
-from fairseq_deepnet.evaluation.choice import choose_model, find_data
-from fairseq_deepnet.evaluation.translator import task_arguments
 from fairseq_deepnet.export.command import to_ctranslate2
 from fairseq_deepnet.export.stock import fold_model, model_arguments, scheme_name
 from fairseq_deepnet.quiet import quiet

@@ -11,7 +11,7 @@ from fairseq_deepnet import configs, fairseq_options
 from fairseq_deepnet.checking.inspection import inspect_model
 from fairseq_deepnet.checking.subject import Subject, from_checkpoint, from_options
 from fairseq_deepnet.checking.text import as_text
-from fairseq_deepnet.evaluation.choice import choose_model
+from fairseq_deepnet.checkpoints.choice import choose_model
 from fairseq_deepnet.provenance import write_json
 from fairseq_deepnet.schemes import SCHEMES
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.checkpoints.average import average_checkpoints
+from fairseq_deepnet.checkpoints.choice import Model, choose_model, find_data, newest_run
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.corpora.text import read_lines
 from fairseq_deepnet.evaluation import (
@@ -23,7 +24,6 @@ from fairseq_deepnet.evaluation import (
     tokenised_bleu,
     translation,
 )
-from fairseq_deepnet.evaluation.choice import Model, choose_model, find_data, newest_run
 from fairseq_deepnet.provenance import (
     ROOT,
     fingerprint,

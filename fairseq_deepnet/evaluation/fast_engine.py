@@ -12,13 +12,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from fairseq_deepnet.checkpoints.choice import Model
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.corpora.text import read_lines
-from fairseq_deepnet.evaluation.choice import Model
 from fairseq_deepnet.provenance import shown
 from fairseq_deepnet.training.progress import Counter
 from fairseq_deepnet.translation.ctranslate2_engine import CTranslate2Model
 from fairseq_deepnet.translation.engine import WINDOW, Search
+from fairseq_deepnet.translation.exports import exported
 from fairseq_deepnet.translation.opening import QUANTIZATION
 from fairseq_deepnet.translation.stream import full_windows, translated
 
@@ -72,8 +73,6 @@ def folder_of(args: argparse.Namespace, model: Model, data: DataFolder) -> Path 
             f"{shown(data.path)} holds Moses tokens, and ctranslate2 is given raw text here; set "
             "ENGINE=fairseq"
         )
-    from fairseq_deepnet.translation.exports import exported
-
     return exported(model, data.path, args.quantization)
 
 

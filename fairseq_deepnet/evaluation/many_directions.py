@@ -20,10 +20,10 @@ from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.corpora.parallel import end_with_parent
 from fairseq_deepnet.corpora.text import read_lines
 from fairseq_deepnet.evaluation import bleu_tokenizers, off_target, scoring
-from fairseq_deepnet.evaluation.translator import Translator, use_device
 from fairseq_deepnet.provenance import say, sha256, shown, write_json, write_text
 from fairseq_deepnet.translation import engine as translation
 from fairseq_deepnet.translation.ctranslate2_engine import CTranslate2Model
+from fairseq_deepnet.translation.fairseq_engine import Translator, use_device
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from typing import Any
 from fairseq_deepnet import fairseq_options
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.checkpoints.average import average_checkpoints
+from fairseq_deepnet.checkpoints.choice import Model, choose_model, find_data, newest_run
 from fairseq_deepnet.corpora.clean import count_words
 from fairseq_deepnet.corpora.folder import MONOLINGUAL_TASKS, DataFolder
 from fairseq_deepnet.corpora.text import read_lines
-from fairseq_deepnet.evaluation.choice import Model, choose_model, find_data, newest_run
 from fairseq_deepnet.evaluation.translation import failure
 from fairseq_deepnet.provenance import (
     ROOT,

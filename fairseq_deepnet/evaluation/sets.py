@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from fairseq_deepnet.checkpoints.choice import choose_model, find_data
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.evaluation.set_readers import READERS, Text
 from fairseq_deepnet.languages import CODES, find, language, languages
@@ -169,8 +170,6 @@ def run(args: argparse.Namespace) -> int:
     known = None
     if args.model is not None or args.data is not None:
         if args.model is not None:
-            from fairseq_deepnet.evaluation.choice import choose_model, find_data
-
             known = find_data(choose_model(args.model, 0), args.data).languages
         else:
             known = DataFolder.open(args.data).languages

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from fairseq_deepnet import fairseq_options
+from fairseq_deepnet.checkpoints.choice import Model
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
-from fairseq_deepnet.evaluation.choice import Model
 from fairseq_deepnet.training import launch
 from fairseq_deepnet.training.progress import Counter
 

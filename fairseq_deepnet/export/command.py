@@ -9,7 +9,7 @@ from typing import Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
 from fairseq_deepnet.checkpoints.average import average_checkpoints
-from fairseq_deepnet.evaluation.choice import Model, choose_model, find_data
+from fairseq_deepnet.checkpoints.choice import Model, choose_model, find_data
 from fairseq_deepnet.export import record
 from fairseq_deepnet.export.stock import stock_checkpoint
 from fairseq_deepnet.provenance import shown

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
+from fairseq_deepnet.checkpoints.choice import Model
 from fairseq_deepnet.corpora.folder import DataFolder
-from fairseq_deepnet.evaluation.choice import Model
 from fairseq_deepnet.export import record
 from fairseq_deepnet.export.ctranslate2_spec import StockConverter
 from fairseq_deepnet.export.stock import fold_model, kind_of, model_arguments, model_name

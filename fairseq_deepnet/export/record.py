@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.evaluation.choice import Model
+from fairseq_deepnet.checkpoints.choice import Model
 from fairseq_deepnet.export.stock import model_arguments, scheme_name
 from fairseq_deepnet.provenance import fingerprint, git_revision, shown, versions
 

@@ -11,8 +11,8 @@ from fairseq.data import Dictionary
 from fairseq.data.multilingual.multilingual_utils import get_lang_tok
 
 from fairseq_deepnet import fairseq_options
+from fairseq_deepnet.checkpoints.choice import task_arguments
 from fairseq_deepnet.corpora.folder import DataFolder
-from fairseq_deepnet.evaluation.translator import task_arguments
 from fairseq_deepnet.export.ctranslate2_spec import Vocabularies
 from fairseq_deepnet.quiet import quiet
 

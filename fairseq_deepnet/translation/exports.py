@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet.evaluation.choice import Model
+from fairseq_deepnet.checkpoints.choice import Model
 from fairseq_deepnet.export.command import to_ctranslate2
 from fairseq_deepnet.provenance import shown
 

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
+from fairseq_deepnet.checkpoints.average import average_checkpoints
+from fairseq_deepnet.checkpoints.choice import Model, choose_model, find_data
 from fairseq_deepnet.corpora.folder import Direction
 from fairseq_deepnet.provenance import fingerprint, shown
 from fairseq_deepnet.translation.ctranslate2_engine import CTranslate2Model, is_exported
 from fairseq_deepnet.translation.engine import BATCH, Engine, Search
+from fairseq_deepnet.translation.exports import exported
+from fairseq_deepnet.translation.fairseq_engine import Translator
 
 QUANTIZATION: Final = "int8"
 """Of a model that is exported on the way: the fastest, at the same BLEU (docs/serving.md)."""
@@ -62,17 +68,13 @@ def open_engine(target: Path, search: Search, wish: Wish) -> Opened:
             if value:
                 raise ValueError(f"{name}: {shown(target)} is exported already; name the run")
         return _on_ctranslate2(target, search, wish, wish.quantization)
-    from fairseq_deepnet.evaluation.choice import choose_model
-
     model = choose_model(target, wish.average)
     if wish.engine == "ctranslate2":
-        from fairseq_deepnet.translation.exports import exported
-
         folder = exported(model, wish.data, wish.quantization or QUANTIZATION)
         return _on_ctranslate2(folder, search, wish, None)
     if wish.quantization:
         raise ValueError("--quantization is CTranslate2's: add --engine ctranslate2")
-    return _on_fairseq(target, search, wish)
+    return _on_fairseq(model, search, wish)
 
 
 def _on_ctranslate2(folder: Path, search: Search, wish: Wish, compute_type: str | None) -> Opened:
@@ -96,14 +98,7 @@ def _on_ctranslate2(folder: Path, search: Search, wish: Wish, compute_type: str 
     return Opened(engine, choose_direction(only, languages, wish), what, request)
 
 
-def _on_fairseq(target: Path, search: Search, wish: Wish) -> Opened:
-    import torch
-
-    from fairseq_deepnet.checkpoints.average import average_checkpoints
-    from fairseq_deepnet.evaluation.choice import choose_model, find_data
-    from fairseq_deepnet.evaluation.translator import Translator
-
-    model = choose_model(target, wish.average)
+def _on_fairseq(model: Model, search: Search, wish: Wish) -> Opened:
     data = find_data(model, wish.data)
     if data.is_monolingual:
         raise ValueError(f"{shown(data.path)} holds text of one language: nothing to translate")

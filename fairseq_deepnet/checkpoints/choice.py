@@ -1,16 +1,20 @@
-"""Which checkpoint stands for a run, and which data folder it belongs to."""
+"""Which checkpoint stands for a run, which data folder it belongs to, and as what task."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.checkpoints.average import last_checkpoints
 from fairseq_deepnet.configs import load_config
-from fairseq_deepnet.corpora.folder import DataFolder
+from fairseq_deepnet.corpora.folder import MULTILINGUAL_TASK, DataFolder
 from fairseq_deepnet.provenance import ROOT, inside_project, shown
+
+# How a model was told its languages; what a checkpoint was trained with holds for its use.
+_TOKEN_OPTIONS: Final = ("encoder-langtok", "decoder-langtok", "lang-tok-style")
 
 
 @dataclasses.dataclass
@@ -76,3 +80,32 @@ def find_data(model: Model, given: Path | None) -> DataFolder:
         values = task if isinstance(task, dict) else vars(task)
         data = Path(str(values.get("data", "")).split(os.pathsep)[0])
     return DataFolder.open(data)
+
+
+def _recorded(values: Any, name: str) -> Any:
+    """An option from a checkpoint's task, which may be a mapping or a namespace."""
+    name = name.replace("-", "_")
+    return values.get(name) if isinstance(values, dict) else getattr(values, name, None)
+
+
+def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
+    """fairseq's task for this model and data folder, as words of a command line.
+
+    Raises ValueError for a model that was trained on one pair and a folder of many, or the reverse.
+    """
+    task = (load_checkpoint(checkpoint).get("cfg") or {}).get("task") or {}
+    many = _recorded(task, "_name") == MULTILINGUAL_TASK
+    if many != folder.is_multilingual:
+        kinds = ("one language pair", "many language pairs")
+        raise ValueError(
+            f"{checkpoint} was trained on {kinds[many]}, and {folder.path} holds"
+            f" {kinds[not many]}; set DATA=FOLDER"
+        )
+    words = [word for name, value in folder.task_options().items() for word in (f"--{name}", value)]
+    if many:
+        words += ["--task", MULTILINGUAL_TASK]
+        for name in _TOKEN_OPTIONS:
+            value = _recorded(task, name)
+            if value:
+                words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return words

@@ -1,0 +1,49 @@
+"""Which package may import which: from scores to checkpoints, and never back."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "fairseq_deepnet"
+ORDER = ("evaluation", "translation", "export", "checkpoints")
+"""Each may import those after it."""
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Modules that a file imports anywhere in it, functions included."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_imports_run_one_way_from_evaluation_to_checkpoints(name: str) -> None:
+    forbidden = {f"{PACKAGE.name}.{before}" for before in ORDER[: ORDER.index(name)]}
+    found = {
+        (path.name, module)
+        for path in (PACKAGE / name).rglob("*.py")
+        for module in imported(path)
+        if ".".join(module.split(".")[:2]) in forbidden
+    }
+    assert not found
+
+
+def test_no_import_waits_in_a_function_for_a_cycle_to_be_over() -> None:
+    """But for what needs ctranslate2, which not everybody has installed."""
+    waiting = {
+        (path.name, node.module)
+        for name in ORDER
+        for path in (PACKAGE / name).rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE.name)
+    }
+    assert waiting == {("command.py", f"{PACKAGE.name}.export")}
