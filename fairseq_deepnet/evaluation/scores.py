@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from fairseq_deepnet.evaluation import directions
 
 SPLIT: Final = "test"
 TOKENISED: Final = "bleu_tokenised"
@@ -53,12 +56,38 @@ class Score:
         """The one number that stands for all: sacreBLEU, or its mean over trained directions."""
         return self.values["average"] if "average" in self.values else self.values["bleu"]
 
+    @property
+    def is_fairseqs(self) -> bool:
+        """Whether fairseq translated: the engine that other scores are held against."""
+        return _fact(self.facts, "engine") in (None, "fairseq")
+
     def described(self) -> str:
         """One short text with the numbers."""
         if "average" in self.values:
             parts = [f"{key} {value:.2f}" for key, value in self.values.items()]
             return f"BLEU of {self.facts['directions']} directions: {', '.join(parts)}"
         return f"BLEU {self.values['bleu']:.2f}"
+
+
+def _fact(record: Mapping[str, Any], key: str) -> Any:
+    """As recorded, or as asked for: of a direction only that is kept."""
+    return (record.get("request") or {}).get(key) if record.get(key) is None else record[key]
+
+
+def decoding(record: Mapping[str, Any]) -> str:
+    """How the translations of a score were made, in words: the search, the engine, the model.
+
+    Arguments:
+        record: `facts` of a score, or the JSON of a single direction
+    """
+    asked = record.get("request") or {}
+    parts = [f"beam {_fact(record, 'beam')}, lenpen {_fact(record, 'lenpen')}"]
+    parts += [" ".join(asked["options"])] if asked.get("options") else []
+    if _fact(record, "engine") == "ctranslate2":
+        parts.append(f"decoded by ctranslate2 {_fact(record, 'quantization')}")
+    averaged = len(record.get("averaged") or asked.get("checkpoints") or ())
+    parts += [f"average of {averaged} checkpoints"] if averaged > 1 else []
+    return ", ".join(parts)
 
 
 def _one(file: Path, run: Path) -> Score | None:
@@ -80,8 +109,6 @@ def _many(folder: Path, run: Path) -> Score | None:
     """The means over the directions of a multilingual model: X-En and En-X of those trained, their
     average as in the paper's table 2, and the rest zero-shot.
     """
-    from fairseq_deepnet.evaluation import directions
-
     summary = folder / "summary.json"
     told = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {}
     surplus = set(told.get("left_out", []))
@@ -107,6 +134,7 @@ def _many(folder: Path, run: Path) -> Score | None:
     facts |= {key: first.get(key) for key in ("updates", "averaged")}
     facts |= {"lines": sum(score.lines for score in scores.values()), "directions": len(scores)}
     facts |= {key: told[key] for key in ("expected", "mixed") if key in told}
+    facts["request"] = json.loads(next(iter(scores.values())).settings)
     return Score(str(folder.relative_to(run)), values, {"bleu": "; ".join(signatures)}, facts)
 
 
@@ -117,16 +145,34 @@ def _read(path: Path, run: Path) -> Score | None:
 
 
 def read_score(run: Path, name: str | None = None) -> Score | None:
-    """A run's test score: the one called `name` (a file or folder in it), otherwise the newest."""
+    """A run's test score: the one called `name` (a file or folder in it), otherwise the newest; of
+    two engines with equal settings it is fairseq's, whichever is newer.
+    """
     if name is not None and (run / name).exists():
-        found = [run / name]
-    else:
-        found = sorted((run / "scores").glob(f"{SPLIT}.*"), key=lambda path: path.stat().st_mtime)
-    for path in reversed(found):
-        score = _read(path, run)
-        if score is not None and score.is_of_translations:
-            return score
-    return None
+        return _translated(run / name, run)
+    found = sorted((run / "scores").glob(f"{SPLIT}.*"), key=lambda path: path.stat().st_mtime)
+    scores = (_translated(path, run) for path in reversed(found))
+    newest = next((score for score in scores if score is not None), None)
+    if newest is None or newest.is_fairseqs:
+        return newest
+    return next((score for score in read_scores(run) if _is_twin(score, newest)), newest)
+
+
+def _translated(path: Path, run: Path) -> Score | None:
+    score = _read(path, run)
+    return score if score is not None and score.is_of_translations else None
+
+
+def _is_twin(score: Score, other: Score) -> bool:
+    """Whether fairseq made it of the same model and text, with the same search, as `other`."""
+
+    def settings(one: Score) -> dict[str, Any]:
+        asked = one.facts.get("request") or {}
+        rest = {key: asked[key] for key in asked if key not in ("engine", "quantization")}
+        return rest and {**rest, "directions": one.facts.get("directions")}
+
+    same = settings(score) == settings(other) != {}
+    return same and score.is_fairseqs and score.is_of_translations
 
 
 def read_scores(run: Path) -> list[Score]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from fairseq_deepnet import paper
 from fairseq_deepnet.configs import Config
-from fairseq_deepnet.evaluation.scores import TOKENISED
+from fairseq_deepnet.evaluation.scores import TOKENISED, decoding
 from fairseq_deepnet.report.measures import MEASURES
 from fairseq_deepnet.report.results import Result
 from fairseq_deepnet.report.table import Entry, ordered
@@ -61,11 +61,7 @@ def score_facts(result: Result) -> str:
         if facts.get("mixed"):
             lines += ", MIXED: not all scored the same way"
     parts.append(lines)
-    parts.append(f"beam {facts.get('beam')}, lenpen {facts.get('lenpen')}")
-    if facts.get("engine") == "ctranslate2":
-        parts.append(f"decoded by ctranslate2 {facts.get('quantization')}")
-    if facts.get("averaged"):
-        parts.append(f"average of {len(facts['averaged'])} checkpoints")
+    parts.append(decoding(facts))
     parts.append(f"{int(facts.get('updates') or result.updates):,} updates")
     parts.append(str(result.config.recipe.get("data")))
     return ", ".join(parts)

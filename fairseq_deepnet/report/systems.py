@@ -6,7 +6,7 @@ A run that differs from another in nothing but its seed is the same system train
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from fairseq_deepnet import configs
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.corpora.text import read_lines
-from fairseq_deepnet.evaluation.scores import read_score
+from fairseq_deepnet.evaluation.scores import decoding, read_score
 from fairseq_deepnet.provenance import inside_project, sha256, shown
 from fairseq_deepnet.report.results import find_runs
 from fairseq_deepnet.stock_names import in_stock_names
@@ -32,6 +32,7 @@ class Scored:
         reference: the raw text that they were scored against
         digests: SHA-256 of the texts of the test set, source and reference
         signature: sacreBLEU's, in parts: tok, case ...
+        decoding: search, engine and averaging in words
     """
 
     file: Path
@@ -43,6 +44,7 @@ class Scored:
     digests: frozenset[str]
     signature: dict[str, str]
     bleu: float
+    decoding: str
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,9 @@ def find_systems(targets: Sequence[Path], baseline: Path | None) -> tuple[list[S
     Arguments:
         baseline: its system comes first; one of `targets` or another one; None: the first
 
-    Returns them with a line for each run that has no score. Raises FileNotFoundError, or ValueError
-    for fewer than two systems and for scores that cannot be compared.
+    Returns them with a line for each run that has no score, and one where score files were named
+    that were decoded differently. Raises FileNotFoundError, or ValueError for fewer than two
+    systems and for scores that cannot be compared.
     """
     first = [] if baseline is None else _score_files(baseline)[0]
     if baseline is not None and not first:
@@ -77,8 +80,11 @@ def find_systems(targets: Sequence[Path], baseline: Path | None) -> tuple[list[S
             "a test needs two systems that were scored: name more runs or score files"
             + "".join(f"; {line}" for line in missing)
         )
-    refuse_incomparable([run for system in systems for run in system.runs])
-    return systems, missing
+    runs = [run for system in systems for run in system.runs]
+    refuse_incomparable(runs)
+    named = {path.resolve() for path in (baseline, *targets) if path is not None}
+    refuse_decoded_otherwise(runs, named)
+    return systems, missing + _decoded_otherwise(systems)
 
 
 def _score_files(target: Path) -> tuple[list[Path], list[str]]:
@@ -146,6 +152,7 @@ def read_scored(file: Path) -> Scored:
         digests=digests,
         signature=signature,
         bleu=bleu,
+        decoding=decoding(record),
     )
 
 
@@ -192,6 +199,32 @@ def refuse_incomparable(runs: Sequence[Scored]) -> None:
                     f"{pair} are {meaning} differently ({key}:{first.signature.get(key)}, "
                     f"{key}:{run.signature.get(key)}); score one of them as the other was"
                 )
+
+
+def refuse_decoded_otherwise(runs: Sequence[Scored], named: Set[Path]) -> None:
+    """ValueError for another search, engine or averaging than the first one's, where a run was
+    named and its score chosen here: what differs may then be the decoding alone.
+
+    Arguments:
+        named: score files that were asked for as such, resolved
+    """
+    first = runs[0]
+    for run in runs[1:]:
+        are_named = {first.file.resolve(), run.file.resolve()} <= named
+        if run.decoding != first.decoding and not are_named:
+            raise ValueError(
+                f"{shown(first.file)} ({first.decoding}) and {shown(run.file)} ({run.decoding}) "
+                "are decoded differently; score one run as the other was, or name both score files"
+            )
+
+
+def _decoded_otherwise(systems: Sequence[System]) -> list[str]:
+    """A line on how each system was decoded, where that is not the same for all."""
+    kinds = {system.name: sorted({run.decoding for run in system.runs}) for system in systems}
+    if len({kind for several in kinds.values() for kind in several}) == 1:
+        return []
+    each = "; ".join(f"{name}: {' and '.join(several)}" for name, several in kinds.items())
+    return [f"decoded differently: {each}"]
 
 
 def _grouped(runs: Sequence[Scored]) -> list[System]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,20 @@ def write_run(
     name: str = "test.checkpoint_best.beam5.lenpen1",
     *,
     tokenizer: str | None = None,
+    decoded: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Path:
-    """A run folder with config and score, as scripts/eval_bleu.sh leaves it; returns the JSON."""
+    """A run folder with config and score, as scripts/eval_bleu.sh leaves it; returns the JSON.
+
+    Arguments:
+        decoded: of the request: beam, engine, ... where not fairseq with a beam of 5
+    """
     write_config(run, **options)
     references = reference.read_text().splitlines()
     record = score(hypotheses, references, tokenizer=tokenizer)
     digests = {path.name: sha256(path) for path in (reference.with_suffix(".de"), reference)}
-    record |= {"split": "test", "reference": str(reference), "request": {"data": digests}}
+    asked = {"data": digests, "beam": 5, "lenpen": 1.0, "options": [], **(decoded or {})}
+    record |= {"split": "test", "reference": str(reference), "request": asked}
     (run / "scores").mkdir(exist_ok=True)
     (run / "scores" / f"{name}.txt").write_text("".join(f"{line}\n" for line in hypotheses))
     (run / "scores" / f"{name}.json").write_text(json.dumps(record))

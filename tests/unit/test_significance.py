@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,6 +140,45 @@ def test_two_scores_of_one_run_are_two_systems(tmp_path: Path, reference: Path) 
     ]
     found = compared(files, samples=50)
     assert [row.name for row in found.rows] == ["run test.best.a", "run test.best.b"]
+
+
+INT8 = {"engine": "ctranslate2", "quantization": "int8"}
+
+
+@pytest.mark.parametrize(
+    ("decoded", "told"),
+    [
+        ({"beam": 1}, "beam 1, lenpen 1.0"),
+        ({"lenpen": 0.6}, "beam 5, lenpen 0.6"),
+        ({"options": ["--sampling"]}, "beam 5, lenpen 1.0, --sampling"),
+        (INT8, "beam 5, lenpen 1.0, decoded by ctranslate2 int8"),
+        ({"checkpoints": [{}, {}, {}]}, "beam 5, lenpen 1.0, average of 3 checkpoints"),
+    ],
+    ids=["beam", "lenpen", "options", "engine", "average"],
+)
+def test_runs_that_were_decoded_differently_are_compared_only_where_their_scores_are_named(
+    tmp_path: Path, reference: Path, runs: list[Path], decoded: dict[str, Any], told: str
+) -> None:
+    other = write_run(tmp_path / "d", reference, spoilt(4), "test.d", arch="d", decoded=decoded)
+    message = re.escape(f"(beam 5, lenpen 1.0) and {other} ({told}) are decoded differently")
+    for targets in ([runs[0], tmp_path / "d"], [runs[0], other]):
+        with pytest.raises(ValueError, match=message):
+            find_systems(targets, None)
+    found = compared([runs[0] / "scores" / NAME, other], samples=50)
+    assert found.notes == [f"decoded differently: a: beam 5, lenpen 1.0; d: {told}"]
+    assert compared(runs, samples=50).notes == []
+
+
+def test_a_later_score_by_the_fast_engine_does_not_stand_for_the_run(
+    tmp_path: Path, reference: Path, runs: list[Path]
+) -> None:
+    name = f"{Path(NAME).stem}.ctranslate2-int8"
+    fast = write_run(runs[1], reference, spoilt(9), name, arch="b", decoded=INT8)
+    os.utime(fast, (4_000_000_000, 4_000_000_000))
+    systems, _ = find_systems(runs[:2], None)
+    assert [system.runs[0].file for system in systems] == [
+        run / "scores" / NAME for run in runs[:2]
+    ]
 
 
 def test_the_baseline_is_as_given(runs: list[Path]) -> None:
