@@ -29,10 +29,13 @@ class FusedAdam(Adam):
     """fairseq's Adam; its state, options and errors are the same, the step is one call.
 
     The state is float32 whatever the weights are. A parameter without a gradient (frozen, or a
-    layer that was dropped) is left alone, and its own count of steps stands still. torch's kernel
-    could divide gradients by a loss scale as well, but then half-precision trainings would differ:
-    fairseq's FP16Optimizer does not forget that scale in bf16, and scales bf16 gradients in bf16.
+    layer that was dropped) is left alone, and its own count of steps stands still.
+
+    Attributes:
+        factor: what the next step multiplies gradients with; torch's kernel does so on the way.
     """
+
+    factor: float | Tensor = 1.0
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -45,9 +48,15 @@ class FusedAdam(Adam):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        factor, self.factor = self.factor, 1.0
         for group in self.param_groups:
             for (step, device, *_), (params, grads, means, squares) in self._by_kind(group).items():
-                settings = _settings(group, step)
+                if grads[0].dtype is torch.float32:
+                    divisor = _divisor(factor, device)
+                else:  # --memory-efficient-*: rounded as fairseq rounds it
+                    torch._foreach_mul_(grads, factor)
+                    divisor = None
+                settings = _settings(group, step) | {"grad_scale": divisor}
                 steps = torch.full((), float(step), device=device)
                 for p, g, m, v in _in_float32(params, grads, means, squares):
                     torch._fused_adamw_(p, g, m, v, [], [steps] * len(p), **settings)
@@ -100,9 +109,15 @@ def _settings(group: dict[str, Any], step: int) -> dict[str, Any]:
         "eps": group["eps"] / math.sqrt(1 - beta2**step),
         "amsgrad": False,
         "maximize": False,
-        "grad_scale": None,
         "found_inf": None,
     }
+
+
+def _divisor(factor: float | Tensor, device: torch.device) -> Tensor | None:
+    """1 / factor, by which torch's kernel divides; None where there is nothing to do."""
+    if not torch.is_tensor(factor):
+        return None if factor == 1.0 else torch.full((), 1.0 / factor, device=device)
+    return factor.to(device, torch.float32).reciprocal()
 
 
 def _in_float32(

@@ -1,4 +1,4 @@
-"""The norm of all gradients, and clipping by it, in a few calls for any number of tensors."""
+"""The norm of all gradients in a few calls for any number of tensors, and clipping by it."""
 
 from __future__ import annotations
 
@@ -23,30 +23,18 @@ def total_norm(grads: list[Tensor]) -> Tensor:
     return torch.stack([norm.to(norms[0].device) for norm in norms]).norm()
 
 
-def clip_norm(
-    parameters: Iterable[Tensor], max_norm: float, aggregate: Reduce | None = None
-) -> Tensor:
-    """fairseq.utils.clip_grad_norm_, without a loop over tensors in Python.
+def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
+    """The 2-norm of all gradients, float32, as fairseq.utils.clip_grad_norm_ gives it.
 
-    Args:
-        max_norm: what the norm is brought down to; 0 only measures.
-        aggregate: makes the norm of one process that of all.
+    Those of experts are not counted, because each process has others.
     """
     params = list(parameters)
-    shared, grads = [], []  # experts are scaled, but not counted: each process has others
-    for p in params:
-        if p.grad is not None:
-            grads.append(p.grad.detach())
-            if not hasattr(p, "expert"):
-                shared.append(grads[-1])
-    if not shared:
+    grads = [p.grad.detach() for p in params if p.grad is not None and not hasattr(p, "expert")]
+    if not grads:
         return params[0].new_tensor(0.0) if params else torch.tensor(0.0)
-    norm = total_norm(shared)
-    if aggregate is not None:
-        norm = aggregate(norm)
-    if max_norm > 0:
-        factor = (float(max_norm) / (norm + 1e-6)).clamp_(max=1)
-        # on the CPU it costs nothing to see that there is nothing to do
-        if factor.is_cuda or factor != 1:
-            torch._foreach_mul_(grads, factor)
-    return norm
+    return total_norm(grads)
+
+
+def clipping_factor(norm: Tensor, max_norm: float) -> Tensor:
+    """What brings gradients of this norm down to `max_norm`, as fairseq computes it."""
+    return (max_norm / (norm + 1e-6)).clamp(max=1)

@@ -178,12 +178,40 @@ def test_norm_and_clipped_gradients_are_fairseqs(dtype: torch.dtype, bound: floa
     expected = utils.clip_grad_norm_(theirs, bound, lambda x: x * 2)
     torch.testing.assert_close(norm, expected, rtol=1e-6, atol=0)
     for p, q in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(p.grad, q.grad, rtol=1e-6, atol=1e-9)
+        if p.grad is not None:
+            clipped = (p.grad * optimizer._multiply_factor).to(dtype)
+            torch.testing.assert_close(clipped, q.grad, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("bound", [0.0, 0.05])
+def test_steps_on_scaled_and_clipped_gradients_are_fairseqs(bound: float) -> None:
+    both = []
+    for build in (FairseqAdam, StockAdam):
+        params = weights()
+        optimizer = build(config(), params)
+        for update in range(5):
+            optimizer.zero_grad()
+            give_gradients(params, update)
+            optimizer.multiply_grads(torch.tensor(0.3) if update % 2 else 0.7)
+            optimizer.clip_grad_norm(bound)
+            optimizer.step()
+        both.append((params, optimizer.state_dict()["state"]))
+    assert_same([p.data for p in both[0][0]], [p.data for p in both[1][0]])
+    assert_same(both[0][1], both[1][1])
+
+
+def test_a_factor_is_forgotten_with_its_gradients() -> None:
+    params = weights()
+    optimizer = FairseqAdam(config(), params)
+    optimizer.multiply_grads(0.0)
+    optimizer.zero_grad()
+    give_gradients(params, 0)
+    assert optimizer.clip_grad_norm(0.0) > 0
 
 
 def test_no_gradients_have_no_norm() -> None:
-    assert gradients.clip_norm(weights(), 1.0) == 0
-    assert gradients.clip_norm([], 1.0) == 0
+    assert gradients.gradient_norm(weights()) == 0
+    assert gradients.gradient_norm([]) == 0
 
 
 def test_zero_grad_forgets_all_gradients() -> None:
