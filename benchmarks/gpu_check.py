@@ -13,7 +13,8 @@ yardstick in fairseq; its row is held to the same distances.
 
 Training, 512/2048/8 and batches of 4,096 positions unless told otherwise: fairseq's stock
 `transformer` against ours, plain and with --compile, as in training_speed.py: updates in turn where
-the GPU's memory holds them all ("in turn"), one system after the other where it does not. "kernels"
+the GPU's memory holds them all ("in turn"), one system after the other where it does not; then
+"speed" is the ratio of medians. "kernels"
 is the time of the GPU's kernels in an update, by torch's profiler, over the time of an update
 without the profiler: near 100 % the GPU is what bounds it, far below it waits for Python.
 "products" is the part of the kernels' time that multiplies matrices. On the CPU both are of torch's
@@ -40,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from side_by_side import tables
-from side_by_side.race import Process, WorkerError, start
+from side_by_side.race import Process, WorkerError, in_turn, start
 from side_by_side.systems import Shape, System, estimated_gib
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -188,15 +189,6 @@ def warm(system: System, shape: Shape, options: argparse.Namespace) -> Process:
     return start(system, shape, "wall", options.threads, updates, None, options.device)
 
 
-def rounds(running: dict[str, Process], count: int) -> dict[str, list[dict[str, Any]]]:
-    """Updates in turn."""
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in running}
-    for _ in range(count):
-        for name, process in running.items():
-            found[name].append(process.ask("step"))
-    return found
-
-
 def training(shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
     """A line a system; what fails has a line that says so."""
     gpus = 1 if options.device == "cuda" else 0
@@ -204,7 +196,9 @@ def training(shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
     needed = {system.name: estimated_gib(system, shape, gpus) for system in entered}
     together = sum(needed.values()) < free_gib(options)
     lines: dict[str, dict[str, Any]] = {}
-    for group in [entered] if together else [[system] for system in entered]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    groups = [entered] if together else [[system] for system in entered]
+    for number, group in enumerate(groups):
         running: dict[str, Process] = {}
         try:
             for system in group:
@@ -212,7 +206,10 @@ def training(shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
                     running[system.name] = warm(system, shape, options)
                 except WorkerError as error:
                     lines[system.name] = {"error": str(error)}
-            for name, answers in rounds(running, options.rounds).items():
+            first = number * options.rounds
+            rounds = list(in_turn(running, range(first, first + options.rounds)))
+            for name in running:
+                answers = found[name] = [answered[name] for answered in rounds]
                 lines[name] = {
                     "seconds": [answer["wall"] for answer in answers],
                     "tokens": statistics.median(a["tokens"] / a["wall"] for a in answers),
@@ -226,10 +223,10 @@ def training(shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
         finally:
             for process in running.values():
                 process.end()
-    base = lines[entered[0].name].get("seconds", [])
-    for line in lines.values():
-        if base and "error" not in line:
-            line["speed"] = statistics.median(tables.ratios(base, line["seconds"]))
+    base = lines[entered[0].name]
+    for name, line in lines.items():
+        if "error" not in base and "error" not in line:
+            line["speed"] = tables.speed(found[entered[0].name], found[name], "wall")
     about = {"model": shape.name, "precision": shape.precision}
     return [{**about, "system": system.name, **lines[system.name]} for system in entered]
 

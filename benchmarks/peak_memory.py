@@ -21,7 +21,6 @@ training_speed.py: the median over rounds of the system's time over the base's (
 
 import argparse
 import dataclasses
-import statistics
 import sys
 from pathlib import Path
 
@@ -30,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from plan_accuracy import FIXED_MALLOC, GIB
 from side_by_side import systems, tables
 from side_by_side.memory import available_gib
-from side_by_side.race import WorkerError, race, start
+from side_by_side.race import LIMITS, WorkerError, race, start
 from side_by_side.systems import Shape, System, estimated_gib
 
 STOCK, OURS = System("stock", "stock"), System("ours", "ours")
@@ -53,15 +52,14 @@ def memory(system: System, shape: Shape, options: argparse.Namespace) -> dict[st
         process.end()
 
 
-def times(found: dict[str, list[dict[str, float]]], names: list[str], clock: str) -> dict[str, str]:
+def times(found: dict[str, list[dict[str, float]]], base: str, clock: str) -> dict[str, str]:
     """Each system's time over that of the base, where both have run."""
-    if names[0] not in found:
+    if base not in found:
         return {}
-    base = [answer[clock] for answer in found[names[0]]]
     return {
-        name: f"{statistics.median(tables.ratios([a[clock] for a in found[name]], base)):.2f}"
-        for name in names
-        if name in found
+        name: f"{tables.speed(answers, found[base], clock):.2f}"
+        for name, answers in found.items()
+        if name != LIMITS
     }
 
 
@@ -84,7 +82,7 @@ def rows(
     if options.rounds and peaks:
         running = [system for system in entered if system.name in peaks]
         found, more = race(running, shape, options.rounds, options.clock, options.threads)
-        taken, notes = times(found, list(peaks), options.clock), [*notes, *more]
+        taken, notes = times(found, entered[0].name, options.clock), [*notes, *more]
     lines = []
     base = peaks.get(entered[0].name, {})
     for name, peak in peaks.items():

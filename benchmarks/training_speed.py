@@ -17,11 +17,12 @@ batch is --tokens positions at the most, of made-up sentences as long as Multi30
     torchscale  its EncoderDecoder with DeepNorm, fairseq's adam and criterion
 
 "speed" is the median over rounds of the base's time over the system's in the same round; the base
-is the first system. Parts, medians of their shares, are explained in side_by_side/parts.py.
-"products" is the time of the update's matrix products by themselves, in --precision and measured in
-the same round, over that of the update: the limit is 100 %. It is left out for a variant that
-trains in another precision. "peak" is the peak resident set of the process less what it held
-before the model was built; benchmarks/peak_memory.py measures memory with more care.
+is the first system. Of systems that do not fit into memory together it is the ratio of medians.
+Parts, medians of their shares, are explained in side_by_side/parts.py. "products" is the time of
+the update's matrix products by themselves, in --precision and measured in the same round, over that
+of the update: the limit is 100 %. It is left out for a variant that trains in another precision.
+"peak" is the peak resident set of the process less what it held before the model was built;
+benchmarks/peak_memory.py measures memory with more care.
 
 --clock cpu reads the processor time of the process, which other programs disturb less than the
 wall clock; with more than one thread it is the sum over threads, so that the wall is read there.
@@ -89,7 +90,9 @@ def main() -> int:
             found, more = race(entered, shape, options.rounds, options.clock, options.threads)
             print(f"{shape.name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
             if found:
-                print("\n".join(tables.rows(shape, found, options.clock)), flush=True)
+                print(
+                    "\n".join(tables.rows(shape, found, options.clock, entered[0].name)), flush=True
+                )
             notes += [*filter(None, [tables.about_limits(shape, found)]), *more]
             measured.append({"shape": dataclasses.asdict(shape), "found": found, "notes": more})
     print("\n" + "\n".join(f"- {note}" for note in notes))

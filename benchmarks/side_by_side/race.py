@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,10 +100,23 @@ def start(
     return process
 
 
+def in_turn(running: Mapping[str, Process], rounds: range) -> Iterator[dict[str, dict[str, Any]]]:
+    """Round by round an update of each, name -> answer; whoever was first is last in the next."""
+    names = list(running)
+    for number in rounds if names else ():
+        turn = number % len(names)
+        order = (*names[turn:], *names[:turn])
+        yield {name: {**running[name].ask("step"), "round": number} for name in order}
+
+
 def together(
-    systems: list[System], shape: Shape, rounds: int, clock: str, threads: int
+    systems: list[System], shape: Shape, rounds: range, clock: str, threads: int
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """Rounds of all systems, and of the limits: name -> an answer a round; and what failed."""
+    """Rounds of all systems, and of the limits: name -> an answer a round; and what failed.
+
+    Arguments:
+        rounds: their numbers, which other systems' rounds do not have
+    """
     notes: list[str] = []
     running: dict[str, Process] = {}
     limits = Process(threads)
@@ -114,13 +128,11 @@ def together(
                 notes.append(f"{shape.name}: {system.name}: {failure}")
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in (*running, LIMITS)}
         limits.ask("limits", shape=dataclasses.asdict(shape), clock=clock)
-        names = list(running)
-        for number in range(rounds if names else 0):
-            turn = number % len(names)
-            for name in (*names[turn:], *names[:turn]):
-                found[name].append(running[name].ask("step"))
-            sizes = found[names[0]][-1]["sizes"]
-            found[LIMITS].append(limits.ask("products", sizes=sizes))
+        for answers in in_turn(running, rounds):
+            for name, answer in answers.items():
+                found[name].append(answer)
+            products = limits.ask("products", sizes=answer["sizes"])
+            found[LIMITS].append({**products, "round": answer["round"]})
     except WorkerError as failure:
         return {}, [*notes, f"{shape.name}: {failure}"]
     finally:
@@ -151,8 +163,9 @@ def race(
         notes.append(f"{shape.name}: one system after the other: together they do not fit")
     groups = [[system] for system in fitting] if alone else [fitting] if fitting else []
     found: dict[str, list[dict[str, Any]]] = {}
-    for group in groups:
-        answers, failed = together(group, shape, rounds, clock, threads)
+    for number, group in enumerate(groups):
+        numbers = range(number * rounds, (number + 1) * rounds)
+        answers, failed = together(group, shape, numbers, clock, threads)
         notes += failed
         for name, more in answers.items():
             found.setdefault(name, []).extend(more)

@@ -32,6 +32,29 @@ def ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
     return [one / two for one, two in zip(base, other, strict=False)]
 
 
+Answers = Sequence[dict[str, Any]]
+"""Of a system's updates: seconds by either clock, and the round."""
+
+
+def in_turn(base: Answers, other: Answers, first: str, second: str | None = None) -> list[float]:
+    """base[first] / other[second] in the rounds that both took part in.
+
+    None where each ran by itself: what disturbed the machine did not meet both.
+    """
+    rounds = {one["round"]: one[first] for one in base}
+    key = second or first
+    return [rounds[one["round"]] / one[key] for one in other if one["round"] in rounds]
+
+
+def speed(base: Answers, other: Answers, first: str, second: str | None = None) -> float:
+    """The median of `in_turn`; of systems that ran by themselves the ratio of their medians."""
+    medians = [
+        statistics.median(one[key] for one in answers)
+        for answers, key in ((base, first), (other, second or first))
+    ]
+    return statistics.median(in_turn(base, other, first, second) or [medians[0] / medians[1]])
+
+
 def line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
@@ -41,27 +64,28 @@ def head(cells: Sequence[str], words: int) -> list[str]:
     return [line(cells), "|" + "---|" * words + "---:|" * (len(cells) - words)]
 
 
-def rows(shape: Shape, found: dict[str, list[dict[str, Any]]], clock: str) -> list[str]:
-    """A line a system; the first is the base that speeds are relative to."""
+def rows(shape: Shape, found: dict[str, list[dict[str, Any]]], clock: str, base: str) -> list[str]:
+    """A line a system; without the base, which did not run, they have no speed."""
     names = [name for name in found if name != LIMITS]
-    seconds = {name: [answer[clock] for answer in found[name]] for name in names}
-    limits = [answer["seconds"] for answer in found.get(LIMITS, [])]
+    limits, yardstick = found.get(LIMITS, []), found.get(base, [])
     lines = []
     for name in names:
-        answers, taken = found[name], seconds[name]
+        answers = found[name]
+        taken = [answer[clock] for answer in answers]
         parts = {
             part: statistics.median(
                 one["parts"][part] / sum(one["parts"].values()) for one in answers
             )
             for part in PARTS
         }
-        speed = ratios(seconds[names[0]], taken)
         rate = [answer["tokens"] / answer[clock] for answer in answers]
         cells = [shape.name, name, f"{statistics.median(taken):.3f}", quartiles(taken, 3)]
-        cells += [f"{statistics.median(rate):,.0f}", f"{statistics.median(speed):.2f}"]
-        cells += [quartiles(speed, 2), *(f"{parts[part]:.0%}" for part in PARTS)]
+        cells += [f"{statistics.median(rate):,.0f}"]
+        cells += [f"{speed(yardstick, answers, clock):.2f}" if yardstick else ""]
+        cells += [quartiles(in_turn(yardstick, answers, clock), 2)]
+        cells += [f"{parts[part]:.0%}" for part in PARTS]
         same = answers[0]["precision"] == shape.precision  # as the limits were measured in
-        cells += [f"{statistics.median(ratios(limits, taken)):.0%}" if same else ""]
+        cells += [f"{speed(limits, answers, 'seconds', clock):.0%}" if same else ""]
         cells += [f"{max(answer['peak'] for answer in answers) / 2**20:,.0f}"]
         lines.append(line(cells))
     return lines

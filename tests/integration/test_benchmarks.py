@@ -120,6 +120,57 @@ def test_a_number_that_is_off_is_told(benchmarks: Path) -> None:
     assert off == pytest.approx({"loss": 0.1, "logits": 0.5, "gradients": 0.5, "worst": 1.0})
 
 
+def answers(seconds: list[float], first: int = 0) -> list[dict[str, Any]]:
+    return [{"wall": one, "round": first + number} for number, one in enumerate(seconds)]
+
+
+def test_a_speed_is_of_common_rounds_and_of_medians_where_there_are_none(benchmarks: Path) -> None:
+    from side_by_side.tables import in_turn, speed
+
+    base, other = answers([1.0, 2.0, 8.0, 3.0]), answers([2.0, 4.0, 5.0], first=1)
+    assert in_turn(base, other, "wall") == [1.0, 2.0, 0.6]
+    assert speed(base, other, "wall") == 1.0
+    alone = answers([4.0, 2.0, 5.0], first=10)
+    assert in_turn(base, alone, "wall") == []
+    assert speed(base, alone, "wall") == 2.5 / 4.0
+
+
+def test_each_system_is_first_in_its_turn(benchmarks: Path) -> None:
+    from side_by_side.race import in_turn
+
+    order: list[str] = []
+
+    class Told:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def ask(self, _: str) -> dict[str, Any]:
+            order.append(self.name)
+            return {}
+
+    running: Any = {name: Told(name) for name in "abc"}
+    rounds = list(in_turn(running, range(3, 6)))
+    assert "".join(order) == "abcbcacab"
+    assert [answer["c"]["round"] for answer in rounds] == [3, 4, 5]
+
+
+def test_no_speed_is_told_where_the_base_did_not_run(benchmarks: Path) -> None:
+    import peak_memory
+    from side_by_side import tables
+    from side_by_side.parts import PARTS
+    from side_by_side.systems import Shape
+
+    found = {"ours": answers([1.0, 1.0]), "limits": answers([1.0])}
+    assert peak_memory.times(found, "stock", "wall") == {}
+    row = {"parts": dict.fromkeys(PARTS, 1.0), "tokens": 9, "precision": "fp32", "peak": 2**20}
+    told = {"ours": [{**one, **row} for one in found["ours"]]}
+    told["limits"] = [{"seconds": 0.5, "round": 0}]
+    (line,) = tables.rows(Shape(1, 64, 100, 256), told, "wall", "stock")
+    assert line.split("|")[2:8] == [" ours ", " 1.000 ", " 1.000-1.000 ", " 9 ", "  ", "  "]
+    found["stock"] = answers([2.0, 2.0])
+    assert peak_memory.times(found, "stock", "wall") == {"ours": "0.50", "stock": "1.00"}
+
+
 def test_the_stock_system_does_not_import_the_plugin(benchmarks: Path) -> None:
     code = "import sys; from side_by_side.systems import System; from side_by_side import worker;"
     code += " worker.load(System('stock', 'stock')); print('fairseq_deepnet' in sys.modules)"
