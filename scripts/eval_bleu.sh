@@ -24,10 +24,11 @@
 #   GPUS        number of GPUs; 0 translates on the CPU (all that are visible)
 #   PROCESSES   on the CPU: processes that share the sentences (one a core)
 #   ENGINE      fairseq, or ctranslate2: the model is exported to RUN/export/ctranslate2-QUANTIZATION, once, and
-#               decoded several times faster, on the CPU by all cores; docs/serving.md says what that changes (fairseq)
-#   QUANTIZATION  of ctranslate2: type of the weights, such as float32 or int8 (int8)
+#               decoded several times faster, on the CPU by all cores; "How fast" and "Measured" in docs/serving.md
+#               say how much, and what that changes (fairseq)
+#   QUANTIZATION  of ctranslate2: type of the weights, such as float32 (int8)
 #   THREADS     cores to use (all)
-#   BATCH       source tokens a batch (4000); of ctranslate2 sentences (16)
+#   BATCH       source tokens a batch, of ctranslate2 sentences (deepnet evaluate --help names what is best for each)
 #   DIRECTIONS  of a multilingual model: only these, as in de-en,en-de (all)
 #   TEXT        folder of other text with SPLIT.A-B.A and SPLIT.A-B.B, raw (the data folder's text)
 #   TOKENIZER   of many directions: sacreBLEU's tokenizer, such as 13a or flores101 (chosen by the target language)

@@ -13,6 +13,8 @@ from fairseq_deepnet.configs import load_config
 from fairseq_deepnet.corpora.folder import MULTILINGUAL_TASK, DataFolder
 from fairseq_deepnet.provenance import ROOT, inside_project, shown
 
+BEST: Final = "checkpoint_best.pt"
+
 # How a model was told its languages; what a checkpoint was trained with holds for its use.
 _TOKEN_OPTIONS: Final = ("encoder-langtok", "decoder-langtok", "lang-tok-style")
 
@@ -61,7 +63,7 @@ def choose_model(target: Path, average: int) -> Model:
     run = folder.resolve().parent if (folder.resolve().parent / "config.yaml").is_file() else None
     if average:
         return Model(folder / f"average_{average}.pt", run, last_checkpoints(folder, average))
-    for name in ("checkpoint_best.pt", "checkpoint_last.pt"):
+    for name in (BEST, "checkpoint_last.pt"):
         if (folder / name).is_file():
             return Model(folder / name, run, [folder / name])
     raise FileNotFoundError(

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
-from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
+from fairseq_deepnet.checkpoints.positions import sinusoids
 from fairseq_deepnet.schemes import (
     SCHEMES,
     Depths,
@@ -51,7 +51,6 @@ _NORM: Final = {
     Sublayer.FFN: "final_layer_norm",
 }
 _SMALLEST: Final = 1e-6
-_PADDING: Final = 1  # fairseq's index of <pad>, before which no position is counted
 
 
 @dataclass
@@ -225,9 +224,7 @@ def scale_positions(folded: Folded, args: Namespace, stack: _Stack, factor: Tens
     if name not in folded.weights and not args.no_token_positional_embeddings:
         decoder = side is Side.DECODER
         longest = args.max_target_positions if decoder else args.max_source_positions
-        folded.weights[name] = SinusoidalPositionalEmbedding.get_embedding(
-            longest + _PADDING + 1, factor.numel(), _PADDING
-        )
+        folded.weights[name] = sinusoids(longest, factor.numel())
         folded.options[f"{side.value}_learned_pos"] = True
     if name in folded.weights:
         folded.scale(name, factor)

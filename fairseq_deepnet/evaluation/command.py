@@ -35,7 +35,9 @@ from fairseq_deepnet.provenance import (
     write_text,
 )
 from fairseq_deepnet.training import launch
-from fairseq_deepnet.translation.engine import ENGINES
+from fairseq_deepnet.translation.cores import threads_of
+from fairseq_deepnet.translation.engine import BATCH, CPU_BATCH, ENGINES
+from fairseq_deepnet.translation.opening import QUANTIZATION
 
 
 def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
@@ -57,12 +59,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty (1)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument(
-        "--batch", type=int, help="source tokens a batch (4000); of ctranslate2 sentences (16)"
+        "--batch",
+        type=int,
+        help=f"source tokens a batch ({translation.TOKENS}); of ctranslate2 sentences ({BATCH}; on"
+        f" a CPU {CPU_BATCH})",
     )
     parser.add_argument(
         "--engine", choices=ENGINES, default=ENGINES[0], help="what decodes (fairseq)"
     )
-    parser.add_argument("--quantization", help="of ctranslate2's weights: float32, int8 ... (int8)")
+    parser.add_argument(
+        "--quantization", help=f"of ctranslate2's weights: float32, int8 ... ({QUANTIZATION})"
+    )
     parser.add_argument("--threads", type=int, help="cores to use (all)")
     parser.add_argument("--gpus", default="all", help="GPUs to use; 0 is the CPU (all visible)")
     parser.add_argument("--processes", type=int, help="processes on the CPU (one a core)")
@@ -170,7 +177,7 @@ def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
         checkpoint=model.path,
         folder=data.path,
         arguments=tuple(options),
-        threads=translation.threads_of(processes, cores),
+        threads=threads_of(processes, cores),
         exported=fast_engine.folder_of(args, model, data),
         search=fast_engine.search_of(args),
     )

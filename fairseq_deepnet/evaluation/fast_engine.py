@@ -18,7 +18,7 @@ from fairseq_deepnet.corpora.text import read_lines
 from fairseq_deepnet.provenance import shown
 from fairseq_deepnet.training.progress import Counter
 from fairseq_deepnet.translation.ctranslate2_engine import CTranslate2Model
-from fairseq_deepnet.translation.engine import WINDOW, Search
+from fairseq_deepnet.translation.engine import WINDOW, Search, told_cut
 from fairseq_deepnet.translation.exports import exported
 from fairseq_deepnet.translation.opening import QUANTIZATION
 from fairseq_deepnet.translation.stream import full_windows, translated
@@ -96,5 +96,5 @@ def translate(args: argparse.Namespace, model: Model, data: DataFolder, threads:
             counter.add()
     counter.close()
     if engine.cut:
-        print(f"{engine.cut:,} lines were too long for the model, and cut", file=sys.stderr)
+        print(told_cut(engine.cut), file=sys.stderr)
     return found

@@ -17,6 +17,7 @@ from fairseq_deepnet.checkpoints.choice import Model
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.training import launch
 from fairseq_deepnet.training.progress import Counter
+from fairseq_deepnet.translation.cores import all_cores, threads_of
 
 TOKENS: Final = 4000
 """Source tokens a batch."""
@@ -142,17 +143,9 @@ def generate_split(
     return generate(arguments, processes, gpus, sentences, threads)
 
 
-def threads_of(processes: int, cores: int) -> int:
-    """Threads of each process: OMP_NUM_THREADS where it is set, as a sweep does for its cells at
-    work, otherwise its share of the cores.
-    """
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    return int(limit) if limit.isdecimal() and int(limit) else max(1, cores // processes)
-
-
 def cores_of(args: argparse.Namespace) -> int:
     """Cores to use: as many as --threads says, or all that this process may use."""
-    return args.threads or len(os.sched_getaffinity(0))
+    return args.threads or all_cores()
 
 
 def _device(index: int) -> str:

@@ -11,6 +11,7 @@ from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
 from fairseq_deepnet.checkpoints.average import average_checkpoints
 from fairseq_deepnet.checkpoints.choice import Model, choose_model, find_data
 from fairseq_deepnet.export import record
+from fairseq_deepnet.export.layout import NO_CTRANSLATE2, ctranslate2_name, exports_of
 from fairseq_deepnet.export.stock import stock_checkpoint
 from fairseq_deepnet.provenance import shown
 
@@ -104,9 +105,7 @@ def to_ctranslate2(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "ctranslate2":
             raise
-        raise ValueError(
-            "ctranslate2 is not installed: pip install 'fairseq_deepnet[ctranslate2]'"
-        ) from error
+        raise ValueError(NO_CTRANSLATE2) from error
     if quantization not in ctranslate2_folder.QUANTIZATIONS:
         known = ", ".join(ctranslate2_folder.QUANTIZATIONS)
         raise ValueError(f"--quantization {quantization} is unknown; choose one of {known}")
@@ -123,13 +122,7 @@ def default_output(model: Model, name: str) -> Path:
     """export/NAME in the model's run; ValueError for a checkpoint that stands alone."""
     if model.run is None:
         raise ValueError(f"{shown(model.path)} belongs to no run: say where to, with --output")
-    return model.run / "export" / name
-
-
-def ctranslate2_name(model: Model, quantization: str) -> str:
-    """The usual name of a folder: that of the best checkpoint is the shortest."""
-    name = f"ctranslate2-{quantization}"
-    return name if model.path.stem == "checkpoint_best" else f"{model.path.stem}.{name}"
+    return exports_of(model) / name
 
 
 def to_be_written(model: Model, output: Path, request: dict[str, object], force: bool) -> bool:

@@ -11,10 +11,11 @@ from fairseq_deepnet.checkpoints.choice import Model
 from fairseq_deepnet.corpora.folder import DataFolder
 from fairseq_deepnet.export import record
 from fairseq_deepnet.export.ctranslate2_spec import StockConverter
+from fairseq_deepnet.export.layout import RECORD
 from fairseq_deepnet.export.stock import fold_model, kind_of, model_arguments, model_name
 from fairseq_deepnet.export.vocabulary import read_vocabularies
 from fairseq_deepnet.models.options import ENCODER_DECODER
-from fairseq_deepnet.provenance import sha256, shown, write_json
+from fairseq_deepnet.provenance import write_json
 
 QUANTIZATIONS: Final = (
     *("float32", "int8", "int8_float32", "int8_bfloat16", "int8_float16"),
@@ -23,26 +24,9 @@ QUANTIZATIONS: Final = (
 """CTranslate2's types of weights that this exports to."""
 
 
-def subword_files(data: DataFolder) -> dict[str, str]:
-    """Each language's sentencepiece model (byte-pair codes of a Moses folder), by file name.
-
-    Raises FileNotFoundError where there is none.
-    """
-    paths = {language: data.subword_model(language) for language in data.languages}
-    for path in paths.values():
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"{shown(path)} is missing, without which raw text cannot be read; --data FOLDER"
-                " names another data folder"
-            )
-    return {language: path.name for language, path in paths.items()}
-
-
 def request_of(model: Model, data: DataFolder, quantization: str) -> dict[str, Any]:
     """All that decides the folder."""
-    names = {*subword_files(data).values(), *(path.name for path in data.path.glob("dict*.txt"))}
-    names |= {"languages.txt"} if data.is_multilingual else set()
-    digests = {name: sha256(data.path / name) for name in sorted(names)}
+    digests = record.data_digests(data)
     return record.make_request(model, "ctranslate2", quantization=quantization, data=digests)
 
 
@@ -66,7 +50,7 @@ def write_folder(
     part = record.part_of(output)
     try:
         converter.convert(str(part), quantization=request["quantization"])
-        subwords = subword_files(data)
+        subwords = record.subword_files(data)
         for name in sorted(set(subwords.values())):
             shutil.copy(data.path / name, part / name)
         facts = record.describe(model, state, request) | {
@@ -82,7 +66,7 @@ def write_folder(
             "lowercase": data.is_lowercase,
             "max_positions": [stock.max_source_positions, stock.max_target_positions],
         }
-        write_json(part / record.RECORD, facts)
+        write_json(part / RECORD, facts)
         record.put_in_place(part, output)
     finally:
         record.remove(part)

@@ -17,9 +17,11 @@ from ctranslate2.converters.utils import fuse_linear
 from ctranslate2.specs import TransformerSpec
 from ctranslate2.specs.common_spec import Activation, LinearSpec
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
-from fairseq.modules import SinusoidalPositionalEmbedding
 from numpy.typing import NDArray
 from torch import Tensor
+
+from fairseq_deepnet.checkpoints.positions import FIRST, sinusoids
+from fairseq_deepnet.export.layout import BLANK
 
 ACTIVATIONS: Final = {
     "relu": Activation.RELU,
@@ -29,9 +31,6 @@ ACTIVATIONS: Final = {
     "tanh": Activation.Tanh,
 }
 """fairseq's names of activation functions that CTranslate2 has."""
-
-_PADDING: Final = 1  # fairseq's index of <pad>: the position of a sentence's first word is 2
-_BLANK: Final = "<blank>"  # <pad>, as CTranslate2 calls it
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class _DeepSpec(TransformerSpec):
 
 
 def _symbols(vocabulary: Sequence[str]) -> list[str]:
-    return [_BLANK if symbol == "<pad>" else symbol for symbol in vocabulary]
+    return [BLANK if symbol == "<pad>" else symbol for symbol in vocabulary]
 
 
 def check_supported(
@@ -186,15 +185,12 @@ class _Side:
     def positions(self) -> NDArray[np.float32]:
         """What is added at each position [positions, width], from the first word on."""
         if self.has("embed_positions"):
-            return self.array("embed_positions.weight")[_PADDING + 1 :]
+            return self.array("embed_positions.weight")[FIRST:]
         part = "source" if self.side == "encoder" else "target"
         longest: int = getattr(self.args, f"max_{part}_positions")
         if self.args.no_token_positional_embeddings:
             return np.zeros((longest, self.width), dtype=np.float32)
-        table = SinusoidalPositionalEmbedding.get_embedding(
-            longest + _PADDING + 1, self.width, _PADDING
-        )
-        return table.numpy()[_PADDING + 1 :]
+        return sinusoids(longest, self.width)[FIRST:].numpy()
 
     def norm(self, spec: Any, name: str) -> None:
         spec.gamma, spec.beta = self.array(f"{name}.weight"), self.array(f"{name}.bias")

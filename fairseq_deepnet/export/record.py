@@ -11,11 +11,10 @@ from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.checkpoints.choice import Model
+from fairseq_deepnet.corpora.folder import DataFolder
+from fairseq_deepnet.export.layout import RECORD, is_exported
 from fairseq_deepnet.export.stock import model_arguments, scheme_name
-from fairseq_deepnet.provenance import fingerprint, git_revision, shown, versions
-
-RECORD: Final = "export.json"
-"""In a CTranslate2 folder: the record of its export. A fairseq checkpoint holds it as `export`."""
+from fairseq_deepnet.provenance import fingerprint, git_revision, sha256, shown, versions
 
 _EDITION: Final = 1  # counted up where the same request leads to other files
 
@@ -24,6 +23,28 @@ def make_request(model: Model, form: str, **more: Any) -> dict[str, Any]:
     """All that decides an export; where it is as recorded, there is nothing to do."""
     sources = [fingerprint(path) for path in model.sources]
     return {"format": form, "edition": _EDITION, "checkpoints": sources, **more}
+
+
+def subword_files(data: DataFolder) -> dict[str, str]:
+    """Each language's sentencepiece model (byte-pair codes of a Moses folder), by file name.
+
+    Raises FileNotFoundError where there is none.
+    """
+    paths = {language: data.subword_model(language) for language in data.languages}
+    for path in paths.values():
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{shown(path)} is missing, without which raw text cannot be read; --data FOLDER"
+                " names another data folder"
+            )
+    return {language: path.name for language, path in paths.items()}
+
+
+def data_digests(data: DataFolder) -> dict[str, str | None]:
+    """All of a data folder that decides how raw text goes into its models and comes out again."""
+    names = {*subword_files(data).values(), *(path.name for path in data.path.glob("dict*.txt"))}
+    names |= {"languages.txt"} if data.is_multilingual else set()
+    return {name: sha256(data.path / name) for name in sorted(names)}
 
 
 def describe(model: Model, state: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +102,7 @@ def may_write(output: Path, request: dict[str, Any], force: bool) -> bool:
             f"{shown(output)} is there and no export of this command's: choose another --output,"
             " or --force to replace it"
         )
-    if output.is_dir() and any(output.iterdir()) and not (output / "model.bin").is_file():
+    if output.is_dir() and any(output.iterdir()) and not is_exported(output):
         raise ValueError(
             f"{shown(output)} is a folder of something else, which even --force does not replace:"
             " choose another --output"

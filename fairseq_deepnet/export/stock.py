@@ -11,6 +11,7 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
 from fairseq_deepnet.checkpoints.folding import Folded, fold
 from fairseq_deepnet.models.options import DECODER_ONLY, ENCODER_DECODER, ENCODER_ONLY, ModelKind
+from fairseq_deepnet.models.running_options import add_running_arguments
 from fairseq_deepnet.models.scheme_options import add_scheme_arguments, scheme_of
 from fairseq_deepnet.stock_names import STOCK_NAMES, in_stock_names
 
@@ -77,6 +78,7 @@ def stock_arguments(args: Namespace, kind: ModelKind, options: Mapping[str, Any]
     """`args` without what is ours, for the stock arch of the same structure."""
     parser = argparse.ArgumentParser(add_help=False)
     add_scheme_arguments(parser)
+    add_running_arguments(parser)
     ours = {action.dest for action in parser._actions} | set(_RECORDS)
     kept = {name: value for name, value in vars(args).items() if name not in ours}
     names = {"arch": kind.stock, "_name": kind.stock, "user_dir": None}

@@ -9,15 +9,22 @@ lies in FILE.part, and --resume goes on from there.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 
 from fairseq_deepnet.provenance import fingerprint, say
-from fairseq_deepnet.translation.engine import ENGINES, WINDOW, Hypothesis, Search
-from fairseq_deepnet.translation.opening import Opened, Wish, open_engine
+from fairseq_deepnet.translation.cores import all_cores, threads_of
+from fairseq_deepnet.translation.engine import (
+    BATCH,
+    CPU_BATCH,
+    ENGINES,
+    WINDOW,
+    Hypothesis,
+    Search,
+    told_cut,
+)
+from fairseq_deepnet.translation.opening import QUANTIZATION, Opened, Wish, open_engine
 from fairseq_deepnet.translation.output import Output
 from fairseq_deepnet.translation.stream import STANDARD_INPUT, Rate, Windows, translated, windows_of
 
@@ -37,20 +44,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--source", help="of a model of many directions: from which language")
     parser.add_argument("--target", help="and into which")
-    parser.add_argument("--beam", type=int, default=Search.beam, help="beam size (5)")
-    parser.add_argument("--lenpen", type=float, default=Search.lenpen, help="length penalty (1)")
+    parser.add_argument("--beam", type=int, default=Search.beam, help="beam size (%(default)s)")
     parser.add_argument(
-        "--batch", type=int, help="sentences a batch (64; of ctranslate2 on a CPU 16)"
+        "--lenpen", type=float, default=Search.lenpen, help="length penalty (%(default)g)"
     )
-    parser.add_argument("--nbest", type=int, default=Search.nbest, help="translations a line (1)")
+    parser.add_argument(
+        "--batch",
+        type=int,
+        help=f"sentences a batch ({BATCH}; of ctranslate2 on a CPU {CPU_BATCH})",
+    )
+    parser.add_argument(
+        "--nbest", type=int, default=Search.nbest, help="translations a line (%(default)s)"
+    )
     parser.add_argument("--scores", action="store_true", help="score and tab before each line")
     parser.add_argument("--threads", type=int, help="cores to use (all, or OMP_NUM_THREADS)")
     parser.add_argument(
         "--quantization",
         metavar="TYPE",
-        help="ctranslate2: int8, float32 ... of a run's export (int8); of a folder: to compute in",
+        help=f"ctranslate2: int8, float32 ... of a run's export ({QUANTIZATION}); of a folder: to"
+        " compute in",
     )
-    parser.add_argument("--window", type=int, help="lines held at once (1024 a thread)")
+    parser.add_argument("--window", type=int, help=f"lines held at once ({WINDOW} a thread)")
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument("--cpu", action="store_true", help="leave GPUs alone")
@@ -62,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     files = args.files or [STANDARD_INPUT]
     _refuse_bad(args, files)
     typed = files == [STANDARD_INPUT] and sys.stdin.isatty()
-    threads = args.threads or _threads()
+    threads = args.threads or threads_of(1, all_cores())
     wish = Wish(
         engine=args.engine,
         source=args.source,
@@ -84,10 +98,9 @@ def run(args: argparse.Namespace) -> int:
     say(f"{opened.direction}: {opened.what}, {threads} thread{'s' * (threads > 1)}")
     if typed:
         say("a sentence a line; Ctrl-D ends")
-    windows = windows_of(files, args.window or WINDOW * threads)
     if output.done:
         say(f"going on after line {output.done:,}")
-        windows = without(windows, output.done)
+    windows = output.still_to_do(windows_of(files, args.window or WINDOW * threads))
     _translate(opened, windows, output, args)
     output.finish()
     return 0
@@ -96,16 +109,15 @@ def run(args: argparse.Namespace) -> int:
 def _translate(opened: Opened, windows: Windows, output: Output, args: argparse.Namespace) -> None:
     """Window after window, to the end of the lines or to the first that cannot be read."""
     rate = Rate(sys.stderr, done=output.done)
-    number = output.done
     try:
         for found in translated(opened.engine, windows, opened.direction, args.nbest):
-            output.write(formatted(found, number + 1, args.nbest, args.scores))
-            number += len(found)
+            lines = formatted(found, output.done + 1, args.nbest, args.scores)
+            output.write(lines, len(found))
             rate.add(len(found))
     finally:
         rate.close()
         if opened.engine.cut:
-            say(f"{opened.engine.cut:,} lines were too long for the model, and cut")
+            say(told_cut(opened.engine.cut))
 
 
 def formatted(found: Sequence[list[Hypothesis]], first: int, nbest: int, scores: bool) -> list[str]:
@@ -126,15 +138,6 @@ def formatted(found: Sequence[list[Hypothesis]], first: int, nbest: int, scores:
     ]
 
 
-def without(windows: Windows, lines: int) -> Windows:
-    """What is left of windows after so many lines."""
-    for window in windows:
-        rest = list(islice(window, lines, None))
-        lines = max(0, lines - len(window))
-        if rest:
-            yield rest
-
-
 def _refuse_bad(args: argparse.Namespace, files: Sequence[Path]) -> None:
     """What would only be found after the model is loaded."""
     for path in files:
@@ -149,8 +152,3 @@ def _refuse_bad(args: argparse.Namespace, files: Sequence[Path]) -> None:
         raise ValueError("--resume counts a line a sentence: not with --nbest")
     if args.output is not None and args.output.resolve() in {path.resolve() for path in files}:
         raise ValueError(f"--output {args.output} is the input; choose another file")
-
-
-def _threads() -> int:
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    return int(limit) if limit.isdecimal() and int(limit) else len(os.sched_getaffinity(0))

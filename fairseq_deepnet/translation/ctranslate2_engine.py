@@ -14,18 +14,12 @@ from typing import Any, Final
 
 from fairseq_deepnet.corpora.folder import Direction
 from fairseq_deepnet.corpora.subwords import decode_line, encode_lines, load_model
+from fairseq_deepnet.export.layout import BLANK, NO_CTRANSLATE2, RECORD
 from fairseq_deepnet.provenance import shown
 from fairseq_deepnet.translation.engine import BATCH, CPU_BATCH, MAX_LENGTH, Hypothesis, Search
 
-RECORD: Final = "export.json"
-NEVER: Final = [["<blank>"]]
+NEVER: Final = [[BLANK]]
 """What no translation holds: fairseq's <pad>, by its name in an export. fairseq forbids it, too."""
-_INSTALL: Final = "ctranslate2 is not installed: pip install 'fairseq_deepnet[ctranslate2]'"
-
-
-def is_exported(folder: Path) -> bool:
-    """Whether a folder holds a CTranslate2 model."""
-    return (folder / "model.bin").is_file()
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -76,7 +70,7 @@ class CTranslate2Model:
         try:
             import ctranslate2
         except ModuleNotFoundError as error:
-            raise ValueError(_INSTALL) from error
+            raise ValueError(NO_CTRANSLATE2) from error
         self.record = read_record(folder)
         self.search = search
         self.tokens = self.record.get("language_tokens")
@@ -84,7 +78,9 @@ class CTranslate2Model:
             language: load_model(folder / name)
             for language, name in self.record["subwords"]["models"].items()
         }
-        self.limit = int(self.record["max_positions"][0]) - 2  # </s>, and a language token
+        longest_source, longest_target = map(int, self.record["max_positions"])
+        self.limit = longest_source - 2  # </s>, and a language token
+        self.longest = min(MAX_LENGTH, longest_target - 1)  # as fairseq; the target prefix counts
         device = "cuda" if not cpu and ctranslate2.get_cuda_device_count() else "cpu"
         self.batch = search.batch or (CPU_BATCH if device == "cpu" else BATCH)
         _refuse_type(compute_type, sorted(ctranslate2.get_supported_compute_types(device)))
@@ -123,7 +119,7 @@ class CTranslate2Model:
             return_scores=scores,
             suppress_sequences=NEVER,
             max_input_length=0,  # `_pieces` cuts, and counts what it cuts
-            max_decoding_length=MAX_LENGTH,
+            max_decoding_length=self.longest,
         )
         model = self.models[direction.target]
         found = []

@@ -14,8 +14,8 @@ MAX_LENGTH: Final = 200
 BATCH: Final = 64
 """Sentences at a time; but on a CPU CTranslate2 takes:"""
 CPU_BATCH: Final = 16
-"""Few: what it keeps of each sentence is copied at every step, fastest within a core's cache. See
-docs/serving.md for the measurement."""
+"""Few: what it keeps of each sentence is copied at every step, fastest within a core's cache
+(measured in docs/serving.md, "How fast")."""
 WINDOW: Final = 1024
 """Lines that are held for each thread, to be sorted by length."""
 
@@ -50,6 +50,11 @@ class Hypothesis(NamedTuple):
 
     text: str
     score: float
+
+
+def told_cut(cut: int) -> str:
+    """That an engine has cut so many lines, in words."""
+    return f"{cut:,} line{'s were' if cut > 1 else ' was'} too long for the model, and cut"
 
 
 class Engine(Protocol):

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from fairseq_deepnet.checkpoints.choice import Model
 from fairseq_deepnet.export.command import to_ctranslate2
+from fairseq_deepnet.export.layout import ctranslate2_name, exports_of
 from fairseq_deepnet.provenance import shown
-
-_BEST: Final = "checkpoint_best"
 
 
 def exported(model: Model, data: Path | None, quantization: str) -> Path:
-    """The folder of a model: export/ctranslate2-QUANTIZATION in its run; for another checkpoint
-    than the best, and for one that belongs to no run, with the checkpoint's name before.
+    """The folder of a model, under its usual name among its exports.
 
     Raises ValueError for a model that CTranslate2 does not compute, with the reason, and where
     nothing can be written.
     """
-    place = (model.run or model.path.resolve().parent) / "export"
-    name = f"ctranslate2-{quantization}"
-    if model.path.stem != _BEST or model.run is None:
-        name = f"{model.path.stem}.{name}"
+    place = exports_of(model)
     try:
-        return to_ctranslate2(model, place / name, quantization, data)
+        output = place / ctranslate2_name(model, quantization)
+        return to_ctranslate2(model, output, quantization, data)
     except PermissionError as error:
         raise ValueError(
             f"{shown(place)} cannot be written ({error.strerror}): export the model elsewhere with "

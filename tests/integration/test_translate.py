@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -137,7 +138,7 @@ def test_what_is_done_before_broken_input_is_kept_and_gone_on_from(
     assert "go on from there with --resume" in translate(*words).stderr
     # the mended file is another one to a careful program; the record says which it was
     record = json.loads((tmp_path / "out.part.json").read_text())
-    record["files"][0]["bytes"] = text.stat().st_size
+    record["request"]["files"][0]["bytes"] = text.stat().st_size
     (tmp_path / "out.part.json").write_text(json.dumps(record))
     done = part.read_text()
     resumed = translate(*words, "--resume")
@@ -145,6 +146,52 @@ def test_what_is_done_before_broken_input_is_kept_and_gone_on_from(
     assert "going on after line 2" in resumed.stderr
     assert out.read_text().startswith(done)
     assert out.read_text().count("\n") == 4
+
+
+def test_another_standard_input_or_data_folder_is_not_gone_on_with(
+    run: Path,
+    data: Path,
+    tmp_path: Path,
+    translate: Translate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def pipe(content: bytes) -> None:
+        (tmp_path / "piped").write_bytes(content)
+        monkeypatch.setattr("sys.stdin", (tmp_path / "piped").open())
+
+    words = (run, "--engine=fairseq", "--beam=1", f"--output={tmp_path}/out", "--window=1")
+    pipe(b"A dog.\n\xff\xfe\n")
+    assert translate(*words).returncode == 2
+    first = (tmp_path / "out.part").read_text()
+    pipe(b"A girl.\nA man.\n")
+    assert "is the beginning of another translation" in translate(*words, "--resume").stderr
+    other = tmp_path / "data"
+    shutil.copytree(data, other)
+    with (other / "spm.model").open("ab") as model:
+        model.write(b"more")  # broken; but that it is another one is seen before it is read
+    pipe(b"A dog.\nA man.\n")
+    found = translate(*words, "--resume", f"--data={other}")
+    assert "is the beginning of another translation" in found.stderr
+    assert (tmp_path / "out.part").read_text() == first
+    pipe(b"A dog.\nA man.\n")
+    assert translate(*words, "--resume").returncode == 0
+    assert (tmp_path / "out").read_text().startswith(first)
+    assert (tmp_path / "out").read_text().count("\n") == 2
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize("beam", [1, 4])
+def test_both_engines_stop_where_the_model_has_no_more_positions(
+    tmp_path: Path, data: Path, beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ctranslate2_engine, "NEVER", None)  # as above
+    make_trained_run(tmp_path / "run", data, encoder_layers=2, max_target_positions=30)
+    found = []
+    for engine, quantization in (("fairseq", None), ("ctranslate2", "float32")):
+        wish = Wish(engine, quantization=quantization)
+        opened = open_engine(tmp_path / "run", Search(beam=beam), wish)
+        found.append(opened.engine.translate(SENTENCES, opened.direction))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -156,7 +203,7 @@ def test_a_line_that_is_too_long_is_cut_and_that_is_said(
     found = translate(tmp_path / "run", tmp_path / "text", f"--engine={engine}", "--beam=1")
     assert found.returncode == 0, found.stderr
     assert found.stdout.count("\n") == 2
-    assert "1 lines were too long for the model, and cut" in found.stderr
+    assert "1 line was too long for the model, and cut" in found.stderr
 
 
 @needs_ctranslate2

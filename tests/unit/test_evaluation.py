@@ -10,8 +10,8 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.evaluation import translation
 from fairseq_deepnet.evaluation.scoring import score
+from fairseq_deepnet.translation.cores import threads_of
 from tests.support.runs import (
     SENTENCES,
     TRANSLATIONS,
@@ -220,6 +220,6 @@ def test_threads_are_a_share_of_the_cores_unless_the_environment_says_how_many(
 ) -> None:
     """Cells that are scored at the same time would otherwise wait for each other's threads."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert [translation.threads_of(processes, 8) for processes in (1, 3, 16)] == [8, 2, 1]
+    assert [threads_of(processes, 8) for processes in (1, 3, 16)] == [8, 2, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert translation.threads_of(1, 8) == 1
+    assert threads_of(1, 8) == 1

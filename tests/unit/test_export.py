@@ -51,6 +51,14 @@ def test_a_run_becomes_a_checkpoint_without_anything_of_ours(
     assert [path.name for path in output.parent.iterdir()] == [output.name]
 
 
+def test_a_stock_checkpoint_has_no_option_of_ours(tmp_path: Path, data: Path) -> None:
+    ours = {"checkpoint_every": "2", "compile": True, "residual_scheme": "post-ln"}
+    make_trained_run(tmp_path / "run", data, **ours)
+    export(tmp_path / "run", "--to", "fairseq")
+    held = load_checkpoint(tmp_path / "run" / "export" / "checkpoint_best.pt")
+    assert not ours.keys() & held["cfg"]["model"].keys()
+
+
 @pytest.fixture
 def nothing_allowed() -> Iterator[None]:
     """torch.load as it is without this plugin."""

@@ -7,12 +7,13 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from fairseq_deepnet.corpora.folder import Direction
-from fairseq_deepnet.translation.command import formatted, without
+from fairseq_deepnet.translation.command import formatted
 from fairseq_deepnet.translation.engine import Hypothesis, Search
 from fairseq_deepnet.translation.output import Output
 from fairseq_deepnet.translation.stream import (
@@ -148,16 +149,57 @@ def test_lines_scores_and_several_translations_are_told_apart() -> None:
     ]
 
 
-def test_lines_that_are_done_are_left_out() -> None:
-    windows = [["a", "b"], ["c", "d"], ["e"]]
-    assert list(without(iter(windows), 3)) == [["d"], ["e"]]
-    assert list(without(iter(windows), 5)) == []
+WINDOWS = [["a", "b"], ["c", "d"], ["e"]]
+
+
+def interrupted(path: Path, windows: int) -> None:
+    """A translation of so many windows, and of a line of the next that is not whole."""
+    output = Output(path, {"beam": 5}, resume=False)
+    for window in islice(output.still_to_do(iter(WINDOWS)), windows):
+        output.write([line.upper() for line in window], len(window))
+    with path.with_name(f"{path.name}.part").open("a") as part:
+        part.write("half a li")
+
+
+@pytest.mark.parametrize(
+    ("windows", "left"), [(1, [["c", "d"], ["e"]]), (2, [["e"]]), (3, [])], ids=["1", "2", "3"]
+)
+def test_lines_that_are_done_are_left_out(
+    tmp_path: Path, windows: int, left: list[list[str]]
+) -> None:
+    interrupted(tmp_path / "out", windows)
+    output = Output(tmp_path / "out", {"beam": 5}, resume=True)
+    assert list(output.still_to_do(iter(WINDOWS))) == left
+
+
+def test_windows_need_not_be_those_of_the_first_time(tmp_path: Path) -> None:
+    interrupted(tmp_path / "out", 1)
+    output = Output(tmp_path / "out", {"beam": 5}, resume=True)
+    pieces = output.still_to_do(iter([["a"], ["b", "c"], ["d"]]))
+    assert next(pieces) == ["c"]
+    output.write(["C"], 1)
+    again = Output(tmp_path / "out", {"beam": 5}, resume=True)
+    assert (again.done, list(again.still_to_do(iter(WINDOWS)))) == (3, [["d"], ["e"]])
+
+
+@pytest.mark.parametrize("other", [[["a", "x"], ["c"]], [["a"]], []], ids=["else", "less", "none"])
+def test_other_lines_are_not_taken_for_those_that_are_done(
+    tmp_path: Path, other: list[list[str]]
+) -> None:
+    """As of standard input, of which nothing else is known."""
+    interrupted(tmp_path / "out", 1)
+    before = (tmp_path / "out.part").read_text()
+    output = Output(tmp_path / "out", {"beam": 5}, resume=True)
+    with pytest.raises(ValueError, match="beginning of another translation"):
+        list(output.still_to_do(iter(other)))
+    assert before.startswith((tmp_path / "out.part").read_text())
+    assert (tmp_path / "out.part").read_text() == "A\nB\n"
 
 
 def test_a_file_has_its_name_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "out"
     output = Output(path, {"beam": 5}, resume=False)
-    output.write(["ä", "b"])
+    output.write(["ä", "b"], 2)
     assert (tmp_path / "out.part").read_text() == "ä\nb\n", "every line is on disk at once"
     assert not path.exists()
     output.finish()
@@ -167,25 +209,25 @@ def test_a_file_has_its_name_when_it_is_complete(tmp_path: Path) -> None:
 
 def test_a_translation_goes_on_after_its_last_whole_line(tmp_path: Path) -> None:
     path, request = tmp_path / "out", {"beam": 5, "files": [("a", 1)]}
-    Output(path, request, resume=False).write(["a", "b"])
+    Output(path, request, resume=False).write(["a", "b"], 2)
     with (tmp_path / "out.part").open("a") as part:
-        part.write("half a li")
+        part.write("not recorded\nhalf a li")
     output = Output(path, request, resume=True)
     assert output.done == 2
-    output.write(["c"])
+    output.write(["c"], 1)
     output.finish()
     assert path.read_text() == "a\nb\nc\n"
 
 
 def test_nothing_is_resumed_or_lost_by_mistake(tmp_path: Path) -> None:
     path = tmp_path / "out"
-    Output(path, {"beam": 5}, resume=False).write(["a"])
+    Output(path, {"beam": 5}, resume=False).write(["a"], 1)
     with pytest.raises(ValueError, match="holds 1 lines of a translation that was interrupted"):
         Output(path, {"beam": 5}, resume=False)
     with pytest.raises(ValueError, match="beginning of another translation"):
         Output(path, {"beam": 4}, resume=True)
     assert (tmp_path / "out.part").read_text() == "a\n"
-    assert json.loads((tmp_path / "out.part.json").read_text()) == {"beam": 5}
+    assert json.loads((tmp_path / "out.part.json").read_text())["request"] == {"beam": 5}
     assert Output(tmp_path / "other", {}, resume=True).done == 0
 
 

@@ -1,0 +1,36 @@
+"""What an exported folder is called and holds: names that its writer and its readers share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from fairseq_deepnet.checkpoints.choice import BEST, Model
+
+RECORD: Final = "export.json"
+"""In a CTranslate2 folder: the record of its export. A fairseq checkpoint holds it as `export`."""
+MODEL: Final = "model.bin"
+"""In a CTranslate2 folder: the weights. CTranslate2 knows its models by this name."""
+BLANK: Final = "<blank>"
+"""fairseq's <pad> in an exported vocabulary, as CTranslate2 calls it."""
+NO_CTRANSLATE2: Final = "ctranslate2 is not installed: pip install 'fairseq_deepnet[ctranslate2]'"
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether a folder holds a CTranslate2 model."""
+    return (folder / MODEL).is_file()
+
+
+def exports_of(model: Model) -> Path:
+    """Where a model's exports are: in its run, or beside a checkpoint that belongs to none."""
+    return (model.run or model.path.resolve().parent) / "export"
+
+
+def ctranslate2_name(model: Model, quantization: str) -> str:
+    """The usual name of a folder: that of a run's best checkpoint is the shortest, any other has
+    the checkpoint's name before.
+    """
+    name = f"ctranslate2-{quantization}"
+    if model.run is not None and model.path.name == BEST:
+        return name
+    return f"{model.path.stem}.{name}"
