@@ -99,10 +99,20 @@ def measure(run: Path, sentences: int) -> str:
     ours = log_probabilities(built(args, state["model"], task), task, source, target)
     folded, stock_args = fold_model(state)
     stock = built(stock_args, folded.weights, task)
-    cells = [gap(ours, log_probabilities(stock, task, source, target))]
-    cells.append(engine_gap(model, ours, source, target) or float("nan"))
+    gaps = (
+        gap(ours, log_probabilities(stock, task, source, target)),
+        engine_gap(model, ours, source, target),
+    )
     depth = f"{args.encoder_layers}L-{args.decoder_layers}L"
-    return f"| {scheme_name(args)} | {depth} | {cells[0]:.1e} | {cells[1]:.1e} |"
+    return row(scheme_name(args), depth, *gaps)
+
+
+def row(*cells: str | float | None) -> str:
+    """A line of the table; empty where an engine is missing."""
+    told = (
+        "" if cell is None else cell if isinstance(cell, str) else f"{cell:.1e}" for cell in cells
+    )
+    return f"| {' | '.join(told)} |"
 
 
 def main() -> int:

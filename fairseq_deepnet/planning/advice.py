@@ -10,6 +10,7 @@ from fairseq_deepnet.planning.memory import LEGACY_BUFFER
 from fairseq_deepnet.planning.plan import Plan, make_plan
 from fairseq_deepnet.planning.setting import Model, Training
 from fairseq_deepnet.schemes import Side
+from fairseq_deepnet.stock_names import STOCK_NAMES
 from fairseq_deepnet.training import launch
 
 SMALLEST_MICRO_BATCH: Final = 512
@@ -87,7 +88,7 @@ def difference(old: Plan, new: Plan) -> dict[str, str | None]:
         found[b.precision] = "true"
     if a.optimizer != b.optimizer:
         found["optimizer"] = b.optimizer
-        if a.optimizer in ("adam", "fused_adam"):
+        if STOCK_NAMES.get(a.optimizer, a.optimizer) == "adam":
             found |= {"adam-betas": None, "adam-eps": None}
     return found
 

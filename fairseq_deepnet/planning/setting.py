@@ -19,6 +19,7 @@ from fairseq_deepnet.models.running_options import checkpointing_of
 from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.modules import LayerShape
 from fairseq_deepnet.schemes import Depths, PostLN, PreLN, ResidualScheme, Side
+from fairseq_deepnet.stock_names import STOCK_NAMES
 
 STATES: Final[Mapping[str, int]] = {
     "adam": 2,
@@ -30,10 +31,10 @@ STATES: Final[Mapping[str, int]] = {
 }
 """fairseq's optimisers -> numbers that they keep a parameter; adafactor and sgd are special."""
 
-CHUNKED: Final = ("chunked_label_smoothed_cross_entropy", "chunked_cross_entropy")
+CHUNKED: Final = tuple(name for name in STOCK_NAMES if name.startswith("chunked_"))
 """Criterions that hold a chunk of the table tokens x vocabulary at a time."""
 
-CRITERIONS: Final = (*CHUNKED, "label_smoothed_cross_entropy", "cross_entropy")
+CRITERIONS: Final = (*CHUNKED, *(STOCK_NAMES[name] for name in CHUNKED))
 """Criterions whose memory is known; fairseq's hold the whole table, of log-probabilities."""
 
 

@@ -171,6 +171,13 @@ def test_no_speed_is_told_where_the_base_did_not_run(benchmarks: Path) -> None:
     assert peak_memory.times(found, "stock", "wall") == {"ours": "0.50", "stock": "1.00"}
 
 
+def test_a_gap_of_nothing_is_told_and_that_of_a_missing_engine_left_out(benchmarks: Path) -> None:
+    from folding_gap import row
+
+    assert row("deepnorm", "6L-6L", 3e-5, 0.0) == "| deepnorm | 6L-6L | 3.0e-05 | 0.0e+00 |"
+    assert row("deepnorm", "6L-6L", 3e-5, None) == "| deepnorm | 6L-6L | 3.0e-05 |  |"
+
+
 def test_the_stock_system_does_not_import_the_plugin(benchmarks: Path) -> None:
     code = "import sys; from side_by_side.systems import System; from side_by_side import worker;"
     code += " worker.load(System('stock', 'stock')); print('fairseq_deepnet' in sys.modules)"
