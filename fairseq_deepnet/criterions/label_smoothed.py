@@ -36,15 +36,6 @@ class LabelSmoothedCrossEntropyCriterion(AtOutputLayer, stock.LabelSmoothedCross
         self.first_token = self.ignore_prefix_size
         self.accuracy = self.report_accuracy
 
-    def compute_loss(
-        self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        """Loss and nll; `net_output` holds them already, unless it is a model's own."""
-        losses = net_output[0]
-        if not isinstance(losses, Losses):
-            return super().compute_loss(model, net_output, sample, reduce)
-        return losses.loss, losses.nll
-
     def compute_accuracy(
         self, model: Any, net_output: Any, sample: dict[str, Any]
     ) -> tuple[Tensor, Tensor]:

@@ -93,3 +93,13 @@ class AtOutputLayer:
 
         with replaced(model, loss):
             return stock.forward(model, sample, reduce)
+
+    def compute_loss(
+        self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Loss and nll; `net_output` holds them already, unless it is a model's own."""
+        losses = net_output[0]
+        if not isinstance(losses, Losses):
+            stock: Any = super()
+            return stock.compute_loss(model, net_output, sample, reduce)
+        return losses.loss, losses.nll
