@@ -1,6 +1,6 @@
 """Decoding speed of one trained model: stock fairseq, this plugin, CTranslate2, side by side.
 
-    python benchmarks/decoding.py runs/multi30k --rounds 3
+    python benchmarks/decoding.py runs/multi30k
 
 The model is exported (`deepnet export`), so that all systems have the same weights, and each system
 is loaded in a process of its own with one thread. The test set is sorted by length and cut into
@@ -8,11 +8,13 @@ batches, as fairseq-generate does; each system in turn translates a batch, from 
 that what disturbs the machine meets all alike. Loading is not counted. The stock system's process
 never imports the plugin: fairseq's own model, generator and loop. Prints Markdown.
 
-Systems are stock, ours, and CTranslate2's types of weights (float32, int8 ...); NAME@16 takes the
-sentences of a batch 16 at a time.
+Systems are stock, ours, and CTranslate2's types of weights (float32, int8 ...); NAME@16 takes 16
+sentences at a time instead of --batch.
 
-Sentences a second are medians over rounds (passes over the test set); speeds are the median and the
-quartiles of the ratios to the first system batch by batch.
+A round is a pass over the test set. Sentences a second are medians over rounds; the speed is the
+median over rounds of stock's time for all sentences over the system's, and stock is the fastest of
+its batch sizes. Beside it are the lowest and the highest over rounds, and the quartiles of the same
+ratio batch by batch, in which a batch of short sentences counts as much as a long one.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 Translate = Callable[[list[str]], list[str]]
+Seconds = dict[str, list[list[float]]]
+"""By system, round and batch."""
 CLOCKS: Final[dict[str, Callable[[], float]]] = {
     "wall": time.perf_counter,
     "cpu": time.process_time,
@@ -200,6 +204,17 @@ def settings(args: argparse.Namespace, names: Sequence[str], place: Path) -> dic
     return found
 
 
+def common_size(told: dict[str, Any]) -> int:
+    """How many sentences a system is given at a time: as many as the largest batch.
+
+    Ends the program where another would not cut it evenly: its last batches would all be short.
+    """
+    sizes = sorted({setting["batch"] for setting in told.values()})
+    if any(sizes[-1] % size for size in sizes):
+        raise SystemExit(f"batches of {', '.join(map(str, sizes))}: each has to divide the largest")
+    return int(sizes[-1])
+
+
 def batches_of(lines: Sequence[str], size: int) -> list[list[int]]:
     """Numbers of the lines, the longest first, `size` at a time."""
     ordered = sorted(range(len(lines)), key=lambda number: -len(lines[number].split()))
@@ -208,9 +223,9 @@ def batches_of(lines: Sequence[str], size: int) -> list[list[int]]:
 
 def race(
     systems: Sequence[Running], lines: Sequence[str], size: int, rounds: int
-) -> tuple[dict[str, list[list[float]]], dict[str, list[str]]]:
-    """Seconds by system, round and batch; and each system's translations of the lines."""
-    seconds: dict[str, list[list[float]]] = {system.name: [] for system in systems}
+) -> tuple[Seconds, dict[str, list[str]]]:
+    """What each system took, and its translations of the lines."""
+    seconds: Seconds = {system.name: [] for system in systems}
     texts = {system.name: [""] * len(lines) for system in systems}
     batches = batches_of(lines, size)
     for system in systems:  # the first of all loads what it needs
@@ -228,24 +243,40 @@ def race(
     return seconds, texts
 
 
-def table(
-    seconds: dict[str, list[list[float]]],
-    texts: dict[str, list[str]],
-    references: Sequence[str],
-) -> list[str]:
-    """A line a system; speeds are relative to the first."""
-    from sacrebleu import corpus_bleu
-    from side_by_side.tables import head, line, quartiles, ratios
+def base_of(seconds: Seconds) -> str:
+    """The fastest batch size of the first system: speeds against any other would flatter."""
+    kind = next(iter(seconds)).partition("@")[0]
+    alike = [name for name in seconds if name.partition("@")[0] == kind]
+    return min(alike, key=lambda name: statistics.median(map(sum, seconds[name])))
 
-    first = next(iter(seconds))
-    base = [taken for round_ in seconds[first] for taken in round_]
-    lines = head(["system", "sentences / s", "rounds", "speed", "quartiles", "BLEU", "differ"], 1)
+
+def span(values: Sequence[float], digits: int) -> str:
+    """From the lowest to the highest, if there are several."""
+    return f"{min(values):.{digits}f}-{max(values):.{digits}f}" if len(values) > 1 else ""
+
+
+def speed_cells(base: list[list[float]], rounds: list[list[float]]) -> list[str]:
+    """How many times as fast over all sentences: median and span of the rounds; then by batch."""
+    from side_by_side.tables import quartiles, ratios
+
+    whole = ratios([sum(batches) for batches in base], [sum(batches) for batches in rounds])
+    single = ratios(*([taken for batches in side for taken in batches] for side in (base, rounds)))
+    return [f"{statistics.median(whole):.2f}", span(whole, 2), quartiles(single, 2)]
+
+
+def table(seconds: Seconds, texts: dict[str, list[str]], references: Sequence[str]) -> list[str]:
+    """A line a system; speeds are relative to the base."""
+    from sacrebleu import corpus_bleu
+    from side_by_side.tables import head, line
+
+    first, base = next(iter(seconds)), seconds[base_of(seconds)]
+    cells = ["system", "sentences / s", "rounds", "speed", "rounds", "batches", "BLEU", "differ"]
+    lines = head(cells, 1)
     for name, rounds in seconds.items():
         rates = [len(references) / sum(batches) for batches in rounds]
-        speeds = ratios(base, [taken for batches in rounds for taken in batches])
         differ = sum(a != b for a, b in zip(texts[first], texts[name], strict=True))
-        cells = [name, f"{statistics.median(rates):.1f}", f"{min(rates):.1f}-{max(rates):.1f}"]
-        cells += [f"{statistics.median(speeds):.2f}", quartiles(speeds, 2)]
+        cells = [name, f"{statistics.median(rates):.1f}", span(rates, 1)]
+        cells += speed_cells(base, rounds)
         cells += [f"{corpus_bleu(texts[name], [list(references)]).score:.2f}", str(differ)]
         lines.append(line(cells))
     return lines
@@ -255,7 +286,8 @@ def main() -> None:
     """Export, race, print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", type=Path, help="run or checkpoint of one language pair")
-    parser.add_argument("--systems", default="stock,ours,float32,int8,int8@16", help="%(default)s")
+    systems = "stock,stock@16,stock@128,ours,float32,int8,int8@16"
+    parser.add_argument("--systems", default=systems, help="%(default)s")
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--rounds", type=int, default=3, help="passes over the test set (3)")
     parser.add_argument("--sentences", type=int, default=1000, help="of the test set (1000)")
@@ -276,15 +308,16 @@ def main() -> None:
             (data / f"test.{side}").read_text(encoding="utf-8").split("\n")[: args.sentences]
             for side in sides
         )
-        systems = [Running(name, told[name], args.clock) for name in names]
-        seconds, texts = race(systems, source, args.batch, args.rounds)
-        for system in systems:
+        running = [Running(name, told[name], args.clock) for name in names]
+        seconds, texts = race(running, source, common_size(told), args.rounds)
+        for system in running:
             system.end()
     from side_by_side.tables import machine
 
     print(
         f"{args.model}, {len(source):,} sentences, beam {args.beam}, batches of {args.batch}, "
-        f"one thread, {args.rounds} rounds, {args.clock} time, {machine()}\n"
+        f"one thread, {args.rounds} round{'s' * (args.rounds > 1)}, {args.clock} time, "
+        f"{machine()}; speeds are relative to {base_of(seconds)}\n"
     )
     print("\n".join(table(seconds, texts, reference)))
     if args.json:

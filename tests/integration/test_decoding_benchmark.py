@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,23 +16,59 @@ from tests.support.trained import make_trained_run
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture
+def decoding(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The benchmark as a module."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import decoding
+
+    return decoding
+
+
+def test_a_speed_is_of_all_sentences_and_not_of_most_batches(decoding: ModuleType) -> None:
+    """Two short batches in half the time do not make up for a long one."""
+    base, other = [[1.0, 1.0, 10.0]] * 3, [[0.5, 0.5, 11.0], [0.5, 0.5, 9.0], [0.5, 0.5, 4.0]]
+    assert decoding.speed_cells(base, other) == ["1.20", "1.00-2.40", "2.00-2.00"]
+    assert decoding.speed_cells(base[:1], other[:1])[:2] == ["1.00", ""], "one round has no spread"
+
+
+def test_the_base_is_the_fastest_batch_size_of_the_first_system(decoding: ModuleType) -> None:
+    seconds = {"stock": [[9.0], [1.0], [3.0]], "stock@16": [[2.0], [2.0], [2.0]], "ours": [[1.0]]}
+    assert decoding.base_of(seconds) == "stock@16"
+    assert decoding.base_of({"ours": [[2.0]], "stock": [[1.0]]}) == "ours"
+
+
+def test_every_batch_size_divides_what_the_systems_are_given_at_a_time(
+    decoding: ModuleType,
+) -> None:
+    told = {name: {"batch": size} for name, size in (("a", 64), ("b", 128), ("c", 16))}
+    assert decoding.common_size(told) == 128
+    with pytest.raises(SystemExit, match="48, 64: each has to divide the largest"):
+        decoding.common_size({"a": {"batch": 64}, "b": {"batch": 48}})
+
+
 def test_all_systems_translate_alike_and_are_compared_with_stock_fairseq(
     tmp_path: Path, run_command: RunCommand
 ) -> None:
     pytest.importorskip("ctranslate2", reason="needs the extra ctranslate2")
     data = make_data(tmp_path / "data")
     make_trained_run(tmp_path / "run", data, encoder_layers=2)
-    words = ["--systems=stock,ours,float32@2", "--rounds=1", f"--sentences={len(SENTENCES)}"]
-    words += ["--beam=2", "--batch=3", f"--json={tmp_path}/seconds.json"]
+    words = [
+        "--systems=stock,ours@2,float32@1",
+        "--rounds=1",
+        f"--sentences={len(SENTENCES)}",
+    ]
+    words += ["--beam=2", "--batch=4", f"--json={tmp_path}/seconds.json"]
     found = run_command(
         sys.executable, "benchmarks/decoding.py", tmp_path / "run", *words, cwd=ROOT
     )
     assert found.returncode == 0, found.stderr[-2000:]
     rows = [line.split("|")[1:-1] for line in found.stdout.splitlines() if line.startswith("| ")]
-    assert [row[0].strip() for row in rows] == ["system", "stock", "ours", "float32@2"]
+    assert [row[0].strip() for row in rows] == ["system", "stock", "ours@2", "float32@1"]
     assert [row[-1].strip() for row in rows[1:]] == ["0", "0", "0"], "no translation differs"
+    assert "speeds are relative to stock\n" in found.stdout
     assert rows[1][3].strip() == "1.00"
     seconds = json.loads((tmp_path / "seconds.json").read_text())
     assert {name: [len(round_) for round_ in rounds] for name, rounds in seconds.items()} == {
-        name: [2] for name in ("stock", "ours", "float32@2")
+        name: [1] for name in ("stock", "ours@2", "float32@1")
     }
