@@ -67,15 +67,16 @@ def to_fairseq(model: Model, output: Path | None = None, force: bool = False) ->
         ValueError: for a model that does not fold, and for what is not to be overwritten.
     """
     output = output or default_output(model, f"{model.path.stem}.pt")
-    request = record.make_request(model, "fairseq")
-    if not to_be_written(model, output, request, force):
-        return output
-    state = load_checkpoint(averaged(model))
-    result = stock_checkpoint(state)
-    result["export"] = record.describe(model, state, request)
-    part = record.part_of(output)
-    save_checkpoint(result, part)
-    record.put_in_place(part, output)
+    with record.alone(model):
+        request = record.make_request(model, "fairseq")
+        if not to_be_written(model, output, request, force):
+            return output
+        state = load_checkpoint(averaged(model))
+        result = stock_checkpoint(state)
+        result["export"] = record.describe(model, state, request)
+        part = record.part_of(output)
+        save_checkpoint(result, part)
+        record.put_in_place(part, output)
     return output
 
 
@@ -111,10 +112,11 @@ def to_ctranslate2(
         raise ValueError(f"--quantization {quantization} is unknown; choose one of {known}")
     output = output or default_output(model, ctranslate2_name(model, quantization))
     folder = find_data(model, data)
-    request = ctranslate2_folder.request_of(model, folder, quantization)
-    if to_be_written(model, output, request, force):
-        state = load_checkpoint(averaged(model))
-        ctranslate2_folder.write_folder(model, folder, state, request, output)
+    with record.alone(model):
+        request = ctranslate2_folder.request_of(model, folder, quantization)
+        if to_be_written(model, output, request, force):
+            state = load_checkpoint(averaged(model))
+            ctranslate2_folder.write_folder(model, folder, state, request, output)
     return output
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +18,7 @@ from fairseq_deepnet.checkpoints.choice import Model
 from fairseq_deepnet.corpora.folder import DataFolder
 from fairseq_deepnet.export.layout import RECORD, is_exported
 from fairseq_deepnet.export.stock import model_arguments, scheme_name
-from fairseq_deepnet.provenance import fingerprint, git_revision, sha256, shown, versions
+from fairseq_deepnet.provenance import fingerprint, git_revision, say, sha256, shown, versions
 
 _EDITION: Final = 1  # counted up where the same request leads to other files
 
@@ -108,6 +112,27 @@ def may_write(output: Path, request: dict[str, Any], force: bool) -> bool:
             " choose another --output"
         )
     return True
+
+
+@contextmanager
+def alone(model: Model) -> Iterator[None]:
+    """One export of a checkpoint at a time: another process waits here, and finds it done.
+
+    Two would write the same parts. The lock is on the folder of the checkpoint, and goes with the
+    process that holds it; where a file system has no locks, nobody waits.
+    """
+    folder = os.open(model.path.resolve().parent, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another export of {shown(model.path.parent)}")
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(folder)
 
 
 def part_of(output: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import threading
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 import fairseq_deepnet.export
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
+from fairseq_deepnet.export import record
 from tests.support.runs import make_data
 from tests.support.trained import make_trained_run
 
@@ -90,6 +92,29 @@ def test_a_second_export_does_nothing_and_says_so(
     assert "already exported" in capsys.readouterr().err
     assert export(run_folder, "--to", "fairseq", "--force") == 0
     assert output.stat().st_mtime_ns > before
+
+
+def test_a_second_process_waits_for_the_first_and_finds_its_export(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, output = record.part_of, run_folder / "export" / "checkpoint_best.pt"
+    second = threading.Thread(target=export, args=(run_folder, "--to", "fairseq"))
+
+    def part_of(path: Path) -> Path:
+        """Half way in the first, the second begins."""
+        second.start()
+        second.join(0.5)
+        assert second.is_alive()
+        return first(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record, "part_of", part_of)
+        assert export(run_folder, "--to", "fairseq") == 0
+    second.join()
+    printed = capsys.readouterr()
+    assert printed.out == f"{output}\n" * 2
+    assert printed.err.count("waiting for another export") == 1
+    assert printed.err.count("already exported") == 1
 
 
 def test_an_export_of_an_older_checkpoint_is_replaced(run_folder: Path) -> None:
