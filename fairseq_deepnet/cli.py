@@ -40,7 +40,10 @@ SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "analysis": ("analysis", "the paper's figures 3, 4 and 5 from monitored runs, beside its own"),
     "report": ("report", "runs as tables, the paper's numbers beside ours, and as figures"),
 }
-"""Name -> (module within this package, one line of help). A module offers add_arguments and run."""
+"""Name -> (module within this package, one line of help).
+
+A module offers add_arguments and run, and INTERMIXED where options may stand between its files.
+"""
 
 
 def _overview() -> str:
@@ -72,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module = importlib.import_module(f"fairseq_deepnet.{module_name}")
     parser = argparse.ArgumentParser(prog=f"deepnet {name}", description=help_line)
     module.add_arguments(parser)
-    args = parser.parse_args(rest)
+    intermixed = getattr(module, "INTERMIXED", False)
+    args = parser.parse_intermixed_args(rest) if intermixed else parser.parse_args(rest)
     try:
         return int(module.run(args))
     except (ValueError, FileNotFoundError) as error:

@@ -33,7 +33,8 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
         raise ValueError(f"{path} cannot be loaded safely: {_first_line(error)}") from error
     except (RuntimeError, EOFError, OSError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"{path} is damaged or incomplete ({_first_line(error)}); remove it or copy it again"
+            f"{path} is damaged or incomplete, or no checkpoint at all ({_first_line(error)});"
+            " copy it again if it should be one"
         ) from error
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise ValueError(f"{path} is not a fairseq checkpoint: it holds no model")

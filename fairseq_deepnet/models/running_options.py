@@ -1,5 +1,6 @@
 """How a model's layers are run: what backward keeps of them, and whether they are compiled."""
 
+import logging
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
@@ -8,6 +9,8 @@ from ..modules import ActivationCheckpointing, LayerShape, thriftiest_segment
 from ..schemes import ResidualScheme, Side
 
 AUTO = "auto"
+
+logger = logging.getLogger(__name__)
 
 
 def add_running_arguments(parser: ArgumentParser) -> None:
@@ -22,7 +25,8 @@ def add_running_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="train with torch.compile, one compilation for all layers of a stack; meant for GPUs",
+        help="train with torch.compile, one compilation for all layers of a stack: half a minute or"
+        " more before the first update; other dropout masks. Meant for GPUs; slower on a CPU",
     )
 
 
@@ -61,7 +65,8 @@ def checkpointing_of(
     offload = bool(cfg.offload_activations)
     every = getattr(cfg, "checkpoint_every", None)
     if every == AUTO:
-        return ActivationCheckpointing(auto_segment(side, scheme, shape), offload)
+        every = auto_segment(side, scheme, shape)
+        logger.info("--checkpoint-every auto: %s %s layers a segment", side.value, every)
     if every is None:
         every = 1 if cfg.checkpoint_activations or offload else 0
     return ActivationCheckpointing(int(every), offload)

@@ -28,6 +28,9 @@ from fairseq_deepnet.translation.opening import QUANTIZATION, Opened, Wish, open
 from fairseq_deepnet.translation.output import Output
 from fairseq_deepnet.translation.stream import STANDARD_INPUT, Rate, Windows, translated, windows_of
 
+INTERMIXED = True
+"""Options may stand before files, as people type them: argparse by itself refuses that."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `deepnet translate`."""
