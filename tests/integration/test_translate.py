@@ -114,6 +114,8 @@ def test_a_file_is_translated_line_by_line(
     kept = translate(run, text, f"--engine={engine}", "--beam=2", f"--output={tmp_path}/out")
     assert kept.stdout == ""
     assert (tmp_path / "out").read_text() == whole.stdout
+    before = translate(run, "--beam=2", f"--engine={engine}", text)  # options before the file
+    assert before.stdout == whole.stdout
     scored = translate(run, text, f"--engine={engine}", "--beam=2", "--scores", "--window=2")
     rows = [line.split("\t") for line in scored.stdout.splitlines()]
     assert [row[1] for row in rows] == lines[:-1]
