@@ -66,10 +66,16 @@ def checkpointing_of(
     every = getattr(cfg, "checkpoint_every", None)
     if every == AUTO:
         every = auto_segment(side, scheme, shape)
-        logger.info("--checkpoint-every auto: %s %s layers a segment", side.value, every)
     if every is None:
         every = 1 if cfg.checkpoint_activations or offload else 0
     return ActivationCheckpointing(int(every), offload)
+
+
+def say_segments(side: Side, checkpointing: ActivationCheckpointing) -> None:
+    """Tell the log what is kept of a stack that is being built."""
+    if checkpointing.every:
+        layers = "layer" if checkpointing.every == 1 else f"{checkpointing.every} layers"
+        logger.info("activation checkpointing: %s, the input of every %s", side.value, layers)
 
 
 def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape) -> int:
