@@ -287,7 +287,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", type=Path, help="run or checkpoint of one language pair")
     systems = "stock,stock@16,stock@128,ours,float32,int8,int8@16"
-    parser.add_argument("--systems", default=systems, help="%(default)s")
+    help_line = "NAME@16: 16 sentences a batch (%(default)s)"
+    parser.add_argument("--systems", default=systems, help=help_line)
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--rounds", type=int, default=3, help="passes over the test set (3)")
     parser.add_argument("--sentences", type=int, default=1000, help="of the test set (1000)")

@@ -15,11 +15,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from fairseq_deepnet import fairseq_options  # first: it keeps fairseq from advising tensorboardX
+
+# isort: split
 import fairseq.models
 import torch
 from fairseq import tasks
 
-from fairseq_deepnet import fairseq_options
 from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.checkpoints.choice import choose_model, find_data, task_arguments
 from fairseq_deepnet.corpora.folder import DataFolder, Direction

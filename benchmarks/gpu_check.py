@@ -1,4 +1,4 @@
-"""On a GPU: are half precision's numbers right, how fast is training, and what bounds it.
+r"""On a GPU: are half precision's numbers right, how fast is training, and what bounds it.
 
     python benchmarks/gpu_check.py                            # everything, within 25 minutes
     python benchmarks/gpu_check.py --results gpu.json         # go on where a run was cut off

@@ -36,6 +36,9 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import fairseq_deepnet  # noqa: F401  (first: it keeps fairseq from advising tensorboardX)
+
+# isort: split
 import torch
 from fairseq import options as fairseq_options
 from fairseq.data import Dictionary, LanguagePairDataset
@@ -44,7 +47,6 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
-import fairseq_deepnet  # noqa: F401  (registers the architectures)
 from fairseq_deepnet.monitoring.instruments import INSTRUMENTS
 from fairseq_deepnet.monitoring.quantities import EVERYTHING
 from fairseq_deepnet.monitoring.trainer import Observer, observe

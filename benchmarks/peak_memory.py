@@ -1,4 +1,4 @@
-"""Peak memory of a training update: ours against fairseq's stock `transformer`, and what it costs.
+r"""Peak memory of a training update: ours against fairseq's stock `transformer`, and what it costs.
 
     python benchmarks/peak_memory.py                          # the two cases below
     python benchmarks/peak_memory.py --cases vocabulary --profile

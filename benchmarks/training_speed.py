@@ -1,4 +1,4 @@
-"""Training updates of ours, fairseq's stock `transformer` and torchscale's DeepNet, side by side.
+r"""Training updates of ours, fairseq's stock `transformer` and torchscale's DeepNet, side by side.
 
     python benchmarks/training_speed.py --layers 18 --width 64          # one shape, a minute or two
     python benchmarks/training_speed.py --layers 6 18 50 100 500 --width 64 256 512 --threads 2
@@ -14,7 +14,8 @@ batch is --tokens positions at the most, of made-up sentences as long as Multi30
     stock       --arch transformer, fairseq's adam and label_smoothed_cross_entropy; this process
                 does not import the plugin
     ours        --arch deepnet_transformer with fused_adam and chunked_label_smoothed_cross_entropy
-    torchscale  its EncoderDecoder with DeepNorm, fairseq's adam and criterion
+    torchscale  its EncoderDecoder with DeepNorm, fairseq's adam and criterion; pip installs it from
+                PyPI into a temporary folder, the first time (--systems stock,ours: without)
 
 "speed" is the median over rounds of the base's time over the system's in the same round; the base
 is the first system. Of systems that do not fit into memory together it is the ratio of medians.
@@ -22,7 +23,7 @@ Parts, medians of their shares, are explained in side_by_side/parts.py. "product
 the update's matrix products by themselves, in --precision and measured in the same round, over that
 of the update: the limit is 100 %. It is left out for a variant that trains in another precision.
 "peak" is the peak resident set of the process less what it held before the model was built;
-benchmarks/peak_memory.py measures memory with more care.
+benchmarks/peak_memory.py measures memory with more care. Exit status 1 where a system is missing.
 
 --clock cpu reads the processor time of the process, which other programs disturb less than the
 wall clock; with more than one thread it is the sum over threads, so that the wall is read there.
@@ -102,7 +103,7 @@ def main() -> int:
         settings = {name: str(value) for name, value in vars(options).items()}
         about = {"options": settings, "versions": versions(), "commit": git_revision()}
         write_json(options.json, {**about, "machine": tables.machine(), "measured": measured})
-    return 0 if measured and all(one["found"] for one in measured) else 1
+    return 0 if all(one["found"].keys() >= {s.name for s in entered} for one in measured) else 1
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -36,11 +37,13 @@ class Process:
     """
 
     def __init__(self, threads: int, environment: dict[str, str] | None = None) -> None:
+        self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115  (as long as the process)
         paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "side_by_side.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self.said,
             text=True,
             env={
                 **os.environ,
@@ -63,8 +66,14 @@ class Process:
         if not answer:
             status = self.process.wait()
             killed = " (killed: out of memory?)" if status == -9 else ""
-            raise WorkerError(f"the process ended with status {status}{killed}")
+            raise WorkerError(f"the process ended with status {status}{killed}{self.last_line()}")
         return dict(json.loads(answer))
+
+    def last_line(self) -> str:
+        """What the worker said last, after a colon; nothing where it was silent."""
+        self.said.seek(0)
+        lines = self.said.read().strip().splitlines()
+        return f": {lines[-1].strip()}" if lines else ""
 
     def end(self) -> None:
         """Let it end; kill it if it does not."""

@@ -43,10 +43,11 @@ def test_training_speed_compares_systems_goes_on_without_one_and_keeps_every_num
     run_command: RunCommand, tmp_path: Path
 ) -> None:
     options = [*SMALL, "--tokens", "256", "--rounds", "2", "--systems", "stock,ours"]
-    options += ["--variant", "broken=--residual-scheme no"]
+    options += ["--variant", "broken=--nosuch"]
     done = run(run_command, "training_speed", *options, "--json", str(tmp_path / "all.json"))
-    assert done.returncode == 0, done.stderr
-    assert "broken: the process ended with status 1" in done.stdout
+    assert done.returncode == 1, done.stderr
+    assert "broken: the process ended with status 2: worker.py: error: unrec" in done.stdout
+    assert "usage:" not in done.stderr
     stock, ours = cells(done.stdout)
     assert (stock[1], ours[1]) == ("stock", "ours")
     assert stock[5] == "1.00"
