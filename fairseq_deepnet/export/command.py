@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -13,14 +12,15 @@ from fairseq_deepnet.checkpoints.choice import Model, choose_model, find_data
 from fairseq_deepnet.export import record
 from fairseq_deepnet.export.layout import NO_CTRANSLATE2, ctranslate2_name, exports_of
 from fairseq_deepnet.export.stock import stock_checkpoint
-from fairseq_deepnet.provenance import shown
+from fairseq_deepnet.provenance import say, shown
 
 FORMATS: Final = ("fairseq", "ctranslate2")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `deepnet export`."""
-    parser.add_argument("target", type=Path, help="run or checkpoint")
+    parser.epilog = "Example: deepnet export runs/multi30k --to ctranslate2 --quantization int8"
+    parser.add_argument("target", type=Path, help="run (its best checkpoint) or checkpoint")
     parser.add_argument(
         "--to",
         choices=FORMATS,
@@ -38,7 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
-    parser.add_argument("--force", action="store_true", help="replace what is there, or redo it")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="redo it, or replace a file or a CTranslate2 model of others; never another folder",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -109,7 +113,10 @@ def to_ctranslate2(
         raise ValueError(NO_CTRANSLATE2) from error
     if quantization not in ctranslate2_folder.QUANTIZATIONS:
         known = ", ".join(ctranslate2_folder.QUANTIZATIONS)
-        raise ValueError(f"--quantization {quantization} is unknown; choose one of {known}")
+        raise ValueError(
+            f"--quantization {quantization} is unknown; choose one of {known}"
+            " (in scripts: QUANTIZATION)"
+        )
     output = output or default_output(model, ctranslate2_name(model, quantization))
     folder = find_data(model, data)
     with record.alone(model):
@@ -132,8 +139,10 @@ def to_be_written(model: Model, output: Path, request: dict[str, object], force:
     if output.resolve() in {path.resolve() for path in (model.path, *model.sources)}:
         raise ValueError(f"--output {shown(output)} is the checkpoint itself; choose another file")
     if record.may_write(output, request, force):
+        if output.exists():
+            say(f"replacing {shown(output)}")
         return True
-    print(f"already exported: {shown(output)}", file=sys.stderr)
+    say(f"already exported: {shown(output)}")
     return False
 
 

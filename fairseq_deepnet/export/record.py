@@ -101,15 +101,15 @@ def may_write(output: Path, request: dict[str, Any], force: bool) -> bool:
     found = recorded(output)
     if found is not None:
         return force or found["request"] != request
-    if not force:
-        raise ValueError(
-            f"{shown(output)} is there and no export of this command's: choose another --output,"
-            " or --force to replace it"
-        )
     if output.is_dir() and any(output.iterdir()) and not is_exported(output):
         raise ValueError(
             f"{shown(output)} is a folder of something else, which even --force does not replace:"
             " choose another --output"
+        )
+    if not force:
+        raise ValueError(
+            f"{shown(output)} is there and no export of this command's: choose another --output,"
+            " or --force to replace it"
         )
     return True
 

@@ -151,6 +151,7 @@ def test_a_file_of_somebody_else_is_replaced_by_force_alone(
     assert "no export of this command's" in capsys.readouterr().err
     assert theirs.read_text() == "notes"
     assert export(*words, "--force") == 0
+    assert f"replacing {theirs}\n" in capsys.readouterr().err
     assert load_checkpoint(theirs)["export"]["format"] == "fairseq"
 
 
@@ -164,13 +165,14 @@ def test_the_checkpoint_itself_is_never_overwritten(
     assert source.read_bytes() == before
 
 
+@pytest.mark.parametrize("force", [[], ["--force"]], ids=["plain", "force"])
 def test_a_folder_of_something_else_is_not_replaced_even_by_force(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run_folder: Path, tmp_path: Path, force: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "thesis"
     folder.mkdir()
     (folder / "chapter.tex").write_text("text")
-    assert export(run_folder, "--to", "fairseq", "--output", folder, "--force") == 2
+    assert export(run_folder, "--to", "fairseq", "--output", folder, *force) == 2
     assert "even --force does not replace" in capsys.readouterr().err
     assert (folder / "chapter.tex").read_text() == "text"
 

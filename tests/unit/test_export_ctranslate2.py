@@ -253,6 +253,7 @@ def test_another_ctranslate2_model_is_replaced_by_force_alone(
     assert "--force to replace it" in capsys.readouterr().err
     assert (theirs / "model.bin").read_bytes() == b"theirs"
     assert export(tmp_path / "run", "--output", theirs, "--force") == 0
+    assert f"replacing {theirs}\n" in capsys.readouterr().err
     assert ctranslate2.contains_model(str(theirs))
 
 
