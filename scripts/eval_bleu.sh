@@ -41,5 +41,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/evaluate.sh"
 help_if_asked "$@"
 
+[[ ${ENGINE:-fairseq} =~ ^(fairseq|ctranslate2)$ ]] || die "ENGINE is '$ENGINE'; it must be fairseq or ctranslate2"
+
 score_model evaluate "BEAM AVERAGE BATCH PROCESSES THREADS" \
     "LENPEN GPUS DATA DIRECTIONS TEXT TOKENIZER OUT ENGINE QUANTIZATION" "$@"

@@ -72,7 +72,7 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
         (["RUN"], {"BEAM": "five"}, "BEAM is 'five'"),
         (["RUN"], {"SPLIT": "train-2"}, "SPLIT is 'train-2'"),
         (["--beam", "3"], {}, "options need a run or a checkpoint before them"),
-        (["RUN"], {"ENGINE": "marian"}, "invalid choice: 'marian'"),
+        (["RUN"], {"ENGINE": "marian"}, "ENGINE is 'marian'"),
         (["RUN"], {"QUANTIZATION": "int8"}, "QUANTIZATION=int8 needs ENGINE=ctranslate2"),
         (["RUN"], {"THREADS": "0"}, "THREADS=0; at least 1"),
         (["RUN", "--nbest", "2"], {"ENGINE": "ctranslate2"}, "options of fairseq-generate"),
