@@ -75,6 +75,7 @@ def find_data(model: Model, given: Path | None) -> DataFolder:
     """The data folder: as given, as the run recorded it, or as the checkpoint remembers it."""
     if given is not None:
         data = inside_project(given)
+        data = data if data.exists() else given  # as it was typed
     elif model.run is not None:
         data = ROOT / str(load_config(str(model.run / "config.yaml")).recipe.get("data", ""))
     else:

@@ -64,7 +64,7 @@ class DataFolder:
         if not manifest.is_file():
             raise FileNotFoundError(
                 f"{path} is no complete data folder of scripts/preprocess*.sh: it has no"
-                " corpus.json; set DATA=FOLDER"
+                " corpus.json; name another with --data FOLDER (of scripts: DATA=FOLDER)"
             )
         record = json.loads(manifest.read_text(encoding="utf-8"))
         if not isinstance(record, dict) or not (

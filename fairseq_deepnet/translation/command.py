@@ -144,6 +144,8 @@ def formatted(found: Sequence[list[Hypothesis]], first: int, nbest: int, scores:
 def _refuse_bad(args: argparse.Namespace, files: Sequence[Path]) -> None:
     """What would only be found after the model is loaded."""
     for path in files:
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder: name the files in it that hold text")
         if path != STANDARD_INPUT and not path.is_file():
             raise FileNotFoundError(f"there is no file {path}")
     for name in ("threads", "window"):

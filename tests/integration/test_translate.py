@@ -254,6 +254,8 @@ def test_an_exported_folder_is_all_that_is_needed(
     [
         (["/nowhere", "TEXT"], "there is no run or checkpoint /nowhere"),
         (["RUN", "/nowhere"], "there is no file /nowhere"),
+        (["RUN", "."], ". is a folder"),
+        (["RUN", "TEXT", "--data=nodata"], ": nodata is no complete data folder"),
         (["RUN", "TEXT", "--target=fr"], "--target fr: the model translates de-en"),
         (["RUN", "TEXT", "--quantization=int8"], "--quantization is CTranslate2's"),
         (["RUN", "TEXT", "--resume"], "--resume needs the --output"),
