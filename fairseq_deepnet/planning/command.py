@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +25,7 @@ HALF: Final = ("fp16", "bf16", "memory-efficient-fp16", "memory-efficient-bf16")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `deepnet plan`."""
-    # so that options may stand between the words
-    parser.parse_args = parser.parse_intermixed_args  # type: ignore[method-assign]
+    parser.parse_args = partial(parse, parser)  # type: ignore[assignment, method-assign]
     parser.add_argument(
         "words",
         nargs="*",
@@ -68,6 +69,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--paper", action="store_true", help="count the models of the DeepNet paper, and end"
     )
+
+
+def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """The command line, where options may stand between the words."""
+    args, unknown = parser.parse_known_intermixed_args(words)
+    if unknown:
+        name = unknown[0].lstrip("-").partition("=")[0]
+        parser.error(
+            f"{unknown[0]} is no option of this command; options of the training are words:"
+            f" write {name}=VALUE ({name}=true for one without a value)"
+        )
+    return args
 
 
 def run(args: argparse.Namespace) -> int:

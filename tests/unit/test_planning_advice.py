@@ -232,3 +232,11 @@ def test_what_the_user_can_mend_is_one_line(
     assert not out
     assert len(lines) == 1
     assert message in lines[0]
+
+
+def test_an_option_of_the_training_is_told_how_to_be_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["plan", "multi30k", "--checkpoint-every", "auto"])
+    assert "write checkpoint-every=VALUE" in capsys.readouterr().err
