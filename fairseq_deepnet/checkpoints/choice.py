@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.checkpoints.average import last_checkpoints
+from fairseq_deepnet.checkpoints.average import average_checkpoints, last_checkpoints
 from fairseq_deepnet.configs import load_config
 from fairseq_deepnet.corpora.folder import MULTILINGUAL_TASK, DataFolder
 from fairseq_deepnet.provenance import ROOT, inside_project, shown
@@ -27,6 +27,12 @@ class Model:
     run: Path | None
     sources: list[Path]
     """The checkpoints it is averaged from; the checkpoint itself where nothing is averaged."""
+
+    def make(self) -> Path:
+        """The checkpoint, averaged now if it is to be."""
+        if self.sources != [self.path]:
+            average_checkpoints(self.sources, self.path)
+        return self.path
 
 
 def newest_run(runs: Path) -> Path:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.checkpoints.average import average_checkpoints
 from fairseq_deepnet.checkpoints.choice import Model, choose_model, find_data, newest_run
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.corpora.text import read_lines
@@ -153,8 +152,7 @@ def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
 
     folder = args.output or (model.run or model.path.resolve().parent) / "scores"
     out = folder / _name(args, model)
-    if model.sources != [model.path]:
-        average_checkpoints(model.sources, model.path)
+    model.make()
     files = [data.subword_model(language) for language in data.languages]
     wanted = request(args, model, files)
     only = [name for name in args.directions.split(",") if name]
@@ -199,8 +197,7 @@ def evaluate(
     direction = Direction(*data.languages)
     reference_file = data.text(args.split, direction, direction.target)
     references = list(read_lines(reference_file))
-    if model.sources != [model.path]:
-        average_checkpoints(model.sources, model.path)
+    model.make()
     updates = num_updates(load_checkpoint(model.path))
     started = time.monotonic()
     if args.engine == "ctranslate2":

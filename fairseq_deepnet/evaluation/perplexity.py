@@ -21,7 +21,6 @@ from typing import Any
 
 from fairseq_deepnet import fairseq_options
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.checkpoints.average import average_checkpoints
 from fairseq_deepnet.checkpoints.choice import Model, choose_model, find_data, newest_run
 from fairseq_deepnet.corpora.clean import count_words
 from fairseq_deepnet.corpora.folder import MONOLINGUAL_TASKS, DataFolder
@@ -118,8 +117,7 @@ def measure(
     """Run fairseq's own evaluation and return what is to be recorded."""
     import torch
 
-    if model.sources != [model.path]:
-        average_checkpoints(model.sources, model.path)
+    model.make()
     gpus = launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
     common = ["--user-dir", fairseq_options.user_dir(), "--path", str(model.path.resolve())]
     common += ["--task", task["_name"], "--max-tokens", str(args.batch)]

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
-from fairseq_deepnet.checkpoints.average import average_checkpoints
 from fairseq_deepnet.checkpoints.choice import Model, choose_model, find_data
 from fairseq_deepnet.export import record
-from fairseq_deepnet.export.layout import NO_CTRANSLATE2, ctranslate2_name, exports_of
+from fairseq_deepnet.export.layout import (
+    NO_CTRANSLATE2,
+    QUANTIZATIONS,
+    ctranslate2_name,
+    exports_of,
+)
 from fairseq_deepnet.export.stock import stock_checkpoint
 from fairseq_deepnet.provenance import say, shown
 
@@ -33,8 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quantization",
         metavar="TYPE",
-        help="of weights in CTranslate2: float32 (default), int8, int8_float32, int8_bfloat16,"
-        " int8_float16, int16, bfloat16, float16",
+        help=f"of weights in CTranslate2, the first by default: {', '.join(QUANTIZATIONS)}",
     )
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
@@ -53,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if args.to == "fairseq":
         output = to_fairseq(model, args.output, args.force)
     else:
-        quantization = args.quantization or "float32"
+        quantization = args.quantization or QUANTIZATIONS[0]
         output = to_ctranslate2(model, args.output, quantization, args.data, args.force)
     print(output)
     return 0
@@ -75,7 +78,7 @@ def to_fairseq(model: Model, output: Path | None = None, force: bool = False) ->
         request = record.make_request(model, "fairseq")
         if not to_be_written(model, output, request, force):
             return output
-        state = load_checkpoint(averaged(model))
+        state = load_checkpoint(model.make())
         result = stock_checkpoint(state)
         result["export"] = record.describe(model, state, request)
         part = record.part_of(output)
@@ -87,7 +90,7 @@ def to_fairseq(model: Model, output: Path | None = None, force: bool = False) ->
 def to_ctranslate2(
     model: Model,
     output: Path | None = None,
-    quantization: str = "float32",
+    quantization: str = QUANTIZATIONS[0],
     data: Path | None = None,
     force: bool = False,
 ) -> Path:
@@ -111,8 +114,8 @@ def to_ctranslate2(
         if (error.name or "").partition(".")[0] != "ctranslate2":
             raise
         raise ValueError(NO_CTRANSLATE2) from error
-    if quantization not in ctranslate2_folder.QUANTIZATIONS:
-        known = ", ".join(ctranslate2_folder.QUANTIZATIONS)
+    if quantization not in QUANTIZATIONS:
+        known = ", ".join(QUANTIZATIONS)
         raise ValueError(
             f"--quantization {quantization} is unknown; choose one of {known}"
             " (in scripts: QUANTIZATION)"
@@ -122,7 +125,7 @@ def to_ctranslate2(
     with record.alone(model):
         request = ctranslate2_folder.request_of(model, folder, quantization)
         if to_be_written(model, output, request, force):
-            state = load_checkpoint(averaged(model))
+            state = load_checkpoint(model.make())
             ctranslate2_folder.write_folder(model, folder, state, request, output)
     return output
 
@@ -144,10 +147,3 @@ def to_be_written(model: Model, output: Path, request: dict[str, object], force:
         return True
     say(f"already exported: {shown(output)}")
     return False
-
-
-def averaged(model: Model) -> Path:
-    """The model's checkpoint, averaged now if it is to be."""
-    if model.sources != [model.path]:
-        average_checkpoints(model.sources, model.path)
-    return model.path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from fairseq_deepnet.checkpoints.choice import Model
 from fairseq_deepnet.corpora.folder import DataFolder
@@ -16,12 +16,6 @@ from fairseq_deepnet.export.stock import fold_model, kind_of, model_arguments, m
 from fairseq_deepnet.export.vocabulary import read_vocabularies
 from fairseq_deepnet.models.options import ENCODER_DECODER
 from fairseq_deepnet.provenance import write_json
-
-QUANTIZATIONS: Final = (
-    *("float32", "int8", "int8_float32", "int8_bfloat16", "int8_float16"),
-    *("int16", "bfloat16", "float16"),
-)
-"""CTranslate2's types of weights that this exports to."""
 
 
 def request_of(model: Model, data: DataFolder, quantization: str) -> dict[str, Any]:

@@ -13,6 +13,11 @@ MODEL: Final = "model.bin"
 """In a CTranslate2 folder: the weights. CTranslate2 knows its models by this name."""
 BLANK: Final = "<blank>"
 """fairseq's <pad> in an exported vocabulary, as CTranslate2 calls it."""
+QUANTIZATIONS: Final = (
+    *("float32", "int8", "int8_float32", "int8_bfloat16", "int8_float16"),
+    *("int16", "bfloat16", "float16"),
+)
+"""CTranslate2's types of weights that this exports to."""
 NO_CTRANSLATE2: Final = "ctranslate2 is not installed: pip install 'fairseq_deepnet[ctranslate2]'"
 
 

@@ -51,9 +51,9 @@ class FusedAdam(Adam):
         factor, self.factor = self.factor, 1.0
         for group in self.param_groups:
             for (step, device, *_), (params, grads, means, squares) in self._by_kind(group).items():
-                if grads[0].dtype is torch.float32:
-                    divisor = _divisor(factor, device)
-                else:  # --memory-efficient-*: rounded as fairseq rounds it
+                divisor = _divisor(factor, device)
+                if divisor is not None and grads[0].dtype is not torch.float32:
+                    # --memory-efficient-*: rounded as fairseq rounds it
                     torch._foreach_mul_(grads, factor)
                     divisor = None
                 settings = _settings(group, step) | {"grad_scale": divisor}

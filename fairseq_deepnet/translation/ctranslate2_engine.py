@@ -152,12 +152,6 @@ class CTranslate2Model:
             return [self.tokens["tokens"][direction.target]]
         return []
 
-    def directions(self) -> Direction | list[str]:
-        """Its only direction, or the languages of a model of many."""
-        if self.tokens:
-            return list(self.record["languages"])
-        return Direction(self.record["source"], self.record["target"])
-
 
 def use_avx512(processor: Path = Path("/proc/cpuinfo")) -> None:
     """Let CTranslate2 use AVX-512, which it leaves alone unless it is told; an eighth faster.

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import torch
 
-from fairseq_deepnet.checkpoints.average import average_checkpoints
 from fairseq_deepnet.checkpoints.choice import Model, choose_model, find_data
 from fairseq_deepnet.corpora.folder import Direction
 from fairseq_deepnet.export.layout import MODEL, is_exported
@@ -110,8 +109,7 @@ def _on_fairseq(model: Model, search: Search, wish: Wish) -> Opened:
             f"{shown(data.path)} holds Moses tokens, and raw text is only translated with "
             "sentencepiece; scripts/eval_bleu.sh scores such models"
         )
-    if model.sources != [model.path]:
-        average_checkpoints(model.sources, model.path)
+    model.make()
     only = None if data.is_multilingual else Direction(*data.languages)
     direction = choose_direction(only, data.languages, wish)
     torch.set_num_threads(wish.threads)
