@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .one_kernel import OneKernel
+
 CPU_ROWS: Final = (128, 512)
 """Bounds of n on the CPU, where n = C between them.
 
@@ -38,6 +40,10 @@ GPU_TABLE: Final = 2**26
 FP16_LIFT: Final = 2.0**14
 """What fp16 gradients of logits, at most 1 in size, are multiplied with while rounded: 1 / V
 would be subnormal for large vocabularies."""
+FUSED_ON: Final = ("cuda",)
+"""Devices on which one kernel makes a chunk's losses and the gradient of its logits, if it can be
+compiled; elsewhere torch's own are faster."""
+one_kernel: Final = OneKernel()
 LEAST_PROBABILITY: Final = 1e-30
 """Below it -log p is taken from the logits: float32 would lose digits, and then be infinite."""
 
@@ -71,6 +77,11 @@ def product_dtype(features: Tensor) -> torch.dtype:
     return torch.float32 if dtype is torch.float16 and device == "cpu" else dtype
 
 
+def counted(target: Tensor, padding: int) -> Tensor:
+    """Where in `target`, flattened, there is no padding. The host waits for a GPU's answer."""
+    return target.reshape(-1).ne(padding).nonzero().squeeze(1)
+
+
 def smoothed_cross_entropy(
     features: Tensor,
     weight: Tensor,
@@ -79,6 +90,7 @@ def smoothed_cross_entropy(
     smoothing: float,
     padding: int,
     accuracy: bool = False,
+    rows: Tensor | None = None,
 ) -> Losses:
     """Losses of features [..., C] against target [...], padding left out.
 
@@ -89,9 +101,10 @@ def smoothed_cross_entropy(
         smoothing: s, which fairseq calls epsilon.
         padding: the index whose rows are not computed.
         accuracy: whether to count likeliest words.
+        rows: `counted(target, padding)`, where that is known.
     """
     dtype = product_dtype(features)
-    rows = target.reshape(-1).ne(padding).nonzero().squeeze(1)
+    rows = counted(target, padding) if rows is None else rows
     flat = features.reshape(-1, features.size(-1))
     # read here, because inside the function there are never gradients to be made
     wanted = tuple(
@@ -185,7 +198,8 @@ class ChunkWalk:
         # before there are tables: in half precision torch's CPU kernel makes a copy in fp32
         self.columns = self.w.sum(dim=0, dtype=self.sums)
         self.rows = min(chunk_rows(width, vocabulary, x.is_cuda), max(len(target), 1))
-        self.tables = [self._table(self.sums), self._table(self.sums)]
+        self.table = self._table(self.sums)
+        self.spare: Tensor | None = None  # for p, where one kernel does not take the place of z
         # products in half precision are rounded to it, but for a GPU's, which give their sums
         self.half = None if dtype is self.sums else self._table(dtype)
         total = self.x.sum(dim=0, dtype=self.sums) * -self.each
@@ -206,10 +220,10 @@ class ChunkWalk:
         for start in range(0, count, self.rows):
             part = slice(start, min(start + self.rows, count))
             logits = self._logits(part)
-            table = self._probabilities(logits, part, nll, log_sum)
             if self.accuracy:
                 correct += logits.argmax(dim=1).eq(self.target[part]).sum()
-            if any(grad is not None for grad in self.grads):
+            table = self._differences(logits, part, nll, log_sum)
+            if table is not None:
                 self._gradients(table, part)
         if self.grads[0] is not None:
             self.grads[0].sub_(self.columns, alpha=self.each)
@@ -236,16 +250,41 @@ class ChunkWalk:
     def _logits(self, part: slice) -> Tensor:
         """z [n, V] of a chunk."""
         x = self.x[part]
-        logits = self.tables[0][: len(x)]
+        logits = self.table[: len(x)]
         if self.half is None or x.is_cuda:
             self._multiply(x, self.w.t(), logits)
         else:
             logits.copy_(torch.mm(x, self.w.t(), out=self.half[: len(x)]))
         return logits if self.b is None else logits.add_(self.b)
 
+    def _differences(
+        self, logits: Tensor, part: slice, nll: Tensor, log_sum: Tensor
+    ) -> Tensor | None:
+        """p - a [v = t] [n, V] of a chunk, lifted and in the type of the products.
+
+        None where no gradient is wanted. Fills the chunk's part of -log p_t and of log(sum e^z),
+        both [N].
+        """
+        wanted = any(grad is not None for grad in self.grads)
+        if logits.device.type in FUSED_ON:
+            table = logits if self.half is None else self.half[: len(logits)]
+            made = (nll[part], log_sum[part], table if wanted else None)
+            if one_kernel(logits, self.target[part], *made, self.on_target, self.lift):
+                return made[-1]
+        table = self._probabilities(logits, part, nll, log_sum)
+        if not wanted:
+            return None
+        target = self.target[part, None]
+        table.scatter_add_(1, target, table.new_full(target.shape, -self.on_target))
+        if self.lift != 1:
+            table.mul_(self.lift)
+        return table if self.half is None else self.half[: len(table)].copy_(table)
+
     def _probabilities(self, logits: Tensor, part: slice, nll: Tensor, log_sum: Tensor) -> Tensor:
         """p [n, V] of a chunk; fills its part of -log p_t and of log(sum e^z), both [N]."""
-        table = torch.softmax(logits, dim=1, out=self.tables[1][: len(logits)])
+        if self.spare is None:
+            self.spare = self._table(self.sums)
+        table = torch.softmax(logits, dim=1, out=self.spare[: len(logits)])
         target = self.target[part, None]
         likely, at_target = table.gather(1, target), logits.gather(1, target)
         minus = likely.log().neg_()
@@ -258,23 +297,18 @@ class ChunkWalk:
         return table
 
     def _gradients(self, table: Tensor, part: slice) -> None:
-        """Add a chunk's part of the gradients; p becomes p - a [v = t]."""
+        """Add a chunk's part of the gradients, by its p - a [v = t], lifted."""
         features, weight, bias = self.grads
-        target = self.target[part, None]
-        table.scatter_add_(1, target, table.new_full(target.shape, -self.on_target))
         if bias is not None:
-            bias += table.sum(dim=0)
-        if self.lift != 1:
-            table.mul_(self.lift)
-        left = table if self.half is None else self.half[: len(table)].copy_(table)
+            bias.add_(table.sum(dim=0, dtype=self.sums), alpha=1 / self.lift)
         if features is not None:
-            made = self._multiply(left, self.w, features[part])
+            made = self._multiply(table, self.w, features[part])
             if self.lift != 1:
                 made.div_(self.lift)
         if weight is not None and self.half is None:
-            weight.addmm_(left.t(), self.x[part])
+            weight.addmm_(table.t(), self.x[part])
         elif weight is not None:
             block = len(weight) if weight.is_cuda else max(1, CPU_BLOCK // weight.size(1))
-            columns = zip(weight.split(block), left.split(block, dim=1), strict=True)
+            columns = zip(weight.split(block), table.split(block, dim=1), strict=True)
             for some, of_words in columns:
                 some.add_(self._half_product(of_words.t(), self.x[part]), alpha=1 / self.lift)

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import ConfigurationError
-from .chunked import Losses, smoothed_cross_entropy
+from .chunked import Losses, counted, smoothed_cross_entropy
 
 Loss = Callable[[Tensor], Losses]
 
@@ -78,17 +78,20 @@ class AtOutputLayer:
         stock: Any = super()
         if not reduce:
             return stock.forward(model, sample, reduce)
-        target = model.get_targets(sample, None)
+        target = model.get_targets(sample, None)[:, self.first_token :]
+        # asked before the model runs, so that a GPU, which is waited for, has nothing else to do
+        rows = counted(target, self.padding_idx)
 
         def loss(features: Tensor) -> Losses:
             return smoothed_cross_entropy(
                 features[:, self.first_token :],
                 projection.weight,
                 projection.bias,
-                target[:, self.first_token :],
+                target,
                 self.smoothing,
                 self.padding_idx,
                 self.accuracy,
+                rows,
             )
 
         with replaced(model, loss):

@@ -1,0 +1,106 @@
+"""A chunk's losses and the gradient of its logits by one kernel, for GPUs.
+
+Shapes: n = tokens of a chunk, V = vocabulary. With h = max_v z and S = sum_v e^(z_v - h),
+
+    -log p_t = log S - (z_t - h),   p - a [v = t] = e^(z - h - log S) - a [v = t],
+
+exact wherever a softmax is, without a case for small p_t and so without waiting for the device.
+torch.compile makes one kernel of it, Triton on GPUs: it reads the logits for h and S, and once more
+to write the gradient in the type of the products. torch's own kernels go through a table seven
+times. (Triton source for a GPU looked at; torch 2.13 joins h and S to one reading there.)
+
+On a CPU the same code takes three times as long as torch's own softmax, which computes an
+exponential once and a cheaper one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+
+def differences(
+    logits: Tensor,
+    target: Tensor,
+    nll: Tensor,
+    log_sum: Tensor,
+    table: Tensor | None,
+    on_target: float,
+    lift: float,
+) -> None:
+    """The formulas above.
+
+    Args:
+        logits: z, [n, V]. target: t, [n].
+        nll: [n], becomes -log p_t. log_sum: [n], becomes log(sum_v e^z_v).
+        table: [n, V], becomes lift (p - a [v = t]); may be `logits`. None where it is not wanted.
+        on_target: a.
+    """
+    where = target[:, None]
+    high = logits.amax(dim=1, keepdim=True)
+    log = (logits - high).exp().sum(dim=1, keepdim=True).log()
+    at_target = logits.gather(1, where) - high
+    nll.copy_((log - at_target).squeeze(1))
+    log_sum.copy_((high + log).squeeze(1))
+    if table is not None:
+        words = torch.arange(logits.size(1), device=logits.device)
+        likely = (logits - high - log).exp()
+        table.copy_((likely - on_target * (words == where)) * lift)
+
+
+class OneKernel:
+    """`differences`, compiled at the first call, or given up with one warning.
+
+    One compilation serves chunks of every length but 1; the vocabulary, the types and whether there
+    is a table each take another.
+
+    Args:
+        backend: torch.compile's.
+    """
+
+    RECOMPILATIONS = 64  # torch's own limit is 8; then it calls the function as it is
+
+    def __init__(self, backend: str | Callable[..., Any] = "inductor") -> None:
+        self._backend = backend
+        self._compiled: Callable[..., None] | None = None
+        self._given_up = False
+
+    def __call__(self, *given: Tensor | float | None) -> bool:
+        """Do what `differences` does; False, and nothing done, where it cannot be compiled."""
+        if self._given_up:
+            return False
+        # here, because it takes a second to import, which a CPU need not wait
+        from torch._dynamo import maybe_mark_dynamic
+        from torch._dynamo.exc import TorchDynamoException
+
+        if self._compiled is None:
+            self._compiled = self._compile()
+        for tensor in given:
+            if isinstance(tensor, Tensor):
+                maybe_mark_dynamic(tensor, 0)
+        try:
+            self._compiled(*given)
+        except TorchDynamoException as error:  # raised before anything runs: no Triton, no compiler
+            self._given_up = True
+            cause = getattr(error, "inner_exception", error)
+            said = str(cause).strip().partition("\n")[0]
+            kind = type(cause).__name__
+            logger.warning("no fused kernel for the loss, which will be slower: %s: %s", kind, said)
+            return False
+        return True
+
+    def _compile(self) -> Callable[..., None]:
+        compiler: Any = torch.compile  # its annotations lack some of its arguments
+        compiled: Callable[..., None] = compiler(
+            differences,
+            backend=self._backend,
+            recompile_limit=self.RECOMPILATIONS,
+            isolate_recompiles=True,
+        )
+        return compiled
