@@ -1,6 +1,6 @@
 r"""Peak memory of a training update: ours against fairseq's stock `transformer`, and what it costs.
 
-    python benchmarks/peak_memory.py                          # the two cases below
+    python benchmarks/peak_memory.py                          # the three cases below
     python benchmarks/peak_memory.py --cases vocabulary --profile
     python benchmarks/peak_memory.py --layers 18 --width 128 --tokens 2048 \
         --variant "checkpointed=--checkpoint-activations"     # a shape of your own
@@ -8,6 +8,8 @@ r"""Peak memory of a training update: ours against fairseq's stock `transformer`
     vocabulary  6L-6L, width 256, 64,000 words, batches of 4,096 positions
     depth       50L-50L, width 256, 8,000 words, batches of 4,096 positions; ours with
                 --checkpoint-every auto, stock as it is
+    budgets     the same shape and batches: ours as it is, with less and less --checkpoint-memory,
+                and with --checkpoint-every auto
 
 Each system makes two updates of the fullest of 40 batches in a process of its own. "peak" is the
 most that was resident less what was before the model was built; malloc is told to give freed blocks
@@ -33,11 +35,20 @@ from side_by_side.race import LIMITS, WorkerError, race, start
 from side_by_side.systems import Shape, System, estimated_gib
 
 STOCK, OURS = System("stock", "stock"), System("ours", "ours")
+CHECKPOINTED = System("ours, checkpointed", "ours", ("--checkpoint-every=auto",))
 CASES = {
     "vocabulary": (Shape(6, 256, 64000, 4096), [STOCK, OURS]),
     "depth": (
         Shape(50, 256, 8000, 4096),
-        [STOCK, System("ours, checkpointed", "ours", ("--checkpoint-every=auto",))],
+        [STOCK, CHECKPOINTED],
+    ),
+    "budgets": (
+        Shape(50, 256, 8000, 4096),
+        [
+            OURS,
+            *(System(f"{gib} GiB", "ours", (f"--checkpoint-memory={gib}",)) for gib in (7, 5, 3)),
+            CHECKPOINTED,
+        ],
     ),
 }
 HEAD = ["model", "words", "system", "peak MiB", "of base", "alive MiB", "of base", "time of base"]

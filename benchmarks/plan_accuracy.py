@@ -226,11 +226,12 @@ def in_own_process(index: int, options: argparse.Namespace) -> dict[str, float]:
 def estimated(shape: Shape, device: str) -> Any:
     """The plan of a shape."""
     from fairseq_deepnet import fairseq_options
-    from fairseq_deepnet.planning import plan, setting
+    from fairseq_deepnet.models import account
+    from fairseq_deepnet.planning import plan
 
     args = fairseq_options.parse_training(shape.arguments())
-    model = setting.read_model(args, (shape.vocabulary, shape.vocabulary))
-    training = setting.read_training(args, 1 if device == "cuda" else 0, shape.length)
+    model = account.read_model(args, (shape.vocabulary, shape.vocabulary))
+    training = account.read_training(args, 1 if device == "cuda" else 0, shape.length)
     return plan.make_plan(model, training, 16, 1, shape.length)
 
 

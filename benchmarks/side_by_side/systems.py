@@ -115,19 +115,22 @@ def estimated_gib(system: System, shape: Shape, gpus: int = 0) -> float:
     torchscale is taken for stock; options that the plan does not cover are left out.
     """
     from fairseq_deepnet import fairseq_options
-    from fairseq_deepnet.planning import plan, setting
+    from fairseq_deepnet.models import account
+    from fairseq_deepnet.models.checkpoint_memory import memory_of
+    from fairseq_deepnet.planning import plan
 
     length = 18  # Multi30k's
     alike = dataclasses.replace(system, kind="ours" if system.kind == "ours" else "stock")
     try:
         args: Any = fairseq_options.parse_training(alike.arguments(shape))
-        model = setting.read_model(args, (shape.vocabulary, shape.vocabulary))
-        training = setting.read_training(args, gpus, length)
+        model = account.read_model(args, (shape.vocabulary, shape.vocabulary))
+        training = account.read_training(args, gpus, length)
     except ValueError:
         if not system.options:
             raise
         return estimated_gib(dataclasses.replace(system, options=()), shape, gpus)
-    return float(plan.make_plan(model, training, 16, 1, length).needed_gib)
+    memory = memory_of(args, None)
+    return float(plan.make_plan(model, training, 16, 1, length, checkpoint_gib=memory).needed_gib)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -28,7 +28,7 @@ from ..schemes import NormPlacement, Place, ResidualScheme, Side
 from .encoder import EncoderOut
 from .learned_residuals import log_learned
 from .options import build_layer, layer_shape
-from .running_options import checkpointing_of, say_segments
+from .running_options import checkpointing_of
 
 DECODING_KEY = "deepnet.decoding"
 
@@ -61,7 +61,6 @@ class DeepNetDecoder(TransformerDecoderBase):
         self.checkpointing = checkpointing_of(
             cfg, Side.DECODER, scheme, layer_shape(cfg, Side.DECODER)
         )
-        say_segments(Side.DECODER, self.checkpointing)
         self.call_layer = CompiledLayers() if getattr(cfg, "compile", False) else call_layer
         self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
         self.combination = scheme.build_combination(Side.DECODER, self.embed_dim)

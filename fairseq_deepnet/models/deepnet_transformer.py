@@ -13,6 +13,7 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from ..schemes import Side
+from .checkpoint_memory import add_memory_argument, check_memory, settle_checkpointing
 from .decoder import DeepNetDecoder
 from .defaults import default, default_depth, default_shape
 from .encoder import DeepNetEncoder
@@ -38,6 +39,7 @@ class DeepNetTransformerModel(Inference, TransformerModel):
         super().add_args(parser)
         add_scheme_arguments(parser)
         add_running_arguments(parser)
+        add_memory_argument(parser)
 
     @classmethod
     def build_model(cls, args: Namespace, task: FairseqTask) -> "DeepNetTransformerModel":
@@ -51,6 +53,7 @@ class DeepNetTransformerModel(Inference, TransformerModel):
         model: DeepNetTransformerModel = super().build_model(args, task)
         stacks = {Side.ENCODER: model.encoder, Side.DECODER: model.decoder}
         finish_model(model, args, scheme, stacks)
+        settle_checkpointing(args, stacks)
         return model
 
     @classmethod
@@ -101,6 +104,7 @@ def deepnet_transformer(args: Namespace) -> None:
     # Here and not in build_model: fairseq applies an arch while it parses, before it makes folders
     # and starts a process a GPU, so that a mistyped option is one line and leaves nothing behind.
     check_options(args)
+    check_memory(args)
 
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer_tiny")

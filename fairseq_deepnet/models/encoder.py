@@ -16,7 +16,7 @@ from ..modules import CompiledLayers, Dropout, EncoderLayer, call_layer, run_lay
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
 from .learned_residuals import log_learned
 from .options import build_layer, layer_shape
-from .running_options import checkpointing_of, say_segments
+from .running_options import checkpointing_of
 
 EncoderOut = dict[str, list[Any]]
 
@@ -42,7 +42,6 @@ class DeepNetEncoder(TransformerEncoderBase):
         self.checkpointing = checkpointing_of(
             cfg, Side.ENCODER, scheme, layer_shape(cfg, Side.ENCODER)
         )
-        say_segments(Side.ENCODER, self.checkpointing)
         self.call_layer = CompiledLayers() if getattr(cfg, "compile", False) else call_layer
         self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
         self.combination = scheme.build_combination(Side.ENCODER, embed_tokens.embedding_dim)

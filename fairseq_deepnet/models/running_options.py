@@ -1,16 +1,14 @@
 """How a model's layers are run: what backward keeps of them, and whether they are compiled."""
 
-import logging
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from ..errors import ConfigurationError
-from ..modules import ActivationCheckpointing, LayerShape, thriftiest_segment
+from ..footprint import auto_segment, combines
+from ..modules import ActivationCheckpointing, LayerShape
 from ..schemes import ResidualScheme, Side
 
 AUTO = "auto"
-
-logger = logging.getLogger(__name__)
 
 
 def add_running_arguments(parser: ArgumentParser) -> None:
@@ -53,40 +51,19 @@ def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
         )
 
 
-def combines(scheme: type[ResidualScheme]) -> bool:
-    """Whether layers read more than the output of the layer below (as in DLCL)."""
-    return scheme.build_combination is not ResidualScheme.build_combination
-
-
 def checkpointing_of(
     cfg: Any, side: Side, scheme: ResidualScheme, shape: LayerShape
 ) -> ActivationCheckpointing:
-    """What backward keeps of a stack's activations."""
-    offload = bool(cfg.offload_activations)
+    """What backward keeps of a stack's activations, but for --checkpoint-memory."""
+    every = segment_of(cfg) or 0
+    if not every and any(getattr(cfg, f"checkpoint_{name}", None) for name in ("every", "memory")):
+        every = auto_segment(side, scheme, shape, scheme.depths.of(side))
+    return ActivationCheckpointing(every, offload=bool(cfg.offload_activations))
+
+
+def segment_of(cfg: Any) -> int | None:
+    """How many layers are to be checkpointed together; None where nothing says it."""
     every = getattr(cfg, "checkpoint_every", None)
-    if every == AUTO:
-        every = auto_segment(side, scheme, shape)
-    if every is None:
-        every = 1 if cfg.checkpoint_activations or offload else 0
-    return ActivationCheckpointing(int(every), offload)
-
-
-def say_segments(side: Side, checkpointing: ActivationCheckpointing) -> None:
-    """Tell the log what is kept of a stack that is being built."""
-    if checkpointing.every:
-        layers = "layer" if checkpointing.every == 1 else f"{checkpointing.every} layers"
-        logger.info("activation checkpointing: %s, the input of every %s", side.value, layers)
-
-
-def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape) -> int:
-    """`--checkpoint-every auto`: from the tensors that a layer keeps, in multiples of its input.
-
-    With fused attention, relu and LayerNorm an encoder layer keeps 8 + F / C of them, one more
-    attention with keys and values of a source as long adds 6; dropout adds one a
-    branch. (planning/activations.py counts bytes.)
-    """
-    if combines(type(scheme)):
+    if every is None and (cfg.checkpoint_activations or cfg.offload_activations):
         return 1
-    crossed = side is Side.DECODER and scheme.depths.encoder > 0
-    kept = shape.ffn_dim / shape.embed_dim + (17 if crossed else 10)
-    return thriftiest_segment(scheme.depths.of(side), kept)
+    return None if every in (None, AUTO) else int(every)

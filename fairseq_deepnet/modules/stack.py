@@ -26,11 +26,27 @@ class ActivationCheckpointing:
 
     Args:
         every: keep the input of every so many layers only; 0 keeps all activations.
+        plain: layers at the top of the stack that keep theirs all the same. Backward meets them
+            first, so that their activations are gone when those below are computed again.
         offload: keep those inputs in host memory.
     """
 
     every: int = 0
+    plain: int = 0
     offload: bool = False
+
+    def recomputed(self, layers: int) -> int:
+        """How many of a stack's layers backward computes again, from the bottom."""
+        return max(0, layers - self.plain) if self.every else 0
+
+    def describe(self, layers: int) -> str:
+        """What is kept of a stack of so many layers, in words."""
+        again = self.recomputed(layers)
+        if not again:
+            return f"all {layers} layers plain"
+        if again == layers:
+            return f"all {layers} layers in segments of {self.every}"
+        return f"{layers - again} of {layers} layers plain, the rest in segments of {self.every}"
 
     def __call__(self, run: Callable[[Tensor], Any], x: Tensor) -> Any:
         """run(x), cheaper in memory if so set.
@@ -86,13 +102,17 @@ def run_layers(
     present = list(layers)
     each = combination is not None or keep_states
     length = 1 if each else max(checkpointing.every, 1)
+    again = checkpointing.recomputed(len(present))
     states = [x] if keep_states else []
     kept = []
     if combination is not None:
         kept.append(combination.keep(x, 0))
         x = combination(kept)
-    for start in range(0, len(present), length):
-        x = checkpointing(_segment(present[start : start + length], apply), x)
+    for start in (*range(0, again, length), *range(again, len(present))):
+        if start < again:
+            x = checkpointing(_segment(present[start : min(start + length, again)], apply), x)
+        else:
+            x = apply(present[start], x)
         if keep_states:
             states.append(x)
         if combination is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Final
 
-from fairseq_deepnet.models.running_options import auto_segment
-from fairseq_deepnet.planning.memory import LEGACY_BUFFER
+from fairseq_deepnet.footprint import Model, Training
+from fairseq_deepnet.footprint.choice import recomputing
+from fairseq_deepnet.footprint.memory import LEGACY_BUFFER
 from fairseq_deepnet.planning.plan import Plan, make_plan
-from fairseq_deepnet.planning.setting import Model, Training
 from fairseq_deepnet.schemes import Side
 from fairseq_deepnet.stock_names import STOCK_NAMES
 from fairseq_deepnet.training import launch
@@ -16,11 +17,8 @@ from fairseq_deepnet.training import launch
 SMALLEST_MICRO_BATCH: Final = 512
 """Tokens of the smallest micro-batch that is tried: a long sentence must fit into one."""
 
-CHECKPOINTING: Final = {
-    False: ("checkpoint-every", "auto"),
-    True: ("checkpoint-activations", "true"),
-}
-"""Is the model stock fairseq's -> the option that computes layers twice, and its value."""
+CHECKPOINTING: Final = {False: "checkpoint-memory", True: "checkpoint-activations"}
+"""Is the model stock fairseq's -> the option that computes layers twice."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +76,8 @@ def difference(old: Plan, new: Plan) -> dict[str, str | None]:
     if (a.max_tokens, a.update_freq) != (b.max_tokens, b.update_freq):
         found |= {"max-tokens": str(b.max_tokens), "update-freq": str(b.update_freq)}
     if new.model.checkpoint and not old.model.checkpoint:
-        option, value = CHECKPOINTING[new.model.is_stock]
-        found[option] = value
+        stock = new.model.is_stock
+        found[CHECKPOINTING[stock]] = "true" if stock else f"{new.checkpoint_gib:.2f}"
     if a.ddp_backend != b.ddp_backend:
         found["ddp-backend"] = b.ddp_backend
     if b.memory_efficient and not a.memory_efficient:
@@ -97,14 +95,17 @@ def advise(plan: Plan) -> Advice:
     """Look for options that make a plan fit; the plan itself if it does.
 
     For each step the micro-batch is halved, and --update-freq doubled, until it fits, so that the
-    global batch stays. The order: nothing else; --checkpoint-every (the same update, the
-    layers computed twice); legacy_ddp, whose buffer is smaller than all gradients; bf16;
+    global batch stays. The order: nothing else; --checkpoint-memory (the same update, as many
+    layers computed twice as must be); legacy_ddp, whose buffer is smaller than all gradients; bf16;
     --memory-efficient-* (weights rounded at every update); adafactor (another optimiser). More
     devices are no step: data parallelism gives each the whole model.
     """
     steps = []
     for name, effect, model, training in _ladder(plan):
-        best = _largest_that_fits(plan, model, training)
+        checkpoint_gib = plan.checkpoint_gib
+        if model.checkpoint and not (plan.model.checkpoint or model.is_stock):
+            checkpoint_gib = math.floor(100 * plan.memory_gib) / 100  # as it will be written
+        best = _largest_that_fits(plan, model, training, checkpoint_gib)
         steps.append(Step(name, effect, best))
         if best.fits:
             break
@@ -120,8 +121,10 @@ def _ladder(plan: Plan) -> list[tuple[str, str, Model, Training]]:
         found.append((name, effect, model, training))
 
     if not model.checkpoint:
-        model = dataclasses.replace(model, segments=_thrifty_segments(model))
-        add(f"--{CHECKPOINTING[model.is_stock][0]}", "the same update; layers are computed twice")
+        model = dataclasses.replace(model, segment=1 if model.is_stock else model.segment)
+        layout = {side: recomputing(model, side) for side in Side}
+        model = dataclasses.replace(model, checkpointing=layout)
+        add(f"--{CHECKPOINTING[model.is_stock]}", "the same update; layers are computed twice")
     whole = training.ddp_backend in ("pytorch_ddp", "c10d") and not training.bucket_view
     if training.devices > 1 and whole and plan.parameters > LEGACY_BUFFER:
         training = dataclasses.replace(training, ddp_backend="legacy_ddp")
@@ -144,15 +147,9 @@ def _ladder(plan: Plan) -> list[tuple[str, str, Model, Training]]:
     return found
 
 
-def _thrifty_segments(model: Model) -> dict[Side, int]:
-    """What `--checkpoint-every auto` chooses; stock fairseq checkpoints single layers."""
-    return {
-        side: 1 if model.is_stock else auto_segment(side, model.scheme, model.layers[side])
-        for side in Side
-    }
-
-
-def _largest_that_fits(plan: Plan, model: Model, training: Training) -> Plan:
+def _largest_that_fits(
+    plan: Plan, model: Model, training: Training, checkpoint_gib: float | None
+) -> Plan:
     """The plan with the largest micro-batch that fits; else with the smallest."""
     tokens = training.max_tokens
     while True:
@@ -166,6 +163,7 @@ def _largest_that_fits(plan: Plan, model: Model, training: Training) -> Plan:
             plan.teraflops,
             plan.length,
             plan.utilisation,
+            checkpoint_gib,
         )
         if candidate.fits or tokens // 2 < SMALLEST_MICRO_BATCH:
             return candidate

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from fairseq_deepnet import configs
+from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH
 from fairseq_deepnet.planning import compute, report, vocabulary
 from fairseq_deepnet.planning.advice import advise
-from fairseq_deepnet.planning.plan import SENTENCE_LENGTH, Plan, estimate
-from fairseq_deepnet.planning.setting import require_plannable
+from fairseq_deepnet.planning.plan import Plan, estimate, require_plannable
 from fairseq_deepnet.planning.speed import measure_teraflops
 from fairseq_deepnet.training import launch
 

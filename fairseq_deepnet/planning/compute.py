@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from fairseq_deepnet.planning.activations import MicroBatch
-from fairseq_deepnet.planning.parameters import SUBLAYERS
-from fairseq_deepnet.planning.setting import Model, Training
+from fairseq_deepnet.footprint import Model, Training
+from fairseq_deepnet.footprint.activations import MicroBatch
+from fairseq_deepnet.footprint.parameters import SUBLAYERS
 from fairseq_deepnet.schemes import Side, Sublayer
 
 UTILISATION: Final = 0.3
@@ -41,24 +41,19 @@ class Flops:
             decoder's at best)
         projection: to the vocabulary
         fused: whether attention's backward computes Q K^T again
-        checkpoint: whether backward computes the layers again
+        recomputation: layers that backward computes again
     """
 
     linear: int
     attention: int
     projection: int
     fused: bool
-    checkpoint: bool
+    recomputation: int
 
     @property
     def backward(self) -> float:
         """Twice the forward pass; a fused attention has five products for two."""
         return 2 * (self.linear + self.projection) + (2.5 if self.fused else 2) * self.attention
-
-    @property
-    def recomputation(self) -> int:
-        """The layers once more, under --checkpoint-activations."""
-        return (self.linear + self.attention) if self.checkpoint else 0
 
     @property
     def total(self) -> float:
@@ -71,18 +66,20 @@ def count(model: Model, batch: MicroBatch) -> Flops:
 
     A linear map from a to b channels costs 2 a b a token; attention 4 C a query and key.
     """
-    linear = attention = 0
+    linear = attention = again = 0
     for side in Side:
         shape, n = model.layers[side], batch.tokens(side)
         c, f, depth = shape.embed_dim, shape.ffn_dim, model.depths.of(side)
-        per_layer = 2 * n * (2 * c * f)
+        per_layer, attending = 2 * n * (2 * c * f), 0
         for sublayer in SUBLAYERS[side][:-1]:
             cross = sublayer is Sublayer.ENCODER_ATTN
             keys_of = Side.ENCODER if cross else side
             source = shape.source_dim if cross else c
             per_layer += 2 * (2 * n * c * c + 2 * batch.tokens(keys_of) * source * c)
-            attention += depth * 4 * n * batch.length(keys_of) * c
+            attending += 4 * n * batch.length(keys_of) * c
         linear += depth * per_layer
+        attention += depth * attending
+        again += model.recomputed(side) * (per_layer + attending)
     n, width = batch.tokens(Side.DECODER), model.layers[Side.DECODER].embed_dim
     projection = 2 * n * model.output_dim * model.vocabulary[1]
     if model.output_dim != width:
@@ -92,7 +89,7 @@ def count(model: Model, batch: MicroBatch) -> Flops:
         attention=attention,
         projection=projection,
         fused=batch.is_fused(model.layers[Side.ENCODER].attention_dropout),
-        checkpoint=model.checkpoint,
+        recomputation=again,
     )
 
 
@@ -118,8 +115,7 @@ def seconds_per_update(
     computing = flops.total / (teraflops * 1e12 * utilisation)
     kernels = 0
     for side, (forward, backward) in KERNELS.items():
-        passes = (2 if model.checkpoint else 1) * forward + backward
-        kernels += model.depths.of(side) * passes
+        kernels += model.depths.of(side) * (forward + backward) + model.recomputed(side) * forward
     flat = training.flat and not training.memory_efficient
     pieces = 1 if flat or training.optimizer == "fused_adam" else tensors
     stepping = pieces * OPTIMISER_KERNELS * KERNEL_SECONDS

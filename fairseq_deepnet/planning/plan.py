@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
 
 from fairseq_deepnet import configs, fairseq_options
-from fairseq_deepnet.planning import activations, compute, memory, parameters
-from fairseq_deepnet.planning.setting import Model, Training, read_model, read_training
+from fairseq_deepnet.footprint import (
+    Memory,
+    Model,
+    Parameters,
+    Training,
+    count,
+    fit,
+    follow,
+    micro_batch,
+    needed_gib,
+)
+from fairseq_deepnet.footprint.memory import GIB, SENTENCE_LENGTH
+from fairseq_deepnet.models.account import read_model, read_training
+from fairseq_deepnet.models.checkpoint_memory import memory_of
+from fairseq_deepnet.models.deepnet_transformer import DeepNetTransformerModel
+from fairseq_deepnet.planning import compute
 from fairseq_deepnet.training import launch
-
-SENTENCE_LENGTH: Final = 32
-"""Subwords of a sentence, unless told: it decides how much attention costs, and little else."""
-
-OVERHEAD_GIB: Final = {"gpu": 1.5, "cpu": 0.5}
-"""What a process holds besides tensors: on a GPU its context, the libraries' workspaces and NCCL's
-buffers; on the CPU Python, torch and fairseq."""
-
-FRAGMENTATION: Final = 0.05
-"""Share of the tensors' peak that the allocator loses on top."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,17 +36,19 @@ class Plan:
         memory_gib: what a device has
         length: subwords of a sentence that were assumed
         teraflops, utilisation: the speed that was assumed
+        checkpoint_gib: what --checkpoint-memory allows; None where it says nothing
     """
 
     model: Model
     training: Training
-    counts: parameters.Parameters
-    memory: memory.Memory
+    counts: Parameters
+    memory: Memory
     flops: compute.Flops
     memory_gib: float
     length: int
     teraflops: float
     utilisation: float
+    checkpoint_gib: float | None = None
 
     @property
     def parameters(self) -> int:
@@ -81,18 +86,29 @@ class Plan:
     @property
     def peak_gib(self) -> float:
         """The most that tensors hold on one device, in GiB."""
-        return self.memory.peak / memory.GIB
+        return self.memory.peak / GIB
 
     @property
     def needed_gib(self) -> float:
         """Memory that a device must have: the peak, what the allocator loses, the process."""
-        overhead = OVERHEAD_GIB["gpu" if self.training.gpus else "cpu"]
-        return self.peak_gib * (1 + FRAGMENTATION) + overhead
+        return needed_gib(self.memory.peak, self.training.gpus > 0)
 
     @property
     def fits(self) -> bool:
         """Whether a device has that."""
         return self.needed_gib <= self.memory_gib
+
+
+def require_plannable(arch: str) -> None:
+    """Raise ValueError for a model that is no encoder-decoder of ours or of fairseq's."""
+    from fairseq.models import ARCH_MODEL_REGISTRY
+    from fairseq.models.transformer import TransformerModel
+
+    if ARCH_MODEL_REGISTRY.get(arch) not in (DeepNetTransformerModel, TransformerModel):
+        raise ValueError(
+            f"--arch {arch}: a plan can be made for encoder-decoders alone: deepnet_transformer,"
+            " fairseq's transformer and their named shapes"
+        )
 
 
 def estimate(
@@ -122,8 +138,11 @@ def estimate(
     _check(gpus, memory_gib, teraflops, pair, length, utilisation)
     options = ["DATA", *configs.to_arguments(config.options)]
     args = fairseq_options.parse_training(options)
+    require_plannable(args.arch)
     model = read_model(args, pair)
     training = read_training(args, gpus, length)
+    if training.precision == "fp16" and not gpus:
+        raise ValueError("--fp16 needs a GPU; the CPU trains in fp32 or bf16")
     wanted = config.recipe.get("global-batch-tokens")
     if wanted is not None and "update-freq" not in config.options:
         batch = launch.split_batch(
@@ -132,7 +151,8 @@ def estimate(
         training = dataclasses.replace(
             training, max_tokens=batch.max_tokens, update_freq=batch.update_freq
         )
-    return make_plan(model, training, memory_gib, teraflops, length, utilisation)
+    checkpoint_gib = memory_of(args, (lambda: memory_gib) if gpus else None)
+    return make_plan(model, training, memory_gib, teraflops, length, utilisation, checkpoint_gib)
 
 
 def make_plan(
@@ -142,32 +162,24 @@ def make_plan(
     teraflops: float,
     length: int = SENTENCE_LENGTH,
     utilisation: float = compute.UTILISATION,
+    checkpoint_gib: float | None = None,
 ) -> Plan:
     """Plan a training that is already read."""
-    counts = parameters.count(model)
+    counts = count(model)
     batch = micro_batch(training, length)
+    if checkpoint_gib is not None:
+        model, _ = fit(model, training, batch, checkpoint_gib)
     return Plan(
         model=model,
         training=training,
         counts=counts,
-        memory=memory.follow(model, training, counts, batch),
+        memory=follow(model, training, counts, batch),
         flops=compute.count(model, batch),
         memory_gib=memory_gib,
         length=length,
         teraflops=teraflops,
         utilisation=utilisation,
-    )
-
-
-def micro_batch(training: Training, length: int) -> activations.MicroBatch:
-    """A full micro-batch of equally long sentences: --max-tokens on both sides."""
-    length = min(length, training.max_tokens)
-    return activations.MicroBatch(
-        sentences=max(1, training.max_tokens // length),
-        source=length,
-        target=length,
-        element=training.element,
-        on_gpu=training.gpus > 0,
+        checkpoint_gib=checkpoint_gib,
     )
 
 

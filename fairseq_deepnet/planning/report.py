@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from fairseq_deepnet.footprint import Model
+from fairseq_deepnet.footprint.memory import FRAGMENTATION, GIB, OVERHEAD_GIB
+from fairseq_deepnet.footprint.setting import CRITERIONS
 from fairseq_deepnet.planning import paper
 from fairseq_deepnet.planning.advice import Advice
-from fairseq_deepnet.planning.memory import GIB
-from fairseq_deepnet.planning.plan import FRAGMENTATION, OVERHEAD_GIB, Plan
-from fairseq_deepnet.planning.setting import CRITERIONS
+from fairseq_deepnet.planning.plan import Plan
 from fairseq_deepnet.schemes import Side
 
 
@@ -68,7 +69,18 @@ def _memory(plan: Plan) -> str:
     device = f"each of {training.gpus} GPUs" if training.gpus > 1 else "the GPU"
     device = device if training.gpus else "the CPU"
     head = f"Memory of {device}, micro-batches of {training.max_tokens:,} tokens a side"
-    return _table(head, lines)
+    table = _table(head, lines)
+    if plan.model.checkpoint:
+        table += f"\n  activation checkpointing: {_checkpointing(plan.model)}"
+    return table
+
+
+def _checkpointing(model: Model) -> str:
+    """How much of each stack backward computes again."""
+    return "; ".join(
+        f"{side.value}: {model.checkpointing[side].describe(model.depths.of(side))}"
+        for side in Side
+    )
 
 
 def _compute(plan: Plan, timed: bool) -> str:
@@ -111,6 +123,8 @@ def _verdict(advice: Advice, timed: bool) -> str:
         speed = f", {step.plan.seconds_per_update:,.1f} s an update" if timed else ""
         lines.append(f"  {step.name}, {batch}: {step.plan.needed_gib:.1f} GiB, {outcome}{speed}")
         lines.append(f"    ({step.effect})")
+        if step.plan.model.checkpoint:
+            lines.append(f"    {_checkpointing(step.plan.model)}")
     if advice.fits:
         lines.append(f"It fits with: {as_arguments(advice.options)}")
         lines.append(f"  as key=value: {as_overrides(advice.options)}")
@@ -204,6 +218,7 @@ def as_json(advice: Advice, timed: bool) -> dict[str, Any]:
         "parameters": counts | {"total": plan.counts.total},
         "training": dataclasses.asdict(plan.training),
         "memory_bytes": memory,
+        "recomputed_layers": {side.value: plan.model.recomputed(side) for side in Side},
         "peak_gib": plan.peak_gib,
         "needed_gib": plan.needed_gib,
         "memory_gib": plan.memory_gib,

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from fairseq_deepnet.planning.setting import Model, Training
+from fairseq_deepnet.footprint import Model, Training
 from fairseq_deepnet.schemes import Side
 
 SECONDS: Final = 2.0

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_deepnet.planning import activations, compute, setting
+from fairseq_deepnet.footprint import activations
+from fairseq_deepnet.models import account
+from fairseq_deepnet.planning import compute
 from tests.integration.conftest import RunCommand
 from tests.support.shell import ROOT
 
@@ -196,7 +198,7 @@ def test_products_are_the_operations_that_the_plan_counts(benchmarks: Path) -> N
 
     shape = Shape(3, 128, 500, 1024)
     args: Any = fairseq_options.parse_training(System("ours", "ours").arguments(shape))
-    model = setting.read_model(args, (500, 500))
+    model = account.read_model(args, (500, 500))
     batch = activations.MicroBatch(sentences=4, source=9, target=11, element=4, on_gpu=True)
     flops = compute.count(model, batch)
     forward = flops.linear + flops.attention + flops.projection

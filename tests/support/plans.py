@@ -5,13 +5,28 @@ from typing import Any
 
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
-from fairseq_deepnet.planning import setting
+from fairseq_deepnet.footprint import Model, Training
+from fairseq_deepnet.models import account
 from tests.support.models import SYMBOLS
 
 WORDS = 4 + SYMBOLS
+TRAINING = Training(
+    max_tokens=64,
+    update_freq=1,
+    max_update=None,
+    precision="fp32",
+    memory_efficient=False,
+    flat=False,
+    optimizer="adam",
+    first_moment=False,
+    criterion="label_smoothed_cross_entropy",
+    ddp_backend="pytorch_ddp",
+    bucket_view=False,
+    gpus=1,
+)
 
 
-def plan_of(arch: str = "deepnet_transformer", **options: Any) -> setting.Model:
+def plan_of(arch: str = "deepnet_transformer", **options: Any) -> Model:
     """The shape that tests.support.models builds with the same options."""
     small: dict[str, Any] = {"encoder_layers": 3, "decoder_layers": 2, "dropout": 0.0}
     for side in ("encoder", "decoder"):
@@ -19,4 +34,4 @@ def plan_of(arch: str = "deepnet_transformer", **options: Any) -> setting.Model:
         small |= {f"{side}_attention_heads": 4}
     args = Namespace(arch=arch, **(small | options))
     ARCH_CONFIG_REGISTRY[arch](args)
-    return setting.read_model(args, (WORDS, WORDS))
+    return account.read_model(args, (WORDS, WORDS))

@@ -73,7 +73,7 @@ def test_each_step_is_tried_only_where_those_before_do_not_fit() -> None:
     names = [step.name for step in steps]
     assert names == [
         "smaller micro-batches",
-        "--checkpoint-every",
+        "--checkpoint-memory",
         "--bf16",
         "--memory-efficient-bf16",
         "--optimizer adafactor",

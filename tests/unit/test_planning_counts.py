@@ -8,8 +8,10 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from fairseq_deepnet.planning import compute, paper, parameters, setting
-from fairseq_deepnet.planning.activations import MicroBatch
+from fairseq_deepnet.footprint import parameters
+from fairseq_deepnet.footprint.activations import MicroBatch
+from fairseq_deepnet.models import account
+from fairseq_deepnet.planning import compute, paper
 from fairseq_deepnet.schemes import SCHEMES, Side
 from tests.support.models import build_model
 from tests.support.plans import WORDS, plan_of
@@ -76,7 +78,7 @@ def test_the_papers_sizes_depend_on_the_vocabulary_assumed() -> None:
     """Zhang et al.'s 64,000 subwords, the obvious guess, give 768M and not 863M."""
     args = Namespace(arch="deepnet_transformer_opus100_200", share_all_embeddings=True)
     ARCH_CONFIG_REGISTRY[args.arch](args)
-    model = setting.read_model(args, (64_000, 64_000))
+    model = account.read_model(args, (64_000, 64_000))
     assert paper.rounded(parameters.count(model).total) == "768M"
 
 

@@ -7,29 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fairseq_deepnet.footprint import Model, activations, memory, parameters
+from fairseq_deepnet.footprint.activations import MicroBatch
 from fairseq_deepnet.modules import ActivationCheckpointing, DecoderLayer, EncoderLayer
-from fairseq_deepnet.planning import activations, memory, parameters
-from fairseq_deepnet.planning.activations import MicroBatch
-from fairseq_deepnet.planning.setting import Model, Training
 from fairseq_deepnet.schemes import SCHEMES, Place, Side
-from tests.support.plans import plan_of
+from tests.support.plans import TRAINING, plan_of
 
 SENTENCES, SOURCE, TARGET = 5, 7, 9
 BATCH = MicroBatch(SENTENCES, SOURCE, TARGET, element=4, on_gpu=False)
-TRAINING = Training(
-    max_tokens=64,
-    update_freq=1,
-    max_update=None,
-    precision="fp32",
-    memory_efficient=False,
-    flat=False,
-    optimizer="adam",
-    first_moment=False,
-    criterion="label_smoothed_cross_entropy",
-    ddp_backend="pytorch_ddp",
-    bucket_view=False,
-    gpus=1,
-)
 
 
 def saved_bytes(model: Model, side: Side, checkpoint: bool = False) -> int:

@@ -10,9 +10,9 @@ import dataclasses
 import torch
 from torch import nn
 
-from fairseq_deepnet.modules import DecoderLayer, EncoderLayer, LayerShape
-from fairseq_deepnet.planning.setting import Model
-from fairseq_deepnet.schemes import NormPlacement, Place, Side, Sublayer
+from ..modules import DecoderLayer, EncoderLayer, LayerShape
+from ..schemes import NormPlacement, Place, Side, Sublayer
+from .setting import Model
 
 BEFORE_ACTIVATION, BEFORE_FC2 = "ffn.before activation", "ffn.before fc2"  # roles of transforms
 SUBLAYERS = {Side.ENCODER: EncoderLayer.sublayers, Side.DECODER: DecoderLayer.sublayers}

@@ -13,8 +13,9 @@ import dataclasses
 
 from torch import nn
 
-from fairseq_deepnet.modules import LayerShape
-from fairseq_deepnet.planning.parameters import (
+from ..modules import LayerShape
+from ..schemes import NormPlacement, Residual, Side, Sublayer
+from .parameters import (
     BEFORE_ACTIVATION,
     BEFORE_FC2,
     SUBLAYERS,
@@ -22,8 +23,7 @@ from fairseq_deepnet.planning.parameters import (
     has_final_norm,
     scheme_modules,
 )
-from fairseq_deepnet.planning.setting import Model
-from fairseq_deepnet.schemes import NormPlacement, Residual, Side, Sublayer
+from .setting import Model
 
 FP32 = 4
 RNG_STATE = 5056 + 16
@@ -181,7 +181,7 @@ def segment(batch: MicroBatch, model: Model, side: Side) -> int:
 
     --offload-activations keeps the input in host memory.
     """
-    where = 0 if model.offload and batch.on_gpu else 1
+    where = 0 if model.checkpointing[side].offload and batch.on_gpu else 1
     return where * batch.tokens(side) * model.layers[side].embed_dim * batch.element + RNG_STATE
 
 

@@ -1,0 +1,175 @@
+"""Memory of a training update on one device: what is always there, and the peak within an update.
+
+walk.py follows forward and backward; here is what surrounds them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from ..optim.fused_adam import BUCKET
+from ..schemes import Side
+from .activations import FP32, MicroBatch
+from .parameters import Parameters
+from .setting import STATES, Model, Training
+from .walk import Walk
+
+GIB: Final = 2**30
+SENTENCE_LENGTH: Final = 32
+"""Subwords of a sentence, unless told: it decides how much attention costs, and little else."""
+
+OVERHEAD_GIB: Final = {"gpu": 1.5, "cpu": 0.5}
+"""What a process holds besides tensors: on a GPU its context, the libraries' workspaces and NCCL's
+buffers; on the CPU Python, torch and fairseq."""
+
+FRAGMENTATION: Final = 0.05
+"""Share of the tensors' peak that the allocator loses on top."""
+
+LEGACY_BUFFER: Final = 2**28
+"""Elements of legacy_ddp's buffer, unless the model is smaller."""
+
+HOST_OBJECTS: Final = 8 * 2**10
+"""Bytes of host memory a parameter tensor besides its numbers: modules, autograd's nodes, malloc's
+rounding. Measured on 50L-50L to 200L-200L of width 8: 5 to 8 KiB. GPUs do not hold them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes on one device.
+
+    Arguments:
+        weights: as the model computes with them, and the tables of positions
+        masters: the fp32 copy of weights, and of gradients, that fairseq's FP16Optimizer keeps
+        optimiser: the optimiser's own state
+        communication: buffers of distributed data parallel
+        gradients: of all weights, at the end of backward
+        activations: kept for backward at the end of the forward pass
+        host: modules and other objects, which count where the host's memory is the device's
+        loss: the most that the tables of tokens x vocabulary hold at once
+        moments: bytes alive at each moment that may be the peak, by its name
+    """
+
+    weights: int
+    masters: int
+    optimiser: int
+    communication: int
+    host: int
+    gradients: int
+    activations: int
+    loss: int
+    moments: dict[str, int]
+
+    @property
+    def persistent(self) -> int:
+        """What is there between two updates."""
+        return self.weights + self.masters + self.optimiser + self.communication + self.host
+
+    @property
+    def peak(self) -> int:
+        """The most that is alive at once."""
+        return max(self.moments.values())
+
+    @property
+    def peak_moment(self) -> str:
+        """When that is."""
+        return max(self.moments, key=lambda name: self.moments[name])
+
+
+def optimiser_state(training: Training, parameters: Parameters) -> int:
+    """Bytes of the optimiser's state, which fairseq holds in fp32 whatever the precision.
+
+    adam keeps two numbers a parameter. adafactor keeps a number a row and one a column of every
+    matrix, and a number a parameter of the vectors; not counted, as it is less than a thousandth.
+    """
+    if training.optimizer == "adafactor":
+        return parameters.total * FP32 if training.first_moment else 0
+    if training.optimizer == "sgd":
+        return parameters.total * training.element if training.first_moment else 0
+    return STATES[training.optimizer] * parameters.total * FP32
+
+
+def optimiser_temporary(training: Training, parameters: Parameters) -> int:
+    """Bytes that a step of the optimiser needs for the tensor that it is at.
+
+    fairseq's optimisers go tensor by tensor in Python; the largest counts, which with the flat fp32
+    copy of --fp16 is the whole model. adam needs its denominator, adafactor two copies of the
+    update; with --memory-efficient-* gradient and weight are brought to fp32 as well. fused_adam
+    needs nothing but these, and brings a bucket of tensors to fp32 at a time.
+    """
+    if training.optimizer == "fused_adam":
+        bucket = min(parameters.total, BUCKET + parameters.largest)
+        return 2 * bucket * FP32 if training.memory_efficient else 0
+    flat = training.flat and not training.memory_efficient
+    largest = parameters.total if flat else parameters.largest
+    copies = 2 if training.optimizer == "adafactor" else 1
+    if training.memory_efficient:
+        copies += 2
+    return copies * largest * FP32
+
+
+def communication(training: Training, parameters: Parameters) -> int:
+    """Bytes of distributed data parallel: pytorch_ddp's buckets hold all gradients once more.
+
+    With --gradient-as-bucket-view the gradients themselves lie in the buckets. legacy_ddp has one
+    buffer of 2^28 elements, or of the model's size.
+    """
+    if training.devices == 1:
+        return 0
+    if training.ddp_backend in ("legacy_ddp", "no_c10d"):
+        return min(LEGACY_BUFFER, parameters.total) * training.element
+    return 0 if training.bucket_view else parameters.total * training.element
+
+
+def position_tables(model: Model, element: int) -> int:
+    """Bytes of sinusoidal positions, which are no parameters."""
+    return sum(
+        model.positions[side] * model.layers[side].embed_dim * element
+        for side in Side
+        if not model.learned_positions[side]
+    )
+
+
+def follow(model: Model, training: Training, parameters: Parameters, batch: MicroBatch) -> Memory:
+    """Follow one update and note what is alive at each moment."""
+    element = training.element
+    gradients = parameters.total * element
+    masters = 0
+    if training.precision != "fp32" and not training.memory_efficient:
+        masters = 2 * parameters.total * FP32
+    weights = parameters.total * element + position_tables(model, element)
+    state = optimiser_state(training, parameters)
+    buffers = communication(training, parameters)
+    host = 0 if batch.on_gpu else parameters.tensors * HOST_OBJECTS
+    walk = Walk(model, training, parameters, batch)
+    base = weights + masters + state + buffers + host
+    moments = {name: base + size for name, size in walk.moments(model.checkpointing).items()}
+    moments["optimiser"] = base + gradients + optimiser_temporary(training, parameters)
+    return Memory(
+        weights=weights,
+        masters=masters,
+        optimiser=state,
+        communication=buffers,
+        host=host,
+        gradients=gradients,
+        activations=walk.kept(model.checkpointing),
+        loss=walk.loss_peak,
+        moments=moments,
+    )
+
+
+def needed_gib(peak: int, on_gpu: bool) -> float:
+    """Memory that a device must have: the peak of tensors in bytes, what is lost, the process."""
+    return peak / GIB * (1 + FRAGMENTATION) + OVERHEAD_GIB["gpu" if on_gpu else "cpu"]
+
+
+def micro_batch(training: Training, length: int = SENTENCE_LENGTH) -> MicroBatch:
+    """A full micro-batch of equally long sentences: --max-tokens on both sides."""
+    length = min(length, training.max_tokens)
+    return MicroBatch(
+        sentences=max(1, training.max_tokens // length),
+        source=length,
+        target=length,
+        element=training.element,
+        on_gpu=training.gpus > 0,
+    )

@@ -1,0 +1,130 @@
+"""What is counted: a model's shape, and how it is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Final
+
+from ..modules import ActivationCheckpointing, LayerShape
+from ..schemes import Depths, ResidualScheme, Side
+from ..stock_names import STOCK_NAMES
+
+STATES: Final[Mapping[str, int]] = {
+    "adam": 2,
+    "fused_adam": 2,
+    "adamax": 2,
+    "adadelta": 2,
+    "adagrad": 1,
+    "nag": 1,
+}
+"""fairseq's optimisers -> numbers that they keep a parameter; adafactor and sgd are special."""
+
+CHUNKED: Final = tuple(name for name in STOCK_NAMES if name.startswith("chunked_"))
+"""Criterions that hold a chunk of the table tokens x vocabulary at a time."""
+
+CRITERIONS: Final = (*CHUNKED, *(STOCK_NAMES[name] for name in CHUNKED))
+"""Criterions whose memory is known; fairseq's hold the whole table, of log-probabilities."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The shape of an encoder-decoder.
+
+    Arguments:
+        arch: fairseq's name of it
+        scheme: residual scheme, with the depths
+        layers: sizes and dropouts of a layer on each side
+        vocabulary: entries of the source's and the target's dictionary
+        share_all: one table for source, target and the vocabulary projection
+        share_output: the target's table is the vocabulary projection's too
+        output_dim: channels that the vocabulary projection reads
+        positions: on each side the table's rows: learned ones are parameters
+        learned_positions: on each side
+        embedding_norm: --layernorm-embedding
+        decoder_final_norm: whether a Pre-LN decoder ends in a LayerNorm
+        checkpointing: what backward keeps of the activations, on each side
+        segment: layers that are asked to be checkpointed together; None: what needs least memory
+    """
+
+    arch: str
+    scheme: ResidualScheme
+    layers: Mapping[Side, LayerShape]
+    vocabulary: tuple[int, int]
+    share_all: bool
+    share_output: bool
+    output_dim: int
+    positions: Mapping[Side, int]
+    learned_positions: Mapping[Side, bool]
+    embedding_norm: bool
+    decoder_final_norm: bool
+    checkpointing: Mapping[Side, ActivationCheckpointing]
+    segment: int | None
+
+    @property
+    def depths(self) -> Depths:
+        """Layers a side."""
+        return self.scheme.depths
+
+    def recomputed(self, side: Side) -> int:
+        """How many layers of a side backward computes again."""
+        return self.checkpointing[side].recomputed(self.depths.of(side))
+
+    @property
+    def checkpoint(self) -> bool:
+        """Whether backward computes any layer again."""
+        return any(self.recomputed(side) for side in Side)
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether the layers are fairseq's and not ours."""
+        return not self.arch.startswith("deepnet_")
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How the model is trained.
+
+    Arguments:
+        max_tokens: of one micro-batch on one device, on the longer side, padding included
+        update_freq: micro-batches of one update on a device
+        max_update: updates of the whole run; None where nothing sets it
+        precision: fp32, fp16 or bf16
+        memory_efficient: no fp32 copy of the weights (fairseq's MemoryEfficientFP16Optimizer)
+        flat: whether the fp32 copy is one long tensor (fairseq's --fp16 unless
+            --fp16-no-flatten-grads)
+        optimizer: its name on the command line
+        first_moment: whether adafactor keeps one (--beta1), or sgd (--momentum)
+        criterion: its name on the command line
+        ddp_backend: fairseq's name
+        bucket_view: --gradient-as-bucket-view
+        gpus: devices in all; 0 is one CPU process
+    """
+
+    max_tokens: int
+    update_freq: int
+    max_update: int | None
+    precision: str
+    memory_efficient: bool
+    flat: bool
+    optimizer: str
+    first_moment: bool
+    criterion: str
+    ddp_backend: str
+    bucket_view: bool
+    gpus: int
+
+    @property
+    def devices(self) -> int:
+        """Processes in all."""
+        return max(self.gpus, 1)
+
+    @property
+    def element(self) -> int:
+        """Bytes of a weight, a gradient and an activation."""
+        return 4 if self.precision == "fp32" else 2
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one update over all devices, on the longer side."""
+        return self.max_tokens * self.update_freq * self.devices

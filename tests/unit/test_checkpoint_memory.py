@@ -1,0 +1,211 @@
+"""--checkpoint-memory: how many layers are recomputed, and what the log and errors say."""
+
+import dataclasses
+import logging
+from typing import Any
+
+import pytest
+import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+from fairseq_deepnet import configs, fairseq_options
+from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.footprint import Model, count, fit, follow, micro_batch
+from fairseq_deepnet.footprint.walk import Walk
+from fairseq_deepnet.modules import ActivationCheckpointing, EncoderLayer, run_layers
+from fairseq_deepnet.planning import estimate
+from fairseq_deepnet.schemes import Place, Side
+from fairseq_deepnet.standalone import VocabularyTask
+from tests.support.models import SYMBOLS, small
+from tests.support.plans import TRAINING, plan_of
+
+DEPTH = 12
+FULL = dataclasses.replace(TRAINING, max_tokens=4096, gpus=0)
+
+
+def deep(**options: Any) -> Model:
+    return plan_of(encoder_layers=DEPTH, decoder_layers=DEPTH, dropout=0.1, **options)
+
+
+def recomputed(model: Model) -> tuple[int, int]:
+    return model.recomputed(Side.ENCODER), model.recomputed(Side.DECODER)
+
+
+def chosen(gib: float, **options: Any) -> tuple[tuple[int, int], float]:
+    """Layers recomputed a side, and the GiB that are needed, under a budget."""
+    model, needed = fit(deep(**options), FULL, micro_batch(FULL), gib)
+    return recomputed(model), needed
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"residual_scheme": "dlcl"}, {"decoder_ffn_embed_dim": 4096}, {"checkpoint_every": "4"}],
+    ids=str,
+)
+def test_more_memory_never_recomputes_more_and_is_never_overdrawn(options: dict[str, Any]) -> None:
+    (none, most), (everything, least) = chosen(1e9, **options), chosen(0, **options)
+    assert (none, everything) == ((0, 0), (DEPTH, DEPTH))
+    assert least < most
+    steps = 60
+    budgets = [least + (most - least) * step / steps for step in range(steps + 1)]
+    found = [chosen(gib, **options) for gib in budgets]
+    assert all(needed <= gib for (_, needed), gib in zip(found, budgets, strict=True))
+    totals = [sum(layers) for layers, _ in found]
+    assert totals == sorted(totals, reverse=True)
+    assert totals[0] <= 2 * DEPTH
+    assert totals[-1] == 0
+    assert len(set(totals)) > DEPTH  # and not all or nothing
+
+
+def test_plain_are_the_layers_that_backward_meets_first() -> None:
+    (_, most), (_, least) = chosen(1e9), chosen(0)
+    middle = [chosen(least + (most - least) * share)[0] for share in (0.3, 0.5, 0.8)]
+    assert all(encoder == DEPTH or decoder == 0 for encoder, decoder in middle)
+    assert middle[0][1] > 0  # of the decoder's some
+    assert middle[2][0] < DEPTH  # all of the decoder's, and some of the encoder's
+
+
+@pytest.mark.parametrize(("every", "plain"), [(0, 0), (1, 0), (2, 1), (4, 3), (3, 5)])
+def test_a_stack_keeps_what_the_estimate_counts(every: int, plain: int) -> None:
+    """Byte by byte, by saved-tensor hooks; random states apart, which are no saved tensors."""
+    model = plan_of(encoder_layers=5, dropout=0.1)
+    shape = model.layers[Side.ENCODER]
+    layers = [EncoderLayer(shape, model.scheme, Place(Side.ENCODER, n)) for n in range(5)]
+    batch = micro_batch(dataclasses.replace(TRAINING, max_tokens=64, gpus=0), 16)
+    mask = torch.ones(4, 1, 1, 16, dtype=torch.bool)
+    mask[0, ..., 0] = False
+    apart = {p.untyped_storage().data_ptr() for layer in layers for p in layer.parameters()}
+    kept: dict[int, tuple[int, torch.Tensor]] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in apart:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
+        return tensor
+
+    checkpointing = ActivationCheckpointing(every, plain)
+    x = torch.randn(4, 16, shape.embed_dim, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        run_layers(layers, x, lambda layer, h: layer(h, mask), checkpointing)
+    walk = Walk(model, TRAINING, count(model), batch)
+    again = checkpointing.recomputed(5)
+    states = (-(-again // every) if again else 0) * (5056 + 16)
+    layout = {**model.checkpointing, Side.ENCODER: checkpointing}
+    assert walk.layers(Side.ENCODER, layout) - states == sum(size for size, _ in kept.values())
+
+
+def arguments(*words: str) -> Any:
+    """fairseq-train's view of a small training."""
+    given = [f"--{name.replace('_', '-')}={value}" for name, value in small(dropout=0.2).items()]
+    given += ["--arch=deepnet_transformer", "--encoder-layers=6", "--decoder-layers=6", "--cpu"]
+    given += ["--optimizer=adam", "--criterion=label_smoothed_cross_entropy"]
+    return fairseq_options.parse_training(["DATA", *given, *words])
+
+
+def built(*words: str) -> Any:
+    torch.manual_seed(1)
+    args = arguments("--max-tokens=4096", *words)
+    model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, VocabularyTask(4 + SYMBOLS))
+    return model.train()
+
+
+def budget(share: float) -> str:
+    """--checkpoint-memory between what the small training needs at least and at most."""
+    model = plan_of(encoder_layers=6, decoder_layers=6, dropout=0.2)
+    needed = [fit(model, FULL, micro_batch(FULL), gib)[1] for gib in (0, 1e9)]
+    return f"--checkpoint-memory={needed[0] + share * (needed[1] - needed[0])}"
+
+
+@pytest.mark.parametrize("more", [[], ["--checkpoint-every=2"], ["--checkpoint-activations"]])
+def test_what_is_chosen_changes_neither_loss_nor_gradient(
+    more: list[str], batch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = []
+    for words in ([], [budget(0.4), *more]):
+        with caplog.at_level(logging.INFO):
+            model = built(*words)
+        torch.manual_seed(5)
+        loss = model(**batch)[0].log_softmax(-1).square().mean()
+        loss.backward()
+        found.append([loss.detach(), *(p.grad for p in model.parameters())])
+    for plain, checkpointed in zip(*found, strict=True):
+        assert torch.equal(plain, checkpointed)
+    (line,) = [r.getMessage() for r in caplog.records if "activation checkpointing" in r.message]
+    assert "encoder: all 6 layers in segments of " in line
+    assert " of 6 layers plain, the rest in segments of " in line
+    assert line.endswith(" of 0.6 GiB at 4,096 tokens)")
+    assert 0 < model.decoder.checkpointing.plain < 6
+    assert model.decoder.checkpointing.every == (2 if "--checkpoint-every=2" in more else 1)
+
+
+def test_too_little_memory_is_warned_of_and_all_layers_are_recomputed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = built("--checkpoint-memory=0.1")
+    assert model.encoder.checkpointing.recomputed(6) == 6
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert "--checkpoint-memory 0.1 is too little" in warning
+    assert "--max-tokens" in warning
+
+
+def test_enough_memory_checkpoints_nothing() -> None:
+    model = built("--checkpoint-memory=100")
+    assert model.encoder.checkpointing == model.decoder.checkpointing == ActivationCheckpointing()
+
+
+def test_auto_takes_what_a_gpu_has_free_and_on_a_cpu_the_thriftiest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = built("--checkpoint-memory=auto")
+    assert model.encoder.checkpointing == built("--checkpoint-every=auto").encoder.checkpointing
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    args = arguments("--max-tokens=4096", "--checkpoint-memory=auto")
+    args.cpu = False
+    task = VocabularyTask(4 + SYMBOLS)
+    for free, again in ((80, 0), (1, 6)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free * 2**30, 2**40))
+        model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, task)
+        assert model.decoder.checkpointing.recomputed(6) == again
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--checkpoint-memory=lots", "--max-tokens=64"], "--checkpoint-memory lots: give GiB"),
+        (["--checkpoint-memory=0", "--max-tokens=64"], "--checkpoint-memory 0: give GiB"),
+        (["--checkpoint-memory=nan", "--max-tokens=64"], "--checkpoint-memory nan: give GiB"),
+        (["--checkpoint-memory=8", "--batch-size=4"], "needs --max-tokens"),
+        (["--checkpoint-memory=8", "--max-tokens=64", "--optimizer=lamb"], "--optimizer lamb"),
+        (["--checkpoint-memory=8", "--max-tokens=64", "--amp"], "--amp is not covered"),
+    ],
+    ids=str,
+)
+def test_a_memory_that_cannot_be_kept_is_refused_while_options_are_read(
+    words: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        arguments(*words)
+
+
+def test_a_plan_shows_what_training_would_choose() -> None:
+    options: dict[str, configs.Value] = {
+        "arch": "deepnet_transformer_tiny",
+        **{"encoder-layers": 50, "decoder-layers": 50, "max-tokens": 4096},
+        **{"criterion": "label_smoothed_cross_entropy", "optimizer": "adam"},
+    }
+
+    def plan(**more: configs.Value) -> Any:
+        more = {name.replace("_", "-"): value for name, value in more.items()}
+        return estimate(configs.Config("test", options | more, {}), 0, 16, 1, 8000)
+
+    plain, thrifty = plan(), plan(checkpoint_every="auto")
+    between = plan(checkpoint_memory=(plain.needed_gib + thrifty.needed_gib) / 2)
+    assert thrifty.needed_gib < between.needed_gib < plain.needed_gib
+    assert plain.seconds_per_update < between.seconds_per_update < thrifty.seconds_per_update
+    assert plan(checkpoint_memory="auto").model.checkpointing == thrifty.model.checkpointing
+
+
+def test_the_estimate_of_a_choice_is_that_of_a_plan_of_it() -> None:
+    model, needed = fit(deep(), FULL, micro_batch(FULL), 0.6)
+    memory = follow(model, FULL, count(model), micro_batch(FULL))
+    assert needed == pytest.approx(memory.peak / 2**30 * 1.05 + 0.5)
