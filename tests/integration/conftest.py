@@ -3,8 +3,10 @@
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fairseq.trainer import Trainer
 
 from tests.support.corpus import binarise
 
@@ -57,3 +59,19 @@ def run_command() -> RunCommand:
         )
 
     return run
+
+
+@pytest.fixture
+def losses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
+    """Loss a token and gradient norm of every update, before fairseq rounds them for its log."""
+    seen: list[tuple[float, float]] = []
+    log = Trainer._reduce_and_log_stats
+
+    def noted(self: Any, outputs: Any, sample_size: float, grad_norm: Any = None) -> Any:
+        if grad_norm is not None:
+            loss = sum(float(output["loss"]) for output in outputs)
+            seen.append((loss / sample_size, float(grad_norm)))
+        return log(self, outputs, sample_size, grad_norm)
+
+    monkeypatch.setattr(Trainer, "_reduce_and_log_stats", noted)
+    return seen
