@@ -14,6 +14,7 @@ from fairseq_deepnet import configs, fairseq_options
 from fairseq_deepnet.checkpoints import load_checkpoint, mend_last, num_updates
 from fairseq_deepnet.provenance import (
     git_revision,
+    inside_project,
     say,
     sha256,
     shown,
@@ -40,10 +41,18 @@ def differences(old: configs.Config, new: configs.Config) -> list[str]:
         for key in sorted(before.keys() | after.keys())
         if key not in _MAY_DIFFER and before.get(key) != after.get(key)
     ]
+    recipes = [config.recipe | {"data": _data_folder(config)} for config in (old, new)]
     for key in ("data", "global-batch-tokens"):
-        if old.recipe.get(key) != new.recipe.get(key):
-            found.append(f"recipe.{key} {old.recipe.get(key)} -> {new.recipe.get(key)}")
+        one, other = (recipe.get(key) for recipe in recipes)
+        if one != other:
+            found.append(f"recipe.{key} {one} -> {other}")
     return found
+
+
+def _data_folder(config: configs.Config) -> str | None:
+    """Where a config's data lie now: what was a folder may be a symbolic link since."""
+    data = config.recipe.get("data")
+    return None if data is None else shown(inside_project(str(data)))
 
 
 def _as_fairseq_reads(config: configs.Config) -> argparse.Namespace:

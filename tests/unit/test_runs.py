@@ -165,6 +165,20 @@ def test_other_data_is_another_run(record: Recorder, tmp_path: Path) -> None:
     assert "recipe.data" in record.said
 
 
+def test_data_that_were_moved_behind_a_symbolic_link_are_the_same(
+    record: Recorder, tmp_path: Path
+) -> None:
+    record.data = make_data(tmp_path / "here")
+    record()
+    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
+    record.data.rename(tmp_path / "larger disk")
+    record.data.symlink_to(tmp_path / "larger disk")
+    assert record()
+    assert "new settings" not in record.said
+    record.data = tmp_path / "larger disk"  # by its own name too
+    assert record()
+
+
 def test_faster_parts_of_equal_numbers_are_no_new_settings(record: Recorder) -> None:
     stock = ["--criterion", "label_smoothed_cross_entropy", "--optimizer", "adam"]
     assert option(record(*stock), "--optimizer") == "adam"
