@@ -27,7 +27,7 @@ from fairseq_deepnet.checkpoints.choice import choose_model, find_data, task_arg
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.corpora.text import read_lines
 from fairseq_deepnet.export.command import to_ctranslate2
-from fairseq_deepnet.export.stock import fold_model, model_arguments, scheme_name
+from fairseq_deepnet.export.stock import fold_model, required_arguments, scheme_name
 from fairseq_deepnet.quiet import quiet
 
 Pieces = list[list[str]]
@@ -97,7 +97,7 @@ def measure(run: Path, sentences: int) -> str:
         task = tasks.setup_task(fairseq_options.parse_generation(words).task)
     state = load_checkpoint(model.path)
     source, target = read_pairs(data, sentences)
-    args = model_arguments(state)
+    args = required_arguments(state)
     ours = log_probabilities(built(args, state["model"], task), task, source, target)
     folded, stock_args = fold_model(state)
     stock = built(stock_args, folded.weights, task)

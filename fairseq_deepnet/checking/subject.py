@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fairseq_deepnet import configs, fairseq_options, standalone
 from fairseq_deepnet.checking.findings import Fault
 from fairseq_deepnet.checking.words import listed
-from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
+from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
 from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.provenance import shown
 from fairseq_deepnet.quiet import quiet
@@ -122,14 +122,14 @@ def from_checkpoint(path: Path) -> Subject:
 
 
 def _arguments(state: dict[str, Any], path: Path) -> Namespace:
-    model = (state.get("cfg") or {}).get("model") or state.get("args")
-    if model is None:
+    args = model_arguments(state)
+    if args is None:
         raise ValueError(f"{path} does not say how its model is built (neither cfg nor args)")
-    values = dict(model) if isinstance(model, dict) else dict(vars(model))
-    arch = values.get("arch") or values.get("_name")
+    arch = getattr(args, "arch", None) or getattr(args, "_name", None)
     if not isinstance(arch, str):
         raise ValueError(f"{path} does not name its model's arch")
-    return Namespace(**{**values, "arch": arch})
+    args.arch = arch
+    return args
 
 
 def _vocabulary(tensors: Mapping[str, Tensor], path: Path) -> dict[Side, int]:

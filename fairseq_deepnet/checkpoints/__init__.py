@@ -6,6 +6,8 @@ import pickle
 import re
 import shutil
 import zipfile
+from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,6 +56,14 @@ def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def model_arguments(state: Mapping[str, Any]) -> Namespace | None:
+    """The model's arguments, as new or old fairseq keeps them; None where there are none."""
+    model = (state.get("cfg") or {}).get("model") or state.get("args")
+    if not model:
+        return None
+    return Namespace(**(model if isinstance(model, dict) else vars(model)))
 
 
 def num_updates(state: dict[str, Any]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ import torch
 
 from fairseq_deepnet.checkpoints import (
     load_checkpoint,
+    model_arguments,
     num_updates,
     periodic_checkpoints,
     save_checkpoint,
@@ -48,24 +50,21 @@ def last_checkpoints(folder: Path, count: int) -> list[Path]:
     return [by_updates[updates] for updates in sorted(by_updates)[-count:]]
 
 
-def model_arguments(state: dict[str, Any]) -> dict[str, Any]:
-    """The options in a checkpoint that decide what the model computes."""
-    config = state.get("cfg") or {}
-    model = config.get("model") or state.get("args") or {}
-    values = model if isinstance(model, dict) else vars(model)
+def shaping_options(state: dict[str, Any]) -> dict[str, Any]:
+    """The options in a checkpoint that decide what the model computes; none where it holds none."""
     return {
         key: value
-        for key, value in values.items()
+        for key, value in vars(model_arguments(state) or Namespace()).items()
         if _SHAPES_THE_MODEL.fullmatch(key) and not _ONLY_FOR_TRAINING.fullmatch(key)
     }
 
 
 def check_same_model(paths: Sequence[Path], states: Sequence[dict[str, Any]]) -> None:
     """Raise ValueError, naming file and difference, unless all states are of one model."""
-    first, expected = paths[0], model_arguments(states[0])
+    first, expected = paths[0], shaping_options(states[0])
     weights = states[0]["model"]
     for path, state in zip(paths[1:], states[1:], strict=True):
-        found = model_arguments(state)
+        found = shaping_options(state)
         for key in sorted(expected.keys() | found.keys()):
             if expected.get(key) != found.get(key):
                 raise ValueError(

@@ -12,7 +12,7 @@ from fairseq_deepnet.corpora.folder import DataFolder
 from fairseq_deepnet.export import record
 from fairseq_deepnet.export.ctranslate2_spec import StockConverter
 from fairseq_deepnet.export.layout import RECORD
-from fairseq_deepnet.export.stock import fold_model, kind_of, model_arguments, model_name
+from fairseq_deepnet.export.stock import fold_model, kind_of, model_name, required_arguments
 from fairseq_deepnet.export.vocabulary import read_vocabularies
 from fairseq_deepnet.models.options import ENCODER_DECODER
 from fairseq_deepnet.provenance import write_json
@@ -32,7 +32,7 @@ def write_folder(
     Raises:
         ValueError: for a model that cannot be folded or that CTranslate2 cannot compute.
     """
-    args = model_arguments(state)
+    args = required_arguments(state)
     if kind_of(args) is not ENCODER_DECODER:
         raise ValueError(
             f"a {model_name(args)} translates nothing, and is not exported to CTranslate2;"

@@ -17,7 +17,7 @@ from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.checkpoints.choice import Model
 from fairseq_deepnet.corpora.folder import DataFolder
 from fairseq_deepnet.export.layout import RECORD, is_exported
-from fairseq_deepnet.export.stock import model_arguments, scheme_name
+from fairseq_deepnet.export.stock import required_arguments, scheme_name
 from fairseq_deepnet.provenance import fingerprint, git_revision, say, sha256, shown, versions
 
 _EDITION: Final = 1  # counted up where the same request leads to other files
@@ -62,7 +62,7 @@ def describe(model: Model, state: dict[str, Any], request: dict[str, Any]) -> di
         "checkpoint": shown(model.path),
         "averaged": [path.name for path in model.sources] if len(model.sources) > 1 else None,
         "num_updates": num_updates(state),
-        "scheme": scheme_name(model_arguments(state)),
+        "scheme": scheme_name(required_arguments(state)),
         "request": request,
         "versions": versions() | {"ctranslate2": engine},
         "git": git_revision(),

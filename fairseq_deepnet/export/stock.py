@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
+from fairseq_deepnet.checkpoints import model_arguments
 from fairseq_deepnet.checkpoints.folding import Folded, fold
 from fairseq_deepnet.models.options import DECODER_ONLY, ENCODER_DECODER, ENCODER_ONLY, ModelKind
 from fairseq_deepnet.models.running_options import add_running_arguments
@@ -22,12 +23,12 @@ KINDS: Final = {kind.arch: kind for kind in (ENCODER_DECODER, DECODER_ONLY, ENCO
 _RECORDS: Final = ("residual_record", "residual_depths", "residual_alphas")
 
 
-def model_arguments(state: Mapping[str, Any]) -> Namespace:
-    """The model's arguments in a checkpoint, as new or old fairseq keeps them; ValueError."""
-    model = (state.get("cfg") or {}).get("model") or state.get("args")
-    if model is None:
+def required_arguments(state: Mapping[str, Any]) -> Namespace:
+    """The model's arguments in a checkpoint; ValueError where there are none."""
+    args = model_arguments(state)
+    if args is None:
         raise ValueError("the checkpoint does not say how its model is built (no cfg, no args)")
-    return Namespace(**(model if isinstance(model, dict) else vars(model)))
+    return args
 
 
 def model_name(args: Namespace) -> str:
@@ -66,7 +67,7 @@ def fold_model(state: Mapping[str, Any]) -> tuple[Folded, Namespace]:
     Raises:
         ValueError: for a model that no stock layer can compute, with the reason.
     """
-    args = model_arguments(state)
+    args = required_arguments(state)
     kind = kind_of(args)
     if model_name(args) == kind.stock:
         return Folded(dict(state["model"])), args
