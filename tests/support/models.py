@@ -8,12 +8,13 @@ from torch import Tensor, nn
 
 import fairseq_deepnet  # noqa: F401  (registers the architectures)
 from fairseq_deepnet import standalone
-from fairseq_deepnet.schemes import SCHEMES
+from fairseq_deepnet.schemes import SCHEMES, ResidualScheme
 
 SYMBOLS = 60
 VARIANTS = [(name, variant) for name in SCHEMES for variant in SCHEMES[name].variants or (None,)]
 """Every scheme with each reading of its recipe; None where there is but one."""
 BuildModel = Callable[..., Any]
+Schemes = dict[str, type[ResidualScheme]]
 
 
 def small(**options: Any) -> dict[str, Any]:

@@ -1,14 +1,26 @@
 """Fixtures of the unit tests: a model builder and a padded batch."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
-from tests.support.models import SYMBOLS, BuildModel, build_model
+from fairseq_deepnet.schemes import SCHEMES
+from tests.support.models import SYMBOLS, BuildModel, Schemes, build_model
 
 
 @pytest.fixture
 def model_builder() -> BuildModel:
     return build_model
+
+
+@pytest.fixture
+def schemes() -> Iterator[Schemes]:
+    """The table of schemes, to be changed; afterwards it is as before, its order too."""
+    before = dict(SCHEMES)
+    yield SCHEMES
+    SCHEMES.clear()
+    SCHEMES.update(before)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from fairseq_deepnet.schemes import (
     gains,
     scheme_class,
 )
-from tests.support.models import BuildModel
+from tests.support.models import BuildModel, Schemes
 
 # Computed by hand from Fig. 2(b) of arXiv 2203.00555 for N = M: (layers, encoder alpha, beta,
 # decoder alpha, beta).
@@ -210,10 +210,10 @@ def test_the_contract_carries_branch_scales_shifts_head_scales_and_missing_biase
 
 
 def test_the_contract_carries_layer_combinations_and_scaled_embeddings(
-    model_builder: BuildModel, batch: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+    model_builder: BuildModel, batch: dict[str, Tensor], schemes: Schemes
 ) -> None:
     plain = model_builder(share_all_embeddings=True)
-    monkeypatch.setitem(SCHEMES, "everything", EverythingScheme)
+    schemes["everything"] = EverythingScheme
     model = model_builder(residual_scheme="everything", share_all_embeddings=True)
     # Once, though both stacks and the vocabulary projection share the embedding.
     halved = plain.encoder.embed_tokens.weight * 0.5

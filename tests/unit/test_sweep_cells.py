@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import configs
-from fairseq_deepnet.schemes import SCHEMES, PostLN
+from fairseq_deepnet.schemes import PostLN
 from fairseq_deepnet.sweeps import cells as cells_module
 from fairseq_deepnet.sweeps.cells import Cell, choose, expand, read_overrides
 from fairseq_deepnet.sweeps.definition import FOLDER, find_sweep, load_sweep
+from tests.support.models import Schemes
 
 SWEEPS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
@@ -59,13 +60,13 @@ def test_table_1_has_every_registered_scheme_of_the_paper_s_table_at_four_depths
 
 
 def test_a_scheme_that_is_registered_later_joins_by_its_name_alone(
-    monkeypatch: pytest.MonkeyPatch,
+    schemes: Schemes,
 ) -> None:
     before = names_of("table1", "scheme=deepnorm"), names_of("fig6")
     later = type("Later", (PostLN,), {"name": "r-fixup"})
     unheard = type("Unheard", (PostLN,), {"name": "unheard-of"})
-    monkeypatch.setitem(SCHEMES, "r-fixup", later)
-    monkeypatch.setitem(SCHEMES, "unheard-of", unheard)
+    schemes["r-fixup"] = later
+    schemes["unheard-of"] = unheard
     table1, fig6 = by_name("table1"), names_of("fig6")
     assert "unheard-of_6l" not in table1
     assert options(table1["r-fixup_18l"])["residual-scheme"] == "r-fixup"
@@ -76,11 +77,11 @@ def test_a_scheme_that_is_registered_later_joins_by_its_name_alone(
 
 
 def test_a_factor_may_list_schemes_and_those_that_are_not_registered_are_left_out(
-    monkeypatch: pytest.MonkeyPatch,
+    schemes: Schemes,
 ) -> None:
     deepest = [name for name in names_of("compare_methods") if name.endswith("_100l")]
     assert deepest == [f"{name}_100l" for name in ("post-ln", "admin", "pre-ln", "deepnorm")]
-    monkeypatch.delitem(SCHEMES, "admin")
+    del schemes["admin"]
     assert "admin_100l" not in names_of("compare_methods")
     assert "deepnorm_100l" in names_of("compare_methods")
 
@@ -96,10 +97,10 @@ def test_learning_rate_and_batch_change_together_and_nothing_else_does() -> None
 
 
 def test_schemes_without_layer_norm_learn_slower_in_table_1(
-    monkeypatch: pytest.MonkeyPatch,
+    schemes: Schemes,
 ) -> None:
     for name in ("rezero", "r-fixup", "t-fixup", "ds-init"):
-        monkeypatch.setitem(SCHEMES, name, type("Later", (PostLN,), {"name": name}))
+        schemes[name] = type("Later", (PostLN,), {"name": name})
     table1 = by_name("table1", "depth=6")
     rates = {name: float(str(options(cell)["lr"])) for name, cell in table1.items()}
     assert rates["deepnorm_6l"] == rates["pre-ln_6l"] == rates["post-ln_6l"] == 1.5e-3
@@ -107,8 +108,8 @@ def test_schemes_without_layer_norm_learn_slower_in_table_1(
     assert rates["rezero_6l"] == rates["r-fixup_6l"] == rates["t-fixup_6l"] == 5e-4
 
 
-def test_rezero_is_trained_in_full_precision_in_figure_6(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SCHEMES, "rezero", type("ReZero", (PostLN,), {"name": "rezero"}))
+def test_rezero_is_trained_in_full_precision_in_figure_6(schemes: Schemes) -> None:
+    schemes["rezero"] = type("ReZero", (PostLN,), {"name": "rezero"})
     fig6 = by_name("fig6", "depth=10")
     assert fig6["rezero_10l"].variables == {"PRECISION": "fp32"}
     assert fig6["deepnorm_10l"].variables == {}
