@@ -6,7 +6,7 @@ import dataclasses
 import math
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import torch
 from fairseq.models.roberta import RobertaModel
@@ -15,7 +15,7 @@ from fairseq.models.transformer_lm import TransformerLanguageModel
 from torch import nn
 
 from fairseq_deepnet.anatomy import PROJECTIONS, Stack
-from fairseq_deepnet.models.scheme_options import scheme_of
+from fairseq_deepnet.models.scheme_options import scheme_of, stock_scheme
 from fairseq_deepnet.schemes import (
     Depths,
     Place,
@@ -27,9 +27,6 @@ from fairseq_deepnet.schemes import (
 )
 
 BERT_STD = 0.02
-
-BY_NORMALIZE_BEFORE: Final = {False: "post-ln", True: "pre-ln"}
-"""What fairseq's --encoder-normalize-before and --decoder-normalize-before claim, as schemes."""
 
 
 def xavier_std(linear: nn.Linear) -> float:
@@ -140,7 +137,8 @@ def make_claim(
         is_stock = stock is not None and own is None and scheme.stock_initialisation
         text = f"--claim {name} says"
     elif stock is not None:
-        schemes = {stack.side: _stock_scheme(args, stack, _depths(stacks)) for stack in stacks}
+        depths = _depths(stacks)
+        schemes = {stack.side: stock_scheme(args, stack.side)(depths) for stack in stacks}
         is_stock, text = True, "its own arguments say"
     else:
         raise ValueError(
@@ -176,11 +174,6 @@ def _stock_start(model: nn.Module, args: Namespace | None, stacks: Sequence[Stac
 
 def _width(stack: Stack) -> int:
     return int(stack.layers[0].branches[-1].linears[Role.FC2].out_features)
-
-
-def _stock_scheme(args: Namespace | None, stack: Stack, depths: Depths) -> ResidualScheme:
-    before = getattr(args, f"{stack.side.value}_normalize_before", False)
-    return scheme_class(BY_NORMALIZE_BEFORE[bool(before)])(depths)
 
 
 def end_factors(claim: Claim, stacks: Sequence[Stack]) -> dict[int, float]:

@@ -13,10 +13,10 @@ from fairseq.models.transformer import TransformerConfig
 
 from ..footprint.memory import SENTENCE_LENGTH
 from ..footprint.setting import STATES, Model, Training
-from ..schemes import Depths, PostLN, PreLN, ResidualScheme, Side
+from ..schemes import Depths, ResidualScheme, Side
 from .options import layer_shape
 from .running_options import checkpointing_of, segment_of
-from .scheme_options import scheme_of
+from .scheme_options import scheme_of, stock_scheme
 
 
 def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
@@ -71,13 +71,13 @@ def _scheme(args: Namespace) -> ResidualScheme:
     """Ours by its name; fairseq's own Transformer is Post-LN or Pre-LN."""
     if getattr(args, "residual_scheme", None):
         return scheme_of(args)
-    depths = Depths(args.encoder_layers, args.decoder_layers)
-    if args.encoder_normalize_before != args.decoder_normalize_before:
+    schemes = {stock_scheme(args, side) for side in Side}
+    if len(schemes) > 1:
         raise ValueError(
             "--encoder-normalize-before without --decoder-normalize-before (or the reverse) is not"
             " covered by the plan; give both or none"
         )
-    return PreLN(depths) if args.encoder_normalize_before else PostLN(depths)
+    return schemes.pop()(Depths(args.encoder_layers, args.decoder_layers))
 
 
 def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> Training:

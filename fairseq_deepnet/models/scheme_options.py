@@ -9,7 +9,16 @@ from torch import nn
 from ..divergence.options import add_watch_arguments
 from ..errors import ConfigurationError
 from ..monitoring.options import add_monitor_arguments
-from ..schemes import DEFAULT_SCHEME, SCHEMES, Depths, ResidualScheme, Side, scheme_class
+from ..schemes import (
+    DEFAULT_SCHEME,
+    SCHEMES,
+    Depths,
+    PostLN,
+    PreLN,
+    ResidualScheme,
+    Side,
+    scheme_class,
+)
 from .defaults import BOTH, default
 
 logger = logging.getLogger(__name__)
@@ -83,6 +92,11 @@ def finish_model(
     if args.init == "scheme":
         scheme.initialise_ends(stacks)
     scheme.prepare(model)
+
+
+def stock_scheme(args: Any, side: Side) -> type[ResidualScheme]:
+    """The scheme that fairseq's own Transformer has on a side, by its --SIDE-normalize-before."""
+    return PreLN if getattr(args, f"{side.value}_normalize_before", False) else PostLN
 
 
 def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
