@@ -34,7 +34,7 @@ OLDEST_PYTHON=$(sed -n 's/.*python_requires=">=\([0-9.]*\)".*/\1/p' "$ROOT/setup
 fingerprint() {
     cksum <"$ROOT/setup.py"
     cksum <"$ROOT/scripts/setup.sh"
-    printf '%s\n' "$ROOT"
+    printf 'clone %s\n' "$ROOT"
     grep -s '^version' "$ENVIRONMENT/pyvenv.cfg" || true
 }
 
@@ -173,6 +173,14 @@ install_everything() {
     pip_install --no-build-isolation --editable "$ROOT${extras:+[$extras]}"
 }
 
+# An active environment may have been set up from another clone, which then imports this one's code.
+say_whose() {
+    local clone
+    clone=$(sed -n 's|^clone ||p' "$STAMP" 2>/dev/null || true)
+    [[ -z $clone || $clone == "$ROOT" || ! -d $clone ]] || say "$ENVIRONMENT was set up from $clone: from now on it" \
+        "imports $ROOT (for an environment of its own, deactivate it and run this again)"
+}
+
 check_installation() {
     quietly "$ENVIRONMENT/bin/python" -c '
 import platform, torch, fairseq
@@ -195,6 +203,7 @@ if command -v flock >/dev/null && ! flock -n 9; then
     flock 9
     if is_done; then exit; fi
 fi
+say_whose
 rm -f "$STAMP"
 : >"$LOG"
 make_environment

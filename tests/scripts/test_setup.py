@@ -248,6 +248,26 @@ def test_an_active_environment_is_used_and_no_other_is_made(
     assert not machine.venv.exists()
 
 
+def test_an_environment_of_another_clone_changes_hands_with_a_word(
+    machine: Machine, tmp_path: Path
+) -> None:
+    assert machine.set_up().returncode == 0
+    first = machine.project
+    machine.project = tmp_path / "second"
+    shutil.copytree(first, machine.project, ignore=shutil.ignore_patterns(".venv"))
+    taken = machine.set_up(VIRTUAL_ENV=str(machine.venv))
+    assert taken.returncode == 0, taken.stderr
+    (said,) = [line for line in taken.stderr.splitlines() if "was set up from" in line]
+    assert (
+        f"{machine.venv} was set up from {first}: from now on it imports {machine.project} " in said
+    )
+    assert "deactivate it" in said
+    assert machine.set_up(VIRTUAL_ENV=str(machine.venv)).stderr == ""
+    shutil.rmtree(machine.project)  # a clone that is gone has nothing to lose
+    machine.project = first
+    assert "was set up from" not in machine.set_up().stderr
+
+
 def test_a_failure_shows_the_end_of_the_log_and_the_next_run_goes_on(machine: Machine) -> None:
     failing = 'case "$*" in *fairseq*) echo no such wheel; exit 7 ;; esac'
     machine.fakes.add("python3.11", python_body(pip=failing))
