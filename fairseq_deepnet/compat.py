@@ -14,6 +14,7 @@ from typing import Any
 logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
 import fairseq.data.data_utils  # noqa: E402
+import fairseq.data.language_pair_dataset  # noqa: E402
 import fairseq.data.token_block_dataset  # noqa: E402
 import fairseq.distributed.utils  # noqa: E402
 import fairseq.nan_detector  # noqa: E402
@@ -47,7 +48,7 @@ def apply() -> None:
         warnings.filterwarnings("ignore", message=message, category=category)
     keep_bf16_off_tpus()
     keep_every_sentence()
-    keep_numpys_long()
+    keep_former_numpy()
     share_configurations()
     mend_nan_detector()
     show_in_one_line()
@@ -121,23 +122,29 @@ def keep_every_sentence() -> None:
     fairseq.data.data_utils.batch_by_size = batch_by_size
 
 
-class _NumpyWithLong:
-    """numpy, with the one name of its former `compat` that fairseq uses."""
+class _FormerNumpy:
+    """numpy 2 with what fairseq uses of numpy 1."""
 
     compat = types.SimpleNamespace(long=np.int64)
+
+    @staticmethod
+    def percentile(values: Any, percents: Any, interpolation: Any) -> Any:
+        return np.percentile(values, percents, method=interpolation)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
 
 
-def keep_numpys_long() -> None:
-    """Give fairseq the np.compat.long that numpy 2 has no more.
+def keep_former_numpy() -> None:
+    """Give fairseq the np.compat.long and np.percentile(interpolation=) that numpy 2 has no more.
 
-    Without it --sample-break-mode eos of the tasks for language models fails. numpy itself is left
-    alone.
+    Without them --sample-break-mode eos of the tasks for language models fails, and
+    --num-batch-buckets. numpy itself is left alone.
     """
     if not hasattr(np, "compat"):
-        fairseq.data.token_block_dataset.np = _NumpyWithLong()
+        data = fairseq.data
+        for module in (data.token_block_dataset, data.language_pair_dataset, data.data_utils):
+            module.np = _FormerNumpy()
 
 
 def share_configurations() -> None:

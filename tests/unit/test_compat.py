@@ -10,7 +10,7 @@ import fairseq.options
 import numpy as np
 import pytest
 import torch
-from fairseq.data import TokenBlockDataset
+from fairseq.data import Dictionary, LanguagePairDataset, TokenBlockDataset
 
 from fairseq_deepnet import compat
 
@@ -91,3 +91,16 @@ def test_every_way_to_break_text_into_samples_works_with_numpy_2(break_mode: str
         *(5, 6, 2, 7, 2, 8, 9, 10, 2)
     ]
     assert not hasattr(np, "compat")  # numpy is as it was
+
+
+def test_sentences_are_padded_to_the_lengths_of_their_buckets() -> None:
+    words = Dictionary()
+    lines = [torch.full((length,), 2) for length in (1, 2, 3, 5, 8, 8)]
+    sizes = np.array([len(line) for line in lines])
+    data = LanguagePairDataset(
+        lines, sizes, words, lines, sizes, words, left_pad_source=True, num_buckets=2
+    )
+    assert [len(data[index]["source"]) for index in range(6)] == [3, 3, 3, 8, 8, 8]
+    batch = data.collater([data[0], data[2]])
+    assert batch["net_input"]["src_tokens"].tolist() == [[2, 2, 2], [1, 1, 2]]  # the longer first
+    assert data.buckets == [(None, 3), (None, 8)]
