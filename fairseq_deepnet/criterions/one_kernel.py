@@ -6,11 +6,11 @@ Shapes: n = tokens of a chunk, V = vocabulary. With h = max_v z and S = sum_v e^
 
 exact wherever a softmax is, without a case for small p_t and so without waiting for the device.
 torch.compile makes one kernel of it, Triton on GPUs: it reads the logits for h and S, and once more
-to write the gradient in the type of the products. torch's own kernels go through a table seven
-times. (Triton source for a GPU looked at; torch 2.13 joins h and S to one reading there.)
+to write the gradient in the type of the products, where torch's own kernels take a second table of
+that size, and a reading and a writing more in half precision.
 
-On a CPU the same code takes three times as long as torch's own softmax, which computes an
-exponential once and a cheaper one.
+On a CPU the loss takes a tenth longer so (benchmarks/gpu/loss.py, in fp32): torch's own softmax
+computes an exponential once, which costs more there than memory does.
 """
 
 from __future__ import annotations
@@ -69,25 +69,25 @@ class OneKernel:
     def __init__(self, backend: str | Callable[..., Any] = "inductor") -> None:
         self._backend = backend
         self._compiled: Callable[..., None] | None = None
-        self._given_up = False
+        self.given_up = False
 
     def __call__(self, *given: Tensor | float | None) -> bool:
         """Do what `differences` does; False, and nothing done, where it cannot be compiled."""
-        if self._given_up:
+        if self.given_up:
             return False
         # here, because it takes a second to import, which a CPU need not wait
         from torch._dynamo import maybe_mark_dynamic
         from torch._dynamo.exc import TorchDynamoException
 
-        if self._compiled is None:
-            self._compiled = self._compile()
         for tensor in given:
             if isinstance(tensor, Tensor):
                 maybe_mark_dynamic(tensor, 0)
         try:
+            if self._compiled is None:
+                self._compiled = self._compile()
             self._compiled(*given)
         except TorchDynamoException as error:  # raised before anything runs: no Triton, no compiler
-            self._given_up = True
+            self.given_up = True
             cause = getattr(error, "inner_exception", error)
             said = str(cause).strip().partition("\n")[0]
             kind = type(cause).__name__

@@ -1,5 +1,6 @@
 """The commands of benchmarks/ on the smallest shapes, and what their numbers rest on."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_deepnet.criterions import chunked, one_kernel
 from fairseq_deepnet.footprint import activations
 from fairseq_deepnet.models import account
 from fairseq_deepnet.planning import compute
@@ -115,12 +117,30 @@ def test_gpu_check_says_so_where_there_is_no_gpu(run_command: RunCommand) -> Non
 
 
 def test_a_number_that_is_off_is_told(benchmarks: Path) -> None:
-    import gpu_check
+    from gpu.correctness import Numbers, distances
 
-    wanted = gpu_check.Numbers(2.0, torch.ones(4), {"a": torch.ones(3), "b": torch.ones(1)})
-    found = gpu_check.Numbers(2.2, torch.full((4,), 1.5), {"a": torch.ones(3), "b": torch.zeros(1)})
-    off = gpu_check.distances(found, wanted)
+    wanted = Numbers(2.0, torch.ones(4), {"a": torch.ones(3), "b": torch.ones(1)})
+    found = Numbers(2.2, torch.full((4,), 1.5), {"a": torch.ones(3), "b": torch.zeros(1)})
+    off = distances(found, wanted)
     assert off == pytest.approx({"loss": 0.1, "logits": 0.5, "gradients": 0.5, "worst": 1.0})
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "nosuch"])
+def test_the_loss_by_one_kernel_is_compared_with_torchs_own(
+    benchmarks: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    from gpu import loss
+
+    kernel = one_kernel.OneKernel(backend)
+    monkeypatch.setattr(chunked, "one_kernel", kernel)
+    options = argparse.Namespace(tokens=9, width=8, vocabulary=20, device="cpu", rounds=2)
+    line = loss.measure("fp32", options)
+    cells = loss.row(line).split("|")[1:-1]
+    assert len(cells) == len(loss.HEAD)
+    assert line["right"] is not kernel.given_up is (backend == "nosuch")
+    assert cells[-1].strip() == ("**off**" if kernel.given_up else "ok")
+    if not kernel.given_up:
+        assert 0 < line["gradients"] < 1e-5  # they are other kernels
 
 
 def answers(seconds: list[float], first: int = 0) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ def walk(tokens: int, dtype: torch.dtype, gradients: bool = True) -> tuple[Any, 
     given = inputs(tokens, dtype)
     done = chunked.ChunkWalk(*given, 0.1, dtype, wanted=(gradients,) * 3, accuracy=True)
     losses = done.run()
-    assert done.spare is None or not chunked.FUSED_ON or chunked.one_kernel._given_up
+    assert done.spare is None or not chunked.FUSED_ON or chunked.one_kernel.given_up
     return done.grads, losses
 
 
@@ -111,9 +111,9 @@ def test_chunks_of_any_length_share_a_compilation(monkeypatch: pytest.MonkeyPatc
     backend = Counting()
     use(monkeypatch, backend)
     # else a length that was seen to change, here or in another test, would be enough
-    monkeypatch.setattr(dynamo, "automatic_dynamic_shapes", False)
-    for tokens in (15, 6, 17, 4, 2):  # chunks of 6, 3, 5, 4 and 2
-        walk(tokens, torch.float32)
+    with dynamo.patch(automatic_dynamic_shapes=False):
+        for tokens in (15, 6, 17, 4, 2):  # chunks of 6, 3, 5, 4 and 2
+            walk(tokens, torch.float32)
     assert backend.compilations == 1
     walk(7, torch.float32)  # the last chunk is a single token
     assert backend.compilations == 2
@@ -160,4 +160,4 @@ def test_compiled_it_gives_the_numbers_of_torchs_own_kernels(
     use(monkeypatch, "inductor")
     for tokens in (15, 4):
         assert_equal_to_plain(monkeypatch, tokens, dtype)
-    assert not chunked.one_kernel._given_up
+    assert not chunked.one_kernel.given_up

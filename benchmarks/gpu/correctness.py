@@ -1,0 +1,135 @@
+"""Half precision's numbers against fp32's, beside those of stock fairseq."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import gc
+from typing import Any
+
+import torch
+from side_by_side import tables
+from side_by_side.systems import Shape, System
+
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FP32_DISTANCE = 1e-4  # sums are made in another order
+ALLOWED = 1.5
+PADDING = 1
+LOSS_SCALE = 128.0  # fairseq's first for --fp16
+HEAD = ["model", "precision", "of", "against", "loss", "logits", "gradients", "worst", ""]
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """Of one batch: the loss a token, the logits where there are words, and the gradients."""
+
+    loss: float
+    logits: torch.Tensor
+    gradients: dict[str, torch.Tensor]
+
+
+def numbers(model: Any, criterion: Any, sample: dict[str, Any], dtype: torch.dtype) -> Numbers:
+    """What a copy of the model in `dtype` computes, on the host in fp32."""
+    model = copy.deepcopy(model).to(dtype).train()
+    scale = LOSS_SCALE if dtype is torch.float16 else 1.0
+    loss, size, _ = criterion(model, sample)
+    (loss * scale).backward()
+    with torch.no_grad():
+        words = sample["target"].ne(PADDING)
+        logits = model(**sample["net_input"])[0][words].float().cpu()
+    gradients = {
+        name: p.grad.float().cpu() / scale / float(size) for name, p in model.named_parameters()
+    }
+    return Numbers(float(loss.detach()) / float(size), logits, gradients)
+
+
+def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """|found - wanted| / |wanted|."""
+    return float((found - wanted).norm() / wanted.norm().clamp_min(1e-30))
+
+
+def distances(found: Numbers, wanted: Numbers) -> dict[str, float]:
+    """Of the loss, the logits, all gradients as one vector, and the worst parameter's gradient.
+
+    Keys' biases are not looked at: what they add is the same for all keys of a query, so that their
+    gradient is zero but for rounding.
+    """
+    names = [name for name in wanted.gradients if not name.endswith("k_proj.bias")]
+    whole = [torch.cat([n.gradients[name].flatten() for name in names]) for n in (found, wanted)]
+    return {
+        "loss": abs(found.loss / wanted.loss - 1),
+        "logits": distance(found.logits, wanted.logits),
+        "gradients": distance(*whole),
+        "worst": max(distance(found.gradients[n], wanted.gradients[n]) for n in names),
+    }
+
+
+def padded_batch(trainer: Any) -> dict[str, Any]:
+    """The batch whose sources have the most padding, on the device."""
+    from side_by_side.worker import batches
+
+    several = batches(trainer)
+    chosen = max(
+        (next(several)[0] for _ in range(20)),
+        key=lambda sample: int(sample["net_input"]["src_tokens"].eq(PADDING).sum()),
+    )
+    return dict(trainer._prepare_sample(chosen)[0])
+
+
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """A line for each precision of ours and of stock fairseq's model, with and without its weights.
+
+    A line's `right` is None where it only serves to compare.
+    """
+    from side_by_side.worker import build, load
+
+    shape = Shape(min(6, *options.layers), options.width, options.vocabulary, 1024)
+    shape = dataclasses.replace(shape, tokens=min(1024, options.tokens))
+    plain = ("--dropout=0",)
+    stock, ours = System("stock", "stock", plain), System("ours", "ours", plain)
+    post_ln = dataclasses.replace(ours, options=("--dropout=0", "--residual-scheme=post-ln"))
+    load(ours)
+    trainers = {
+        name: build(system, shape, options.device, 20)
+        for name, system in {
+            "stock": stock,
+            "ours, post-ln": post_ln,
+            "ours, deepnorm": ours,
+        }.items()
+    }
+    sample = padded_batch(trainers["stock"])
+    models = {name: trainer.get_model() for name, trainer in trainers.items()}
+    models["ours, post-ln"].load_state_dict(models["stock"].state_dict())
+    exact: dict[str, Numbers] = {}
+    lines, yardstick = [], {}
+    for precision in ("fp32", *options.precisions):
+        for name, model in models.items():
+            criterion = trainers[name].get_criterion()
+            found = numbers(model, criterion, sample, TYPES[precision])
+            if precision == "fp32":
+                exact[name] = found
+            if precision == "fp32" and name != "ours, post-ln":
+                continue
+            against = "stock, fp32" if precision == "fp32" else "itself, fp32"
+            off = distances(found, exact["stock" if precision == "fp32" else name])
+            right = None
+            if precision == "fp32":
+                right = max(off["loss"], off["logits"], off["gradients"]) < FP32_DISTANCE
+            elif name == "stock":
+                yardstick[precision] = off
+            else:
+                limit = yardstick[precision]
+                right = all(off[k] <= ALLOWED * limit[k] for k in ("logits", "gradients"))
+            lines.append({"model": shape.name, "precision": precision, "of": name})
+            lines[-1] |= {"against": against, **off, "right": right}
+    del trainers, models, model
+    gc.collect()
+    torch.cuda.empty_cache()  # nothing without a GPU
+    return lines
+
+
+def row(line: dict[str, Any]) -> str:
+    cells = [line[key] for key in ("model", "precision", "of", "against")]
+    cells += [f"{line[key]:.1e}" for key in ("loss", "logits", "gradients", "worst")]
+    return tables.line([*cells, {None: "", True: "ok", False: "**off**"}[line["right"]]])

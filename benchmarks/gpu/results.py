@@ -1,0 +1,33 @@
+"""Finished lines in a file, so that a further run measures what is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+class Results:
+    """Finished lines by what they measure, kept in a file.
+
+    Arguments:
+        path: of the file; None keeps nothing
+        about: what the lines depend on: a file of anything else is refused
+    """
+
+    def __init__(self, path: Path | None, about: dict[str, Any]) -> None:
+        self.path, self.content = path, {"about": about, "done": {}}
+        if path is not None and path.exists():
+            self.content = json.loads(path.read_text())
+            if self.content["about"] != about:
+                raise SystemExit(f"--results {path}: of other settings or another device; move it")
+
+    def get(self, key: str) -> Any:
+        return self.content["done"].get(key)
+
+    def put(self, key: str, lines: Any) -> None:
+        from fairseq_deepnet.provenance import write_json
+
+        self.content["done"][key] = lines
+        if self.path is not None:
+            write_json(self.path, self.content)
