@@ -25,7 +25,7 @@ from ..modules import (
     run_layers,
 )
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
-from .encoder import EncoderOut
+from .encoder import EncoderOut, hypotheses_per_sentence
 from .learned_residuals import log_learned
 from .options import build_layer, layer_shape
 from .running_options import checkpointing_of
@@ -187,7 +187,7 @@ class DeepNetDecoder(TransformerDecoderBase):
             source = padding = None
             group = getattr(self, "_beam_size", 1)
             if encoder_out is not None:
-                group = encoder_out.get("hypotheses_per_sentence", [1])[0]
+                group = hypotheses_per_sentence(encoder_out)
                 source = encoder_out["encoder_out"][0].transpose(0, 1)
                 padding = (encoder_out["encoder_padding_mask"] or [None])[0]
             group = group if rows % group == 0 else 1
@@ -255,10 +255,13 @@ class DeepNetDecoder(TransformerDecoderBase):
 
 
 def source_and_mask(encoder_out: EncoderOut) -> tuple[Tensor, Tensor | None]:
-    """The encoder's output [B, S, C] and its mask [B, 1, 1, S] or None."""
-    source = encoder_out["encoder_out"][0].transpose(0, 1)
-    mask = None
+    """The encoder's output [R, S, C] and its mask [R, 1, 1, S] or None."""
+    source, mask = encoder_out["encoder_out"][0].transpose(0, 1), None
     if encoder_out["encoder_padding_mask"]:
         padding = encoder_out["encoder_padding_mask"][0]
         mask = ~padding[:, None, None, :] if padding.any() else None
+    group = hypotheses_per_sentence(encoder_out)
+    if group > 1:
+        source = source.repeat_interleave(group, dim=0)
+        mask = None if mask is None else mask.repeat_interleave(group, dim=0)
     return source, mask

@@ -4,7 +4,7 @@ Shapes: B = batch, S = source length, C = channels.
 """
 
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import torch
 from fairseq.data import Dictionary
@@ -12,7 +12,17 @@ from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
-from ..modules import CompiledLayers, Dropout, EncoderLayer, call_layer, run_layers
+from ..modules import (
+    ActivationCheckpointing,
+    CompiledLayers,
+    Dropout,
+    EncoderLayer,
+    Unpadded,
+    UnpaddedLayer,
+    call_layer,
+    lay_out,
+    run_layers,
+)
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
 from .learned_residuals import log_learned
 from .options import build_layer, layer_shape
@@ -42,6 +52,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         self.checkpointing = checkpointing_of(
             cfg, Side.ENCODER, scheme, layer_shape(cfg, Side.ENCODER)
         )
+        self.generates = False  # and is not trained any more
         self.call_layer = CompiledLayers() if getattr(cfg, "compile", False) else call_layer
         self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
         self.combination = scheme.build_combination(Side.ENCODER, embed_tokens.embedding_dim)
@@ -67,18 +78,11 @@ class DeepNetEncoder(TransformerEncoderBase):
         """Encode src_tokens [B, S]; fairseq's dictionary, with "encoder_out" [S, B, C]."""
         padding = src_tokens.eq(self.padding_idx)
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
-        mask = None
-        if padding.any():
-            x = x.masked_fill(padding.unsqueeze(-1), 0)
-            mask = ~padding[:, None, None, :]
-        x, states = run_layers(
-            self.layers,
-            x,
-            lambda layer, h: self.call_layer(layer, h, mask),
-            self.checkpointing,
-            self.combination,
-            return_all_hiddens,
-        )
+        states: list[Tensor] = []
+        if self.generates and not return_all_hiddens and padding.any():
+            x = self.run_unpadded(x, Unpadded(~padding))
+        else:
+            x, states = self.run_all(x, padding, return_all_hiddens)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         if self.output_transform is not None:
@@ -94,24 +98,60 @@ class DeepNetEncoder(TransformerEncoderBase):
             "src_lengths": [lengths.unsqueeze(1)],
         }
 
-    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Rows in a new order [R]; notes where sentences stand repeated for their hypotheses.
+    def run_all(self, x: Tensor, padding: Tensor, keep_states: bool) -> tuple[Tensor, list[Tensor]]:
+        """All positions [B, S, C] through the layers. padding: [B, S], True = is some."""
+        mask = None
+        if padding.any():
+            x = x.masked_fill(padding.unsqueeze(-1), 0)
+            mask = ~padding[:, None, None, :]
+        return run_layers(
+            self.layers,
+            x,
+            lambda layer, h: self.call_layer(layer, h, mask),
+            self.checkpointing,
+            self.combination,
+            keep_states,
+        )
 
-        Such a note saves copies: hypotheses that change places within their sentences change
-        nothing.
+    def run_unpadded(self, x: Tensor, batch: Unpadded) -> Tensor:
+        """The same, but only the batch's real positions take part."""
+        layers = [UnpaddedLayer(cast(EncoderLayer, layer), batch) for layer in self.layers]
+        x, _ = run_layers(
+            layers,
+            batch.take(x),
+            lambda layer, h: layer(h),
+            ActivationCheckpointing(),
+            self.combination,
+        )
+        return batch.spread(x)
+
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """fairseq-generate's hook: no more training follows."""
+        self.generates = True
+        for layer in self.layers:
+            lay_out(layer)
+
+    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
+        """Rows in a new order [R].
+
+        Sentences that stand repeated for their hypotheses are held once, with a note how often
+        (`hypotheses_per_sentence`): where those change places within their sentences, nothing does.
         """
-        rows = encoder_out["encoder_out"][0].size(1)
-        each = torch.arange(rows, device=new_order.device)
-        group = encoder_out.get("hypotheses_per_sentence", [1])[0]
-        if group > 1 and torch.equal(new_order // group, each // group):
-            return encoder_out
-        reordered: EncoderOut = super().reorder_encoder_out(encoder_out, new_order)
-        repeats, rest = divmod(new_order.numel(), rows)
-        if repeats > 1 and rest == 0 and torch.equal(new_order, each.repeat_interleave(repeats)):
-            reordered["hypotheses_per_sentence"] = [repeats * group]
-        elif group > 1 and stand_together(new_order, group):
-            reordered["hypotheses_per_sentence"] = [group]
-        return reordered
+        sentences = encoder_out["encoder_out"][0].size(1)
+        each = torch.arange(sentences, device=new_order.device)
+        group = hypotheses_per_sentence(encoder_out)
+        if group == 1:
+            repeats = new_order.numel() // sentences
+            if repeats > 1 and torch.equal(new_order, each.repeat_interleave(repeats)):
+                return encoder_out | {"hypotheses_per_sentence": [repeats]}
+        kept = torch.div(new_order, group, rounding_mode="floor")
+        note = {}
+        if group > 1 and stand_together(kept, group):
+            kept, note = kept[::group], {"hypotheses_per_sentence": [group]}
+            if torch.equal(kept, each):
+                return encoder_out
+        reordered: EncoderOut = super().reorder_encoder_out(encoder_out, kept)
+        return reordered | note
 
     def set_num_updates(self, num_updates: int) -> None:
         """fairseq's word before each micro-batch: the updates that are finished."""
@@ -125,9 +165,14 @@ class DeepNetEncoder(TransformerEncoderBase):
         return state_dict
 
 
-def stand_together(rows: Tensor, group: int) -> bool:
-    """Whether each `group` rows [R] come from the same sentence, which had as many."""
-    if rows.numel() % group:
+def hypotheses_per_sentence(encoder_out: EncoderOut) -> int:
+    """How many rows each sentence that is held stands for."""
+    return int(encoder_out.get("hypotheses_per_sentence", [1])[0])
+
+
+def stand_together(sentences: Tensor, group: int) -> bool:
+    """Whether each `group` rows, of which the sentences [R] are told, are of the same sentence."""
+    if sentences.numel() % group:
         return False
-    sentences = (rows // group).view(-1, group)
-    return bool((sentences == sentences[:, :1]).all())
+    grouped = sentences.view(-1, group)
+    return bool((grouped == grouped[:, :1]).all())

@@ -7,6 +7,7 @@ from .dropout import Dropout
 from .joined_projection import lay_out
 from .layers import CausalLayer, DecoderLayer, EncoderLayer, LayerShape, TransformerLayer
 from .stack import ActivationCheckpointing, run_layers, thriftiest_segment
+from .unpadded import Unpadded, UnpaddedLayer
 
 __all__ = [
     "ActivationCheckpointing",
@@ -20,6 +21,8 @@ __all__ = [
     "MultiheadAttention",
     "Ran",
     "TransformerLayer",
+    "Unpadded",
+    "UnpaddedLayer",
     "call_layer",
     "lay_out",
     "run_layers",

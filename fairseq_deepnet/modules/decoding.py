@@ -15,6 +15,7 @@ from .decoding_cache import DecodingCache
 from .decoding_step import NewestPosition
 from .layers import TransformerLayer
 from .stack import ActivationCheckpointing, run_layers
+from .unpadded import source_projection
 
 
 class Ran(NamedTuple):
@@ -37,8 +38,8 @@ class Decoding:
     Args:
         layers: the decoder's, in order.
         hypotheses_per_sentence: K, where rows are known to stand together so.
-        source: the encoder's output [R, S, C'], which K rows at a time share; None without encoder.
-        padding: [R, S], True = may not be attended to; None: nothing is padding.
+        source: the encoder's output [B, S, C']; None without encoder.
+        padding: [B, S], True = may not be attended to; None: nothing is padding.
     """
 
     def __init__(
@@ -52,13 +53,14 @@ class Decoding:
         self.cache = DecodingCache(self.group)
         # What is begun without gradients goes on so, in the mode in which torch does least besides.
         self.inference = not torch.is_grad_enabled()
+        project = None
         if source is not None:
-            source = source[:: self.group]
-            visible = source.new_ones(source.shape[:2]).bool()
-            self.cache.source_mask = visible if padding is None else ~padding[:: self.group]
+            visible = source.new_ones(source.shape[:2]).bool() if padding is None else ~padding
+            self.cache.source_mask = visible
             self.source_length = source.size(1)
+            project = source_projection(source, visible)
         self.steps = [
-            NewestPosition(cast(TransformerLayer, layer), self.cache, source) for layer in layers
+            NewestPosition(cast(TransformerLayer, layer), self.cache, project) for layer in layers
         ]
 
     def step(

@@ -21,6 +21,8 @@ from .decoding_cache import DecodingCache, LayerMemory
 from .joined_projection import projection
 from .layers import DecoderLayer, TransformerLayer
 
+ProjectSource = Callable[[MultiheadAttention], tuple[Tensor, Tensor]]
+
 
 class NewestPosition:
     """A decoder layer at work on the newest position of every row, for one decoding.
@@ -28,11 +30,12 @@ class NewestPosition:
     Args:
         layer: of the decoder.
         cache: of this decoding.
-        source: the encoder's output [B, S, C'], in the cache's order; None without encoder.
+        project: makes an attention's keys and values [B, H, S, D] of the encoder's output, in the
+            cache's order; None without encoder.
     """
 
     def __init__(
-        self, layer: TransformerLayer, cache: DecodingCache, source: Tensor | None
+        self, layer: TransformerLayer, cache: DecodingCache, project: ProjectSource | None
     ) -> None:
         self.cache = cache
         self.layer, self.number = layer, layer.place.layer
@@ -45,8 +48,8 @@ class NewestPosition:
         self.project = projection(layer.self_attn)
         self.cross: Attend | None = None
         if isinstance(layer, DecoderLayer):
-            assert source is not None
-            self.memory.set_source(*layer.encoder_attn.project(source))
+            assert project is not None
+            self.memory.set_source(*project(layer.encoder_attn))
             self.cross = Attend(layer.encoder_attn)
             self.query = layer.encoder_attn.q_proj
             self.leave_cross = joining(layer, Sublayer.ENCODER_ATTN)

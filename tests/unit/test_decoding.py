@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_deepnet.models.decoder import DECODING_KEY
+from fairseq_deepnet.models.encoder import hypotheses_per_sentence
 from fairseq_deepnet.modules import Decoding
 from fairseq_deepnet.modules.joined_projection import joined_part
 from fairseq_deepnet.modules.slots import Slots
@@ -232,19 +233,57 @@ def test_alignments_follow_rows_whose_sentences_moved() -> None:
 
 
 @torch.no_grad()
-def test_beams_that_change_places_copy_no_encoder_output(
+def test_the_encoder_output_is_held_once_a_sentence_for_all_hypotheses(
     model_builder: BuildModel, batch: Batch
 ) -> None:
     encoder = model_builder().eval().encoder
     encoded = encoder(batch["src_tokens"], batch["src_lengths"])
     repeated = encoder.reorder_encoder_out(encoded, torch.arange(3).repeat_interleave(2))
+    assert repeated["encoder_out"][0] is encoded["encoder_out"][0]
     assert encoder.reorder_encoder_out(repeated, torch.tensor([1, 1, 2, 2, 5, 4])) is repeated
     swapped = encoder.reorder_encoder_out(repeated, torch.tensor([2, 3, 0, 0, 5, 4]))
-    assert swapped["hypotheses_per_sentence"] == [2]
-    expected = encoded["encoder_out"][0][:, [1, 1, 0, 0, 2, 2]]
-    assert torch.equal(swapped["encoder_out"][0], expected)
     torn = encoder.reorder_encoder_out(repeated, torch.tensor([0, 2, 3, 1, 4, 5]))
-    assert "hypotheses_per_sentence" not in torn
+    for found, group, held in ((swapped, 2, [1, 0, 2]), (torn, 1, [0, 1, 1, 0, 2, 2])):
+        assert hypotheses_per_sentence(found) == group
+        assert torch.equal(found["encoder_out"][0], encoded["encoder_out"][0][:, held])
+        padding = encoded["encoder_padding_mask"][0][held]
+        assert torch.equal(found["encoder_padding_mask"][0], padding)
+
+
+@pytest.mark.parametrize("order", [[2, 3, 0, 0, 5, 4], [0, 2, 3, 1]], ids=["grouped", "torn"])
+@torch.no_grad()
+def test_all_positions_at_once_read_reordered_encoder_output(
+    model_builder: BuildModel, batch: Batch, order: list[int]
+) -> None:
+    model = model_builder().eval()
+    source, rows = batch["src_tokens"], torch.arange(3).repeat_interleave(2)
+    encoded = model.encoder(source, batch["src_lengths"])
+    for new_order in (rows, torch.tensor(order)):
+        encoded = model.encoder.reorder_encoder_out(encoded, new_order)
+    source = source[rows[order]]
+    tokens = batch["prev_output_tokens"][:1].expand(len(order), -1)
+    expected = model(source, source.ne(1).sum(1), tokens)[0]
+    torch.testing.assert_close(model.decoder(tokens, encoded)[0], expected, **TOLERANCE)
+
+
+@torch.no_grad()
+def test_padding_takes_part_in_no_product_of_a_model_that_generates(batch: Batch) -> None:
+    """Neither in the encoder's nor where the decoder projects its output."""
+    model = build("deepnet_transformer")
+    model.make_generation_fast_()
+    rows: set[int] = set()
+    for layer in (*model.encoder.layers, *(one.encoder_attn for one in model.decoder.layers)):
+        for name in ("fc1", "fc2", "k_proj", "v_proj"):
+            if hasattr(layer, name):
+                getattr(layer, name).register_forward_hook(
+                    lambda module, inputs, out: rows.add(out.flatten(0, -2).size(0))
+                )
+    model.decoder(
+        batch["prev_output_tokens"][:, :1],
+        model.encoder(batch["src_tokens"], batch["src_lengths"]),
+        {},
+    )
+    assert rows == {int(batch["src_tokens"].ne(1).sum())}
 
 
 @torch.no_grad()

@@ -48,6 +48,22 @@ def test_source_padding_on_the_right_is_as_good_as_on_the_left(model: Any, batch
     torch.testing.assert_close(right[real], log_probs(model, batch)[real], **TOLERANCE)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+@torch.no_grad()
+def test_a_model_that_generates_encodes_as_it_did_in_training(
+    model: Any, batch: Batch, side: str
+) -> None:
+    tokens = batch["src_tokens"]
+    if side == "right":
+        tokens = torch.stack([torch.cat([s[s.ne(1)], s[s.eq(1)]]) for s in tokens])
+    before = model.encoder(tokens, batch["src_lengths"])["encoder_out"][0].transpose(0, 1)
+    model.make_generation_fast_()
+    found = model.encoder(tokens, batch["src_lengths"])["encoder_out"][0].transpose(0, 1)
+    real = tokens.ne(1)
+    torch.testing.assert_close(found[real], before[real], **TOLERANCE)
+    assert torch.isfinite(found).all()
+
+
 def test_target_padding_on_the_left_gives_the_same_and_no_nan(model: Any, batch: Batch) -> None:
     right = batch["prev_output_tokens"]
     left = torch.stack([torch.cat([t[t.eq(1)], t[t.ne(1)]]) for t in right])
@@ -139,7 +155,7 @@ def test_source_is_projected_once_a_sentence_and_not_for_each_beam(
             lambda module, inputs, output: seen.append(output.size(0))
         )
     decode_step_by_step(model, batch, beam=5, permute=True)
-    assert seen == [3] * len(model.decoder.layers)
+    assert seen == [int(batch["src_lengths"].sum())] * len(model.decoder.layers)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
