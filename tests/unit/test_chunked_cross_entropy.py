@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fairseq_deepnet  # noqa: F401  (registers the architectures)
-from fairseq_deepnet.criterions import chunked, cross_entropy, label_smoothed
+from fairseq_deepnet.criterions import chunked, cross_entropy, label_smoothed, output_layer
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.standalone import VocabularyTask
 from tests.support.models import SYMBOLS, build_model
@@ -301,6 +301,25 @@ def test_padding_is_not_computed() -> None:
     target = torch.tensor([5, PAD, 6, PAD, PAD, 7, PAD, PAD])
     x[target == PAD] = math.nan
     assert torch.isfinite(chunked.smoothed_cross_entropy(x, w, None, target, 0.1, PAD).loss)
+
+
+def test_padding_is_looked_for_once_and_before_the_model_runs(
+    sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host waits for a GPU's answer, and would later wait for the whole forward pass."""
+    seen: list[str] = []
+    count = chunked.counted
+
+    def counted(*given: Any) -> Tensor:
+        seen.append("padding")
+        return count(*given)
+
+    for module in (chunked, output_layer):
+        monkeypatch.setattr(module, "counted", counted)
+    model = build_model()
+    model.encoder.register_forward_pre_hook(lambda *_: seen.append("model"))
+    label_smoothed.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)(model, sample)
+    assert seen == ["padding", "model"]
 
 
 def test_a_batch_of_padding_alone_has_no_loss() -> None:
