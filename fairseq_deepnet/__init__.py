@@ -1,13 +1,43 @@
-"""fairseq_deepnet: very deep Transformers for fairseq (DeepNet, arXiv 2203.00555)."""
+"""fairseq_deepnet: very deep Transformers for fairseq (DeepNet, arXiv 2203.00555).
 
-from . import compat
+Importing it tells fairseq of all that is here. One caller is spared that: `deepnet translate`, for
+which fairseq and torch, seconds to import, are loaded only if the model needs them.
+"""
 
-compat.apply()
+import functools
+import itertools
+import sys
+from collections.abc import Sequence
+from pathlib import PurePath
 
-from . import criterions, models, optim  # noqa: E402
-from .monitoring import trainer  # noqa: E402
-from .observers import build_observers  # noqa: E402
 
-trainer.install(build_observers)
+@functools.cache
+def register() -> None:
+    """Mend what has to be mended in fairseq, and register criterions, models and optimisers."""
+    from . import compat
 
-__all__ = ["criterions", "models", "optim"]
+    compat.apply()
+
+    from . import criterions, models, optim  # noqa: F401
+    from .monitoring import trainer
+    from .observers import build_observers
+
+    trainer.install(build_observers)
+
+
+def is_translate(words: Sequence[str]) -> bool:
+    """Whether a process's own command line is that of `deepnet translate`.
+
+    Not its sys.argv: processes that it starts inherit that, and register as they need to.
+    """
+    commands = {"deepnet", f"{__name__}.cli"}
+    return any(
+        PurePath(word).name in commands and after == "translate"
+        for word, after in itertools.pairwise(words)
+    )
+
+
+if not is_translate(sys.orig_argv):
+    register()
+
+__all__ = ["register"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from fairseq_deepnet.checkpoints.choice import BEST, Model
+if TYPE_CHECKING:
+    from fairseq_deepnet.checkpoints.choice import Model
 
 RECORD: Final = "export.json"
 """In a CTranslate2 folder: the record of its export. A fairseq checkpoint holds it as `export`."""
@@ -35,6 +36,8 @@ def ctranslate2_name(model: Model, quantization: str) -> str:
     """The usual name of a folder: that of a run's best checkpoint is the shortest, any other has
     the checkpoint's name before.
     """
+    from fairseq_deepnet.checkpoints.choice import BEST  # imports torch
+
     name = f"ctranslate2-{quantization}"
     if model.run is not None and model.path.name == BEST:
         return name

@@ -1,23 +1,25 @@
-"""From what a user names (a run, a checkpoint, an exported folder) to an engine that is ready."""
+"""From what a user names (a run, a checkpoint, an exported folder) to an engine that is ready.
+
+An exported folder needs neither torch nor fairseq, which take seconds to import: only the functions
+that do need them import them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
-from fairseq_deepnet.checkpoints.choice import Model, choose_model, find_data
+import fairseq_deepnet
 from fairseq_deepnet.corpora.folder import Direction
 from fairseq_deepnet.export.layout import MODEL, is_exported
-from fairseq_deepnet.export.record import data_digests
 from fairseq_deepnet.provenance import fingerprint, shown
 from fairseq_deepnet.translation.ctranslate2_engine import CTranslate2Model
 from fairseq_deepnet.translation.engine import BATCH, Engine, Search
-from fairseq_deepnet.translation.exports import exported
-from fairseq_deepnet.translation.fairseq_engine import Translator
+
+if TYPE_CHECKING:
+    from fairseq_deepnet.checkpoints.choice import Model
 
 QUANTIZATION: Final = "int8"
 """Of a model that is exported on the way: the fastest. BLEU changes by less than 0.1, and one
@@ -70,6 +72,10 @@ def open_engine(target: Path, search: Search, wish: Wish) -> Opened:
             if value:
                 raise ValueError(f"{name}: {shown(target)} is exported already; name the run")
         return _on_ctranslate2(target, search, wish, wish.quantization)
+    fairseq_deepnet.register()
+    from fairseq_deepnet.checkpoints.choice import choose_model
+    from fairseq_deepnet.translation.exports import exported
+
     model = choose_model(target, wish.average)
     if wish.engine == "ctranslate2":
         folder = exported(model, wish.data, wish.quantization or QUANTIZATION)
@@ -101,6 +107,12 @@ def _on_ctranslate2(folder: Path, search: Search, wish: Wish, compute_type: str 
 
 
 def _on_fairseq(model: Model, search: Search, wish: Wish) -> Opened:
+    import torch
+
+    from fairseq_deepnet.checkpoints.choice import find_data
+    from fairseq_deepnet.export.record import data_digests
+    from fairseq_deepnet.translation.fairseq_engine import Translator
+
     data = find_data(model, wish.data)
     if data.is_monolingual:
         raise ValueError(f"{shown(data.path)} holds text of one language: nothing to translate")

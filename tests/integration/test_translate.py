@@ -292,6 +292,28 @@ def test_standard_input_and_output_are_utf_8_whatever_the_locale(run: Path) -> N
 
 
 @needs_ctranslate2
+def test_an_exported_folder_is_translated_without_torch_and_fairseq(
+    run: Path, text: Path, translate: Translate
+) -> None:
+    """They take seconds to import; -X importtime lists whatever is."""
+    expected = translate(run, text, "--engine=ctranslate2", "--beam=2").stdout
+    folder = run / "export" / "ctranslate2-int8"
+    command = [sys.executable, "-X", "importtime", "-m", "fairseq_deepnet.cli", "translate"]
+    found = subprocess.run(
+        [*command, str(folder), str(text), "--beam=2"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).resolve().parents[2],
+        timeout=300,
+        check=True,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in found.stderr.splitlines()}
+    assert "ctranslate2" in imported
+    assert not imported & {"torch", "fairseq", "yaml"}
+    assert found.stdout == expected
+
+
+@needs_ctranslate2
 def test_scores_of_both_engines_lie_side_by_side(tmp_path: Path, data: Path) -> None:
     run = tmp_path / "run"
     make_trained_run(run, data, encoder_layers=2)
