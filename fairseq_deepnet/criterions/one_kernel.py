@@ -100,6 +100,8 @@ class OneKernel:
         compiled: Callable[..., None] = compiler(
             differences,
             backend=self._backend,
+            # else the order of sums is what was fastest when it was tried, in each run anew
+            options={"deterministic": True} if self._backend == "inductor" else None,
             recompile_limit=self.RECOMPILATIONS,
             isolate_recompiles=True,
         )
