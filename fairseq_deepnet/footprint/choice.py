@@ -1,13 +1,17 @@
 """How much of a model's activations to keep: as much as the memory at hand has room for.
 
 Backward computes a checkpointed layer again, however long the segments are: time is saved by
-checkpointing fewer layers. Plain are those that backward meets first, from the top of the decoder
-downwards: their activations are gone when the layers below them are computed again.
+checkpointing fewer layers. In a stack the uppermost stay plain, which backward meets first: their
+activations are gone when the layers below them are computed again.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Final
 
 from ..modules import ActivationCheckpointing, LayerShape, thriftiest_segment
 from ..schemes import ResidualScheme, Side
@@ -16,6 +20,9 @@ from .memory import follow, needed_gib
 from .parameters import count
 from .setting import Model, Training
 from .walk import Layout, Walk
+
+CHOICES: Final = 48
+"""Steps between none and all of a stack's layers that are tried."""
 
 
 def combines(scheme: type[ResidualScheme]) -> bool:
@@ -46,29 +53,37 @@ def fit(
     batch: MicroBatch,
     memory_gib: float,
 ) -> tuple[Model, float]:
-    """The model with as few layers recomputed as memory allows, and the GiB that it then needs.
+    """The model with as little recomputed as memory allows, and the GiB that it then needs.
 
-    With all of them recomputed where even that is too much.
+    What a layer costs to compute goes with its parameters. With all layers recomputed where even
+    that is too much. More memory never leads to more recomputation: it is a choice among more.
     """
     counts = count(model)
     memory = follow(model, training, counts, batch)
     walk = Walk(model, training, counts, batch)
-    decoder = model.depths.of(Side.DECODER)
 
     def needed(layout: Layout) -> float:
         peak = memory.persistent + max(walk.moments(layout).values())
         return needed_gib(max(peak, memory.moments["optimiser"]), batch.on_gpu)
 
-    for plain in range(decoder + model.depths.of(Side.ENCODER), -1, -1):
-        above = min(plain, decoder)
-        layout = {
-            Side.DECODER: recomputing(model, Side.DECODER, above),
-            Side.ENCODER: recomputing(model, Side.ENCODER, plain - above),
-        }
-        gib = needed(layout)
-        if gib <= memory_gib:
-            break
-    return dataclasses.replace(model, checkpointing=layout), gib
+    stacks = {side: list(_candidates(model, side)) for side in Side}
+    best = {side: recomputing(model, side) for side in Side}
+    gib, least = needed(best), math.inf
+    for encoder, decoder in itertools.product(*stacks.values()):
+        layout = {Side.ENCODER: encoder, Side.DECODER: decoder}
+        cost = sum(
+            layout[side].recomputed(model.depths.of(side)) * counts.layer[side] for side in Side
+        )
+        if cost < least and (found := needed(layout)) <= memory_gib:
+            best, gib, least = layout, found, cost
+    return dataclasses.replace(model, checkpointing=best), gib
+
+
+def _candidates(model: Model, side: Side) -> Iterator[ActivationCheckpointing]:
+    """Ways to keep a stack's activations: from all plain to none, CHOICES steps at the most."""
+    depth = model.depths.of(side)
+    for plain in sorted({*range(0, depth, math.ceil(depth / CHOICES)), depth}, reverse=True):
+        yield recomputing(model, side, plain)
 
 
 def recomputing(model: Model, side: Side, plain: int = 0) -> ActivationCheckpointing:

@@ -1,7 +1,9 @@
 """--checkpoint-memory: how many layers are recomputed, and what the log and errors say."""
 
 import dataclasses
+import itertools
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_deepnet import configs, fairseq_options
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.footprint import Model, count, fit, follow, micro_batch
+from fairseq_deepnet.footprint import Model, count, fit, follow, micro_batch, needed_gib
+from fairseq_deepnet.footprint.choice import recomputing
 from fairseq_deepnet.footprint.walk import Walk
 from fairseq_deepnet.modules import ActivationCheckpointing, EncoderLayer, run_layers
 from fairseq_deepnet.planning import estimate
@@ -50,19 +53,44 @@ def test_more_memory_never_recomputes_more_and_is_never_overdrawn(options: dict[
     budgets = [least + (most - least) * step / steps for step in range(steps + 1)]
     found = [chosen(gib, **options) for gib in budgets]
     assert all(needed <= gib for (_, needed), gib in zip(found, budgets, strict=True))
-    totals = [sum(layers) for layers, _ in found]
-    assert totals == sorted(totals, reverse=True)
-    assert totals[0] <= 2 * DEPTH
-    assert totals[-1] == 0
-    assert len(set(totals)) > DEPTH  # and not all or nothing
+    layer = count(deep(**options)).layer
+    costs = [
+        encoder * layer[Side.ENCODER] + decoder * layer[Side.DECODER]
+        for (encoder, decoder), _ in found
+    ]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] == 0
+    assert len(set(costs)) > DEPTH  # and not all or nothing
 
 
-def test_plain_are_the_layers_that_backward_meets_first() -> None:
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.8])
+def test_nothing_that_fits_computes_less_twice(share: float) -> None:
+    model, batch = deep(), micro_batch(FULL)
+    counts = count(model)
+
+    def cost(one: Model) -> int:
+        return sum(one.recomputed(side) * counts.layer[side] for side in Side)
+
     (_, most), (_, least) = chosen(1e9), chosen(0)
-    middle = [chosen(least + (most - least) * share)[0] for share in (0.3, 0.5, 0.8)]
-    assert all(encoder == DEPTH or decoder == 0 for encoder, decoder in middle)
-    assert middle[0][1] > 0  # of the decoder's some
-    assert middle[2][0] < DEPTH  # all of the decoder's, and some of the encoder's
+    budget_gib = least + share * (most - least)
+    found, _ = fit(model, FULL, batch, budget_gib)
+    for encoder, decoder in itertools.product(range(DEPTH + 1), repeat=2):
+        layout = {
+            Side.ENCODER: recomputing(model, Side.ENCODER, encoder),
+            Side.DECODER: recomputing(model, Side.DECODER, decoder),
+        }
+        other = dataclasses.replace(model, checkpointing=layout)
+        peak = follow(other, FULL, counts, batch).peak
+        assert needed_gib(peak, on_gpu=False) > budget_gib or cost(other) >= cost(found)
+
+
+def test_a_thousand_layers_are_settled_in_no_time() -> None:
+    model = plan_of(encoder_layers=500, decoder_layers=500)
+    start = time.process_time()
+    found, needed = fit(model, FULL, micro_batch(FULL), 4)
+    assert time.process_time() - start < 5
+    assert needed <= 4
+    assert 0 < sum(recomputed(found)) < 1000
 
 
 @pytest.mark.parametrize(("every", "plain"), [(0, 0), (1, 0), (2, 1), (4, 3), (3, 5)])
@@ -131,11 +159,10 @@ def test_what_is_chosen_changes_neither_loss_nor_gradient(
     for plain, checkpointed in zip(*found, strict=True):
         assert torch.equal(plain, checkpointed)
     (line,) = [r.getMessage() for r in caplog.records if "activation checkpointing" in r.message]
-    assert "encoder: all 6 layers in segments of " in line
     assert " of 6 layers plain, the rest in segments of " in line
     assert line.endswith(" of 0.6 GiB at 4,096 tokens)")
-    assert 0 < model.decoder.checkpointing.plain < 6
-    assert model.decoder.checkpointing.every == (2 if "--checkpoint-every=2" in more else 1)
+    assert 0 < model.encoder.checkpointing.plain < 6
+    assert model.encoder.checkpointing.every == (2 if "--checkpoint-every=2" in more else 1)
 
 
 def test_too_little_memory_is_warned_of_and_all_layers_are_recomputed(
