@@ -76,6 +76,11 @@ class Model:
         return any(self.recomputed(side) for side in Side)
 
     @property
+    def is_recomputed(self) -> bool:
+        """Whether backward computes all layers again."""
+        return all(self.recomputed(side) == self.depths.of(side) for side in Side)
+
+    @property
     def is_stock(self) -> bool:
         """Whether the layers are fairseq's and not ours."""
         return not self.arch.startswith("deepnet_")

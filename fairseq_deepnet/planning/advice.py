@@ -75,9 +75,10 @@ def difference(old: Plan, new: Plan) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     if (a.max_tokens, a.update_freq) != (b.max_tokens, b.update_freq):
         found |= {"max-tokens": str(b.max_tokens), "update-freq": str(b.update_freq)}
-    if new.model.checkpoint and not old.model.checkpoint:
+    changed = new.checkpoint_gib != old.checkpoint_gib or not old.model.checkpoint
+    if new.model.checkpoint and changed:
         stock = new.model.is_stock
-        found[CHECKPOINTING[stock]] = "true" if stock else f"{new.checkpoint_gib:.2f}"
+        found[CHECKPOINTING[stock]] = "true" if stock else f"{new.checkpoint_gib:.10g}"
     if a.ddp_backend != b.ddp_backend:
         found["ddp-backend"] = b.ddp_backend
     if b.memory_efficient and not a.memory_efficient:
@@ -103,7 +104,7 @@ def advise(plan: Plan) -> Advice:
     steps = []
     for name, effect, model, training in _ladder(plan):
         checkpoint_gib = plan.checkpoint_gib
-        if model.checkpoint and not (plan.model.checkpoint or model.is_stock):
+        if model.is_recomputed and not (plan.model.is_recomputed or model.is_stock):
             checkpoint_gib = math.floor(100 * plan.memory_gib) / 100  # as it will be written
         best = _largest_that_fits(plan, model, training, checkpoint_gib)
         steps.append(Step(name, effect, best))
@@ -120,7 +121,7 @@ def _ladder(plan: Plan) -> list[tuple[str, str, Model, Training]]:
     def add(name: str, effect: str) -> None:
         found.append((name, effect, model, training))
 
-    if not model.checkpoint:
+    if not model.is_recomputed:
         model = dataclasses.replace(model, segment=1 if model.is_stock else model.segment)
         layout = {side: recomputing(model, side) for side in Side}
         model = dataclasses.replace(model, checkpointing=layout)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,16 @@ def test_the_options_found_fit_when_they_are_applied() -> None:
     again = plan_for(needed * 1.01, **options)
     assert again.fits
     assert again.needed_gib == pytest.approx(advice.plan.needed_gib)
+
+
+def test_more_layers_are_checkpointed_where_those_that_were_asked_for_are_too_few() -> None:
+    room = plan_for(80, max_tokens=512).needed_gib - 0.1
+    some = advice_for(room, max_tokens=512, checkpoint_memory=room + 0.05)
+    assert some.wanted.model.checkpoint
+    assert not some.wanted.model.is_recomputed
+    assert not some.wanted.fits
+    assert some.options == {"checkpoint-memory": f"{math.floor(100 * room) / 100:.10g}"}
+    assert some.plan.needed_gib <= room
 
 
 def test_too_little_memory_ends_in_a_no_with_the_least_that_would_do() -> None:
