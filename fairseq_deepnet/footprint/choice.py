@@ -21,7 +21,7 @@ from .parameters import count
 from .setting import Model, Training
 from .walk import Layout, Walk
 
-CHOICES: Final = 48
+CHOICES: Final = 64
 """Steps between none and all of a stack's layers that are tried."""
 
 
