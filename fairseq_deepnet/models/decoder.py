@@ -20,6 +20,7 @@ from ..modules import (
     Dropout,
     Ran,
     TransformerLayer,
+    Unpadded,
     call_layer,
     lay_out,
     run_layers,
@@ -166,17 +167,30 @@ class DeepNetDecoder(TransformerDecoderBase):
         mask, causal = self.self_mask(tokens, full_context)
         source, source_mask = (None, None) if encoder_out is None else source_and_mask(encoder_out)
         alignment: list[Tensor] = []
+        shown = keep_states or alignment_layer is not None
+        batch = None
+        # Not for --compile, whose code would be another for each number of rows.
+        if torch.is_grad_enabled() and not shown and self.call_layer is call_layer:
+            batch = Unpadded.where_it_pays(tokens.eq(self.padding_idx), x.size(-1))
 
         def apply(layer: Any, h: Tensor) -> Tensor:
             aligned = layer.place.layer == alignment_layer
-            h, weights = self.call_layer(layer, h, source, mask, source_mask, causal, aligned)
+            h, weights = self.call_layer(
+                layer, h, source, mask, source_mask, causal, aligned, batch
+            )
             if weights is not None:
                 alignment.append(weights)
             return h
 
         x, states = run_layers(
-            self.layers, x, apply, self.checkpointing, self.combination, keep_states
+            self.layers,
+            x if batch is None else batch.take(x),
+            apply,
+            self.checkpointing,
+            self.combination,
+            keep_states,
         )
+        x = x if batch is None else batch.restore(x)
         return Ran(x, states, alignment[0] if alignment else None)
 
     def decoding_of(

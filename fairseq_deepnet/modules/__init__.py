@@ -6,8 +6,9 @@ from .decoding import Decoding, Ran
 from .dropout import Dropout
 from .joined_projection import lay_out
 from .layers import CausalLayer, DecoderLayer, EncoderLayer, LayerShape, TransformerLayer
+from .positions import Unpadded
 from .stack import ActivationCheckpointing, run_layers, thriftiest_segment
-from .unpadded import Unpadded, UnpaddedLayer
+from .unpadded import UnpaddedLayer
 
 __all__ = [
     "ActivationCheckpointing",

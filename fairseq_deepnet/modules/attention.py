@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .dropout import Dropout
+from .positions import Unpadded
 from .scaled_dot_product import scaled_dot_product_attention
 
 
@@ -63,9 +64,12 @@ class MultiheadAttention(nn.Module):
         """[B, T, C] -> [B, H, T, D], a view."""
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
-    def project(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, H, S, D] of a source [B, S, C']."""
-        return self.split_heads(self.k_proj(source)), self.split_heads(self.v_proj(source))
+    def project(self, source: Tensor, batch: Unpadded | None = None) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, H, S, D] of a source [B, S, C'], or [n, C'] of a `batch`."""
+        key, value = self.k_proj(source), self.v_proj(source)
+        if batch is not None:
+            key, value = batch.spread(key), batch.spread(value)
+        return self.split_heads(key), self.split_heads(value)
 
     def forward(
         self,
@@ -74,20 +78,26 @@ class MultiheadAttention(nn.Module):
         value: Tensor,
         mask: Tensor | None = None,
         causal: bool = False,
+        batch: Unpadded | None = None,
     ) -> Tensor:
         """Attend from x [B, T, C] to key and value [B, H, S, D]; gives [B, T, C].
 
         Args:
             mask: boolean, broadcastable to [B, H, T, S]; True = may attend, one at least a query.
             causal: query t sees keys 0..t; excludes `mask`.
+            batch: its real positions alone are x, [n, C], and what is given.
         """
-        query = self.split_heads(self.q_proj(x))
+        query = self.q_proj(x)
+        if batch is not None:
+            query = batch.spread(query)
+        query = self.split_heads(query)
         heads = scaled_dot_product_attention(
             query, key, value, mask, self.dropout_probability(), causal
         )
         if self.head_transform is not None:
             heads = self.head_transform(heads)
-        return self.out_proj(heads.transpose(1, 2).flatten(2))
+        found = heads.transpose(1, 2).flatten(2)
+        return self.out_proj(found if batch is None else batch.take(found))
 
     def dropout_probability(self) -> float:
         """Of an attention weight now: none at inference, unless --retain-dropout asks for it."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..schemes import NormPlacement, Place, Residual, ResidualScheme, Role, Sublayer
 from .attention import MultiheadAttention
 from .dropout import Dropout
+from .positions import Unpadded
 
 
 @dataclass(frozen=True)
@@ -100,12 +101,18 @@ class TransformerLayer(nn.Module):
         for sublayer, role, linear in self.linears():
             scheme.initialise(self.place, sublayer, role, linear)
 
-    def self_attention(self, x: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
+    def self_attention(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        causal: bool = False,
+        batch: Unpadded | None = None,
+    ) -> Tensor:
         """The self-attention sublayer, [B, T, C] -> [B, T, C]."""
         residual, norm = self.residual(Sublayer.SELF_ATTN), self.self_attn_layer_norm
         h = residual.enter(x, norm)
-        key, value = self.self_attn.project(h)
-        branch = self.self_attn(h, key, value, mask, causal)
+        key, value = self.self_attn.project(h, batch)
+        branch = self.self_attn(h, key, value, mask, causal, batch)
         return residual.leave(x, branch, norm, self.dropout_module)
 
     def feed_forward(self, x: Tensor) -> Tensor:
@@ -147,6 +154,7 @@ class DecoderLayer(TransformerLayer):
         source_mask: Tensor | None = None,
         causal: bool = False,
         need_weights: bool = False,
+        batch: Unpadded | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """One layer.
 
@@ -156,21 +164,27 @@ class DecoderLayer(TransformerLayer):
             self_mask: [B, 1, T, T], True = may attend; where None, `causal` decides.
             source_mask: [B, 1, 1, S], True = may attend.
             need_weights: give the cross-attention's weights too.
+            batch: its real positions alone are x, [n, C], and what is given; excludes weights.
 
         Returns:
             the layer's output, shaped like x, and weights [B, H, T, S] or None.
         """
-        x = self.self_attention(x, self_mask, causal)
-        x, weights = self.cross_attention(x, source, source_mask, need_weights)
+        x = self.self_attention(x, self_mask, causal, batch)
+        x, weights = self.cross_attention(x, source, source_mask, need_weights, batch)
         return self.feed_forward(x), weights
 
     def cross_attention(
-        self, x: Tensor, source: Tensor, mask: Tensor | None, need_weights: bool
+        self,
+        x: Tensor,
+        source: Tensor,
+        mask: Tensor | None,
+        need_weights: bool,
+        batch: Unpadded | None,
     ) -> tuple[Tensor, Tensor | None]:
         residual, norm = self.residual(Sublayer.ENCODER_ATTN), self.encoder_attn_layer_norm
         h = residual.enter(x, norm)
         key, value = self.encoder_attn.project(source)
-        branch = self.encoder_attn(h, key, value, mask)
+        branch = self.encoder_attn(h, key, value, mask, batch=batch)
         weights = self.encoder_attn.weights(h, key, mask) if need_weights else None
         return residual.leave(x, branch, norm, self.dropout_module), weights
 
@@ -189,6 +203,7 @@ class CausalLayer(TransformerLayer):
         source_mask: None = None,
         causal: bool = False,
         need_weights: bool = False,
+        batch: Unpadded | None = None,
     ) -> tuple[Tensor, None]:
         """One layer, called as `DecoderLayer` is; there is no source and there are no weights."""
-        return self.feed_forward(self.self_attention(x, self_mask, causal)), None
+        return self.feed_forward(self.self_attention(x, self_mask, causal, batch)), None

@@ -15,31 +15,8 @@ from .attention import MultiheadAttention
 from .decoding_step import ProjectSource, entering, joining
 from .joined_projection import projection
 from .layers import EncoderLayer
+from .positions import Unpadded
 from .scaled_dot_product import scaled_dot_product_attention
-
-
-class Unpadded:
-    """Which positions of a batch are no padding.
-
-    Args:
-        real: [B, S], False = padding.
-    """
-
-    def __init__(self, real: Tensor) -> None:
-        self.shape = real.shape
-        self.mask = real[:, None, None, :]  # True = may be attended to
-        real = real.flatten()
-        self.positions = real.nonzero()[:, 0]  # [n]
-        # Of padding the one before it: a number, which nobody attends to.
-        self.rows = (real.cumsum(0) - 1).clamp_min(0)  # [B S]
-
-    def take(self, x: Tensor) -> Tensor:
-        """[B, S, ...] -> [n, ...]."""
-        return x.flatten(0, 1).index_select(0, self.positions)
-
-    def spread(self, x: Tensor) -> Tensor:
-        """[n, ...] -> [B, S, ...]."""
-        return x.index_select(0, self.rows).unflatten(0, self.shape)
 
 
 class UnpaddedLayer:

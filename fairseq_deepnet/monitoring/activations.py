@@ -145,10 +145,12 @@ class ActivationWatch:
         self._forward = False
 
     def _add(self, slot: Slot, x: Tensor) -> None:
-        """Add the norms over C of the tokens of x [B, T, C]."""
+        """Add the norms over C of the tokens of x [B, T, C], or [n, C] without padding."""
         norms = torch.linalg.vector_norm(x.detach(), dim=-1, dtype=torch.float32)
         mask = self._masks[slot[1]]
-        total = torch.where(mask, norms.view_as(mask), 0).sum()
+        if norms.numel() == mask.numel():
+            norms = torch.where(mask, norms.view_as(mask), 0)
+        total = norms.sum()
         self._sums[slot] = self._sums[slot] + total if slot in self._sums else total
         self._batches.setdefault(slot, []).append(len(self._tokens) - 1)
 

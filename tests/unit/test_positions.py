@@ -1,0 +1,161 @@
+"""Training without the padding of the target side: the same numbers from fewer positions."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fairseq_deepnet.anatomy import find_stacks
+from fairseq_deepnet.modules import TransformerLayer, Unpadded, positions
+from fairseq_deepnet.monitoring.activations import BACKWARD, FORWARD, ActivationWatch
+from fairseq_deepnet.schemes import NormPlacement
+from tests.support.models import VARIANTS, BuildModel, loss_of, next_token_loss, stir
+
+REAL = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [0, 1, 1, 1]]).bool()
+
+
+@pytest.fixture
+def any_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave all padding out, however narrow the model is."""
+    monkeypatch.setattr(positions, "WORTH_IT", 0)
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many positions each layer's feed-forward was given."""
+    seen: list[int] = []
+    run = TransformerLayer.feed_forward
+
+    def counting(layer: TransformerLayer, x: Tensor) -> Tensor:
+        seen.append(x.shape[:-1].numel())
+        return run(layer, x)
+
+    monkeypatch.setattr(TransformerLayer, "feed_forward", counting)
+    return seen
+
+
+def loss_and_gradients(model: Any, batch: Any, loss: Any = loss_of) -> list[Tensor]:
+    model.zero_grad()
+    value = loss(model, batch)
+    value.backward()
+    return [value.detach(), *(p.grad for p in model.parameters())]
+
+
+def test_padding_comes_back_as_zeros_and_the_rest_as_it_was() -> None:
+    x, kept = torch.randn(3, 4, 5), REAL.unsqueeze(-1)
+    taken = Unpadded(REAL).take(x)
+    assert taken.shape == (8, 5)
+    assert torch.equal(Unpadded(REAL).restore(taken), x * kept)
+    spread = Unpadded(REAL).spread(taken)
+    assert torch.equal(spread * kept, x * kept)
+    assert torch.equal(spread[1, 2], x[1, 1])  # padding holds its own sentence's last position
+
+
+def test_gradients_of_padding_are_zero_and_the_rest_arrives() -> None:
+    x, grad = torch.randn(3, 4, 5, requires_grad=True), torch.randn(3, 4, 5)
+    batch, kept = Unpadded(REAL), REAL.unsqueeze(-1)
+    batch.take(x).backward(batch.take(grad))
+    assert torch.equal(x.grad, grad * kept)  # type: ignore[arg-type]
+    rows = torch.randn(8, 5, requires_grad=True)
+    batch.spread(rows).backward(grad * kept)
+    assert torch.equal(rows.grad, batch.take(grad))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("channels", "padding", "pays"),
+    [(512, 0.05, True), (512, 0.03, False), (64, 0.4, True), (64, 0.3, False), (64, 1.0, False)],
+)
+def test_padding_is_left_out_where_that_pays(channels: int, padding: float, pays: bool) -> None:
+    tokens = torch.arange(1000).view(20, 50) < 1000 * padding
+    assert (Unpadded.where_it_pays(tokens, channels) is not None) == pays
+
+
+@pytest.mark.parametrize("scheme", VARIANTS, ids=lambda v: "-".join(filter(None, v)))
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_without_padding_loss_and_gradients_are_the_same(
+    scheme: tuple[str, str],
+    side: str,
+    model_builder: BuildModel,
+    batch: Any,
+    any_padding: None,
+    rows: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = model_builder(residual_scheme=scheme[0], scheme_variant=scheme[1], dropout=0.0)
+    stir(model.train())
+    if side == "left":
+        right = batch["prev_output_tokens"]
+        left = torch.stack([torch.cat([t[t.eq(1)], t[t.ne(1)]]) for t in right])
+        batch = batch | {"prev_output_tokens": left}
+    model(**batch)  # the pass in which Admin's weights are found
+    rows.clear()
+    without = loss_and_gradients(model, batch)
+    real = int(batch["prev_output_tokens"].ne(1).sum())
+    assert rows[-1] == real < batch["prev_output_tokens"].numel()
+    monkeypatch.setattr(positions, "WORTH_IT", 10**9)
+    for one, other in zip(without, loss_and_gradients(model, batch), strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
+    assert rows[-1] == batch["prev_output_tokens"].numel()
+
+
+def test_so_they_are_in_a_language_model(
+    model_builder: BuildModel,
+    batch: Any,
+    any_padding: None,
+    rows: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = model_builder("deepnet_transformer_lm", dropout=0.0).train()
+    tokens = {"src_tokens": batch["prev_output_tokens"]}
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        padded = {"prev_output_tokens": batch["src_tokens"]}
+        return next_token_loss(model(**batch)[0], padded)
+
+    without = loss_and_gradients(model, tokens, loss)
+    assert rows[-1] == int(tokens["src_tokens"].ne(1).sum())
+    monkeypatch.setattr(positions, "WORTH_IT", 10**9)
+    for one, other in zip(without, loss_and_gradients(model, tokens, loss), strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
+
+
+def test_states_and_alignments_that_are_asked_for_have_every_position(
+    model_builder: BuildModel, batch: Any, any_padding: None
+) -> None:
+    model = model_builder().train()
+    sizes = batch["prev_output_tokens"].shape
+    _, extra = model(**batch, return_all_hiddens=True)
+    assert all(state.shape[:2] == sizes[::-1] for state in extra["inner_states"])
+    _, extra = model(**batch, alignment_layer=1)
+    assert extra["attn"][0].shape[:2] == sizes
+
+
+def test_evaluation_and_compiled_layers_are_given_every_position(
+    model_builder: BuildModel, batch: Any, any_padding: None, rows: list[int]
+) -> None:
+    model = model_builder().train()
+    with torch.no_grad():
+        model(**batch)
+    model.decoder.call_layer = lambda layer, *inputs: layer(*inputs)
+    model(**batch)
+    assert set(rows) == {batch[side].numel() for side in ("src_tokens", "prev_output_tokens")}
+
+
+def test_the_monitor_sees_the_same_without_padding(
+    model_builder: BuildModel, batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_builder(dropout=0.0).train()
+    watch = ActivationWatch(model, find_stacks(model), NormPlacement.POST, (*FORWARD, BACKWARD))
+    found = []
+    for least in (0, 10**9):
+        monkeypatch.setattr(positions, "WORTH_IT", least)
+        watch.attach()
+        loss_and_gradients(model, batch)
+        found.append(watch.values())
+        watch.detach()
+    assert set(found[0]) == {*FORWARD, BACKWARD}
+    for quantity, sides in found[1].items():
+        for side, parts in sides.items():
+            for part, values in parts.items():
+                assert found[0][quantity][side][part] == pytest.approx(values, rel=1e-4)
