@@ -1,4 +1,4 @@
-"""Which package may import which: from scores to checkpoints, and never back."""
+"""Which package may import which: from scores to checkpoints, from plans to schemes, not back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "fairseq_deepnet"
 ORDER = ("evaluation", "translation", "export", "checkpoints")
-"""Each may import those after it."""
+LAYERS = ("planning", "models", "footprint", "modules", "schemes")
+"""In both, each may import those after it."""
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -18,14 +19,18 @@ def imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = path.relative_to(PACKAGE.parent).parts[: -node.level or None]
+            module = ".".join([*above, node.module or ""] if node.level else [node.module or ""])
+            yield module
+            yield from (f"{module}.{alias.name}".replace("..", ".") for alias in node.names)
 
 
-@pytest.mark.parametrize("name", ORDER)
-def test_imports_run_one_way_from_evaluation_to_checkpoints(name: str) -> None:
-    forbidden = {f"{PACKAGE.name}.{before}" for before in ORDER[: ORDER.index(name)]}
+@pytest.mark.parametrize(
+    ("order", "name"), [(order, name) for order in (ORDER, LAYERS) for name in order]
+)
+def test_imports_run_one_way(order: tuple[str, ...], name: str) -> None:
+    forbidden = {f"{PACKAGE.name}.{before}" for before in order[: order.index(name)]}
     found = {
         (path.name, module)
         for path in (PACKAGE / name).rglob("*.py")
