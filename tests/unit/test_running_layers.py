@@ -177,16 +177,17 @@ def test_a_compiled_stack_gives_the_same_gradients_from_one_compilation(
 
 @pytest.mark.slow
 def test_batches_of_every_kind_are_compiled_once(model_builder: BuildModel, batch: Any) -> None:
-    """With padding and without, one sentence, one target token: each has code of its own."""
+    """With padding and without, one sentence, one target token, both: each has code of its own."""
     from torch._dynamo.utils import counters
 
     model = model_builder(encoder_layers=3, decoder_layers=3, compile=True).train()
     one = {name: tensor[:1] for name, tensor in batch.items()}
     short = {**batch, "prev_output_tokens": batch["prev_output_tokens"][:, :1]}
+    both = {name: tensor[:1] for name, tensor in short.items()}
     counters.clear()
     graphs = []
     for _ in range(2):
-        for some in (batch, one, short):
+        for some in (batch, one, short, both):
             for tokens in (some["src_tokens"], some["src_tokens"].clamp(min=4)):  # padded, or not
                 model(**{**some, "src_tokens": tokens})[0].sum().backward()
         graphs.append(counters["stats"]["unique_graphs"])
