@@ -151,6 +151,7 @@ def test_settings_may_be_mended_until_there_is_a_checkpoint(record: Recorder) ->
 
     # what changes no number may differ
     assert record("--lr", "2e-1", "--log-interval", "7", "--checkpoint-every", "auto")
+    assert record("--lr", "2e-1", "--checkpoint-memory", "4")
     assert "going on from update 100" in record.said
     assert record("--lr", "0.3", resume="")
     assert "going on with new settings: lr [0.2] -> [0.3]" in record.said
