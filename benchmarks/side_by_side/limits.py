@@ -2,8 +2,9 @@
 
 Every product of forward and backward is made at its true size, on operands that are warm in the
 cache, into memory that is there: the vocabulary projection, the linear maps, and attention's
-products of all heads. A linear map from a to b channels of n positions is three: its result, and
-the gradients of its input and its weight. Attention has two forward and four backward.
+products of all heads. Only attention's have padding in them. A linear map from a to b channels of n
+positions is three: its result, and the gradients of its input and its weight. Attention has two
+forward and four backward.
 """
 
 from __future__ import annotations
@@ -38,14 +39,17 @@ def attention(matrices: int, queries: int, keys: int, channels: int) -> list[Pro
     return [weights, weights, results, results, of_keys, of_keys]
 
 
-def products(shape: Shape, sentences: int, source: int, target: int) -> Counter[Product]:
+def products(
+    shape: Shape, sentences: int, source: int, target: int, n: int = 0, m: int = 0
+) -> Counter[Product]:
     """What an update of a batch multiplies, and how often.
 
     Arguments:
         sentences, source, target: of the batch; lengths with padding
+        n, m: source and target positions without padding; by default there is none
     """
     c, f, depth = shape.width, shape.feed_forward, shape.layers
-    n, m, heads = sentences * source, sentences * target, sentences * shape.heads
+    n, m, heads = n or sentences * source, m or sentences * target, sentences * shape.heads
     d = c // shape.heads
     found: Counter[Product] = Counter(linear(m, c, shape.vocabulary))
     encoder = [linear(n, c, c)] * 4 + [linear(n, c, f), linear(n, f, c)]
@@ -97,10 +101,10 @@ class Limits:
         multiply = torch.mm if kind == "mm" else torch.bmm
         return self.seconds(lambda: multiply(one, other, out=result))
 
-    def measure(self, sentences: int, source: int, target: int) -> dict[str, float]:
+    def measure(self, sentences: int, source: int, target: int, n: int, m: int) -> dict[str, float]:
         """Of an update of such a batch: seconds and number of its operations, and the share of
         attention in the seconds; and how many bytes a second are copied."""
-        found = products(self.shape, sentences, source, target)
+        found = products(self.shape, sentences, source, target, n, m)
         seconds = {product: self.product(product) * count for product, count in found.items()}
         total = sum(seconds.values())
         batched = sum(one for product, one in seconds.items() if product[0] == "bmm")

@@ -122,13 +122,14 @@ class Worker:
         log = self.trainer.train_step(samples)
         self.synchronise()
         sample = samples[0]
-        source = sample["net_input"]["src_tokens"]
+        source, lengths = (sample["net_input"][name] for name in ("src_tokens", "src_lengths"))
+        ntokens = int(sample["ntokens"])
         return {
             "wall": time.perf_counter() - wall,
             "cpu": time.process_time() - cpu,
             "parts": self.stopwatch.take(),
-            "tokens": sample["ntokens"],
-            "sizes": [*source.shape, sample["target"].shape[1]],
+            "tokens": ntokens,
+            "sizes": [*source.shape, sample["target"].shape[1], int(lengths.sum()), ntokens],
             "loss": float((log or {}).get("loss", float("nan"))),
             "peak": self.peak(),
             "parameters": self.parameters,
