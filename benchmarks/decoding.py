@@ -3,13 +3,14 @@
     python benchmarks/decoding.py runs/multi30k
 
 The model is exported (`deepnet export`), so that all systems have the same weights, and each system
-is loaded in a process of its own with one thread. The test set is sorted by length and cut into
-batches, as fairseq-generate does; each system in turn translates a batch, from text to text, so
-that what disturbs the machine meets all alike. Loading is not counted. The stock system's process
-never imports the plugin: fairseq's own model, generator and loop. Prints Markdown.
+is loaded in a process of its own with one thread. The test set is sorted by length in subwords and
+cut into batches, as fairseq-generate does; each system in turn translates a batch, from text to
+text, so that what disturbs the machine meets all alike. Loading is not counted. The stock system's
+process never imports the plugin: fairseq's own model, generator and loop. Prints Markdown.
 
-Systems are stock, ours, and CTranslate2's types of weights (float32, int8 ...); NAME@16 takes 16
-sentences at a time instead of --batch.
+Systems are stock, ours, both in bf16 (stock-bf16, ours-bf16), and CTranslate2's types of weights
+(float32, int8 ...); NAME@16 takes 16 sentences at a time instead of --batch. fairseq-generate takes
+--bf16 and forgets it; stock-bf16 is what it would do.
 
 A round is a pass over the test set. Sentences a second are medians over rounds; the speed is the
 median over rounds of stock's time for all sentences over the system's, and stock is the fastest of
@@ -66,6 +67,8 @@ def stock(setting: dict[str, Any]) -> Translate:
         arg_overrides=ast.literal_eval(cfg.common_eval.model_overrides),
     )
     for model in models:
+        if setting["bf16"]:
+            model.to(dtype=torch.bfloat16)
         model.prepare_for_inference_(cfg)
     generator = task.build_generator(models, cfg.generation)
     encoder, decoder = (
@@ -103,6 +106,7 @@ def ours(setting: dict[str, Any]) -> Translate:
     from fairseq_deepnet.translation.fairseq_engine import Translator
 
     words = ["--beam", str(setting["beam"]), "--batch-size", str(setting["batch"])]
+    words += ["--bf16"] * setting["bf16"]
     folder = DataFolder.open(Path(setting["data"]))
     translator = Translator(Path(setting["checkpoint"]), folder, words, cpu=True)
     direction = Direction(setting["source"], setting["target"])
@@ -121,10 +125,16 @@ def ctranslate2(setting: dict[str, Any]) -> Translate:
     return lambda lines: model.translate(lines, direction)
 
 
+BF16: Final = "-bf16"
 SYSTEMS: Final[dict[str, Callable[[dict[str, Any]], Translate]]] = {
     "stock": stock,
     "ours": ours,
 }
+
+
+def kind_of(name: str) -> str:
+    """A system without its batch size and precision, which are settings of it."""
+    return name.partition("@")[0].removesuffix(BF16)
 
 
 def serve(name: str, setting: dict[str, Any], clock: str, orders: Connection) -> None:
@@ -137,10 +147,10 @@ def serve(name: str, setting: dict[str, Any], clock: str, orders: Connection) ->
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    if not name.startswith("stock"):
+    if kind_of(name) != "stock":
         import fairseq_deepnet  # noqa: F401
-    translate = SYSTEMS.get(name.partition("@")[0], ctranslate2)(setting)
-    if name.startswith("stock") and "fairseq_deepnet" in sys.modules:
+    translate = SYSTEMS.get(kind_of(name), ctranslate2)(setting)
+    if kind_of(name) == "stock" and "fairseq_deepnet" in sys.modules:
         raise SystemExit("the stock system has imported the plugin")
     orders.send("ready")
     now = CLOCKS[clock]
@@ -193,8 +203,9 @@ def settings(args: argparse.Namespace, names: Sequence[str], place: Path) -> dic
     common["subwords"] = {name: str(data.subword_model(name)) for name in data.languages}
     found = {}
     for name in names:
-        kind, _, batch = name.partition("@")
-        found[name] = common | ({"batch": int(batch)} if batch else {})
+        (precise, _, batch), kind = name.partition("@"), kind_of(name)
+        found[name] = common | {"bf16": precise.endswith(BF16)}
+        found[name] |= {"batch": int(batch)} if batch else {}
         if kind == "stock":
             path = export.to_fairseq(model, place / f"{model.path.stem}.pt")
             found[name]["fairseq"] = str(path)
@@ -215,19 +226,26 @@ def common_size(told: dict[str, Any]) -> int:
     return int(sizes[-1])
 
 
-def batches_of(lines: Sequence[str], size: int) -> list[list[int]]:
-    """Numbers of the lines, the longest first, `size` at a time."""
-    ordered = sorted(range(len(lines)), key=lambda number: -len(lines[number].split()))
+def subwords_of(lines: Sequence[str], setting: dict[str, Any]) -> list[int]:
+    """How many each line of the source is."""
+    from sentencepiece import SentencePieceProcessor
+
+    encoder = SentencePieceProcessor(model_file=setting["subwords"][setting["source"]])
+    return [len(pieces) for pieces in encoder.encode(list(lines))]
+
+
+def batches_of(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Numbers of lines of such lengths, the longest first, `size` at a time."""
+    ordered = sorted(range(len(lengths)), key=lambda number: -lengths[number])
     return [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
 
 def race(
-    systems: Sequence[Running], lines: Sequence[str], size: int, rounds: int
+    systems: Sequence[Running], lines: Sequence[str], batches: Sequence[list[int]], rounds: int
 ) -> tuple[Seconds, dict[str, list[str]]]:
-    """What each system took, and its translations of the lines."""
+    """What each system took, and its translations of the lines. batches: numbers of lines."""
     seconds: Seconds = {system.name: [] for system in systems}
     texts = {system.name: [""] * len(lines) for system in systems}
-    batches = batches_of(lines, size)
     for system in systems:  # the first of all loads what it needs
         system.translate([lines[number] for number in batches[-1]])
     for _ in range(rounds):
@@ -245,7 +263,7 @@ def race(
 
 def base_of(seconds: Seconds) -> str:
     """The fastest batch size of the first system: speeds against any other would flatter."""
-    kind = next(iter(seconds)).partition("@")[0]
+    kind = next(iter(seconds)).partition("@")[0]  # bf16 is another
     alike = [name for name in seconds if name.partition("@")[0] == kind]
     return min(alike, key=lambda name: statistics.median(map(sum, seconds[name])))
 
@@ -309,8 +327,9 @@ def main() -> None:
             (data / f"test.{side}").read_text(encoding="utf-8").split("\n")[: args.sentences]
             for side in sides
         )
+        batches = batches_of(subwords_of(source, told[names[0]]), common_size(told))
         running = [Running(name, told[name], args.clock) for name in names]
-        seconds, texts = race(running, source, common_size(told), args.rounds)
+        seconds, texts = race(running, source, batches, args.rounds)
         for system in running:
             system.end()
     from side_by_side.tables import machine

@@ -35,7 +35,12 @@ def test_a_speed_is_of_all_sentences_and_not_of_most_batches(decoding: ModuleTyp
 def test_the_base_is_the_fastest_batch_size_of_the_first_system(decoding: ModuleType) -> None:
     seconds = {"stock": [[9.0], [1.0], [3.0]], "stock@16": [[2.0], [2.0], [2.0]], "ours": [[1.0]]}
     assert decoding.base_of(seconds) == "stock@16"
+    assert decoding.base_of(seconds | {"stock-bf16": [[0.5]]}) == "stock@16"
     assert decoding.base_of({"ours": [[2.0]], "stock": [[1.0]]}) == "ours"
+
+
+def test_batches_are_of_sentences_of_like_length(decoding: ModuleType) -> None:
+    assert decoding.batches_of([3, 9, 1, 7, 5], 2) == [[1, 3], [4, 0], [2]]
 
 
 def test_every_batch_size_divides_what_the_systems_are_given_at_a_time(
@@ -54,7 +59,7 @@ def test_all_systems_translate_alike_and_are_compared_with_stock_fairseq(
     data = make_data(tmp_path / "data")
     make_trained_run(tmp_path / "run", data, encoder_layers=2)
     words = [
-        "--systems=stock,ours@2,float32@1",
+        "--systems=stock,ours@2,float32@1,stock-bf16,ours-bf16@2",
         "--rounds=1",
         f"--sentences={len(SENTENCES)}",
     ]
@@ -64,11 +69,12 @@ def test_all_systems_translate_alike_and_are_compared_with_stock_fairseq(
     )
     assert found.returncode == 0, found.stderr[-2000:]
     rows = [line.split("|")[1:-1] for line in found.stdout.splitlines() if line.startswith("| ")]
-    assert [row[0].strip() for row in rows] == ["system", "stock", "ours@2", "float32@1"]
-    assert [row[-1].strip() for row in rows[1:]] == ["0", "0", "0"], "no translation differs"
+    names = ["stock", "ours@2", "float32@1", "stock-bf16", "ours-bf16@2"]
+    assert [row[0].strip() for row in rows] == ["system", *names]
+    assert [row[-1].strip() for row in rows[1:4]] == ["0", "0", "0"], "no translation differs"
     assert "speeds are relative to stock\n" in found.stdout
     assert rows[1][3].strip() == "1.00"
     seconds = json.loads((tmp_path / "seconds.json").read_text())
     assert {name: [len(round_) for round_ in rounds] for name, rounds in seconds.items()} == {
-        name: [1] for name in ("stock", "ours@2", "float32@1")
+        name: [1] for name in names
     }
