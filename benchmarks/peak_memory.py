@@ -8,7 +8,7 @@ r"""Peak memory of a training update: ours against fairseq's stock `transformer`
     vocabulary  6L-6L, width 256, 64,000 words, batches of 4,096 positions
     depth       50L-50L, width 256, 8,000 words, batches of 4,096 positions; ours with
                 --checkpoint-every auto, stock as it is
-    budgets     the same model, batches of 2,048 positions: ours as it is, with less and less
+    budgets     the same model, batches of 1,024 positions: ours as it is, with less and less
                 --checkpoint-memory, and with --checkpoint-every auto
 
 Each system makes two updates of the fullest of 40 batches in a process of its own. "peak" is the
@@ -43,10 +43,10 @@ CASES = {
         [STOCK, CHECKPOINTED],
     ),
     "budgets": (
-        Shape(50, 256, 8000, 2048),
+        Shape(50, 256, 8000, 1024),
         [
             OURS,
-            *(System(f"{gib} GiB", "ours", (f"--checkpoint-memory={gib}",)) for gib in (4, 3)),
+            *(System(f"{gib} GiB", "ours", (f"--checkpoint-memory={gib}",)) for gib in (3, 2.6)),
             CHECKPOINTED,
         ],
     ),
