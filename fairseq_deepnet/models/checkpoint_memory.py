@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..errors import ConfigurationError
 from ..footprint import Training, fit, micro_batch
@@ -50,10 +51,10 @@ def check_memory(args: Namespace) -> None:
             raise ConfigurationError(
                 f"--checkpoint-memory {wanted}: give GiB of a device's memory, or {AUTO}"
             )
-    training_of(args)
+    training_of(args, on_gpu=False)
 
 
-def training_of(args: Namespace) -> Training:
+def training_of(args: Namespace, on_gpu: bool) -> Training:
     """The training that an estimate of memory is for; ConfigurationError where there is none."""
     if not getattr(args, "max_tokens", None):
         raise ConfigurationError(
@@ -61,20 +62,13 @@ def training_of(args: Namespace) -> Training:
             f" or use --checkpoint-every {AUTO}"
         )
     try:
-        training = read_training(args, devices_of(args))
+        training = read_training(args, int(args.distributed_world_size) if on_gpu else 0)
     except ValueError as error:
         raise ConfigurationError(
             f"--checkpoint-memory cannot be kept: {error}; use --checkpoint-every {AUTO} instead"
         ) from error
     # --batch-size bounds sentences, whose length is not known
     return dataclasses.replace(training, max_tokens=args.max_tokens)
-
-
-def devices_of(args: Namespace) -> int:
-    """GPUs of a training in all; 0 on the CPU."""
-    if getattr(args, "cpu", False) or not torch.cuda.is_available():
-        return 0
-    return int(getattr(args, "distributed_world_size", 1))
 
 
 def memory_of(args: Namespace, free_gib: Callable[[], float] | None) -> float | None:
@@ -90,17 +84,42 @@ def memory_of(args: Namespace, free_gib: Callable[[], float] | None) -> float | 
 
 
 def free_on_gpu() -> float:
-    """GiB that the current GPU has free."""
-    return float(torch.cuda.mem_get_info()[0] / GIB)
+    """GiB that a training may take of the current GPU: what is free, and what torch holds of it."""
+    return float((torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()) / GIB)
 
 
-def settle_checkpointing(args: Namespace, stacks: dict[Side, Any]) -> None:
-    """Choose what backward keeps of an encoder-decoder that is built, and tell the log."""
-    memory = memory_of(args, free_on_gpu if devices_of(args) else None)
-    if memory is None or next(stacks[Side.ENCODER].parameters()).is_meta:
-        say_checkpointing(stacks)
-        return
-    training = training_of(args)
+def settle_checkpointing(model: nn.Module, args: Namespace, stacks: dict[Side, Any]) -> None:
+    """See to it that the model chooses what backward keeps of its stacks, once it is trained."""
+    asked = any(stack.checkpointing.every for stack in stacks.values())
+    if asked or getattr(args, "checkpoint_memory", None) is not None:
+        model.register_forward_pre_hook(FirstTrainingPass(args, stacks))
+
+
+class FirstTrainingPass:
+    """A forward pre-hook: settles checkpointing before the first pass that gradients are wanted of.
+
+    Not when the model is built, which is also done to generate, export or average: there memory
+    for training is nothing to warn of, and no GPU may be asked.
+    """
+
+    def __init__(self, args: Namespace, stacks: dict[Side, Any]) -> None:
+        self.args, self.stacks, self.is_done = args, stacks, False
+
+    def __call__(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if self.is_done or not (model.training and torch.is_grad_enabled()):
+            return
+        self.is_done = True
+        on_gpu = next(model.parameters()).is_cuda
+        memory = memory_of(self.args, free_on_gpu if on_gpu else None)
+        if memory is None:
+            say_checkpointing(self.stacks)
+        else:
+            choose(self.args, self.stacks, on_gpu, memory)
+
+
+def choose(args: Namespace, stacks: dict[Side, Any], on_gpu: bool, memory: float) -> None:
+    """As few layers of an encoder-decoder's stacks as fit into so many GiB; tell the log."""
+    training = training_of(args, on_gpu)
     words = tuple(len(stacks[side].dictionary) for side in Side)
     try:
         model = read_model(args, (words[0], words[1]))

@@ -13,7 +13,7 @@ from fairseq.tasks import FairseqTask
 from torch import nn
 
 from ..schemes import ResidualScheme, Side
-from .checkpoint_memory import say_checkpointing
+from .checkpoint_memory import settle_checkpointing
 from .defaults import default, default_depth, default_shape
 from .encoder import DeepNetEncoder
 from .options import ENCODER_ONLY, check_options
@@ -106,7 +106,7 @@ class DeepNetMaskedLM(RobertaModel):
         encoder = DeepNetMaskedLMEncoder(args, task.source_dictionary, scheme)
         model = cls(args, encoder)
         finish_model(model, args, scheme, {Side.ENCODER: encoder})
-        say_checkpointing({Side.ENCODER: encoder.sentence_encoder})
+        settle_checkpointing(model, args, {Side.ENCODER: encoder.sentence_encoder})
         return model
 
 

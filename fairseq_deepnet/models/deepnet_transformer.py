@@ -48,12 +48,12 @@ class DeepNetTransformerModel(Inference, TransformerModel):
         Raises:
             ConfigurationError: for options that contradict each other or cannot be honoured.
         """
-        deepnet_transformer(args)
+        complete(args)
         scheme = record_scheme(args)
         model: DeepNetTransformerModel = super().build_model(args, task)
         stacks = {Side.ENCODER: model.encoder, Side.DECODER: model.decoder}
         finish_model(model, args, scheme, stacks)
-        settle_checkpointing(args, stacks)
+        settle_checkpointing(model, args, stacks)
         return model
 
     @classmethod
@@ -83,28 +83,38 @@ class DeepNetTransformerModel(Inference, TransformerModel):
         Hidden states are given only if asked for: fairseq's default keeps every layer's, which in a
         1,000-layer stack is most of the memory of a validation step.
         """
-        return super().forward(
-            src_tokens,
-            src_lengths,
+        mask = self.decoder.self_mask(prev_output_tokens)
+        encoder_out = self.encoder(
+            src_tokens, src_lengths=src_lengths, return_all_hiddens=return_all_hiddens
+        )
+        decoded: tuple[Tensor, dict[str, list[Any]]] = self.decoder(
             prev_output_tokens,
-            return_all_hiddens=return_all_hiddens,
+            encoder_out=encoder_out,
             features_only=features_only,
             alignment_layer=alignment_layer,
             alignment_heads=alignment_heads,
+            return_all_hiddens=return_all_hiddens,
+            self_mask=mask,
         )
+        return decoded
+
+
+def complete(args: Namespace) -> None:
+    """What the user left open, of the base shape; refuse what contradicts itself."""
+    default_scheme(args)
+    default_shape(args, 512, 2048, 8)
+    default_depth(args, 6)
+    base_architecture(args)
+    check_options(args)
 
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer")
 def deepnet_transformer(args: Namespace) -> None:
     """512/2048/8, 6L-6L: the base shape of the paper (Tables 4 to 7) and of fairseq."""
-    default_scheme(args)
-    default_shape(args, 512, 2048, 8)
-    default_depth(args, 6)
-    base_architecture(args)
     # Here and not in build_model: fairseq applies an arch while it parses, before it makes folders
     # and starts a process a GPU, so that a mistyped option is one line and leaves nothing behind.
-    check_options(args)
-    check_memory(args)
+    complete(args)
+    check_memory(args)  # of a training: a checkpoint is loaded without
 
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer_tiny")

@@ -17,7 +17,7 @@ from fairseq.models.transformer_lm import (
 from fairseq.tasks import FairseqTask
 
 from ..schemes import Side
-from .checkpoint_memory import say_checkpointing
+from .checkpoint_memory import settle_checkpointing
 from .decoder import DeepNetDecoder
 from .defaults import default, default_depth, default_shape
 from .inference import Inference
@@ -71,7 +71,7 @@ class DeepNetTransformerLM(Inference, TransformerLanguageModel):
         )
         model = cls(args, decoder)
         finish_model(model, args, scheme, {Side.DECODER: decoder})
-        say_checkpointing({Side.DECODER: decoder})
+        settle_checkpointing(model, args, {Side.DECODER: decoder})
         return model
 
     def set_beam_size(self, beam_size: int) -> None:

@@ -1,5 +1,6 @@
 """--checkpoint-memory: how many layers are recomputed, and what the log and errors say."""
 
+import copy
 import dataclasses
 import itertools
 import logging
@@ -14,7 +15,9 @@ from fairseq_deepnet import configs, fairseq_options
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.footprint import Model, count, fit, follow, micro_batch, needed_gib
 from fairseq_deepnet.footprint.choice import recomputing
+from fairseq_deepnet.footprint.memory import GIB
 from fairseq_deepnet.footprint.walk import Walk
+from fairseq_deepnet.models.checkpoint_memory import choose, free_on_gpu, memory_of
 from fairseq_deepnet.modules import ActivationCheckpointing, EncoderLayer, run_layers
 from fairseq_deepnet.planning import estimate
 from fairseq_deepnet.schemes import Place, Side
@@ -133,8 +136,14 @@ def arguments(*words: str) -> Any:
 def built(*words: str) -> Any:
     torch.manual_seed(1)
     args = arguments("--max-tokens=4096", *words)
-    model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, VocabularyTask(4 + SYMBOLS))
-    return model.train()
+    return ARCH_MODEL_REGISTRY[args.arch].build_model(args, VocabularyTask(4 + SYMBOLS))
+
+
+def started(batch: Any, *words: str) -> Any:
+    """A model that has begun its training."""
+    model = built(*words)
+    model.train()(**batch)
+    return model
 
 
 def budget(share: float) -> str:
@@ -150,10 +159,11 @@ def test_what_is_chosen_changes_neither_loss_nor_gradient(
 ) -> None:
     found = []
     for words in ([], [budget(0.4), *more]):
-        with caplog.at_level(logging.INFO):
-            model = built(*words)
+        model = built(*words).train()
         torch.manual_seed(5)
-        loss = model(**batch)[0].log_softmax(-1).square().mean()
+        with caplog.at_level(logging.INFO):
+            loss = model(**batch)[0].log_softmax(-1).square().mean()
+            model(**batch)  # not settled, nor told, again
         loss.backward()
         found.append([loss.detach(), *(p.grad for p in model.parameters())])
     for plain, checkpointed in zip(*found, strict=True):
@@ -165,34 +175,65 @@ def test_what_is_chosen_changes_neither_loss_nor_gradient(
     assert model.encoder.checkpointing.every == (2 if "--checkpoint-every=2" in more else 1)
 
 
-def test_too_little_memory_is_warned_of_and_all_layers_are_recomputed(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("wanted", ["--checkpoint-memory=0.1", "--checkpoint-every=2"])
+def test_nothing_is_settled_or_told_where_nothing_is_trained(
+    wanted: str, batch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = built("--checkpoint-memory=0.1")
+    model = built(wanted)
+    with caplog.at_level(logging.INFO):
+        model.eval()(**batch)
+        with torch.no_grad():
+            model.train()(**batch)
+        assert "activation checkpointing" not in caplog.text
+        copied = copy.deepcopy(model)  # as --store-ema makes one
+        model(**batch)
+    assert caplog.text.count("activation checkpointing") == 1
+    copied.encoder.checkpointing = ActivationCheckpointing()
+    copied(**batch)
+    settled = ActivationCheckpointing() if "every" in wanted else model.encoder.checkpointing
+    assert copied.encoder.checkpointing == settled
+
+
+def test_a_checkpoint_is_loaded_whatever_the_estimate_can_count(batch: Any) -> None:
+    args = arguments("--max-tokens=4096", "--checkpoint-memory=auto")
+    args.max_tokens, args.optimizer = None, "of another version"
+    model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, VocabularyTask(4 + SYMBOLS))
+    model.eval()(**batch)
+
+
+def test_too_little_memory_is_warned_of_and_all_layers_are_recomputed(
+    batch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = started(batch, "--checkpoint-memory=0.1")
     assert model.encoder.checkpointing.recomputed(6) == 6
     (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert "--checkpoint-memory 0.1 is too little" in warning
     assert "--max-tokens" in warning
 
 
-def test_enough_memory_checkpoints_nothing() -> None:
-    model = built("--checkpoint-memory=100")
+def test_enough_memory_checkpoints_nothing(batch: Any) -> None:
+    model = started(batch, "--checkpoint-memory=100")
     assert model.encoder.checkpointing == model.decoder.checkpointing == ActivationCheckpointing()
 
 
-def test_auto_takes_what_a_gpu_has_free_and_on_a_cpu_the_thriftiest(
-    monkeypatch: pytest.MonkeyPatch,
+def test_auto_on_a_cpu_is_the_thriftiest(batch: Any) -> None:
+    found = [started(batch, f"--checkpoint-{name}=auto") for name in ("memory", "every")]
+    assert found[0].encoder.checkpointing == found[1].encoder.checkpointing
+
+
+@pytest.mark.parametrize(("free", "held", "again"), [(80, 0, 0), (1, 0, 6), (1, 79, 0)])
+def test_auto_takes_what_a_gpu_has_free_and_what_torch_holds_of_it(
+    free: int, held: int, again: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = built("--checkpoint-memory=auto")
-    assert model.encoder.checkpointing == built("--checkpoint-every=auto").encoder.checkpointing
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * GIB, 2**40))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: held * GIB)
     args = arguments("--max-tokens=4096", "--checkpoint-memory=auto")
-    args.cpu = False
-    task = VocabularyTask(4 + SYMBOLS)
-    for free, again in ((80, 0), (1, 6)):
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free * 2**30, 2**40))
-        model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, task)
-        assert model.decoder.checkpointing.recomputed(6) == again
+    memory = memory_of(args, free_on_gpu)
+    assert memory == pytest.approx(0.9 * (free + held))
+    model = built("--checkpoint-memory=auto")
+    stacks = {Side.ENCODER: model.encoder, Side.DECODER: model.decoder}
+    choose(args, stacks, on_gpu=True, memory=memory)
+    assert model.decoder.checkpointing.recomputed(6) == again
 
 
 @pytest.mark.parametrize(
