@@ -229,6 +229,7 @@ def test_auto_takes_what_a_gpu_has_free_and_what_torch_holds_of_it(
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: held * GIB)
     args = arguments("--max-tokens=4096", "--checkpoint-memory=auto")
     memory = memory_of(args, free_on_gpu)
+    assert memory is not None
     assert memory == pytest.approx(0.9 * (free + held))
     model = built("--checkpoint-memory=auto")
     stacks = {Side.ENCODER: model.encoder, Side.DECODER: model.decoder}
