@@ -38,7 +38,7 @@ def load(system: System) -> None:
         import side_by_side.torchscale_model  # noqa: F401
 
 
-def build(system: System, shape: Shape, device: str = "cpu", batches: int = 40) -> Any:
+def build(system: System, shape: Shape, device: str = "cpu") -> Any:
     """fairseq's Trainer of a shape, on made-up sentences; `load` comes before."""
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -51,7 +51,7 @@ def build(system: System, shape: Shape, device: str = "cpu", batches: int = 40) 
     args = options.parse_args_and_arch(options.get_training_parser(), words)
     args.tpu = False  # fairseq's parser takes --bf16 for a TPU's
     cfg = convert_namespace_to_omegaconf(args)
-    task = MadeUpTask(shape.vocabulary, shape.tokens, batches)
+    task = MadeUpTask(shape.vocabulary)
     model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, task)
     return Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
 
