@@ -19,11 +19,14 @@ from ..modules import (
     Decoding,
     Dropout,
     Ran,
+    TargetMask,
     TransformerLayer,
     Unpadded,
     call_layer,
     lay_out,
     run_layers,
+    source_mask,
+    target_mask,
 )
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
 from .encoder import EncoderOut, hypotheses_per_sentence
@@ -88,6 +91,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         alignment_heads: int | None = None,
         src_lengths: Tensor | None = None,
         return_all_hiddens: bool = False,
+        self_mask: TargetMask | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
         """Logits [B, T, V] (features [B, T, C] with `features_only`) of prev_output_tokens [B, T].
 
@@ -101,6 +105,7 @@ class DeepNetDecoder(TransformerDecoderBase):
             alignment_layer,
             alignment_heads,
             return_all_hiddens,
+            self_mask,
         )
         return x if features_only else self.output_layer(x), extra
 
@@ -113,6 +118,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
         return_all_hiddens: bool = False,
+        self_mask: TargetMask | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
         """The top layer's output [B, T, C]; "attn" [B, T, S] if an alignment is asked for.
 
@@ -122,6 +128,7 @@ class DeepNetDecoder(TransformerDecoderBase):
                 asks.
             alignment_heads: how many heads it averages, from the first; all where None.
             return_all_hiddens: fill "inner_states" with the states [T, B, C], the embedding first.
+            self_mask: `self.self_mask` of the same, where that is known.
         """
         if (encoder_out is not None) != self.has_encoder_attn:
             needs = "needs the encoder's output" if self.has_encoder_attn else "has no encoder"
@@ -130,11 +137,13 @@ class DeepNetDecoder(TransformerDecoderBase):
             alignment_layer = self.num_layers - 1
         x = self.embed(prev_output_tokens, incremental_state)
         if incremental_state is None:
+            if self_mask is None:
+                self_mask = self.self_mask(prev_output_tokens, full_context_alignment)
             x, states, weights = self.run_all(
                 x,
                 prev_output_tokens,
                 encoder_out,
-                full_context_alignment,
+                self_mask,
                 alignment_layer,
                 return_all_hiddens,
             )
@@ -159,25 +168,24 @@ class DeepNetDecoder(TransformerDecoderBase):
         x: Tensor,
         tokens: Tensor,
         encoder_out: EncoderOut | None,
-        full_context: bool,
+        self_mask: TargetMask,
         alignment_layer: int | None,
         keep_states: bool,
     ) -> Ran:
         """All positions [B, T, C] through the layers; alignment weights are [B, H, T, S]."""
-        mask, causal = self.self_mask(tokens, full_context)
-        source, source_mask = (None, None) if encoder_out is None else source_and_mask(encoder_out)
+        mask, causal = self_mask
+        source, of_source = (None, None) if encoder_out is None else source_and_mask(encoder_out)
         alignment: list[Tensor] = []
         shown = keep_states or alignment_layer is not None
         batch = None
+        # Padding on the right alone: from other padding a word may have to be predicted.
         # Not for --compile, whose code would be another for each number of rows.
-        if torch.is_grad_enabled() and not shown and self.call_layer is call_layer:
+        if torch.is_grad_enabled() and causal and not shown and self.call_layer is call_layer:
             batch = Unpadded.where_it_pays(tokens.eq(self.padding_idx), x.size(-1))
 
         def apply(layer: Any, h: Tensor) -> Tensor:
             aligned = layer.place.layer == alignment_layer
-            h, weights = self.call_layer(
-                layer, h, source, mask, source_mask, causal, aligned, batch
-            )
+            h, weights = self.call_layer(layer, h, source, mask, of_source, causal, aligned, batch)
             if weights is not None:
                 alignment.append(weights)
             return h
@@ -192,6 +200,13 @@ class DeepNetDecoder(TransformerDecoderBase):
         )
         x = x if batch is None else batch.restore(x)
         return Ran(x, states, alignment[0] if alignment else None)
+
+    def self_mask(self, tokens: Tensor, full_context: bool = False) -> TargetMask:
+        """Self-attention's mask for tokens [B, T].
+
+        To be asked before the encoder runs, because the host waits for a GPU to tell.
+        """
+        return target_mask(tokens.eq(self.padding_idx), full_context)
 
     def decoding_of(
         self, incremental_state: dict[str, Any], rows: int, encoder_out: EncoderOut | None
@@ -226,23 +241,6 @@ class DeepNetDecoder(TransformerDecoderBase):
             x = self.layernorm_embedding(x)
         return self.dropout_module(x)
 
-    def self_mask(self, tokens: Tensor, full_context: bool) -> tuple[Tensor | None, bool]:
-        """Self-attention's mask [B, 1, T, T] (True = may attend) or None, and whether just causal.
-
-        Padding on the right needs no mask: the causal one hides it from every real position.
-        """
-        padding = tokens.eq(self.padding_idx)
-        exposed = padding if full_context else padding[:, 0]
-        if not exposed.any():
-            return None, not full_context
-        length = tokens.size(1)
-        visible = torch.ones(length, length, dtype=torch.bool, device=tokens.device)
-        if not full_context:
-            visible = visible.tril()
-        # Padding sees itself, because a row without any key would be NaN.
-        itself = torch.eye(length, dtype=torch.bool, device=tokens.device)
-        return (visible & (~padding[:, None, None, :] | itself)), False
-
     def reorder_incremental_state(
         self, incremental_state: dict[str, Any], new_order: Tensor
     ) -> None:
@@ -272,8 +270,7 @@ def source_and_mask(encoder_out: EncoderOut) -> tuple[Tensor, Tensor | None]:
     """The encoder's output [R, S, C] and its mask [R, 1, 1, S] or None."""
     source, mask = encoder_out["encoder_out"][0].transpose(0, 1), None
     if encoder_out["encoder_padding_mask"]:
-        padding = encoder_out["encoder_padding_mask"][0]
-        mask = ~padding[:, None, None, :] if padding.any() else None
+        mask = source_mask(encoder_out["encoder_padding_mask"][0])
     group = hypotheses_per_sentence(encoder_out)
     if group > 1:
         source = source.repeat_interleave(group, dim=0)

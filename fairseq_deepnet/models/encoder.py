@@ -22,6 +22,7 @@ from ..modules import (
     call_layer,
     lay_out,
     run_layers,
+    source_mask,
 )
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
 from .learned_residuals import log_learned
@@ -75,11 +76,17 @@ class DeepNetEncoder(TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
     ) -> EncoderOut:
-        """Encode src_tokens [B, S]; fairseq's dictionary, with "encoder_out" [S, B, C]."""
-        padding = src_tokens.eq(self.padding_idx)
+        """Encode src_tokens [B, S]; fairseq's dictionary, with "encoder_out" [S, B, C].
+
+        "encoder_padding_mask" is [] where there is no padding, so that nobody asks again.
+        """
+        padding: Tensor | None = src_tokens.eq(self.padding_idx)
+        # Asked first, because a GPU's answer waits for whatever is queued before.
+        if not padding.any():
+            padding = None
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         states: list[Tensor] = []
-        if self.generates and not return_all_hiddens and padding.any():
+        if padding is not None and self.generates and not return_all_hiddens:
             x = self.run_unpadded(x, Unpadded(~padding))
         else:
             x, states = self.run_all(x, padding, return_all_hiddens)
@@ -90,7 +97,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         lengths = src_tokens.ne(self.padding_idx).sum(dim=1, dtype=torch.int32)
         return {
             "encoder_out": [x.transpose(0, 1)],
-            "encoder_padding_mask": [padding],
+            "encoder_padding_mask": [] if padding is None else [padding],
             "encoder_embedding": [embedding],
             "encoder_states": [state.transpose(0, 1) for state in states],
             "fc_results": [],
@@ -98,12 +105,14 @@ class DeepNetEncoder(TransformerEncoderBase):
             "src_lengths": [lengths.unsqueeze(1)],
         }
 
-    def run_all(self, x: Tensor, padding: Tensor, keep_states: bool) -> tuple[Tensor, list[Tensor]]:
+    def run_all(
+        self, x: Tensor, padding: Tensor | None, keep_states: bool
+    ) -> tuple[Tensor, list[Tensor]]:
         """All positions [B, S, C] through the layers. padding: [B, S], True = is some."""
         mask = None
-        if padding.any():
+        if padding is not None:
             x = x.masked_fill(padding.unsqueeze(-1), 0)
-            mask = ~padding[:, None, None, :]
+            mask = source_mask(padding)
         return run_layers(
             self.layers,
             x,

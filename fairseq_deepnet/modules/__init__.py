@@ -6,6 +6,7 @@ from .decoding import Decoding, Ran
 from .dropout import Dropout
 from .joined_projection import lay_out
 from .layers import CausalLayer, DecoderLayer, EncoderLayer, LayerShape, TransformerLayer
+from .masks import TargetMask, source_mask, target_mask
 from .positions import Unpadded
 from .stack import ActivationCheckpointing, run_layers, thriftiest_segment
 from .unpadded import UnpaddedLayer
@@ -21,11 +22,14 @@ __all__ = [
     "LayerShape",
     "MultiheadAttention",
     "Ran",
+    "TargetMask",
     "TransformerLayer",
     "Unpadded",
     "UnpaddedLayer",
     "call_layer",
     "lay_out",
     "run_layers",
+    "source_mask",
+    "target_mask",
     "thriftiest_segment",
 ]

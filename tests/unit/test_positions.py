@@ -72,10 +72,8 @@ def test_padding_is_left_out_where_that_pays(channels: int, padding: float, pays
 
 
 @pytest.mark.parametrize("scheme", VARIANTS, ids=lambda v: "-".join(filter(None, v)))
-@pytest.mark.parametrize("side", ["right", "left"])
 def test_without_padding_loss_and_gradients_are_the_same(
     scheme: tuple[str, str],
-    side: str,
     model_builder: BuildModel,
     batch: Any,
     any_padding: None,
@@ -84,10 +82,6 @@ def test_without_padding_loss_and_gradients_are_the_same(
 ) -> None:
     model = model_builder(residual_scheme=scheme[0], scheme_variant=scheme[1], dropout=0.0)
     stir(model.train())
-    if side == "left":
-        right = batch["prev_output_tokens"]
-        left = torch.stack([torch.cat([t[t.eq(1)], t[t.ne(1)]]) for t in right])
-        batch = batch | {"prev_output_tokens": left}
     model(**batch)  # the pass in which Admin's weights are found
     rows.clear()
     without = loss_and_gradients(model, batch)
@@ -118,6 +112,16 @@ def test_so_they_are_in_a_language_model(
     monkeypatch.setattr(positions, "WORTH_IT", 10**9)
     for one, other in zip(without, loss_and_gradients(model, tokens, loss), strict=True):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("row", [[1, 1, 2, 5], [2, 1, 5, 6]], ids=["left", "within"])
+def test_padding_that_a_word_may_follow_takes_part(
+    row: list[int], model_builder: BuildModel, batch: Any, any_padding: None, rows: list[int]
+) -> None:
+    tokens = batch["prev_output_tokens"]
+    tokens[0, :4] = torch.tensor(row)
+    model_builder().train()(**batch)
+    assert rows[-1] == tokens.numel()
 
 
 def test_states_and_alignments_that_are_asked_for_have_every_position(
