@@ -80,10 +80,9 @@ class DeepNetEncoder(TransformerEncoderBase):
 
         "encoder_padding_mask" is [] where there is no padding, so that nobody asks again.
         """
-        padding: Tensor | None = src_tokens.eq(self.padding_idx)
-        # Asked first, because a GPU's answer waits for whatever is queued before.
-        if not padding.any():
-            padding = None
+        padded = src_tokens.eq(self.padding_idx)
+        # Asked first, because the host waits for a GPU to tell, and so for all that it has queued.
+        padding = padded if padded.any() else None
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         states: list[Tensor] = []
         if padding is not None and self.generates and not return_all_hiddens:
