@@ -72,28 +72,45 @@ class OneKernel:
         self.given_up = False
 
     def __call__(self, *given: Tensor | float | None) -> bool:
-        """Do what `differences` does; False, and nothing done, where it cannot be compiled."""
+        """Do what `differences` does. False, and the logits as they were, where that fails: there
+        is no Triton or no compiler, the GPU or its driver is too old for them, a folder is full.
+
+        The table, which may be the logits, is what the kernel writes last, so that one which could
+        not be compiled, loaded or started has not changed it. A kernel that broke the device has
+        broken it for whatever comes next, and is not hidden.
+        """
         if self.given_up:
             return False
-        # here, because it takes a second to import, which a CPU need not wait
-        from torch._dynamo import maybe_mark_dynamic
-        from torch._dynamo.exc import TorchDynamoException
+        try:
+            self._run(given)
+        except Exception as error:
+            cause = getattr(error, "inner_exception", error)  # torch.compile wraps what it meets
+            if lacks_memory(cause):  # fairseq's to handle: it makes the update with less
+                raise
+            self._give_up(cause)
+        return not self.given_up
 
+    def _run(self, given: tuple[Tensor | float | None, ...]) -> None:
+        # here, because it takes a second to import, which a CPU need not wait
+        from torch._dynamo import config, maybe_mark_dynamic
+
+        if config.disable:  # then torch.compile gives the function as it is, with its many tables
+            raise RuntimeError("torch.compile is switched off")
         for tensor in given:
             if isinstance(tensor, Tensor):
                 maybe_mark_dynamic(tensor, 0)
-        try:
-            if self._compiled is None:
-                self._compiled = self._compile()
-            self._compiled(*given)
-        except TorchDynamoException as error:  # raised before anything runs: no Triton, no compiler
-            self.given_up = True
-            cause = getattr(error, "inner_exception", error)
-            said = str(cause).strip().partition("\n")[0]
-            kind = type(cause).__name__
-            logger.warning("no fused kernel for the loss, which will be slower: %s: %s", kind, said)
-            return False
-        return True
+        if self._compiled is None:
+            self._compiled = self._compile()
+        self._compiled(*given)
+
+    def _give_up(self, error: Exception) -> None:
+        self.given_up = True
+        said = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+        logger.warning(
+            "no fused kernel for the loss (%s); nothing need be done: torch's own kernels give the"
+            " same loss, more slowly. For the fused one install Triton and a C compiler",
+            said,
+        )
 
     def _compile(self) -> Callable[..., None]:
         compiler: Any = torch.compile  # its annotations lack some of its arguments
@@ -106,3 +123,8 @@ class OneKernel:
             isolate_recompiles=True,
         )
         return compiled
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Whether a device has none left, which Triton says in words alone."""
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()

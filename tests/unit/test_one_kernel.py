@@ -123,29 +123,56 @@ def test_chunks_of_any_length_share_a_compilation(monkeypatch: pytest.MonkeyPatc
     assert backend.compilations == 3
 
 
-def test_the_loss_is_still_right_where_nothing_can_be_compiled_and_one_warning_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("fails", ["compiling", "launching", "switched off"])
+def test_the_loss_is_still_right_without_the_kernel_and_one_warning_says_so(
+    fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    use(monkeypatch, refuse)
-    with caplog.at_level(logging.WARNING, logger=one_kernel.__name__):
+    use(monkeypatch, refuse if fails == "compiling" else Counting())
+    if fails == "launching":  # after all that comes before the table has been written
+
+        def launch(logits: Tensor, target: Tensor, nll: Tensor, log_sum: Tensor, *_: Any) -> None:
+            nll.fill_(7)
+            log_sum.fill_(7)
+            raise RuntimeError("Triton Error [CUDA]: no compiler here\nand more about it")
+
+        monkeypatch.setattr(chunked.one_kernel, "_compiled", launch)
+    with (
+        caplog.at_level(logging.WARNING, logger=one_kernel.__name__),
+        dynamo.patch(disable=fails == "switched off"),
+    ):
         assert_equal_to_plain(monkeypatch, 15, torch.float32)
         walk(15, torch.float32)
     (said,) = [record.getMessage() for record in caplog.records]
     assert "no fused kernel for the loss" in said
-    assert "no compiler here" in said
+    assert ("switched off" if fails == "switched off" else "no compiler here") in said
+    assert "nothing need be done" in said
+    assert "install Triton" in said
     assert "\n" not in said
 
 
-def test_what_fails_while_running_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA has none left"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+    ],
+    ids=["torch", "triton"],
+)
+@pytest.mark.parametrize("fails", ["compiling", "launching"])
+def test_a_lack_of_memory_is_raised_and_the_kernel_kept(
+    fails: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """fairseq catches a lack of memory itself, and makes the update with less."""
-    use(monkeypatch, Counting())
 
-    def full(*_: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    def full(*_: Any, **__: Any) -> Any:
+        raise error
 
-    monkeypatch.setattr(chunked.one_kernel, "_compiled", full)
-    with pytest.raises(torch.OutOfMemoryError):
+    use(monkeypatch, full if fails == "compiling" else Counting())
+    if fails == "launching":
+        monkeypatch.setattr(chunked.one_kernel, "_compiled", full)
+    with pytest.raises(RuntimeError):
         walk(15, torch.float32)
+    assert not chunked.one_kernel.given_up
 
 
 @pytest.mark.slow
