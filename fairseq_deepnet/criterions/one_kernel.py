@@ -108,7 +108,7 @@ class OneKernel:
         said = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
         logger.warning(
             "no fused kernel for the loss (%s); nothing need be done: torch's own kernels give the"
-            " same loss, more slowly. For the fused one install Triton and a C compiler",
+            " same loss, more slowly. The fused one needs torch.compile with Triton and a C compiler",
             said,
         )
 
