@@ -92,7 +92,8 @@ class Training:
 
     Arguments:
         max_tokens: of one micro-batch on one device, on the longer side, padding included
-        update_freq: micro-batches of one update on a device
+        bounded: whether no batch may have more; else sentences are counted, of whatever length
+        update_freq: micro-batches of one update on a device; the most that an epoch has
         max_update: updates of the whole run; None where nothing sets it
         precision: fp32, fp16 or bf16
         memory_efficient: no fp32 copy of the weights (fairseq's MemoryEfficientFP16Optimizer)
@@ -107,6 +108,7 @@ class Training:
     """
 
     max_tokens: int
+    bounded: bool
     update_freq: int
     max_update: int | None
     precision: str

@@ -84,12 +84,15 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
     """How parsed fairseq-train arguments train.
 
     Arguments:
-        length: subwords of a sentence, which turns --batch-size into tokens
+        length: subwords of a sentence, which turns --batch-size into tokens where there is no
+            --max-tokens; where there is, short sentences may be fewer, but long ones fill it
 
     Raises ValueError for what the plan does not know how to count.
     """
     if getattr(args, "amp", False):
         raise ValueError("--amp is not covered by the plan; use --bf16 or --fp16")
+    if getattr(args, "store_ema", False):
+        raise ValueError("--store-ema is not covered by the plan; leave it out")
     precision = "fp16" if args.fp16 else "bf16" if args.bf16 else "fp32"
     efficient = bool(args.memory_efficient_fp16 or args.memory_efficient_bf16)
     if args.optimizer not in (*STATES, "adafactor", "sgd"):
@@ -97,11 +100,11 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
         raise ValueError(f"--optimizer {args.optimizer}: the plan knows {known}")
     if not args.max_tokens and not args.batch_size:
         raise ValueError("neither --max-tokens nor --batch-size is set; add max-tokens=4096")
-    most = [args.max_tokens or 0, (args.batch_size or 0) * length]
     momentum = getattr(args, "beta1", None) or getattr(args, "momentum", None)
     return Training(
-        max_tokens=min(size for size in most if size),
-        update_freq=int(args.update_freq[0]),
+        max_tokens=int(args.max_tokens or args.batch_size * length),
+        bounded=bool(args.max_tokens),
+        update_freq=int(max(args.update_freq)),
         max_update=args.max_update or None,
         precision=precision,
         memory_efficient=efficient,

@@ -1,7 +1,7 @@
 """`--checkpoint-memory`: as few layers checkpointed as the memory at hand allows."""
 
-import dataclasses
 import logging
+import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Any
@@ -18,8 +18,9 @@ from .account import read_model, read_training
 from .running_options import AUTO
 
 FREE_SHARE = 0.9
-"""Share of a GPU's free memory that `auto` plans with: batches differ in shape, which costs torch's
-allocator memory, and fairseq leaves a batch out that memory does not suffice for."""
+"""Share of a GPU's free memory that `auto` plans with, and `deepnet plan` with a device's: batches
+differ in shape, which costs torch's allocator memory, and fairseq leaves a batch out that memory
+does not suffice for."""
 
 logger = logging.getLogger(__name__)
 
@@ -56,19 +57,18 @@ def check_memory(args: Namespace) -> None:
 
 def training_of(args: Namespace, on_gpu: bool) -> Training:
     """The training that an estimate of memory is for; ConfigurationError where there is none."""
-    if not getattr(args, "max_tokens", None):
-        raise ConfigurationError(
-            "--checkpoint-memory needs --max-tokens, which says how large a batch may be; add it,"
-            f" or use --checkpoint-every {AUTO}"
-        )
     try:
         training = read_training(args, int(args.distributed_world_size) if on_gpu else 0)
     except ValueError as error:
         raise ConfigurationError(
             f"--checkpoint-memory cannot be kept: {error}; use --checkpoint-every {AUTO} instead"
         ) from error
-    # --batch-size bounds sentences, whose length is not known
-    return dataclasses.replace(training, max_tokens=args.max_tokens)
+    if not training.bounded:
+        raise ConfigurationError(
+            "--checkpoint-memory needs --max-tokens, which says how large a batch may be; add it,"
+            f" or use --checkpoint-every {AUTO}"
+        )
+    return training
 
 
 def memory_of(args: Namespace, free_gib: Callable[[], float] | None) -> float | None:
@@ -129,13 +129,15 @@ def choose(args: Namespace, stacks: dict[Side, Any], on_gpu: bool, memory: float
     for side, stack in stacks.items():
         stack.checkpointing = model.checkpointing[side]
     at = f"at {training.max_tokens:,} tokens"
-    say_checkpointing(stacks, f" (needs about {needed:.1f} of {memory:.1f} GiB {at})")
+    # rounded away from what is allowed, so that no line contradicts the next
+    about = (math.ceil if needed > memory else math.floor)(100 * needed) / 100
+    say_checkpointing(stacks, f" (needs about {about:.2f} of {memory:.5g} GiB {at})")
     if needed > memory:
         logger.warning(
-            "--checkpoint-memory %.1f is too little: with all layers checkpointed about %.1f GiB"
+            "--checkpoint-memory %s is too little: with all layers checkpointed about %.2f GiB"
             " are needed %s; a smaller --max-tokens needs less, and `deepnet plan` finds what fits",
-            memory,
-            needed,
+            args.checkpoint_memory,
+            about,
             at,
         )
 

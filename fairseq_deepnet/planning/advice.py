@@ -9,6 +9,7 @@ from typing import Final
 from fairseq_deepnet.footprint import Model, Training
 from fairseq_deepnet.footprint.choice import recomputing
 from fairseq_deepnet.footprint.memory import LEGACY_BUFFER
+from fairseq_deepnet.models.checkpoint_memory import FREE_SHARE
 from fairseq_deepnet.planning.plan import Plan, make_plan
 from fairseq_deepnet.schemes import Side
 from fairseq_deepnet.stock_names import STOCK_NAMES
@@ -75,6 +76,8 @@ def difference(old: Plan, new: Plan) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     if (a.max_tokens, a.update_freq) != (b.max_tokens, b.update_freq):
         found |= {"max-tokens": str(b.max_tokens), "update-freq": str(b.update_freq)}
+    elif b.bounded and not a.bounded:
+        found["max-tokens"] = str(b.max_tokens)
     changed = new.checkpoint_gib != old.checkpoint_gib or not old.model.checkpoint
     if new.model.checkpoint and changed:
         stock = new.model.is_stock
@@ -103,14 +106,27 @@ def advise(plan: Plan) -> Advice:
     """
     steps = []
     for name, effect, model, training in _ladder(plan):
-        checkpoint_gib = plan.checkpoint_gib
         if model.is_recomputed and not (plan.model.is_recomputed or model.is_stock):
-            checkpoint_gib = math.floor(100 * plan.memory_gib) / 100  # as it will be written
-        best = _largest_that_fits(plan, model, training, checkpoint_gib)
+            best = _checkpointed(plan, model, training)
+        else:
+            best = _largest_that_fits(plan, model, training, plan.checkpoint_gib)
         steps.append(Step(name, effect, best))
         if best.fits:
             break
     return Advice(plan, tuple(steps))
+
+
+def _checkpointed(plan: Plan, model: Model, training: Training) -> Plan:
+    """With the share of the device for --checkpoint-memory that `auto` takes, in full hundredths.
+
+    Where recomputing all needs more, and yet fits, that is given: else training would warn.
+    """
+    share = math.floor(100 * FREE_SHARE * plan.memory_gib) / 100
+    best = _largest_that_fits(plan, model, training, share)
+    if best.fits and best.model.is_recomputed and best.needed_gib > share:
+        whole = min(math.ceil(100 * best.needed_gib) / 100, plan.memory_gib)
+        best = _largest_that_fits(plan, model, best.training, whole)
+    return best
 
 
 def _ladder(plan: Plan) -> list[tuple[str, str, Model, Training]]:
@@ -125,6 +141,8 @@ def _ladder(plan: Plan) -> list[tuple[str, str, Model, Training]]:
         model = dataclasses.replace(model, segment=1 if model.is_stock else model.segment)
         layout = {side: recomputing(model, side) for side in Side}
         model = dataclasses.replace(model, checkpointing=layout)
+        if not model.is_stock:  # --checkpoint-memory asks for --max-tokens
+            training = dataclasses.replace(training, bounded=True)
         add(f"--{CHECKPOINTING[model.is_stock]}", "the same update; layers are computed twice")
     whole = training.ddp_backend in ("pytorch_ddp", "c10d") and not training.bucket_view
     if training.devices > 1 and whole and plan.parameters > LEGACY_BUFFER:
@@ -155,11 +173,13 @@ def _largest_that_fits(
     tokens = training.max_tokens
     while True:
         batch = launch.split_batch(plan.training.tokens, tokens, training.devices)
+        bounded = training.bounded or batch.max_tokens != plan.training.max_tokens
+        tried = dataclasses.replace(
+            training, max_tokens=batch.max_tokens, update_freq=batch.update_freq, bounded=bounded
+        )
         candidate = make_plan(
             model,
-            dataclasses.replace(
-                training, max_tokens=batch.max_tokens, update_freq=batch.update_freq
-            ),
+            tried,
             plan.memory_gib,
             plan.teraflops,
             plan.length,

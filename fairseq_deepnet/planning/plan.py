@@ -167,8 +167,8 @@ def make_plan(
     """Plan a training that is already read."""
     counts = count(model)
     batch = micro_batch(training, length)
-    if checkpoint_gib is not None:
-        model, _ = fit(model, training, batch, checkpoint_gib)
+    if checkpoint_gib is not None:  # as the training will choose, which knows no length
+        model, _ = fit(model, training, micro_batch(training), checkpoint_gib)
     return Plan(
         model=model,
         training=training,

@@ -12,6 +12,7 @@ from tests.support.models import SYMBOLS
 WORDS = 4 + SYMBOLS
 TRAINING = Training(
     max_tokens=64,
+    bounded=True,
     update_freq=1,
     max_update=None,
     precision="fp32",

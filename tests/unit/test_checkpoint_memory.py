@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import itertools
 import logging
+import re
 import time
 from typing import Any
 
@@ -17,6 +18,7 @@ from fairseq_deepnet.footprint import Model, count, fit, follow, micro_batch, ne
 from fairseq_deepnet.footprint.choice import recomputing
 from fairseq_deepnet.footprint.memory import GIB
 from fairseq_deepnet.footprint.walk import Walk
+from fairseq_deepnet.models.account import read_training
 from fairseq_deepnet.models.checkpoint_memory import choose, free_on_gpu, memory_of
 from fairseq_deepnet.modules import ActivationCheckpointing, EncoderLayer, run_layers
 from fairseq_deepnet.planning import estimate
@@ -170,7 +172,7 @@ def test_what_is_chosen_changes_neither_loss_nor_gradient(
         assert torch.equal(plain, checkpointed)
     (line,) = [r.getMessage() for r in caplog.records if "activation checkpointing" in r.message]
     assert " of 6 layers plain, the rest in segments of " in line
-    assert line.endswith(" of 0.6 GiB at 4,096 tokens)")
+    assert line.endswith(" of 0.55575 GiB at 4,096 tokens)")
     assert 0 < model.encoder.checkpointing.plain < 6
     assert model.encoder.checkpointing.every == (2 if "--checkpoint-every=2" in more else 1)
 
@@ -211,6 +213,20 @@ def test_too_little_memory_is_warned_of_and_all_layers_are_recomputed(
     assert "--max-tokens" in warning
 
 
+@pytest.mark.parametrize("missing", [1e-4, 0.004, -1e-4, -0.004])
+def test_what_the_log_says_of_memory_does_not_contradict_itself(
+    missing: float, batch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = plan_of(encoder_layers=6, decoder_layers=6, dropout=0.2)
+    least = fit(model, FULL, micro_batch(FULL), 0)[1]
+    with caplog.at_level(logging.INFO):
+        started(batch, f"--checkpoint-memory={least - missing:.6f}")
+    (told,) = re.findall(r"needs about (\S+) of (\S+) GiB", caplog.text)
+    warned = re.findall(r"--checkpoint-memory (\S+) is .* about (\S+) GiB", caplog.text)
+    assert (float(told[0]) > float(told[1])) == bool(warned) == (missing > 0)
+    assert warned in ([], [(f"{least - missing:.6f}", told[0])])
+
+
 def test_enough_memory_checkpoints_nothing(batch: Any) -> None:
     model = started(batch, "--checkpoint-memory=100")
     assert model.encoder.checkpointing == model.decoder.checkpointing == ActivationCheckpointing()
@@ -246,6 +262,7 @@ def test_auto_takes_what_a_gpu_has_free_and_what_torch_holds_of_it(
         (["--checkpoint-memory=8", "--batch-size=4"], "needs --max-tokens"),
         (["--checkpoint-memory=8", "--max-tokens=64", "--optimizer=lamb"], "--optimizer lamb"),
         (["--checkpoint-memory=8", "--max-tokens=64", "--amp"], "--amp is not covered"),
+        (["--checkpoint-memory=8", "--max-tokens=64", "--store-ema"], "--store-ema is not covered"),
     ],
     ids=str,
 )
@@ -263,15 +280,31 @@ def test_a_plan_shows_what_training_would_choose() -> None:
         **{"criterion": "label_smoothed_cross_entropy", "optimizer": "adam"},
     }
 
-    def plan(**more: configs.Value) -> Any:
+    def plan(length: int = 32, **more: configs.Value) -> Any:
         more = {name.replace("_", "-"): value for name, value in more.items()}
-        return estimate(configs.Config("test", options | more, {}), 0, 16, 1, 8000)
+        return estimate(configs.Config("test", options | more, {}), 0, 16, 1, 8000, length)
 
     plain, thrifty = plan(), plan(checkpoint_every="auto")
-    between = plan(checkpoint_memory=(plain.needed_gib + thrifty.needed_gib) / 2)
+    budget_gib = (plain.needed_gib + thrifty.needed_gib) / 2
+    between = plan(checkpoint_memory=budget_gib)
     assert thrifty.needed_gib < between.needed_gib < plain.needed_gib
     assert plain.seconds_per_update < between.seconds_per_update < thrifty.seconds_per_update
     assert plan(checkpoint_memory="auto").model.checkpointing == thrifty.model.checkpointing
+    # neither --length nor --batch-size, which the longest batches do not reach, makes it another
+    short, long = (
+        plan(checkpoint_memory=budget_gib, **{"attention-dropout": 0.1}, length=length)
+        for length in (32, 256)
+    )
+    assert short.model.checkpointing == long.model.checkpointing
+    few = plan(checkpoint_memory=budget_gib, batch_size=8)
+    assert few.model.checkpointing == between.model.checkpointing
+    assert few.needed_gib == between.needed_gib
+
+
+@pytest.mark.parametrize(("given", "counted"), [("4", 4), ("1,4", 4), ("4,1", 4)])
+def test_the_epoch_that_needs_most_is_counted(given: str, counted: int) -> None:
+    args = arguments("--max-tokens=4096", f"--update-freq={given}")
+    assert read_training(args, 0).update_freq == counted
 
 
 def test_the_estimate_of_a_choice_is_that_of_a_plan_of_it() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli, configs
+from fairseq_deepnet.models.checkpoint_memory import FREE_SHARE
 from fairseq_deepnet.planning import Plan, estimate
 from fairseq_deepnet.planning.advice import Advice, advise
 from fairseq_deepnet.planning.report import as_arguments, as_overrides
@@ -87,15 +88,47 @@ def test_each_step_is_tried_only_where_those_before_do_not_fit() -> None:
         assert len(found.steps) <= number + 1
 
 
-def test_the_options_found_fit_when_they_are_applied() -> None:
-    needed = advice_for(0.5).plan.needed_gib
-    advice = advice_for(needed * 1.01)
-    options: dict[str, Any] = {
-        name: True if value == "true" else value for name, value in advice.options.items()
+def again(advice: Advice, **options: configs.Value) -> Plan:
+    """The plan of the options that were found, on top of those that it was asked for with."""
+    found: dict[str, Any] = {
+        name.replace("-", "_"): True if value == "true" else value
+        for name, value in advice.options.items()
     }
-    again = plan_for(needed * 1.01, **options)
-    assert again.fits
-    assert again.needed_gib == pytest.approx(advice.plan.needed_gib)
+    return plan_for(advice.wanted.memory_gib, **(options | found))
+
+
+@pytest.mark.parametrize("room", [1.001, 1.1, 1.5])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"max_tokens": None, "batch_size": 128}, {"batch_size": 16}],
+    ids=["by tokens", "by sentences", "by both"],
+)
+def test_the_options_found_fit_when_they_are_applied(
+    options: dict[str, configs.Value], room: float
+) -> None:
+    needed = advice_for(0.5, **options).plan.needed_gib
+    advice = advice_for(needed * room, **options)
+    planned = again(advice, **options)
+    assert planned.fits
+    assert planned.needed_gib == pytest.approx(advice.plan.needed_gib)
+    assert planned.training == advice.plan.training
+
+
+@pytest.mark.parametrize("room", [1.001, 1.05, 1.2])
+def test_a_device_is_given_to_checkpointing_as_auto_takes_it_but_where_that_is_too_little(
+    room: float,
+) -> None:
+    deep = {"arch": "deepnet_transformer_tiny", "encoder_layers": 200, "decoder_layers": 200}
+    needed = plan_for(80, checkpoint_every="auto", max_tokens=512, **deep).needed_gib
+    advice = advice_for(needed * room, max_tokens=512, **deep)
+    assert advice.plan.checkpoint_gib is not None
+    share = math.floor(100 * FREE_SHARE * needed * room) / 100
+    if room < 1.1:
+        assert share < needed
+        assert needed <= advice.plan.checkpoint_gib <= advice.wanted.memory_gib
+    else:
+        assert advice.plan.checkpoint_gib == share
+    assert advice.plan.needed_gib <= advice.plan.checkpoint_gib  # so that training does not warn
 
 
 def test_more_layers_are_checkpointed_where_those_that_were_asked_for_are_too_few() -> None:
@@ -104,8 +137,9 @@ def test_more_layers_are_checkpointed_where_those_that_were_asked_for_are_too_fe
     assert some.wanted.model.checkpoint
     assert not some.wanted.model.is_recomputed
     assert not some.wanted.fits
-    assert some.options == {"checkpoint-memory": f"{math.floor(100 * room) / 100:.10g}"}
-    assert some.plan.needed_gib <= room
+    assert some.plan.checkpoint_gib is not None
+    assert some.options == {"checkpoint-memory": f"{some.plan.checkpoint_gib:.10g}"}
+    assert some.plan.needed_gib <= some.plan.checkpoint_gib <= room
 
 
 def test_too_little_memory_ends_in_a_no_with_the_least_that_would_do() -> None:
