@@ -107,8 +107,8 @@ class OneKernel:
         self.given_up = True
         said = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
         logger.warning(
-            "no fused kernel for the loss (%s); nothing need be done: torch's own kernels give the"
-            " same loss, more slowly. The fused one needs torch.compile with Triton and a C compiler",
+            "no fused kernel for the loss, which needs torch.compile with Triton and a C compiler"
+            " (%s); nothing need be done: torch's own kernels give the same loss, more slowly",
             said,
         )
 

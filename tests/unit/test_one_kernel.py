@@ -143,10 +143,9 @@ def test_the_loss_is_still_right_without_the_kernel_and_one_warning_says_so(
         assert_equal_to_plain(monkeypatch, 15, torch.float32)
         walk(15, torch.float32)
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "no fused kernel for the loss" in said
     assert ("switched off" if fails == "switched off" else "no compiler here") in said
     assert "nothing need be done" in said
-    assert "needs torch.compile with Triton and a C compiler" in said
+    assert "no fused kernel for the loss, which needs torch.compile with Triton" in said
     assert "\n" not in said
 
 
