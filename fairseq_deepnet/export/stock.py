@@ -7,13 +7,12 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fairseq.models import ARCH_MODEL_NAME_REGISTRY
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_REGISTRY
 
 from fairseq_deepnet.checkpoints import model_arguments
 from fairseq_deepnet.checkpoints.folding import Folded, fold
 from fairseq_deepnet.models.options import DECODER_ONLY, ENCODER_DECODER, ENCODER_ONLY, ModelKind
-from fairseq_deepnet.models.running_options import add_running_arguments
-from fairseq_deepnet.models.scheme_options import add_scheme_arguments, scheme_of
+from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.stock_names import STOCK_NAMES, in_stock_names
 
 KINDS: Final = {kind.arch: kind for kind in (ENCODER_DECODER, DECODER_ONLY, ENCODER_ONLY)}
@@ -77,13 +76,17 @@ def fold_model(state: Mapping[str, Any]) -> tuple[Folded, Namespace]:
 
 def stock_arguments(args: Namespace, kind: ModelKind, options: Mapping[str, Any]) -> Namespace:
     """`args` without what is ours, for the stock arch of the same structure."""
-    parser = argparse.ArgumentParser(add_help=False)
-    add_scheme_arguments(parser)
-    add_running_arguments(parser)
-    ours = {action.dest for action in parser._actions} | set(_RECORDS)
+    ours = _options(kind.arch) - _options(kind.stock) | set(_RECORDS)
     kept = {name: value for name, value in vars(args).items() if name not in ours}
     names = {"arch": kind.stock, "_name": kind.stock, "user_dir": None}
     return Namespace(**in_stock_names(kept) | dict(options) | names)
+
+
+def _options(model: str) -> set[str]:
+    """Names of the options of a registered model."""
+    parser = argparse.ArgumentParser(add_help=False)
+    MODEL_REGISTRY[model].add_args(parser)
+    return {action.dest for action in parser._actions}
 
 
 def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import pickle
 import sys
 import threading
@@ -11,11 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from fairseq.models import MODEL_REGISTRY
 
 import fairseq_deepnet.export
-from fairseq_deepnet import cli
+from fairseq_deepnet import cli, fairseq_options
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
-from fairseq_deepnet.export import record
+from fairseq_deepnet.export import record, stock
 from tests.support.runs import make_data
 from tests.support.trained import make_trained_run
 
@@ -53,12 +55,18 @@ def test_a_run_becomes_a_checkpoint_without_anything_of_ours(
     assert [path.name for path in output.parent.iterdir()] == [output.name]
 
 
-def test_a_stock_checkpoint_has_no_option_of_ours(tmp_path: Path, data: Path) -> None:
-    ours = {"checkpoint_every": "2", "compile": True, "residual_scheme": "post-ln"}
-    make_trained_run(tmp_path / "run", data, **ours)
-    export(tmp_path / "run", "--to", "fairseq")
-    held = load_checkpoint(tmp_path / "run" / "export" / "checkpoint_best.pt")
-    assert not ours.keys() & held["cfg"]["model"].keys()
+@pytest.mark.parametrize("arch", stock.KINDS)
+def test_a_stock_model_has_no_option_that_stock_does_not_know(arch: str) -> None:
+    kind, tasks = stock.KINDS[arch], {2: "translation", 1: "language_modeling"}
+    common = ["DATA", f"--task={tasks[len(kind.sides)]}", "--optimizer=adam", "--max-tokens=64"]
+    words = ["--checkpoint-every=2", "--compile", "--monitor-interval=5"]
+    words += ["--checkpoint-memory=4"] if len(kind.sides) == 2 else []
+    ours = fairseq_options.parse_training([*common, f"--arch={arch}", *words])
+    theirs = fairseq_options.parse_training([*common, f"--arch={kind.stock}"])
+    parser = argparse.ArgumentParser(add_help=False)
+    MODEL_REGISTRY[kind.stock].add_args(parser)
+    known = {*vars(theirs), *(action.dest for action in parser._actions), "_name"}
+    assert not vars(stock.stock_arguments(ours, kind, {})).keys() - known
 
 
 @pytest.fixture
