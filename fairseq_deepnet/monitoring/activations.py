@@ -147,9 +147,8 @@ class ActivationWatch:
     def _add(self, slot: Slot, x: Tensor) -> None:
         """Add the norms over C of the tokens of x [B, T, C], or [n, C] without padding."""
         norms = torch.linalg.vector_norm(x.detach(), dim=-1, dtype=torch.float32)
-        mask = self._masks[slot[1]]
-        if norms.numel() == mask.numel():
-            norms = torch.where(mask, norms.view_as(mask), 0)
+        if norms.dim() == 2:
+            norms = torch.where(self._masks[slot[1]], norms, 0)
         total = norms.sum()
         self._sums[slot] = self._sums[slot] + total if slot in self._sums else total
         self._batches.setdefault(slot, []).append(len(self._tokens) - 1)
