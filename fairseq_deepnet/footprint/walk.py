@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..criterions.chunked import CPU_BLOCK, chunk_rows
+from ..criterions.chunked import CPU_BLOCK, FUSED_ON, chunk_rows
 from ..modules import ActivationCheckpointing
 from ..schemes import Side
 from . import activations
@@ -49,6 +49,9 @@ class Walk:
     def _chunked_loss(self) -> int:
         """Logits and probabilities of a chunk, in half precision a rounded table besides.
 
+        Where one kernel writes the gradient into the logits' place, no table of probabilities. If
+        that cannot be compiled, a GPU needs this table on top of what is counted.
+
         The gradients of features and vocabulary projection are made here, in fp32, from a copy of
         the features without padding.
         """
@@ -63,7 +66,9 @@ class Walk:
             on_gpu = self.batch.on_gpu
             part = words * width if on_gpu else min(words * width, CPU_BLOCK)
             weight += part * (FP32 if on_gpu else FP32 + rounded)
-        return rows * words * (2 * FP32 + rounded) + weight + tokens * width * (FP32 + self.element)
+        tables = 1 if ("cuda" if self.batch.on_gpu else "cpu") in FUSED_ON else 2
+        table = rows * words * (tables * FP32 + rounded)
+        return table + weight + tokens * width * (FP32 + self.element)
 
     def layers(self, side: Side, layout: Layout) -> int:
         """What the layers of a side keep."""
