@@ -23,9 +23,9 @@ from ..modules import (
     TransformerLayer,
     Unpadded,
     call_layer,
+    key_mask,
     lay_out,
     run_layers,
-    source_mask,
     target_mask,
 )
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
@@ -174,7 +174,7 @@ class DeepNetDecoder(TransformerDecoderBase):
     ) -> Ran:
         """All positions [B, T, C] through the layers; alignment weights are [B, H, T, S]."""
         mask, causal = self_mask
-        source, of_source = (None, None) if encoder_out is None else source_and_mask(encoder_out)
+        source, source_mask = (None, None) if encoder_out is None else source_and_mask(encoder_out)
         alignment: list[Tensor] = []
         shown = keep_states or alignment_layer is not None
         batch = None
@@ -185,7 +185,9 @@ class DeepNetDecoder(TransformerDecoderBase):
 
         def apply(layer: Any, h: Tensor) -> Tensor:
             aligned = layer.place.layer == alignment_layer
-            h, weights = self.call_layer(layer, h, source, mask, of_source, causal, aligned, batch)
+            h, weights = self.call_layer(
+                layer, h, source, mask, source_mask, causal, aligned, batch
+            )
             if weights is not None:
                 alignment.append(weights)
             return h
@@ -270,7 +272,7 @@ def source_and_mask(encoder_out: EncoderOut) -> tuple[Tensor, Tensor | None]:
     """The encoder's output [R, S, C] and its mask [R, 1, 1, S] or None."""
     source, mask = encoder_out["encoder_out"][0].transpose(0, 1), None
     if encoder_out["encoder_padding_mask"]:
-        mask = source_mask(encoder_out["encoder_padding_mask"][0])
+        mask = key_mask(encoder_out["encoder_padding_mask"][0])
     group = hypotheses_per_sentence(encoder_out)
     if group > 1:
         source = source.repeat_interleave(group, dim=0)

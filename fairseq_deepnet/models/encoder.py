@@ -20,9 +20,9 @@ from ..modules import (
     Unpadded,
     UnpaddedLayer,
     call_layer,
+    key_mask,
     lay_out,
     run_layers,
-    source_mask,
 )
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
 from .learned_residuals import log_learned
@@ -86,7 +86,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         states: list[Tensor] = []
         if padding is not None and self.generates and not return_all_hiddens:
-            x = self.run_unpadded(x, Unpadded(~padding))
+            x = self.run_unpadded(x, Unpadded(padding))
         else:
             x, states = self.run_all(x, padding, return_all_hiddens)
         if self.layer_norm is not None:
@@ -111,7 +111,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         mask = None
         if padding is not None:
             x = x.masked_fill(padding.unsqueeze(-1), 0)
-            mask = source_mask(padding)
+            mask = key_mask(padding)
         return run_layers(
             self.layers,
             x,

@@ -6,7 +6,7 @@ from .decoding import Decoding, Ran
 from .dropout import Dropout
 from .joined_projection import lay_out
 from .layers import CausalLayer, DecoderLayer, EncoderLayer, LayerShape, TransformerLayer
-from .masks import TargetMask, source_mask, target_mask
+from .masks import TargetMask, key_mask, target_mask
 from .positions import Unpadded
 from .stack import ActivationCheckpointing, run_layers, thriftiest_segment
 from .unpadded import UnpaddedLayer
@@ -27,9 +27,9 @@ __all__ = [
     "Unpadded",
     "UnpaddedLayer",
     "call_layer",
+    "key_mask",
     "lay_out",
     "run_layers",
-    "source_mask",
     "target_mask",
     "thriftiest_segment",
 ]

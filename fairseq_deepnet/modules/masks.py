@@ -1,6 +1,6 @@
 """Which positions may attend to which. Masks are boolean, True = may be attended to.
 
-Shapes: B = batch, T = target length, S = source length.
+Shapes: B = batch, T = target length, S = keys.
 """
 
 from typing import NamedTuple
@@ -36,12 +36,12 @@ def target_mask(padding: Tensor, full_context: bool = False) -> TargetMask:
     visible = torch.ones(length, length, dtype=torch.bool, device=padding.device)
     if not full_context:
         visible = visible.tril()
-    visible = visible & source_mask(padding)
+    visible = visible & key_mask(padding)
     # Padding before the first word sees itself, because a query without any key would be NaN.
     itself = torch.eye(length, dtype=torch.bool, device=padding.device)
     return TargetMask(visible | (itself & ~visible.any(dim=-1, keepdim=True)), False)
 
 
-def source_mask(padding: Tensor) -> Tensor:
+def key_mask(padding: Tensor) -> Tensor:
     """The mask [B, 1, 1, S] of keys that every query may see. padding: [B, S], True = padding."""
     return ~padding[:, None, None, :]

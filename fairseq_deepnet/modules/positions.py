@@ -13,37 +13,43 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from .masks import key_mask
+
 WORTH_IT: Final = 20
 """Channels times the share of padding from which training without it is faster: at width 256 that
 is padding of 8 %, at 64 of a third, where time goes into calls more than into rows."""
 
 
 class Unpadded:
-    """Which positions of a batch are no padding.
+    """Brings a batch to its real positions, and back. The host waits for a GPU to tell n.
 
     Args:
-        real: [B, T], False = padding.
+        padding: [B, T], True = padding; not all of it.
+
+    Attributes:
+        mask: what may be attended to, [B, 1, 1, T].
+        positions: where the real ones stand in the batch, flattened; [n].
+        rows: which of the n stands at each position of the batch, flattened; [B T]. At padding it
+            is the one before: any would do that is a number, because nobody attends to it.
     """
 
-    def __init__(self, real: Tensor) -> None:
-        self.shape = real.shape
-        self.mask = real[:, None, None, :]  # True = may be attended to
-        real = real.flatten()
-        self.positions = real.nonzero()[:, 0]  # [n]
-        # Of padding the one before it: a number, which nobody attends to.
-        self.rows = (real.cumsum(0) - 1).clamp_min(0)  # [B T]
+    def __init__(self, padding: Tensor) -> None:
+        self.shape, self.mask = padding.shape, key_mask(padding)
+        real = ~padding.flatten()
+        self.positions = real.nonzero()[:, 0]
+        self.rows = (real.cumsum(0) - 1).clamp_min(0)
 
     @classmethod
     def where_it_pays(cls, padding: Tensor, channels: int) -> Unpadded | None:
-        """For a training pass; None with little padding, and on GPUs, which would wait for n.
+        """For a training pass; None with too little padding, and on GPUs, where waiting costs more.
 
         Args:
-            padding: [B, T]. channels: C of what will be taken.
+            padding: [B, T], True = padding. channels: C of what will be taken.
         """
         if padding.device.type != "cpu":
             return None
         share = padding.count_nonzero().item() / max(padding.numel(), 1)
-        return cls(~padding) if WORTH_IT / channels < share < 1 else None
+        return cls(padding) if WORTH_IT / channels < share < 1 else None
 
     def take(self, x: Tensor) -> Tensor:
         """[B, T, C] -> [n, C]; the gradient of padding is 0."""

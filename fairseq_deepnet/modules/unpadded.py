@@ -1,8 +1,8 @@
-"""The encoder without its padding: what a batch holds of sentences shorter than its longest.
+"""Generating without the source's padding: the encoder, and what the decoder makes of its output.
 
-Sentences that are sorted by words still differ in subwords, and a third of a batch may be padding.
-Each position but those goes through the encoder's products alone; attention is computed on whole
-sentences.
+Sentences that are sorted by words differ in subwords, so that a third of a batch may be padding; in
+training, which sorts by the source's subwords, next to nothing is. Products are made of the real
+positions alone, attention is computed on whole sentences.
 
 Shapes: B = sentences, S = positions of the longest, n = positions that are no padding,
 C = channels, H = heads.
@@ -11,7 +11,6 @@ C = channels, H = heads.
 from torch import Tensor
 
 from ..schemes import Sublayer
-from .attention import MultiheadAttention
 from .decoding_step import ProjectSource, entering, joining
 from .joined_projection import projection
 from .layers import EncoderLayer
@@ -49,7 +48,7 @@ class UnpaddedLayer:
 
 
 def source_projection(source: Tensor, real: Tensor) -> ProjectSource:
-    """What makes keys and values [B, H, S, D] of the encoder's output for a cross-attention.
+    """What makes a cross-attention's keys and values [B, H, S, D] of the encoder's output.
 
     Args:
         source: [B, S, C'].
@@ -57,11 +56,6 @@ def source_projection(source: Tensor, real: Tensor) -> ProjectSource:
     """
     if real.all():
         return lambda attention: attention.project(source)
-    batch = Unpadded(real)
+    batch = Unpadded(~real)
     rows = batch.take(source)
-
-    def project(attention: MultiheadAttention) -> tuple[Tensor, Tensor]:
-        key, value = (batch.spread(one(rows)) for one in (attention.k_proj, attention.v_proj))
-        return attention.split_heads(key), attention.split_heads(value)
-
-    return project
+    return lambda attention: attention.project(rows, batch)

@@ -12,7 +12,7 @@ from fairseq_deepnet.monitoring.activations import BACKWARD, FORWARD, Activation
 from fairseq_deepnet.schemes import NormPlacement
 from tests.support.models import VARIANTS, BuildModel, loss_of, next_token_loss, stir
 
-REAL = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [0, 1, 1, 1]]).bool()
+PADDING = torch.tensor([[0, 0, 0, 1], [0, 0, 1, 1], [1, 0, 0, 0]]).bool()
 
 
 @pytest.fixture
@@ -43,18 +43,18 @@ def loss_and_gradients(model: Any, batch: Any, loss: Any = loss_of) -> list[Tens
 
 
 def test_padding_comes_back_as_zeros_and_the_rest_as_it_was() -> None:
-    x, kept = torch.randn(3, 4, 5), REAL.unsqueeze(-1)
-    taken = Unpadded(REAL).take(x)
+    x, kept = torch.randn(3, 4, 5), ~PADDING.unsqueeze(-1)
+    taken = Unpadded(PADDING).take(x)
     assert taken.shape == (8, 5)
-    assert torch.equal(Unpadded(REAL).restore(taken), x * kept)
-    spread = Unpadded(REAL).spread(taken)
+    assert torch.equal(Unpadded(PADDING).restore(taken), x * kept)
+    spread = Unpadded(PADDING).spread(taken)
     assert torch.equal(spread * kept, x * kept)
     assert torch.equal(spread[1, 2], x[1, 1])  # padding holds its own sentence's last position
 
 
 def test_gradients_of_padding_are_zero_and_the_rest_arrives() -> None:
     x, grad = torch.randn(3, 4, 5, requires_grad=True), torch.randn(3, 4, 5)
-    batch, kept = Unpadded(REAL), REAL.unsqueeze(-1)
+    batch, kept = Unpadded(PADDING), ~PADDING.unsqueeze(-1)
     batch.take(x).backward(batch.take(grad))
     assert torch.equal(x.grad, grad * kept)  # type: ignore[arg-type]
     rows = torch.randn(8, 5, requires_grad=True)
