@@ -18,6 +18,7 @@ from ..schemes import NormPlacement, Residual, Side, Sublayer
 from .parameters import (
     BEFORE_ACTIVATION,
     BEFORE_FC2,
+    HEADS,
     SUBLAYERS,
     has_combination,
     has_final_norm,
@@ -40,6 +41,8 @@ class MicroBatch:
         element: e, bytes of an activation
         on_gpu: where dropout keeps a mask of one byte; the CPU keeps a factor of e bytes
         padded: whether sources have padding, so that attention is given a mask
+        unpadded: whether targets have some that only attention sees, as in training on the CPU; as
+            little as can be, as what is left out is not kept
     """
 
     sentences: int
@@ -48,6 +51,7 @@ class MicroBatch:
     element: int
     on_gpu: bool
     padded: bool = True
+    unpadded: bool = False
 
     def tokens(self, side: Side) -> int:
         """n: tokens of a side, padding included."""
@@ -99,6 +103,21 @@ def attention(batch: MicroBatch, shape: LayerShape, side: Side, cross: bool) -> 
     if shape.attention_dropout:  # torch's own mask, of the activations' type on the CPU
         total += weights * (1 if batch.on_gpu else element)
     return total
+
+
+def without_padding(batch: MicroBatch, model: Model, side: Side, sublayer: Sublayer) -> int:
+    """Bytes of the copy that taking padding out of an attention's output adds: out_proj's input.
+
+    Without it a fused kernel's output is kept by both. In half precision, where weights are
+    dropped, or where a scheme acts on the heads, it takes the place of a copy that there is anyway.
+    """
+    shape = model.layers[side]
+    shared = batch.element == FP32 and batch.is_fused(shape.attention_dropout)
+    if side is Side.ENCODER or not (batch.unpadded and shared):
+        return 0
+    if f"{sublayer}{HEADS}" in scheme_modules(model, side, 0):
+        return 0
+    return batch.tokens(side) * shape.embed_dim * batch.element
 
 
 def feed_forward(batch: MicroBatch, shape: LayerShape, side: Side) -> int:
@@ -164,8 +183,8 @@ def layer(batch: MicroBatch, model: Model, side: Side) -> int:
     """Bytes that one layer keeps without checkpointing.
 
     Post-LN or Pre-LN, fused attention, relu and no dropout: an encoder layer keeps 8 n C + n F
-    elements, a decoder layer 12 n C + 2 m C + n F; dropout adds a mask of n C a branch. Statistics
-    of LayerNorm and attention are a few numbers a token.
+    elements, a decoder layer 12 n C + 2 m C + n F, 2 n C more in training on the CPU; dropout adds
+    a mask of n C a branch. Statistics of LayerNorm and attention are a few numbers a token.
     """
     shape = model.layers[side]
     total = feed_forward(batch, shape, side) + scheme_extra(batch, model, side)
@@ -173,6 +192,7 @@ def layer(batch: MicroBatch, model: Model, side: Side) -> int:
         total += joint(batch, model, side)
         if sublayer is not Sublayer.FFN:
             total += attention(batch, shape, side, sublayer is Sublayer.ENCODER_ATTN)
+            total += without_padding(batch, model, side, sublayer)
     return total
 
 

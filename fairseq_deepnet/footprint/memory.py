@@ -172,4 +172,5 @@ def micro_batch(training: Training, length: int = SENTENCE_LENGTH) -> MicroBatch
         target=length,
         element=training.element,
         on_gpu=training.gpus > 0,
+        unpadded=training.gpus == 0,
     )

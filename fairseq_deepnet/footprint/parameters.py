@@ -15,6 +15,7 @@ from ..schemes import NormPlacement, Place, Side, Sublayer
 from .setting import Model
 
 BEFORE_ACTIVATION, BEFORE_FC2 = "ffn.before activation", "ffn.before fc2"  # roles of transforms
+HEADS = ".heads"  # ends of those that act on a sublayer's
 SUBLAYERS = {Side.ENCODER: EncoderLayer.sublayers, Side.DECODER: DecoderLayer.sublayers}
 
 
@@ -118,7 +119,7 @@ def scheme_modules(model: Model, side: Side, layer: int) -> dict[str, nn.Module]
     found: dict[str, nn.Module | None] = {}
     with torch.device("meta"):
         for sublayer in sublayers[:-1]:
-            found[f"{sublayer}.heads"] = model.scheme.build_head_transform(
+            found[f"{sublayer}{HEADS}"] = model.scheme.build_head_transform(
                 place, sublayer, shape.heads
             )
         before, after = model.scheme.build_ffn_transforms(place, shape.ffn_dim)

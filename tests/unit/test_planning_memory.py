@@ -12,7 +12,7 @@ from fairseq_deepnet.criterions import one_kernel as one_kernel_module
 from fairseq_deepnet.footprint import Model, activations, memory, parameters, walk
 from fairseq_deepnet.footprint.activations import MicroBatch
 from fairseq_deepnet.footprint.setting import CHUNKED
-from fairseq_deepnet.modules import ActivationCheckpointing, DecoderLayer, EncoderLayer
+from fairseq_deepnet.modules import ActivationCheckpointing, DecoderLayer, EncoderLayer, Unpadded
 from fairseq_deepnet.schemes import SCHEMES, Place, Side
 from tests.support.plans import TRAINING, plan_of
 
@@ -20,13 +20,16 @@ SENTENCES, SOURCE, TARGET = 5, 7, 9
 BATCH = MicroBatch(SENTENCES, SOURCE, TARGET, element=4, on_gpu=False)
 
 
-def saved_bytes(model: Model, side: Side, checkpoint: bool = False) -> int:
+def saved_bytes(
+    model: Model, side: Side, checkpoint: bool = False, batch: Unpadded | None = None
+) -> int:
     """Bytes of storages that autograd keeps for one layer, its weights and its source apart."""
     layer_class = EncoderLayer if side is Side.ENCODER else DecoderLayer
     shape = model.layers[side]
     layer: nn.Module = layer_class(shape, model.scheme, Place(side, 0))
     length = SOURCE if side is Side.ENCODER else TARGET
     x = torch.randn(SENTENCES, length, shape.embed_dim, requires_grad=True)
+    x = x if batch is None else x.detach().flatten(0, 1).requires_grad_()
     source = torch.randn(SENTENCES, SOURCE, shape.source_dim, requires_grad=True)
     mask = torch.ones(SENTENCES, 1, 1, SOURCE, dtype=torch.bool)
     mask[0, ..., 0] = False
@@ -44,7 +47,7 @@ def saved_bytes(model: Model, side: Side, checkpoint: bool = False) -> int:
         if side is Side.ENCODER:
             run(lambda h: layer(h, mask), x)
         else:
-            run(lambda h: layer(h, source, None, mask, True), x)
+            run(lambda h: layer(h, source, None, mask, True, batch=batch), x)
     return sum(size for size, _ in kept.values())
 
 
@@ -76,6 +79,21 @@ def test_a_layer_of_every_scheme_keeps_what_autograd_saves(scheme: str, side: Si
     # Admin's omega, one vector a sublayer, is not worth a line in the plan.
     vectors = 4 * 32 * len(parameters.SUBLAYERS[side]) if scheme == "admin" else 0
     assert activations.layer(BATCH, model, side) == found - vectors
+
+
+@pytest.mark.parametrize("attention_dropout", [0.0, 0.1])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_layer_without_padding_keeps_what_autograd_saves(
+    scheme: str, attention_dropout: float
+) -> None:
+    """All positions real: the most that is kept where padding takes no part."""
+    options = {"residual_scheme": scheme, "dropout": 0.1, "attention_dropout": attention_dropout}
+    model = plan_of(**options)
+    batch = Unpadded(torch.zeros(SENTENCES, TARGET, dtype=torch.bool))
+    found = saved_bytes(model, Side.DECODER, batch=batch)
+    vectors = 4 * 32 * 3 if scheme == "admin" else 0
+    counted = activations.layer(dataclasses.replace(BATCH, unpadded=True), model, Side.DECODER)
+    assert counted == found - vectors
 
 
 def test_what_a_combination_keeps_is_counted_between_the_layers() -> None:
@@ -198,7 +216,7 @@ def test_gradients_of_earlier_micro_batches_are_there_from_the_start() -> None:
 def test_one_kernel_spares_a_table_of_the_loss_on_the_devices_that_have_it(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tables that the criterion makes, and what is counted where; here the CPU is such a one."""
+    """The tables that the criterion makes, and what is counted; here a CPU is one of them."""
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
     training = dataclasses.replace(TRAINING, precision=precision, criterion=CHUNKED[0])
     model = plan_of(share_all_embeddings=True)
