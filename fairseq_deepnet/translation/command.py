@@ -12,6 +12,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from fairseq_deepnet.provenance import fingerprint, say
 from fairseq_deepnet.translation.cores import all_cores, threads_of
@@ -30,6 +31,8 @@ from fairseq_deepnet.translation.stream import STANDARD_INPUT, Rate, Windows, tr
 
 INTERMIXED = True
 """Options may stand before files, as people type them: argparse by itself refuses that."""
+HALF: Final = ("--bf16", "--fp16")
+"""fairseq-generate's, which this plugin's models both follow."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"ctranslate2: int8, float32 ... of a run's export ({QUANTIZATION}); of a folder: to"
         " compute in",
     )
+    precision = parser.add_mutually_exclusive_group()
+    for name in HALF:
+        precision.add_argument(
+            name, action="store_true", help=f"fairseq: compute in {name.strip('-')} (fp32)"
+        )
     parser.add_argument("--window", type=int, help=f"lines held at once ({WINDOW} a thread)")
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
@@ -90,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
         threads=threads,
         at_once=typed,
         cpu=args.cpu,
+        options=tuple(name for name in HALF if getattr(args, name.strip("-"))),
     )
     opened = open_engine(args.model, search, wish)
     request = opened.request | {

@@ -88,7 +88,8 @@ def open_engine(target: Path, search: Search, wish: Wish) -> Opened:
 def _on_ctranslate2(folder: Path, search: Search, wish: Wish, compute_type: str | None) -> Opened:
     if wish.options:
         raise ValueError(
-            f"{' '.join(wish.options)}: options of fairseq-generate, and the engine is ctranslate2"
+            f"{' '.join(wish.options)}: options of fairseq-generate, and the engine is ctranslate2,"
+            " which computes as --quantization (QUANTIZATION= of scripts) says"
         )
     engine = CTranslate2Model(
         folder,

@@ -263,6 +263,11 @@ def test_an_exported_folder_is_all_that_is_needed(
         (["RUN", "TEXT", "--output=/nowhere/out"], "there is no folder /nowhere"),
         (["RUN", "TEXT", "--nbest=9"], "--nbest 9 of a beam of 5"),
         (["RUN", "TEXT", "--window=0"], "--window 0; at least 1"),
+        pytest.param(
+            ["RUN", "TEXT", "--bf16", "--engine=ctranslate2"],
+            "computes as --quantization",
+            marks=needs_ctranslate2,
+        ),
     ],
     ids=lambda value: "_".join(value[1:]).replace("/", "") if isinstance(value, list) else "",
 )
@@ -275,6 +280,19 @@ def test_bad_input_is_refused_in_one_line(
     assert found.stdout == ""
     (error,) = [line for line in found.stderr.splitlines() if "error:" in line]
     assert message in error
+
+
+@pytest.mark.parametrize("precision", ["--bf16", "--fp16"])
+def test_half_precision_rounds_the_scores(
+    run: Path, text: Path, translate: Translate, precision: str
+) -> None:
+    def scores(*words: str) -> list[float]:
+        lines = translate(run, text, "--scores", *words).stdout.splitlines()
+        return [float(line.split("\t")[0]) for line in lines]
+
+    exact, rounded = scores(), scores(precision)
+    assert exact != rounded
+    assert rounded == pytest.approx(exact, abs=0.05)
 
 
 def test_standard_input_and_output_are_utf_8_whatever_the_locale(run: Path) -> None:
