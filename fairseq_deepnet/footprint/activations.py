@@ -10,10 +10,11 @@ F = feed-forward width, H = heads, L = tokens a sentence; e = bytes of an activa
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from torch import nn
 
-from ..modules import LayerShape
+from ..modules import LayerShape, positions
 from ..schemes import NormPlacement, Residual, Side, Sublayer
 from .parameters import (
     BEFORE_ACTIVATION,
@@ -41,8 +42,7 @@ class MicroBatch:
         element: e, bytes of an activation
         on_gpu: where dropout keeps a mask of one byte; the CPU keeps a factor of e bytes
         padded: whether sources have padding, so that attention is given a mask
-        unpadded: whether targets have some that only attention sees, as in training on the CPU; as
-            little as can be, as what is left out is not kept
+        unpadded: whether targets' padding may be taken out, as in training on the CPU
     """
 
     sentences: int
@@ -105,21 +105,6 @@ def attention(batch: MicroBatch, shape: LayerShape, side: Side, cross: bool) -> 
     return total
 
 
-def without_padding(batch: MicroBatch, model: Model, side: Side, sublayer: Sublayer) -> int:
-    """Bytes of the copy that taking padding out of an attention's output adds: out_proj's input.
-
-    Without it a fused kernel's output is kept by both. In half precision, where weights are
-    dropped, or where a scheme acts on the heads, it takes the place of a copy that there is anyway.
-    """
-    shape = model.layers[side]
-    shared = batch.element == FP32 and batch.is_fused(shape.attention_dropout)
-    if side is Side.ENCODER or not (batch.unpadded and shared):
-        return 0
-    if f"{sublayer}{HEADS}" in scheme_modules(model, side, 0):
-        return 0
-    return batch.tokens(side) * shape.embed_dim * batch.element
-
-
 def feed_forward(batch: MicroBatch, shape: LayerShape, side: Side) -> int:
     """Bytes that the feed-forward branch keeps, beyond its input.
 
@@ -168,6 +153,27 @@ def scheme_extra(batch: MicroBatch, model: Model, side: Side) -> int:
     return total
 
 
+def without_padding(batch: MicroBatch, model: Model, side: Side) -> int:
+    """Bytes that a layer keeps more at the most where padding is taken out in training on the CPU.
+
+    Each attention's output is copied for out_proj (n C), which with padding shares it with a fused
+    kernel. In half precision, where weights are dropped, or where a scheme acts on the heads, that
+    takes the place of a copy that there is anyway. It is done from a share of padding on, of which
+    everything but attention keeps nothing.
+    """
+    shape, n = model.layers[side], batch.tokens(side)
+    shared = batch.element == FP32 and batch.is_fused(shape.attention_dropout)
+    if side is Side.ENCODER or not (batch.unpadded and shared):
+        return 0
+    present = scheme_modules(model, side, 0)
+    attentions = [one for one in SUBLAYERS[side][:-1] if f"{one}{HEADS}" not in present]
+    copies = len(attentions) * n * shape.embed_dim * batch.element
+    alone = feed_forward(batch, shape, side) + scheme_extra(batch, model, side)
+    alone += len(SUBLAYERS[side]) * joint(batch, model, side)
+    share = min(positions.WORTH_IT / shape.embed_dim, 1)
+    return max(0, math.floor((1 - share) * copies - share * alone))
+
+
 def combination(batch: MicroBatch, model: Model, side: Side) -> int:
     """Bytes kept between two layers where a scheme combines outputs (as DLCL).
 
@@ -183,8 +189,8 @@ def layer(batch: MicroBatch, model: Model, side: Side) -> int:
     """Bytes that one layer keeps without checkpointing.
 
     Post-LN or Pre-LN, fused attention, relu and no dropout: an encoder layer keeps 8 n C + n F
-    elements, a decoder layer 12 n C + 2 m C + n F, 2 n C more in training on the CPU; dropout adds
-    a mask of n C a branch. Statistics of LayerNorm and attention are a few numbers a token.
+    elements, a decoder layer 12 n C + 2 m C + n F; dropout adds a mask of n C a branch. Statistics
+    of LayerNorm and attention are a few numbers a token.
     """
     shape = model.layers[side]
     total = feed_forward(batch, shape, side) + scheme_extra(batch, model, side)
@@ -192,8 +198,7 @@ def layer(batch: MicroBatch, model: Model, side: Side) -> int:
         total += joint(batch, model, side)
         if sublayer is not Sublayer.FFN:
             total += attention(batch, shape, side, sublayer is Sublayer.ENCODER_ATTN)
-            total += without_padding(batch, model, side, sublayer)
-    return total
+    return total + without_padding(batch, model, side)
 
 
 def segment(batch: MicroBatch, model: Model, side: Side) -> int:

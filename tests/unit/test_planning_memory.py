@@ -12,7 +12,13 @@ from fairseq_deepnet.criterions import one_kernel as one_kernel_module
 from fairseq_deepnet.footprint import Model, activations, memory, parameters, walk
 from fairseq_deepnet.footprint.activations import MicroBatch
 from fairseq_deepnet.footprint.setting import CHUNKED
-from fairseq_deepnet.modules import ActivationCheckpointing, DecoderLayer, EncoderLayer, Unpadded
+from fairseq_deepnet.modules import (
+    ActivationCheckpointing,
+    DecoderLayer,
+    EncoderLayer,
+    Unpadded,
+    positions,
+)
 from fairseq_deepnet.schemes import SCHEMES, Place, Side
 from tests.support.plans import TRAINING, plan_of
 
@@ -29,7 +35,7 @@ def saved_bytes(
     layer: nn.Module = layer_class(shape, model.scheme, Place(side, 0))
     length = SOURCE if side is Side.ENCODER else TARGET
     x = torch.randn(SENTENCES, length, shape.embed_dim, requires_grad=True)
-    x = x if batch is None else x.detach().flatten(0, 1).requires_grad_()
+    x = x if batch is None else batch.take(x.detach()).requires_grad_()
     source = torch.randn(SENTENCES, SOURCE, shape.source_dim, requires_grad=True)
     mask = torch.ones(SENTENCES, 1, 1, SOURCE, dtype=torch.bool)
     mask[0, ..., 0] = False
@@ -84,9 +90,10 @@ def test_a_layer_of_every_scheme_keeps_what_autograd_saves(scheme: str, side: Si
 @pytest.mark.parametrize("attention_dropout", [0.0, 0.1])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_layer_without_padding_keeps_what_autograd_saves(
-    scheme: str, attention_dropout: float
+    scheme: str, attention_dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All positions real: the most that is kept where padding takes no part."""
+    """As it would be if it were done for a batch that has none."""
+    monkeypatch.setattr(positions, "WORTH_IT", 0)
     options = {"residual_scheme": scheme, "dropout": 0.1, "attention_dropout": attention_dropout}
     model = plan_of(**options)
     batch = Unpadded(torch.zeros(SENTENCES, TARGET, dtype=torch.bool))
@@ -94,6 +101,24 @@ def test_a_layer_without_padding_keeps_what_autograd_saves(
     vectors = 4 * 32 * 3 if scheme == "admin" else 0
     counted = activations.layer(dataclasses.replace(BATCH, unpadded=True), model, Side.DECODER)
     assert counted == found - vectors
+
+
+@pytest.mark.parametrize("padding", [1, 2, 3, 6])
+def test_taking_padding_out_never_keeps_more_than_is_counted(padding: int) -> None:
+    """At width 512, where it begins with padding of 4 %; here one to six tokens in 45."""
+    sizes = {"decoder_embed_dim": 512, "decoder_ffn_embed_dim": 2048, "encoder_embed_dim": 512}
+    model = plan_of(dropout=0.1, **sizes)
+    where = torch.zeros(SENTENCES, TARGET, dtype=torch.bool)
+    where[0, TARGET - padding :] = True
+    batch = Unpadded.where_it_pays(where, 512)
+    assert (batch is None) == (padding < 2)
+    counted = activations.layer(dataclasses.replace(BATCH, unpadded=True), model, Side.DECODER)
+    plain = activations.layer(BATCH, model, Side.DECODER)
+    found = saved_bytes(model, Side.DECODER, batch=batch)
+    assert counted == pytest.approx(1.07 * plain, rel=0.01)
+    assert found <= counted
+    if padding == 2:
+        assert found > 1.05 * plain
 
 
 def test_what_a_combination_keeps_is_counted_between_the_layers() -> None:
