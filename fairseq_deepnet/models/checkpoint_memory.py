@@ -31,10 +31,10 @@ def add_memory_argument(parser: ArgumentParser) -> None:
         "--checkpoint-memory",
         metavar="GIB",
         help="activation checkpointing of as few layers as fit with weights, gradients and the"
-        " optimiser's state into so much memory of a device, with full batches (`deepnet plan`"
-        f" shows the estimate); {AUTO}: {100 * FREE_SHARE:.0f} %% of what is free on the GPU, on a"
-        f" CPU what --checkpoint-every {AUTO} does. --checkpoint-every says how long segments"
-        " are",
+        " optimiser's state into so much memory of a device, on a CPU of one process, with full"
+        f" batches (`deepnet plan` shows the estimate); {AUTO}: {100 * FREE_SHARE:.0f} %% of what a"
+        f" GPU has free as training begins, on a CPU what --checkpoint-every {AUTO} does."
+        " --checkpoint-every says how long segments are",
     )
 
 

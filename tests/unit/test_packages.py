@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "fairseq_deepnet"
 ORDER = ("evaluation", "translation", "export", "checkpoints")
-LAYERS = ("planning", "models", "footprint", "modules", "schemes")
+LAYERS = ("planning", "models", "footprint", "criterions", "optim", "modules", "schemes")
 """In both, each may import those after it."""
 
 
