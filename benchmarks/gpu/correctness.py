@@ -91,7 +91,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     post_ln = dataclasses.replace(ours, options=("--dropout=0", "--residual-scheme=post-ln"))
     load(ours)
     trainers = {
-        name: build(system, shape, options.device, 20)
+        name: build(system, shape, options.device)
         for name, system in {
             "stock": stock,
             "ours, post-ln": post_ln,
