@@ -1,7 +1,7 @@
 """A batch without its padding: the positions that somebody reads, one below the other.
 
-Batches are sorted by the length of one side; of the other side's positions a fifth and more are
-padding, and of sentences sorted by words, too. Everything but attention takes positions one by one.
+Batches are sorted by the source's length; the target's differ, the more the fewer pairs there are
+and the larger the batches (docs/performance.md). All but attention takes positions one by one.
 
 Shapes: B = batch, T = length, n = positions that are no padding, C = channels.
 """
