@@ -23,7 +23,7 @@ import numpy as np  # noqa: E402
 import omegaconf  # noqa: E402
 import torch  # noqa: E402
 
-from .errors import show_in_one_line  # noqa: E402
+from ..errors import show_in_one_line  # noqa: E402
 
 FAIRSEQ = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
 
