@@ -53,7 +53,7 @@ def run_command() -> RunCommand:
             cwd=cwd,
             input=stdin,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             check=False,
             timeout=300,
         )

@@ -19,7 +19,7 @@ def test_a_rehearsal_of_figure_5_ends_in_its_table_csv_and_image(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("fig5: model update by depth, mean of updates 1 to 2\n")
 
-    with (tmp_path / "out" / "fig5.csv").open() as lines:
+    with (tmp_path / "out" / "fig5.csv").open(encoding="utf-8") as lines:
         rows = [row for row in csv.DictReader(lines) if row["panel"] == "fig5" and row["ours"]]
     assert [row["line"] for row in rows] == ["post-ln", "post-ln-stock"]
     for row in rows:

@@ -26,7 +26,7 @@ def start(data: Path, save_dir: Path, *options: object) -> "subprocess.Popen[str
         [str(part) for part in command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        encoding="utf-8",
         cwd=save_dir.parent,
     )
 

@@ -109,7 +109,7 @@ def test_opus_100_goes_from_a_bad_server_to_a_binarised_folder(
     assert " test sentences (3 pairs, both sides) are also in the training text" in run.stderr
     made = {"made.tar.gz", "downloads", "raw", "out", "out.pairs.tsv", "out.overlap.json"}
     assert {path.name for path in tmp_path.iterdir()} == made
-    record = json.loads((tmp_path / "out" / "corpus.json").read_text())
+    record = json.loads((tmp_path / "out" / "corpus.json").read_text(encoding="utf-8"))
     assert record["languages"] == ["cs", "de", "en", "fr"]
     trained = ["cs-en", "de-en", "en-cs", "en-de", "en-fr", "fr-en"]
     assert sorted(record["directions"]["train"]) == trained

@@ -22,7 +22,7 @@ def name(path: Path) -> str:
 @pytest.mark.parametrize("script", ALL, ids=name)
 def test_bash_can_parse_the_script(script: Path) -> None:
     checked = subprocess.run(
-        ["bash", "-n", str(script)], capture_output=True, text=True, check=False
+        ["bash", "-n", str(script)], capture_output=True, encoding="utf-8", check=False
     )
     assert (checked.returncode, checked.stderr) == (0, "")
 

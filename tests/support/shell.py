@@ -32,7 +32,8 @@ class FakeBin:
             f'printf "%s\\0" "$#" "$@" >>{record}\n'
             f"{body}\n"
             f"printf %s {shlex.quote(stdout)}\n"
-            f"exit {status}\n"
+            f"exit {status}\n",
+            encoding="utf-8",
         )
         path.chmod(0o755)
         return path
@@ -40,7 +41,7 @@ class FakeBin:
     def calls(self, name: str) -> list[list[str]]:
         """The arguments of every call so far; empty if it was never called."""
         record = self.records / name
-        fields = record.read_text().split("\0")[:-1] if record.exists() else []
+        fields = record.read_text(encoding="utf-8").split("\0")[:-1] if record.exists() else []
         calls = []
         while fields:
             end = 1 + int(fields[0])
@@ -79,7 +80,7 @@ def run_script(
         env=environment,
         cwd=cwd or ROOT,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=timeout,
         check=False,
         stdin=subprocess.DEVNULL,

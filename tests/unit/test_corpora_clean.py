@@ -145,7 +145,7 @@ def test_valid_and_test_lines_are_never_changed(tmp_path: Path) -> None:
     assert list(read_lines(tmp_path / "out" / "valid.eo")) == odd
     assert list(read_lines(tmp_path / "out" / "train.eo")) == ["two spaces", "café", "a b", "x"]
     assert report["train"] == {"read": 5, "kept": 4, "dropped": {"too long": 1}}
-    assert json.loads((tmp_path / "out" / "clean.json").read_text()) == report
+    assert json.loads((tmp_path / "out" / "clean.json").read_text(encoding="utf-8")) == report
 
 
 @pytest.mark.parametrize(

@@ -78,11 +78,11 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
     assert "--user-dir" in call
 
     name = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1"
-    scores = json.loads(Path(f"{name}.json").read_text())
+    scores = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))
     expected = score(TRANSLATIONS, SENTENCES)
     assert {key: scores[key] for key in expected} == expected
     assert (scores["updates"], scores["lines"]) == (20, 4)
-    assert Path(f"{name}.txt").read_text().splitlines() == TRANSLATIONS
+    assert Path(f"{name}.txt").read_text(encoding="utf-8").splitlines() == TRANSLATIONS
     (line,) = first.stdout.splitlines()
     assert line.startswith(f"BLEU {expected['bleu']:.2f}  chrF {expected['chrf']:.2f}  test, 4 sen")
     assert expected["bleu_signature"] in line
@@ -130,7 +130,7 @@ def test_a_failing_fairseq_generate_is_reported_with_its_last_line(
     assert result.returncode == 2
     assert "fairseq-generate failed (status 1): RuntimeError: out of luck (log: " in result.stderr
     log = Path(result.stderr.split("(log: ")[1].split(")")[0])
-    assert log.read_text() == "Traceback\nRuntimeError: out of luck\n"
+    assert log.read_text(encoding="utf-8") == "Traceback\nRuntimeError: out of luck\n"
     log.unlink()
 
 
@@ -151,7 +151,7 @@ def test_the_sentences_are_shared_out_over_processes(
     # four sentences in batches of one: no process is left without
     assert {call[call.index("--batch-size") + 1] for call in calls} == {"1"}
     text = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1.txt"
-    assert text.read_text().splitlines() == TRANSLATIONS
+    assert text.read_text(encoding="utf-8").splitlines() == TRANSLATIONS
 
 
 def escaped(text: str) -> str:
@@ -166,7 +166,9 @@ def test_the_last_checkpoints_are_averaged_on_request(
     assert result.returncode == 0, result.stderr
     averaged = run_folder / "checkpoints" / "average_2.pt"
     assert load_checkpoint(averaged)["model"]["weight"].tolist() == [30.0, 30.0]
-    scores = json.loads((run_folder / "scores" / "test.average_2.beam4.lenpen0.6.json").read_text())
+    scores = json.loads(
+        (run_folder / "scores" / "test.average_2.beam4.lenpen0.6.json").read_text(encoding="utf-8")
+    )
     assert scores["averaged"] == ["checkpoint_1_20.pt", "checkpoint_1_40.pt"]
     again = evaluate(run_folder, average="2", beam="4", lenpen="0.6")
     assert "already scored" in again.stderr

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> DataFolder:
 
 def write(place: Path, *names: str) -> None:
     for name in names:
-        (place / name).write_text("a line\n")
+        (place / name).write_text("a line\n", encoding="utf-8")
 
 
 def test_one_text_serves_both_directions(tmp_path: Path) -> None:
