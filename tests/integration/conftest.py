@@ -55,7 +55,7 @@ def run_command() -> RunCommand:
             capture_output=True,
             encoding="utf-8",
             check=False,
-            timeout=300,
+            timeout=900,
         )
 
     return run

@@ -30,7 +30,7 @@ def script(name: str, *arguments: str, **variables: object) -> subprocess.Comple
         env=environment,
         capture_output=True,
         encoding="utf-8",
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done

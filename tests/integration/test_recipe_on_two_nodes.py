@@ -48,7 +48,7 @@ def start(run: Path, data: Path, updates: int, **env: str) -> subprocess.Popen[s
 def finish(*processes: subprocess.Popen[str]) -> list[str]:
     """What each said; one that fails takes the others with it."""
     try:
-        said = [process.communicate(timeout=240)[0] for process in processes]
+        said = [process.communicate(timeout=900)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

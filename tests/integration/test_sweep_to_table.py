@@ -14,7 +14,7 @@ def test_a_rehearsal_of_table_1_ends_in_its_table(tmp_path: Path) -> None:
     data = make_data(tmp_path / "data")
     knobs = {"TINY": "1", "GPUS": "0", "PARALLEL": "2", "DATA": str(data)}
     knobs |= {"RUNS": str(tmp_path / "runs")}
-    done = run_script("table1.sh", "depth=1", "scheme=deepnorm,pre-ln", env=knobs, timeout=400)
+    done = run_script("table1.sh", "depth=1", "scheme=deepnorm,pre-ln", env=knobs, timeout=900)
     assert done.returncode == 0, done.stderr
     assert "2 cells: 2 to do" in done.stderr
     runs = tmp_path / "runs.tiny"

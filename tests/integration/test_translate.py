@@ -303,7 +303,7 @@ def test_standard_input_and_output_are_utf_8_whatever_the_locale(run: Path) -> N
         capture_output=True,
         env=os.environ | {"LC_ALL": "C", "OMP_NUM_THREADS": "1"},
         cwd=Path(__file__).resolve().parents[2],
-        timeout=300,
+        timeout=900,
         check=True,
     )
     assert found.stdout.decode().count("\n") == 2
@@ -322,7 +322,7 @@ def test_an_exported_folder_is_translated_without_torch_and_fairseq(
         capture_output=True,
         encoding="utf-8",
         cwd=Path(__file__).resolve().parents[2],
-        timeout=300,
+        timeout=900,
         check=True,
     )
     imported = {line.rpartition("|")[2].strip() for line in found.stderr.splitlines()}

@@ -35,7 +35,7 @@ def finish(processes: list["subprocess.Popen[str]"]) -> None:
     """Wait for all; one that fails takes the others with it."""
     try:
         for process in processes:
-            output = process.communicate(timeout=200)[0]
+            output = process.communicate(timeout=900)[0]
             assert process.returncode == 0, output
     finally:
         for process in processes:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.shell import ROOT, FakeBin, run_script
+from tests.support.shell import ROOT, FakeBin, processor_seconds, run_script
 
 TOOLS = (
     *("awk", "basename", "bash", "cat", "cksum", "cp", "df", "dirname", "env", "flock", "grep"),
@@ -204,11 +204,11 @@ def test_torch_comes_first_and_fairseq_is_compiled_against_it(machine: Machine) 
 def test_a_second_run_is_silent_and_starts_no_python(machine: Machine) -> None:
     assert machine.set_up().returncode == 0
     calls = len(machine.fakes.calls("python3.11"))
-    started = time.monotonic()
+    used = processor_seconds()
     again = machine.set_up()
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
     assert len(machine.fakes.calls("python3.11")) == calls
-    assert time.monotonic() - started < 3
+    assert processor_seconds() - used < 3
 
 
 @pytest.mark.parametrize("changed", ["setup.py", "scripts/setup.sh", ".venv/pyvenv.cfg"])
@@ -284,7 +284,7 @@ def test_a_failure_shows_the_end_of_the_log_and_the_next_run_goes_on(machine: Ma
 
 
 def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 600
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} never came"
         time.sleep(0.02)
@@ -311,7 +311,7 @@ def test_an_interrupted_set_up_does_not_look_finished(machine: Machine) -> None:
     running = start(machine)
     wait_for(began)
     os.killpg(running.pid, signal.SIGINT)
-    assert running.wait(timeout=30) != 0
+    assert running.wait(timeout=600) != 0
     running.communicate()
     assert not machine.stamp.exists()
 
@@ -327,8 +327,8 @@ def test_of_two_set_ups_at_once_the_second_waits_and_finds_all_done(machine: Mac
     assert second.stderr is not None
     assert "waiting for it" in second.stderr.readline()
     go.touch()
-    assert first.wait(timeout=30) == 0
-    assert second.wait(timeout=30) == 0
+    assert first.wait(timeout=600) == 0
+    assert second.wait(timeout=600) == 0
     first.communicate()
     assert second.communicate()[1] == ""
     assert len(machine.installs()) == 5

@@ -153,7 +153,7 @@ def test_a_stopped_training_ends_with_all_that_it_started_and_frees_the_folder(
         assert beside.returncode == 2
         assert "another training is at work" in beside.stderr
         script.send_signal(signal.SIGTERM)
-        _, errors = script.communicate(timeout=30)
+        _, errors = script.communicate(timeout=600)
     finally:
         script.kill()
     assert script.returncode == 130
@@ -167,7 +167,7 @@ def lock_is_held(run: Path) -> bool:
     return subprocess.run(command, check=False).returncode != 0
 
 
-def wait_for(path: Path, seconds: float = 90) -> None:
+def wait_for(path: Path, seconds: float = 600) -> None:
     limit = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < limit, f"{path} never came"

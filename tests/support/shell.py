@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def processor_seconds() -> float:
+    """What all processes have used that were started here and have ended, in seconds of a core."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class FakeBin:
@@ -61,7 +68,7 @@ def run_script(
     env: dict[str, str] | None = None,
     path: str | None = None,
     cwd: Path | None = None,
-    timeout: float = 120,
+    timeout: float = 600,
 ) -> subprocess.CompletedProcess[str]:
     """Run a script of scripts/ (or an absolute path) without set-up, and give back what it said.
 

@@ -352,7 +352,7 @@ def test_a_damaged_record_is_an_error(server: Server, folder: Path) -> None:
 
 
 def test_files_come_in_parallel(server: Server, folder: Path) -> None:
-    server.meet = threading.Barrier(3, timeout=30)  # no answer before three have asked
+    server.meet = threading.Barrier(3, timeout=600)  # no answer before three have asked
     files = []
     for number in range(3):
         server.add(f"{number}.tgz", TEXT)

@@ -99,7 +99,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         workers = [int(parent.stdout.readline()) for _ in range(2)]
         parent.kill()
         parent.wait()
-        for _ in range(300):
+        for _ in range(6000):
             alive = [worker for worker in workers if is_running(worker)]
             if not alive:
                 break
