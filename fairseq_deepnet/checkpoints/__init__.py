@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import re
 import shutil
@@ -13,8 +14,10 @@ from typing import Any, Final
 
 import torch
 
-from fairseq_deepnet import compat as _compat  # noqa: F401  (allow-lists fairseq's own classes)
+from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.provenance import put_in_place
 
+LAST: Final = "checkpoint_last.pt"
 _PERIODIC: Final = re.compile(
     r"checkpoint(\d+|_\d+_\d+)\.pt"
 )  # checkpoint7.pt, checkpoint_7_2000.pt
@@ -48,14 +51,72 @@ def _first_line(error: Exception) -> str:
 
 
 def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
-    """Write a checkpoint so that it is there whole or not at all."""
+    """Write a checkpoint so that it is there whole or not at all.
+
+    Raises:
+        ConfigurationError: if it cannot be written; on a full disk with the bytes that are missing.
+    """
     path = Path(path)
     part = path.with_name(path.name + ".part")
     try:
-        torch.save(state, part)
-        part.replace(path)
+        with part.open("wb") as file:
+            torch.save(state, file)
+        put_in_place(part, path)
+    except (OSError, RuntimeError) as error:
+        # torch's writer covers the file's own error with one of its own
+        reason = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(reason, OSError):
+            raise
+        part.unlink(missing_ok=True)  # its bytes count as free
+        raise not_written(path, reason, _size_of(state)) from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def copy_checkpoint(source: Path, target: Path) -> None:
+    """Copy a checkpoint so that the copy is there whole or not at all; errors as in saving.
+
+    Never a hard link: `cp other.pt checkpoint_last.pt`, as people type it, would write through it
+    into every file that it is linked with.
+    """
+    part = target.with_name(target.name + ".part")
+    try:
+        shutil.copyfile(source, part)
+        put_in_place(part, target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise not_written(target, error, source.stat().st_size) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def not_written(path: Path, error: OSError, size: int) -> ConfigurationError:
+    """Return what to tell of a checkpoint of `size` bytes that could not be written."""
+    text = f"{path} was not written: {error.strerror}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        missing = size - shutil.disk_usage(path.parent).free
+        text += f" ({size:,} bytes are needed"
+        text += f", {missing:,} more than are free" if missing > 0 else ""
+        text += f"); free some in {path.parent}, and the same command goes on"
+    return ConfigurationError(f"{text}. Files that were there before are whole")
+
+
+def _size_of(state: dict[str, Any]) -> int:
+    """Return the bytes that a checkpoint takes as a file."""
+
+    class Counter:
+        size = 0
+
+        def write(self, data: Any) -> int:
+            self.size += len(data)
+            return len(data)
+
+        def flush(self) -> None:
+            """Do nothing: torch asks for it."""
+
+    counter = Counter()
+    torch.save(state, counter)  # type: ignore[arg-type]
+    return counter.size
 
 
 def model_arguments(state: Mapping[str, Any]) -> Namespace | None:
@@ -77,31 +138,41 @@ def periodic_checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("checkpoint*.pt") if _PERIODIC.fullmatch(path.name))
 
 
-def mend_last(folder: Path) -> Path | None:
-    """Replace a damaged checkpoint_last.pt by the latest whole checkpoint, and return that one.
+def mend_last(folder: Path, only_damaged: bool = False) -> Path | None:
+    """Put the newest whole checkpoint in the place of a checkpoint_last.pt that cannot be read.
 
-    fairseq copies checkpoint_last.pt in place: a run that is killed meanwhile leaves half of it.
-    Returns None where there is nothing to mend; raises ValueError where no other can be resumed.
+    Args:
+        folder: of a training's checkpoints
+        only_damaged: leave alone a folder that has no checkpoint_last.pt
+
+    Returns the checkpoint that was taken; None where there is nothing to mend, or, where
+    checkpoint_last.pt is missing, nothing to resume from.
+
+    Raises:
+        ValueError: if checkpoint_last.pt is damaged and there is no other to resume from.
     """
-    last = folder / "checkpoint_last.pt"
-    if not last.is_file():
+    last = folder / LAST
+    damage = None
+    if last.is_file():
+        try:
+            load_checkpoint(last)
+            return None
+        except ValueError as error:
+            damage = error
+    elif only_damaged:
         return None
-    try:
-        load_checkpoint(last)
-    except ValueError as damage:
-        whole: dict[int, Path] = {}
-        for path in [*periodic_checkpoints(folder), folder / "checkpoint_best.pt"]:
-            try:
-                state = load_checkpoint(path)
-            except (ValueError, FileNotFoundError):
-                continue
-            if state.get("last_optimizer_state") is not None:
-                whole[num_updates(state)] = path
-        if not whole:
-            raise damage
-        best = whole[max(whole)]
-        part = last.with_name(last.name + ".part")
-        shutil.copy(best, part)
-        part.replace(last)
-        return best
+    whole: dict[int, Path] = {}
+    for path in [*periodic_checkpoints(folder), *sorted(folder.glob("checkpoint[_.]best*.pt"))]:
+        try:
+            state = load_checkpoint(path)
+        except (ValueError, FileNotFoundError):
+            continue
+        if state.get("last_optimizer_state") is not None:
+            whole.setdefault(num_updates(state), path)
+    if whole:
+        newest = whole[max(whole)]
+        copy_checkpoint(newest, last)
+        return newest
+    if damage is not None:
+        raise damage
     return None

@@ -117,6 +117,6 @@ def updates_so_far(run: Path) -> int | None:
     folder = run / "checkpoints"
     mended = mend_last(folder)
     if mended is not None:
-        say(f"checkpoint_last.pt is damaged: going on from {mended.name}")
+        say(f"checkpoint_last.pt is damaged or missing: going on from {mended.name}")
     last = folder / "checkpoint_last.pt"
     return num_updates(load_checkpoint(last)) if last.is_file() else None

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from fairseq import checkpoint_utils, options
 from fairseq_cli import preprocess
 from fairseq_cli import train as program

@@ -207,7 +207,9 @@ def test_a_damaged_last_checkpoint_is_mended(record: Recorder) -> None:
     make_checkpoint(record.run / "checkpoints" / "checkpoint_1_50.pt", 50)
     (record.run / "checkpoints" / "checkpoint_last.pt").write_bytes(b"PK\x03\x04")
     assert record()
-    assert "checkpoint_last.pt is damaged: going on from checkpoint_1_50.pt" in record.said
+    assert (
+        "checkpoint_last.pt is damaged or missing: going on from checkpoint_1_50.pt" in record.said
+    )
     assert "going on from update 50" in record.said
 
 
