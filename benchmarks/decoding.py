@@ -341,7 +341,7 @@ def main() -> None:
     )
     print("\n".join(table(seconds, texts, reference)))
     if args.json:
-        args.json.write_text(json.dumps(seconds) + "\n")
+        args.json.write_text(json.dumps(seconds) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def in_own_process(layers: int, options: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, __file__, "--one", str(layers)]
     command += ["--width", str(options.width), "--tokens", str(options.tokens)]
     command += ["--checkpoint-activations"] if options.checkpoint_activations else []
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, encoding="utf-8")
     return dict(json.loads(done.stdout))
 
 

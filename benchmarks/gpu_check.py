@@ -9,7 +9,8 @@ Correctness, 6L-6L without dropout: loss, logits and gradients of one padded bat
 against fp32 (and of fp32 against stock fairseq's), each by its distance over the size of what it
 should be. Ours with --residual-scheme post-ln has the weights of the stock model, which shows what
 the precision itself costs; ours may be at the most 1.5 times as far off. DeepNorm's has no such
-yardstick in fairseq; its row is held to the same distances.
+yardstick in fairseq; its row is held to the same distances. All are means over four draws of
+weights, with fixed seeds.
 
 The loss, of features and targets made up: chunked_label_smoothed_cross_entropy with one compiled
 kernel for what follows the logits, which is the default on GPUs, against torch's own kernels,

@@ -142,7 +142,7 @@ def train(trainer: Any, batches: list[dict[str, Any]], updates: int) -> None:
 
 def resident() -> int:
     """Bytes of this process in memory now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -217,7 +217,9 @@ def in_own_process(index: int, options: argparse.Namespace) -> dict[str, float]:
     command = [sys.executable, __file__, "--one", str(index), "--device", options.device]
     command += ["--profile"] if options.profile else []
     malloc = FIXED_MALLOC if options.malloc == "fixed" else {}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **malloc})
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, encoding="utf-8", env={**os.environ, **malloc}
+    )
     if done.returncode:
         raise SystemExit(f"shape {index}: the training ended with status {done.returncode}")
     return dict(json.loads(done.stdout.splitlines()[-1]))

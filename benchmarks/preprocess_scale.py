@@ -79,7 +79,10 @@ def synthetic(base: list[tuple[str, str]], lines: int, seed: int) -> Iterator[tu
 def write_corpus(folder: Path, base: list[tuple[str, str]], lines: int, seed: int) -> None:
     """folder/{train,valid}.{de,en}."""
     for split, count in (("train", lines), ("valid", 99)):
-        with (folder / f"{split}.de").open("w") as de, (folder / f"{split}.en").open("w") as en:
+        with (
+            (folder / f"{split}.de").open("w", encoding="utf-8") as de,
+            (folder / f"{split}.en").open("w", encoding="utf-8") as en,
+        ):
             for german, english in synthetic(base, count, seed):
                 de.write(german + "\n")
                 en.write(english + "\n")
@@ -113,7 +116,7 @@ class Watch:
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 try:
-                    fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                    fields = (entry / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
                 except (FileNotFoundError, ProcessLookupError):
                     continue
                 seconds = (int(fields[11]) + int(fields[12])) / TICK
@@ -156,7 +159,7 @@ def run(raw: Path, out: Path, workers: int, vocabulary: int) -> Watch:
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     command = ["bash", str(ROOT / "scripts" / "preprocess.sh")]
     with subprocess.Popen(
-        command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command, env=environment, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True
     ) as process:
         watch = Watch(process.pid)
         watch.begin("reading the inputs")

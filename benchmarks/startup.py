@@ -84,7 +84,7 @@ def in_own_process(kind: str, layers: int, options: argparse.Namespace) -> dict[
     command += ["--width", str(options.width), "--vocabulary", str(options.vocabulary)]
     command += ["--clock", options.clock, "--started", str(time.time())]
     command += ["--folder", str(options.folder)] if options.folder else []
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, encoding="utf-8")
     if done.returncode:
         raise SystemExit(f"{kind}, {layers} layers: ended with status {done.returncode}")
     return dict(json.loads(done.stdout.splitlines()[-1]))

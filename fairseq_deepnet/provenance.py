@@ -99,7 +99,7 @@ def git_revision() -> str | None:
     """The project's commit, with `+changes` where files differ from it; None outside git."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty=+changes"]
     try:
-        result = subprocess.run(command, capture_output=True, text=True, check=True)
+        result = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return result.stdout.strip()

@@ -18,7 +18,7 @@ class Results:
     def __init__(self, path: Path | None, about: dict[str, Any]) -> None:
         self.path, self.content = path, {"about": about, "done": {}}
         if path is not None and path.exists():
-            self.content = json.loads(path.read_text())
+            self.content = json.loads(path.read_text(encoding="utf-8"))
             if self.content["about"] != about:
                 raise SystemExit(f"--results {path}: of other settings or another device; move it")
 

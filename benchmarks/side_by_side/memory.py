@@ -9,7 +9,7 @@ from pathlib import Path
 
 def resident() -> int:
     """Bytes in memory now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -20,7 +20,7 @@ def most_resident() -> int:
 
 def available_gib() -> float:
     """What the system can still give, in GiB."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) / 2**20
     raise SystemExit("/proc/meminfo does not say how much memory is available")

@@ -37,14 +37,14 @@ class Process:
     """
 
     def __init__(self, threads: int, environment: dict[str, str] | None = None) -> None:
-        self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115  (as long as the process)
+        self.said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (as long as the process)
         paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "side_by_side.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.said,
-            text=True,
+            encoding="utf-8",
             env={
                 **os.environ,
                 "OMP_NUM_THREADS": str(threads),

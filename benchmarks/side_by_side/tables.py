@@ -110,7 +110,7 @@ def about_limits(shape: Shape, found: dict[str, list[dict[str, Any]]]) -> str:
 
 def machine() -> str:
     """The processor."""
-    for text in Path("/proc/cpuinfo").read_text().splitlines():
+    for text in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if text.startswith("model name"):
             return text.partition(":")[2].strip()
     return platform.processor()

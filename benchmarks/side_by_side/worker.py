@@ -197,7 +197,7 @@ def answer(order: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Answer orders until there are no more; standard output is for answers alone."""
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     logging.disable(logging.WARNING)  # fairseq describes each model at length
     warnings.simplefilter("ignore")

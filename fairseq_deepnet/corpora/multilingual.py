@@ -58,7 +58,9 @@ def _each_row(
     for row in as_done(work, todo, workers):
         done += 1
         say(f"{what}: {done}/{len(rows)} {row.name}")
-    return {row.name: json.loads((out / f"{row.name}.json").read_text()) for row in rows}
+    return {
+        row.name: json.loads((out / f"{row.name}.json").read_text(encoding="utf-8")) for row in rows
+    }
 
 
 def learn(rows: Sequence[Row], cleaned: Path, out: Path, recipe: Recipe) -> dict[str, int]:
@@ -67,7 +69,7 @@ def learn(rows: Sequence[Row], cleaned: Path, out: Path, recipe: Recipe) -> dict
     for row in rows:
         if row.split != "train":
             continue
-        kept = json.loads((cleaned / f"{row.name}.json").read_text())["kept"]
+        kept = json.loads((cleaned / f"{row.name}.json").read_text(encoding="utf-8"))["kept"]
         for language in row.pair:
             files.setdefault(language, []).append((cleaned / f"{row.name}.{language}", kept))
     there = {language: sum(kept for _, kept in sides) for language, sides in sorted(files.items())}
@@ -163,7 +165,7 @@ def _finish(
         "lines": lines,
         "vocab_size": recipe.subwords.vocab_size,
         "subwords": recipe.subwords.kind,
-        "sample": json.loads((part / "subwords" / "sample.json").read_text()),
+        "sample": json.loads((part / "subwords" / "sample.json").read_text(encoding="utf-8")),
         "binarised": counts,
         "cleaning": cleaned,
         "settings": plan,
@@ -171,7 +173,9 @@ def _finish(
         "versions": {name: manifest.installed(name) for name in ("sentencepiece", "fairseq-fixed")},
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    (part / "languages.txt").write_text("".join(f"{name}\n" for name in languages))
+    (part / "languages.txt").write_text(
+        "".join(f"{name}\n" for name in languages), encoding="utf-8"
+    )
     write_json(part / "corpus.json", record)
     return record
 

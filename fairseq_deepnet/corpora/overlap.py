@@ -39,25 +39,28 @@ def count(question: Question) -> tuple[int, int]:
     return len(lines), sum(line in found for line in lines)
 
 
-def _fingerprint(questions: Sequence[Question]) -> list[list[Any]]:
+def _fingerprint(questions: Sequence[Question]) -> dict[str, Any]:
     paths = {find_side(prefix, q.language) for q in questions for prefix in (q.test, q.train)}
-    return [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in sorted(paths)]
+    return {
+        "questions": [list(question) for question in questions],
+        "files": [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in sorted(paths)],
+    }
 
 
 def ask(questions: Sequence[Question], report: Path, workers: int = 1) -> str:
     """Answer all questions, write them to `report` (JSON), and return one line that sums them up.
 
-    A report on the same files is not made anew.
+    A report that answers the same questions, of files that are as they were, is not made anew.
     """
     fingerprint = _fingerprint(questions)
     record = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
-    if record.get("files") != fingerprint:
+    if {key: record.get(key) for key in fingerprint} != fingerprint:
         answers: dict[str, dict[str, dict[str, int]]] = {}
         counted = map_in_order(count, questions, workers)
         for question, (lines, seen) in zip(questions, counted, strict=True):
             sides = answers.setdefault(question.pair, {})
             sides[question.language] = {"lines": lines, "in_training_text": seen}
-        record = {"files": fingerprint, "pairs": answers}
+        record = {**fingerprint, "pairs": answers}
         write_json(report, record)
     return summarise(record["pairs"])
 

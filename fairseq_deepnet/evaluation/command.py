@@ -42,10 +42,9 @@ from fairseq_deepnet.translation.opening import QUANTIZATION
 def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
     """The files of a data folder of one pair that a score of this split follows from."""
     target = data.languages[1]
-    # the tokens of a Moses folder follow from its text and its settings
-    settings = [data.path / "corpus.json"] if data.is_moses else []
+    own = [data.path / "corpus.json", data.tokenised(split, target)] if data.is_moses else []
     text = sorted((data.path / "text").glob(f"{split}.*"))
-    return [*text, data.subword_model(target), *settings]
+    return [*text, data.subword_model(target), *own]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,13 +85,18 @@ def request(args: argparse.Namespace, model: Model, files: Sequence[Path]) -> di
     """All that decides the scores; where it is as recorded, there is nothing to do."""
     return {
         "checkpoints": [fingerprint(path) for path in model.sources],
-        "data": {path.name: sha256(path) for path in files},
+        "data": {_short_name(path): sha256(path) for path in files},
         "split": args.split,
         "beam": args.beam,
         "lenpen": args.lenpen,
         "options": args.extra,
         **fast_engine.request(args),
     }
+
+
+def _short_name(path: Path) -> str:
+    """Of a file in a data folder; the reference in tokens is called as the one in text is."""
+    return f"{path.parent.name}/{path.name}" if path.parent.name == "tokenised" else path.name
 
 
 def run(args: argparse.Namespace) -> int:
@@ -112,6 +116,12 @@ def run(args: argparse.Namespace) -> int:
         return run_many(args, model, data)
     if args.directions:
         raise ValueError(f"{shown(data.path)} holds one direction; leave --directions out")
+    if args.tokenizer:
+        raise ValueError(
+            f"--tokenizer {args.tokenizer}: {shown(data.path)} holds one direction, whose target"
+            " language chooses it; leave it out, and count the hypotheses with `deepnet score"
+            f" --tokenizer {args.tokenizer}` afterwards"
+        )
     folder = args.output or (model.run or model.path.resolve().parent) / "scores"
     name = _name(args, model)
     record = folder / f"{name}.json"

@@ -50,9 +50,12 @@ class FairseqAdam(stock.FairseqAdam):
             self.multiply_grads(clipping_factor(norm, max_norm))
         return norm
 
-    def step(self, closure: Any = None, scale: float = 1.0, groups: Any = None) -> None:
-        """One update with the gradients times what `multiply_grads` was told."""
-        self._optimizer.factor = self._multiply_factor / scale
+    def step(self, closure: Any = None, groups: Any = None) -> None:
+        """One update with the gradients times what `multiply_grads` was told.
+
+        fairseq's `scale` is not taken: it is for optimisers that say `supports_step_with_scale`.
+        """
+        self._optimizer.factor = self._multiply_factor
         self._multiply_factor = 1.0
         self._optimizer.step(closure)
 

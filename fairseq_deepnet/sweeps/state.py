@@ -108,7 +108,7 @@ def is_training(folder: Path) -> bool:
     lock = folder / ".lock"
     if not lock.is_file():
         return False
-    with lock.open("a") as file:
+    with lock.open("a", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -120,7 +120,7 @@ def is_training(folder: Path) -> bool:
 def locked(folder: Path) -> Iterator[None]:
     """Hold a sweep's folder; ValueError where another sweep does."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    with (folder / ".lock").open("w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -53,9 +53,9 @@ def run_command() -> RunCommand:
             cwd=cwd,
             input=stdin,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             check=False,
-            timeout=300,
+            timeout=900,
         )
 
     return run

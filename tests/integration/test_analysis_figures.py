@@ -15,11 +15,11 @@ def test_a_rehearsal_of_figure_5_ends_in_its_table_csv_and_image(tmp_path: Path)
     data = make_data(tmp_path / "data")
     knobs = {"TINY": "1", "GPUS": "0", "PARALLEL": "2", "DATA": str(data), "ONLY": "post-ln*"}
     knobs |= {"RUNS": str(tmp_path / "runs"), "OUT": str(tmp_path / "out")}
-    done = run_script("reproduce_analysis.sh", "fig5", "depth=1", env=knobs, timeout=400)
+    done = run_script("reproduce_analysis.sh", "fig5", "depth=1", env=knobs, timeout=900)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("fig5: model update by depth, mean of updates 1 to 2\n")
 
-    with (tmp_path / "out" / "fig5.csv").open() as lines:
+    with (tmp_path / "out" / "fig5.csv").open(encoding="utf-8") as lines:
         rows = [row for row in csv.DictReader(lines) if row["panel"] == "fig5" and row["ours"]]
     assert [row["line"] for row in rows] == ["post-ln", "post-ln-stock"]
     for row in rows:

@@ -58,7 +58,7 @@ def test_training_speed_compares_systems_goes_on_without_one_and_keeps_every_num
     parts = [float(cell.rstrip("%")) for cell in ours[7:13]]
     assert sum(parts) == pytest.approx(100, abs=3)
     assert 0 < float(ours[13].rstrip("%")) < 100  # no update is faster than its products
-    (shape,) = json.loads((tmp_path / "all.json").read_text())["measured"]
+    (shape,) = json.loads((tmp_path / "all.json").read_text(encoding="utf-8"))["measured"]
     both = [shape["found"][name] for name in ("stock", "ours")]
     # the same batches, of the same size
     assert [one["sizes"] for one in both[0]] == [one["sizes"] for one in both[1]]
@@ -205,7 +205,11 @@ def test_the_stock_system_does_not_import_the_plugin(benchmarks: Path) -> None:
     code = "import sys; from side_by_side.systems import System; from side_by_side import worker;"
     code += " worker.load(System('stock', 'stock')); print('fairseq_deepnet' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=benchmarks, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=benchmarks,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
     )
     assert done.stdout.strip() == "False"
 

@@ -74,7 +74,7 @@ def test_all_systems_translate_alike_and_are_compared_with_stock_fairseq(
     assert [row[-1].strip() for row in rows[1:4]] == ["0", "0", "0"], "no translation differs"
     assert "speeds are relative to stock\n" in found.stdout
     assert rows[1][3].strip() == "1.00"
-    seconds = json.loads((tmp_path / "seconds.json").read_text())
+    seconds = json.loads((tmp_path / "seconds.json").read_text(encoding="utf-8"))
     assert {name: [len(round_) for round_ in rounds] for name, rounds in seconds.items()} == {
         name: [1] for name in names
     }

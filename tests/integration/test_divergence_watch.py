@@ -201,7 +201,7 @@ def test_two_processes_fall_back_together(tiny_data: Path, tmp_path: Path) -> No
                 [str(part) for part in [*command, f"--distributed-rank={rank}"]],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                text=True,
+                encoding="utf-8",
                 cwd=tmp_path,
             )
             for rank in (0, 1)

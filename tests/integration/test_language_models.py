@@ -23,7 +23,7 @@ KINDS = {"lm": "decoder", "masked_lm": "encoder"}
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("text")
-    (folder / "raw.en").write_text("".join(f"{line}\n" for line in SENTENCES * 8))
+    (folder / "raw.en").write_text("".join(f"{line}\n" for line in SENTENCES * 8), encoding="utf-8")
     words = [f"--{split}={folder / 'raw'}" for split in ("train", "valid", "test")]
     out = folder / "data"
     words += [f"--out={out}", "--vocab-size=60", "--language=en"]
@@ -76,7 +76,9 @@ def test_the_perplexity_is_that_of_fairseqs_own_validation(
         "eval_perplexity.sh", run, env={"GPUS": "0", "SPLIT": "valid"}, timeout=600
     )
     assert measured.returncode == 0, measured.stderr
-    scores = json.loads((run / "scores" / "valid.checkpoint_best.perplexity.json").read_text())
+    scores = json.loads(
+        (run / "scores" / "valid.checkpoint_best.perplexity.json").read_text(encoding="utf-8")
+    )
     assert (scores["updates"], scores["lines"]) == (2, 32)
     held = torch.load(run / "checkpoints" / "checkpoint_best.pt", weights_only=True)
     assert scores["bits"] == pytest.approx(held["extra_state"]["best"], abs=0.002)

@@ -53,7 +53,7 @@ def plain_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = ""
     for row in range(60):
         text += " ".join(f"w{(7 * row + 3 * n) % 20}" for n in range(3 + row % 5)) + "\n"
-    (folder / "text").write_text(text)
+    (folder / "text").write_text(text, encoding="utf-8")
     words = ["--only-source", "--destdir", folder / "data", "--workers=1"]
     words += [f"--{split}pref={folder / 'text'}" for split in ("train", "valid")]
     preprocess.main(options.get_preprocessing_parser().parse_args([str(word) for word in words]))
@@ -157,7 +157,9 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
     interrupted(tiny_data, killed, *WATCHED)
     file = killed / "monitor.jsonl"
     assert updates_of(killed) == list(range(1, 9))
-    file.write_text(file.read_text()[:-30])  # in the middle of a line
+    file.write_text(
+        file.read_text(encoding="utf-8")[:-30], encoding="utf-8"
+    )  # in the middle of a line
     train_here(tiny_data, killed, *BASE, *WATCHED, "--max-update=12")
     assert updates_of(killed) == list(range(1, 13))
     for one, other in zip(records_of(whole), records_of(killed), strict=True):
@@ -296,7 +298,7 @@ def test_records_lie_beside_the_checkpoints_folder_of_a_run_folder(
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    (run / "config.yaml").write_text("arch: deepnet_transformer\n")
+    (run / "config.yaml").write_text("arch: deepnet_transformer\n", encoding="utf-8")
     train_here(tiny_data, run / "checkpoints", *BASE, *WATCHED)
     assert updates_of(run) == [1, 2]
     assert not list((run / "checkpoints").glob("monitor*"))

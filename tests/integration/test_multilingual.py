@@ -29,8 +29,8 @@ def script(name: str, *arguments: str, **variables: object) -> subprocess.Comple
         ["bash", str(ROOT / "scripts" / name), *arguments],
         env=environment,
         capture_output=True,
-        text=True,
-        timeout=300,
+        encoding="utf-8",
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done
@@ -47,11 +47,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     rows = []
     for language, lines in sides.items():
-        (place / f"text.{language}").write_text("".join(f"{line}\n" for line in lines))
+        (place / f"text.{language}").write_text(
+            "".join(f"{line}\n" for line in lines), encoding="utf-8"
+        )
     for pair in ("en\txx", "en\tyy"):
         rows += [f"{split}\t{pair}\t{place}/text" for split in ("train", "valid", "test")]
     rows.append(f"test\txx\tyy\t{place}/text")
-    (place / "pairs.tsv").write_text("".join(f"{row}\n" for row in rows))
+    (place / "pairs.tsv").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     data = place / "data"
     script(
         "preprocess_multilingual.sh", TABLE=place / "pairs.tsv", OUT=data, VOCAB_SIZE=70, WORKERS=1
@@ -65,7 +67,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_checkpoint_knows_its_language_tokens(run: Path) -> None:
     state = torch.load(run / "checkpoints" / "checkpoint_last.pt", weights_only=True)
     data = DataFolder.open(run.parent / "data")
-    entries = 4 + (data.path / "dict.txt").read_text().count("\n") + len(data.languages)
+    entries = (
+        4 + (data.path / "dict.txt").read_text(encoding="utf-8").count("\n") + len(data.languages)
+    )
     assert len(state["model"]["encoder.embed_tokens.weight"]) == entries
     assert state["cfg"]["task"].encoder_langtok == "tgt"
 
@@ -73,12 +77,14 @@ def test_the_checkpoint_knows_its_language_tokens(run: Path) -> None:
 def test_every_direction_is_scored_once(run: Path) -> None:
     first = script("eval_bleu.sh", str(run), "--", "--max-len-b", "8")
     folder = run / "scores" / "test.checkpoint_best.beam5.lenpen1"
-    records = {path.stem: json.loads(path.read_text()) for path in folder.glob("*-*.json")}
+    records = {
+        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*-*.json")
+    }
     assert sorted(records) == ["en-xx", "en-yy", "xx-en", "xx-yy", "yy-en", "yy-xx"]
     for name, record in records.items():
         assert record["zero_shot"] == (name in ("xx-yy", "yy-xx"))
         assert record["lines"] == 32
-        assert (folder / f"{name}.txt").read_text().count("\n") == 32
+        assert (folder / f"{name}.txt").read_text(encoding="utf-8").count("\n") == 32
     for text in ("zero-shot", "xx"):
         assert text in first.stdout
     assert (folder / "table.md").is_file()
@@ -97,7 +103,7 @@ def test_ctranslate2_scores_every_direction_as_fairseq_does(run: Path) -> None:
     name = "test.checkpoint_best.beam2.lenpen1"
     for direction in ("en-yy", "xx-yy"):
         texts = [
-            (run / "scores" / folder / f"{direction}.txt").read_text()
+            (run / "scores" / folder / f"{direction}.txt").read_text(encoding="utf-8")
             for folder in (name, f"{name}.ctranslate2-float32")
         ]
         assert texts[0] == texts[1]
@@ -108,7 +114,7 @@ def test_ctranslate2_scores_every_direction_as_fairseq_does(run: Path) -> None:
 
 def test_other_text_is_scored_by_the_tokenizer_asked_for(run: Path, tmp_path: Path) -> None:
     for language in ("en", "yy"):
-        (tmp_path / f"news.en-yy.{language}").write_text("a man\ntwo dogs\n")
+        (tmp_path / f"news.en-yy.{language}").write_text("a man\ntwo dogs\n", encoding="utf-8")
     script(
         "eval_bleu.sh",
         str(run),
@@ -121,7 +127,7 @@ def test_other_text_is_scored_by_the_tokenizer_asked_for(run: Path, tmp_path: Pa
         OUT=tmp_path / "scores",
     )
     (found,) = (tmp_path / "scores").glob("*/yy-en.json")
-    record = json.loads(found.read_text())
+    record = json.loads(found.read_text(encoding="utf-8"))
     assert "tok:char" in record["bleu_signature"]
     assert record["lines"] == 2
 
@@ -154,7 +160,9 @@ def test_ctranslate2_is_told_the_target_language_by_its_token(run: Path, tmp_pat
     checkpoint = run / "checkpoints" / "checkpoint_best.pt"
     words = ["export", str(run), "--to", "ctranslate2", "--output", str(tmp_path / "out")]
     assert cli.main(words) == 0
-    facts = json.loads((tmp_path / "out" / "export.json").read_text())["language_tokens"]
+    facts = json.loads((tmp_path / "out" / "export.json").read_text(encoding="utf-8"))[
+        "language_tokens"
+    ]
     tokens = {language: f"__{language}__" for language in ("en", "xx", "yy")}
     assert facts == {"source": "tgt", "target": False, "tokens": tokens}
 
@@ -175,7 +183,7 @@ def test_what_keeps_the_processes_from_starting_is_one_line(run: Path, tmp_path:
         ["bash", str(ROOT / "scripts" / "eval_bleu.sh"), str(run), "--nonsense", "1"],
         env=os.environ | CPU | {"OUT": str(tmp_path)},
         capture_output=True,
-        text=True,
+        encoding="utf-8",
     )
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -187,7 +195,7 @@ def test_a_bilingual_config_and_a_folder_of_many_pairs_are_refused(run: Path) ->
         ["bash", str(ROOT / "scripts" / "train.sh"), "multi30k"],
         env=os.environ | CPU | {"DATA": str(run.parent / "data"), "RUN": str(run.parent / "other")},
         capture_output=True,
-        text=True,
+        encoding="utf-8",
     )
     assert done.returncode == 2
     assert (
@@ -197,8 +205,8 @@ def test_a_bilingual_config_and_a_folder_of_many_pairs_are_refused(run: Path) ->
 
 
 def test_the_config_of_the_run_repeats_it(run: Path) -> None:
-    config = yaml.safe_load((run / "config.yaml").read_text())
+    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     assert config["task"] == "translation_multi_simple_epoch"
     assert "lang-pairs" not in config  # the data folder says what there is
-    command = (run / "command.txt").read_text()
+    command = (run / "command.txt").read_text(encoding="utf-8")
     assert "--lang-pairs en-xx,en-yy,xx-en,yy-en" in command

@@ -40,7 +40,7 @@ def start(run: Path, data: Path, updates: int, **env: str) -> subprocess.Popen[s
         env={**os.environ, **variables, **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        encoding="utf-8",
         stdin=subprocess.DEVNULL,
     )
 
@@ -48,7 +48,7 @@ def start(run: Path, data: Path, updates: int, **env: str) -> subprocess.Popen[s
 def finish(*processes: subprocess.Popen[str]) -> list[str]:
     """What each said; one that fails takes the others with it."""
     try:
-        said = [process.communicate(timeout=240)[0] for process in processes]
+        said = [process.communicate(timeout=900)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -90,7 +90,7 @@ def test_two_nodes_train_what_two_processes_train(tmp_path: Path, data: Path) ->
         *(".lock", "command.txt", "config.yaml", "done", "environment.json"),
         *("node1.log", "train.log"),
     ]
-    command = shlex.split((nodes / "command.txt").read_text().splitlines()[1])
+    command = shlex.split((nodes / "command.txt").read_text(encoding="utf-8").splitlines()[1])
     assert command[:3] == ["torchrun", "--nnodes=2", "--node-rank=0"]
 
 

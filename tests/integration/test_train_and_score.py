@@ -62,9 +62,9 @@ def test_a_run_is_trained_continued_averaged_and_scored(tmp_path: Path, data: Pa
     assert averaged.stdout.startswith("BLEU ")
     assert "average_3.pt (update 4)" in averaged.stdout
     name = run / "scores" / "test.average_3.beam5.lenpen1"
-    scores = json.loads(Path(f"{name}.json").read_text())
+    scores = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))
     assert scores["lines"] == len(SENTENCES)
-    assert len(Path(f"{name}.txt").read_text().split("\n")) == len(SENTENCES) + 1
+    assert len(Path(f"{name}.txt").read_text(encoding="utf-8").split("\n")) == len(SENTENCES) + 1
 
     again = evaluate(run, AVERAGE="3", PROCESSES="2")
     assert "already scored" in again.stderr
@@ -77,7 +77,7 @@ def test_a_stock_fairseq_transformer_is_trained_and_scored_the_same_way(
     run = tmp_path / "runs" / "stock"
     result = train(run, data, "multi30k_6l_stock", 1)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "--arch transformer " in (run / "command.txt").read_text()
+    assert "--arch transformer " in (run / "command.txt").read_text(encoding="utf-8")
     scored = evaluate(run, PROCESSES="1")
     assert scored.returncode == 0, scored.stderr
     assert scored.stdout.startswith("BLEU ")

@@ -26,7 +26,7 @@ def start(data: Path, save_dir: Path, *options: object) -> "subprocess.Popen[str
         [str(part) for part in command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        encoding="utf-8",
         cwd=save_dir.parent,
     )
 
@@ -35,7 +35,7 @@ def finish(processes: list["subprocess.Popen[str]"]) -> None:
     """Wait for all; one that fails takes the others with it."""
     try:
         for process in processes:
-            output = process.communicate(timeout=200)[0]
+            output = process.communicate(timeout=900)[0]
             assert process.returncode == 0, output
     finally:
         for process in processes:

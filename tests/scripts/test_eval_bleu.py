@@ -50,11 +50,11 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
     assert "--user-dir" in call
 
     name = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1"
-    scores = json.loads(Path(f"{name}.json").read_text())
+    scores = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))
     expected = score(TRANSLATIONS, SENTENCES)
     assert {key: scores[key] for key in expected} == expected
     assert (scores["updates"], scores["lines"]) == (20, 4)
-    assert Path(f"{name}.txt").read_text().splitlines() == TRANSLATIONS
+    assert Path(f"{name}.txt").read_text(encoding="utf-8").splitlines() == TRANSLATIONS
     (line,) = first.stdout.splitlines()
     assert line.startswith(f"BLEU {expected['bleu']:.2f}  chrF {expected['chrf']:.2f}  test, 4 sen")
     assert expected["bleu_signature"] in line

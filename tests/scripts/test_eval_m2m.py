@@ -37,8 +37,8 @@ def run_folder(tmp_path: Path) -> Path:
     (run / "checkpoints").mkdir(parents=True)
     data.mkdir()
     record = {"languages": ["de", "en", "zh"], "directions": {}, "lines": {}}
-    (data / "corpus.json").write_text(json.dumps(record))
-    (run / "config.yaml").write_text(f"recipe:\n  data: {data}\n")
+    (data / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
+    (run / "config.yaml").write_text(f"recipe:\n  data: {data}\n", encoding="utf-8")
     (run / "checkpoints" / "checkpoint_best.pt").touch()
     return run
 
@@ -61,7 +61,7 @@ def test_a_set_goes_from_its_published_files_to_the_table(
     assert options["--split"] == options["--tokenizer"] == "flores101"
     assert (options["--beam"], options["--lenpen"]) == ("5", "1")
     assert evaluated[-4:] == [str(run_folder), "--", "--max-len-b", "50"]
-    assert (text / "flores101.de-zh.zh").read_text().startswith("两只狗")
+    assert (text / "flores101.de-zh.zh").read_text(encoding="utf-8").startswith("两只狗")
     assert "6 of 7,482 directions" in result.stderr
     rows = [
         [cell.strip() for cell in line.strip("| ").split("|")]

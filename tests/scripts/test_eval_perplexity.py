@@ -27,14 +27,16 @@ def make_run(folder: Path, task: str, tokens: int = 30) -> Path:
     """A run folder with a checkpoint of this task, and its data folder."""
     data = folder / "data"
     (data / "text").mkdir(parents=True)
-    (data / "text" / "test.en").write_text("".join(f"{line}\n" for line in SENTENCES))
+    (data / "text" / "test.en").write_text(
+        "".join(f"{line}\n" for line in SENTENCES), encoding="utf-8"
+    )
     for name in ("test.bin", "dict.txt"):
-        (data / name).write_text(name)
+        (data / name).write_text(name, encoding="utf-8")
     counts = {"lines": {"test": 4}, "binarised": {"test": {"tokens": tokens}}}
-    (data / "corpus.json").write_text(json.dumps({"language": "en"} | counts))
+    (data / "corpus.json").write_text(json.dumps({"language": "en"} | counts), encoding="utf-8")
     run = folder / "run"
     (run / "checkpoints").mkdir(parents=True)
-    (run / "config.yaml").write_text(f"task: {task}\nrecipe:\n  data: {data}\n")
+    (run / "config.yaml").write_text(f"task: {task}\nrecipe:\n  data: {data}\n", encoding="utf-8")
     state = {
         "cfg": {"model": Namespace(), "task": Namespace(_name=task, **TASKS[task])},
         "model": {"weight": torch.ones(2)},
@@ -72,7 +74,9 @@ def test_a_language_model_is_measured_as_it_was_trained_and_only_once(
         f"perplexity 8.00 a subword (3.000 bits), {2 ** (90 / words):.2f} a word: test, 4 lines,"
         f" 30 subwords, {run}/checkpoints/checkpoint_best.pt (update 20)\n"
     )
-    record = json.loads((run / "scores" / "test.checkpoint_best.perplexity.json").read_text())
+    record = json.loads(
+        (run / "scores" / "test.checkpoint_best.perplexity.json").read_text(encoding="utf-8")
+    )
     assert (record["perplexity"], record["updates"], record["words"]) == (8.0, 20, words)
     again = evaluate(fake_bin, run)
     assert again.stdout == first.stdout
@@ -164,7 +168,9 @@ def test_a_command_that_fails_is_named_with_its_last_line(
 
 def test_a_model_is_not_measured_on_a_folder_of_pairs(command: Command, tmp_path: Path) -> None:
     run = make_run(tmp_path, "language_modeling")
-    (tmp_path / "data" / "corpus.json").write_text('{"source": "de", "target": "en"}')
+    (tmp_path / "data" / "corpus.json").write_text(
+        '{"source": "de", "target": "en"}', encoding="utf-8"
+    )
     assert command("perplexity", run) == 2
     assert "holds language pairs" in command.stderr
 

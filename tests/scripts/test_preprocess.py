@@ -43,14 +43,14 @@ def preprocess(cwd: Path, *arguments: str, **variables: str) -> subprocess.Compl
         **variables,
     }
     command = ["bash", str(SCRIPT), *arguments]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, encoding="utf-8")
 
 
 def fake_fairseq_preprocess(folder: Path, body: str) -> str:
     """A PATH on which fairseq-preprocess is this piece of bash."""
     folder.mkdir()
     fake = folder / "fairseq-preprocess"
-    fake.write_text(f"#!/usr/bin/env bash\n{body}\n")
+    fake.write_text(f"#!/usr/bin/env bash\n{body}\n", encoding="utf-8")
     fake.chmod(0o755)
     parts = [str(folder), str(Path(sys.executable).parent), os.environ["PATH"]]
     return os.pathsep.join(parts)
@@ -137,7 +137,7 @@ def test_the_folder_holds_what_training_needs_and_nothing_of_the_making(made: Ma
 
 
 def test_corpus_json_states_lines_settings_and_inputs(made: Made) -> None:
-    record = json.loads((made.out / "corpus.json").read_text())
+    record = json.loads((made.out / "corpus.json").read_text(encoding="utf-8"))
     assert record["lines"] == {
         "train": TRAIN_LINES + 1,
         "valid": VALID_LINES,
@@ -179,7 +179,9 @@ def test_fairseq_ids_follow_sentencepiece(made: Made) -> None:
     data = MMapIndexedDataset(str(made.out / "test.eo-ia.eo"))
     line = normalise(ODD[0])
     assert data[0].tolist() == [index + 1 for index in model.encode(line)] + [2]  # </s>
-    dictionaries = [(made.out / f"dict.{language}.txt").read_text() for language in ("eo", "ia")]
+    dictionaries = [
+        (made.out / f"dict.{language}.txt").read_text(encoding="utf-8") for language in ("eo", "ia")
+    ]
     assert dictionaries[0] == dictionaries[1]
 
 
@@ -195,7 +197,7 @@ def test_a_second_run_has_nothing_to_do_also_without_the_raw_text(made: Made) ->
 
 def test_what_a_run_that_was_killed_in_its_last_moment_left_is_cleared_away(made: Made) -> None:
     (made.part / "text").mkdir(parents=True)
-    (made.part / "plan.json").write_text("{}")
+    (made.part / "plan.json").write_text("{}", encoding="utf-8")
     again = made.run()
     assert again.returncode == 0
     assert again.stderr.endswith("is complete: nothing to do\n")
@@ -203,7 +205,7 @@ def test_what_a_run_that_was_killed_in_its_last_moment_left_is_cleared_away(made
 
 
 def test_changed_knobs_and_inputs_are_refused(made: Made) -> None:
-    (made.folder / "a folder" / "other.eo").write_text("another\n")
+    (made.folder / "a folder" / "other.eo").write_text("another\n", encoding="utf-8")
     for variables, cause in [
         ({"VOCAB_SIZE": "150"}, "vocab_size was 200, now 150"),
         ({"SUBWORDS": "unigram", "JOINT": "0"}, "joint was True, now False; subwords was 'bpe'"),
@@ -288,7 +290,7 @@ def test_a_vocabulary_that_is_too_large_names_the_largest_and_only_text_stays(ma
     run = made.run("--padding-factor", "1", OUT=str(out), VOCAB_SIZE="60", JOINT="0", TEST="")
     assert run.returncode == 0, run.stderr
     assert "done before" not in run.stderr
-    record = json.loads((out / "corpus.json").read_text())
+    record = json.loads((out / "corpus.json").read_text(encoding="utf-8"))
     assert record["lines"] == {"train": TRAIN_LINES + 1, "valid": VALID_LINES}
     assert record["settings"]["fairseq_options"] == "--padding-factor 1"
     assert (out / "spm.eo.model").exists()

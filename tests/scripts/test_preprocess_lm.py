@@ -63,6 +63,6 @@ def test_real_multi30k_is_preprocessed_whole(tmp_path: Path) -> None:
     env = {"LANG_CODE": "cs", "RAW": str(SHARED / "multi30k"), "OUT": str(tmp_path / "out")}
     done = run_script("preprocess_multi30k_lm.sh", env=env | {"VOCAB_SIZE": "1000"}, timeout=600)
     assert done.returncode == 0, done.stderr
-    record = json.loads((tmp_path / "out" / "corpus.json").read_text())
+    record = json.loads((tmp_path / "out" / "corpus.json").read_text(encoding="utf-8"))
     assert record["lines"] == {"train": 29000, "valid": 1014, "test": 1000}
     assert record["binarised"]["train"]["sentences"] == 29000

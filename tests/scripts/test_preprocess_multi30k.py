@@ -53,7 +53,9 @@ def house(tmp_path: Path) -> Path:
         shutil.copy(ROOT / "scripts" / "lib" / name, scripts / "lib")
     for name in ("preprocess_multi30k.sh", "download.sh"):
         shutil.copy(ROOT / "scripts" / name, scripts)
-    (scripts / "preprocess.sh").write_text('echo "$SRC|$TGT|$TRAIN|$VALID|$TEST|$OUT|$*"\n')
+    (scripts / "preprocess.sh").write_text(
+        'echo "$SRC|$TGT|$TRAIN|$VALID|$TEST|$OUT|$*"\n', encoding="utf-8"
+    )
     return scripts.parent
 
 
@@ -70,7 +72,7 @@ def preprocess(
         cwd=house,
         env=environment,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
     )
 
 
@@ -169,7 +171,7 @@ def test_real_multi30k_is_preprocessed_whole(tmp_path: Path) -> None:
     out = tmp_path / "fr-cs"
     run = preprocess(ROOT, RAW=str(SHARED), SRC="fr", TGT="cs", OUT=str(out), VOCAB_SIZE="1000")
     assert run.returncode == 0, run.stderr
-    record = json.loads((out / "corpus.json").read_text())
+    record = json.loads((out / "corpus.json").read_text(encoding="utf-8"))
     assert record["lines"] == {"train": 29000, "valid": 1014, "test": 1000}
     assert max(side["unknown_percent"] for side in record["binarised"].values()) < 0.01
     with gzip.open(SHARED / "test.cs.gz") as stream:

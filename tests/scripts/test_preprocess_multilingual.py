@@ -26,7 +26,7 @@ def environment(**variables: object) -> dict[str, str]:
 
 def preprocess(**variables: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", str(SCRIPT)], env=environment(**variables), capture_output=True, text=True
+        ["bash", str(SCRIPT)], env=environment(**variables), capture_output=True, encoding="utf-8"
     )
 
 
@@ -34,14 +34,14 @@ def preprocess(**variables: object) -> subprocess.CompletedProcess[str]:
 def table(tmp_path: Path) -> Path:
     for language in ("en", "xx", "yy"):
         text = "".join(f"{line} {language}\n" for line in SENTENCES * 5)
-        (tmp_path / f"raw.{language}").write_text(text)
+        (tmp_path / f"raw.{language}").write_text(text, encoding="utf-8")
     rows = [
         f"{split}\ten\t{other}\t{tmp_path}/raw\n"
         for other in ("xx", "yy")
         for split in ("train", "valid", "test")
     ]
     path = tmp_path / "pairs.tsv"
-    path.write_text("".join(rows))
+    path.write_text("".join(rows), encoding="utf-8")
     return path
 
 
@@ -51,7 +51,7 @@ def kill_at(marker: str, **variables: object) -> None:
         ["bash", str(SCRIPT)],
         env=environment(**variables),
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
         start_new_session=True,
     )
     assert process.stderr is not None
@@ -106,7 +106,7 @@ def test_the_languages_of_multi30k_are_checked(languages: str, tmp_path: Path) -
         ["bash", str(ROOT / "scripts" / "preprocess_multi30k_multilingual.sh")],
         env=environment(LANGS=languages, RAW=tmp_path, OUT=tmp_path / "out"),
         capture_output=True,
-        text=True,
+        encoding="utf-8",
     )
     assert done.returncode == 2
     assert "LANGS is" in done.stderr or "no language 'nl'" in done.stderr
@@ -117,12 +117,12 @@ def test_multi30k_becomes_six_trained_and_six_zero_shot_directions(tmp_path: Pat
     house = tmp_path / "house" / "scripts"
     shutil.copytree(ROOT / "scripts" / "lib", house / "lib")
     shutil.copy(ROOT / "scripts" / "preprocess_multi30k_multilingual.sh", house)
-    (house / "preprocess_multilingual.sh").write_text('cat "$TABLE"\n')
+    (house / "preprocess_multilingual.sh").write_text('cat "$TABLE"\n', encoding="utf-8")
     done = subprocess.run(
         ["bash", str(house / "preprocess_multi30k_multilingual.sh")],
         env=environment(RAW=SHARED),
         capture_output=True,
-        text=True,
+        encoding="utf-8",
     )
     assert done.returncode == 0, done.stderr
     rows = [line.split("\t") for line in done.stdout.splitlines()]

@@ -45,7 +45,7 @@ def test_iwslt14_from_archive_to_binarised_data(tmp_path: Path) -> None:
     assert made.returncode == 0, made.stderr
     assert {name.split("/")[1] for name, _ in server.asked} == {"none", "long", "good"}
     assert not list(tmp_path.glob("iwslt14.*"))
-    record = json.loads((out / "corpus.json").read_text())
+    record = json.loads((out / "corpus.json").read_text(encoding="utf-8"))
     expected = {"train": 6327, "valid": 287, "test": 6750}
     if not real:
         # per talk seven lines, of which the ratio drops one; every 23rd is held out
@@ -59,7 +59,9 @@ def test_iwslt14_from_archive_to_binarised_data(tmp_path: Path) -> None:
     assert record["tokenisation"] == "moses"
     assert record["lowercase"] is True
     assert record["joint"] is False
-    assert (out / "dict.de.txt").read_text() != (out / "dict.en.txt").read_text()
+    assert (out / "dict.de.txt").read_text(encoding="utf-8") != (out / "dict.en.txt").read_text(
+        encoding="utf-8"
+    )
     tokens = (out / "tokenised" / "test.en").read_text(encoding="utf-8").split("\n")
     text = (out / "text" / "test.en").read_text(encoding="utf-8").split("\n")
     assert len(tokens) == len(text) == expected["test"] + 1
@@ -86,7 +88,7 @@ def test_wmt17_from_archives_to_binarised_data(tmp_path: Path) -> None:
         made = run_script("preprocess_wmt17.sh", env=env)
     assert made.returncode == 0, made.stderr
     assert "europarl-v7 has 203 pairs, the published one 1,920,209" in made.stderr
-    record = json.loads((out / "corpus.json").read_text())
+    record = json.loads((out / "corpus.json").read_text(encoding="utf-8"))
     # of europarl's three odd pairs the empty one goes
     expected = {"train": 40 * 5 + 2 + 40 * 5 + 5, "valid": 3, "test": 4, "test1": 5}
     assert record["lines"] == expected
@@ -147,7 +149,7 @@ def kill_in_stage(script: str, stage: str, out: Path, env: dict[str, str]) -> st
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "DEEPNET_SKIP_SETUP": "1", "PATH": path, "OUT": str(out), **env}
     with (
-        (out.parent / f"{out.name}.{stage}.log").open("w+") as log,
+        (out.parent / f"{out.name}.{stage}.log").open("w+", encoding="utf-8") as log,
         subprocess.Popen(
             ["bash", str(ROOT / "scripts" / script)],
             env=environment,
@@ -157,7 +159,7 @@ def kill_in_stage(script: str, stage: str, out: Path, env: dict[str, str]) -> st
     ):
         deadline = time.monotonic() + 300
         while not (part / f"{stage}.part").exists():
-            assert process.poll() is None, Path(log.name).read_text()
+            assert process.poll() is None, Path(log.name).read_text(encoding="utf-8")
             assert time.monotonic() < deadline
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGKILL)
@@ -173,7 +175,7 @@ def content(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.is_file() and path.name not in ("corpus.json", "preprocess.log")
     }
-    record = json.loads((folder / "corpus.json").read_text())
+    record = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
     record.pop("made")
     return files | {"corpus.json": json.dumps(record).encode()}
 

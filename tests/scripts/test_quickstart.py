@@ -67,7 +67,11 @@ def start(project: Path, *arguments: str, **variables: str) -> subprocess.Comple
     command = ["bash", str(project / "scripts" / "quickstart.sh"), *arguments]
     variables = {"THREADS": "1", **variables}
     return subprocess.run(
-        command, env=environment(project, **variables), capture_output=True, text=True, timeout=60
+        command,
+        env=environment(project, **variables),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=600,
     )
 
 
@@ -160,7 +164,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until_gone(pids: list[int]) -> bool:
-    for _ in range(100):
+    for _ in range(6000):
         if not any(map(is_alive, pids)):
             return True
         time.sleep(0.1)
@@ -174,7 +178,7 @@ def test_a_deepnorm_model_that_fails_is_an_error_and_stops_the_twin(project: Pat
     assert "DeepNorm model failed with status 9" in result.stderr
     assert "the page" not in result.stdout
     twin = project / "runs/quickstart/post-ln/pid"
-    assert not twin.exists() or wait_until_gone([int(twin.read_text())])
+    assert not twin.exists() or wait_until_gone([int(twin.read_text(encoding="utf-8"))])
 
 
 def test_ctrl_c_stops_both_trainings(project: Path) -> None:
@@ -183,17 +187,16 @@ def test_ctrl_c_stops_both_trainings(project: Path) -> None:
         ["bash", str(project / "scripts" / "quickstart.sh")],
         env=variables,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
         start_new_session=True,
     )
     files = [project / "runs/quickstart" / s / "pid" for s in ("deepnorm", "post-ln")]
-    for _ in range(200):
-        if all(f.is_file() and f.read_text().strip() for f in files):
-            break
+    while not all(f.is_file() and f.read_text(encoding="utf-8").strip() for f in files):
+        assert process.poll() is None, "the script ended before its trainings began"
         time.sleep(0.1)
-    pids = [int(f.read_text()) for f in files]
+    pids = [int(f.read_text(encoding="utf-8")) for f in files]
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "the same command goes on" in errors.splitlines()[-1]
     assert wait_until_gone(pids)

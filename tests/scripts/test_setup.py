@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.shell import ROOT, FakeBin, run_script
+from tests.support.shell import ROOT, FakeBin, processor_seconds, run_script
 
 TOOLS = (
     *("awk", "basename", "bash", "cat", "cksum", "cp", "df", "dirname", "env", "flock", "grep"),
@@ -178,7 +178,7 @@ def test_an_unknown_argument_is_refused(machine: Machine) -> None:
 def test_a_folder_that_is_no_environment_is_left_alone(machine: Machine) -> None:
     letters = machine.project / "letters"
     letters.mkdir()
-    (letters / "letter.txt").write_text("dear")
+    (letters / "letter.txt").write_text("dear", encoding="utf-8")
     refused = machine.set_up(VENV=str(letters))
     assert_refused(refused, machine, f"{letters} exists and is no virtual environment")
     assert [path.name for path in letters.iterdir()] == ["letter.txt"]
@@ -204,30 +204,30 @@ def test_torch_comes_first_and_fairseq_is_compiled_against_it(machine: Machine) 
 def test_a_second_run_is_silent_and_starts_no_python(machine: Machine) -> None:
     assert machine.set_up().returncode == 0
     calls = len(machine.fakes.calls("python3.11"))
-    started = time.monotonic()
+    used = processor_seconds()
     again = machine.set_up()
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
     assert len(machine.fakes.calls("python3.11")) == calls
-    assert time.monotonic() - started < 3
+    assert processor_seconds() - used < 3
 
 
 @pytest.mark.parametrize("changed", ["setup.py", "scripts/setup.sh", ".venv/pyvenv.cfg"])
 def test_a_change_of_what_it_depends_on_sets_up_again(machine: Machine, changed: str) -> None:
     assert machine.set_up().returncode == 0
-    before = machine.stamp.read_text()
-    with (machine.project / changed).open("a") as file:
+    before = machine.stamp.read_text(encoding="utf-8")
+    with (machine.project / changed).open("a", encoding="utf-8") as file:
         file.write("\nversion = 3.11.10\n" if changed.endswith("cfg") else "\n# changed\n")
     again = machine.set_up()
     assert again.returncode == 0, again.stderr
     assert len(machine.installs()) == 10
-    assert machine.stamp.read_text() != before
+    assert machine.stamp.read_text(encoding="utf-8") != before
 
 
 def test_later_calls_keep_the_extras_that_were_asked_for(machine: Machine) -> None:
     assert machine.set_up(EXTRAS="dev,moses").returncode == 0
     assert machine.installs()[-1].endswith("[dev,moses]")
     assert machine.set_up().stderr == ""
-    with (machine.project / "setup.py").open("a") as file:
+    with (machine.project / "setup.py").open("a", encoding="utf-8") as file:
         file.write("# changed\n")
     assert machine.set_up().returncode == 0
     assert machine.installs()[-1].endswith("[dev,moses]")
@@ -241,7 +241,7 @@ def test_an_active_environment_is_used_and_no_other_is_made(
     active = tmp_path / "active"
     (active / "bin").mkdir(parents=True)
     shutil.copy(machine.fakes.folder / "python3.11", active / "bin" / "python")
-    (active / "pyvenv.cfg").write_text("version = 3.11.9\n")
+    (active / "pyvenv.cfg").write_text("version = 3.11.9\n", encoding="utf-8")
     done = machine.set_up(VIRTUAL_ENV=str(active))
     assert done.returncode == 0, done.stderr
     assert (active / ".deepnet-setup").exists()
@@ -284,7 +284,7 @@ def test_a_failure_shows_the_end_of_the_log_and_the_next_run_goes_on(machine: Ma
 
 
 def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 600
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} never came"
         time.sleep(0.02)
@@ -295,7 +295,7 @@ def start(machine: Machine) -> subprocess.Popen[str]:
         ["bash", str(machine.project / "scripts" / "setup.sh")],
         env=machine.environment(),
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
         start_new_session=True,
     )
 
@@ -306,12 +306,12 @@ def test_an_interrupted_set_up_does_not_look_finished(machine: Machine) -> None:
     slow = python_body(pip=f"touch {began}; sleep 30")
     machine.fakes.add("python3.11", slow)
     shutil.copy(machine.fakes.folder / "python3.11", machine.venv / "bin" / "python")
-    with (machine.project / "setup.py").open("a") as file:
+    with (machine.project / "setup.py").open("a", encoding="utf-8") as file:
         file.write("# changed\n")
     running = start(machine)
     wait_for(began)
     os.killpg(running.pid, signal.SIGINT)
-    assert running.wait(timeout=30) != 0
+    assert running.wait(timeout=600) != 0
     running.communicate()
     assert not machine.stamp.exists()
 
@@ -327,8 +327,8 @@ def test_of_two_set_ups_at_once_the_second_waits_and_finds_all_done(machine: Mac
     assert second.stderr is not None
     assert "waiting for it" in second.stderr.readline()
     go.touch()
-    assert first.wait(timeout=30) == 0
-    assert second.wait(timeout=30) == 0
+    assert first.wait(timeout=600) == 0
+    assert second.wait(timeout=600) == 0
     first.communicate()
     assert second.communicate()[1] == ""
     assert len(machine.installs()) == 5

@@ -55,10 +55,10 @@ def test_a_run_on_the_cpu_is_recorded_trained_and_marked_as_done(
     assert (option(call, "--max-tokens"), option(call, "--update-freq")) == ("200", "10")
     assert "update 2/8  epoch  1  loss 6.500" in first.stdout
     assert "noise" in first.stdout
-    assert (run / "train.log").read_text() == INTERVAL + "noise"
-    assert " fairseq-train" not in (run / "command.txt").read_text()
-    assert f"fairseq-train {data}" in (run / "command.txt").read_text()
-    facts = json.loads((run / "environment.json").read_text())
+    assert (run / "train.log").read_text(encoding="utf-8") == INTERVAL + "noise"
+    assert " fairseq-train" not in (run / "command.txt").read_text(encoding="utf-8")
+    assert f"fairseq-train {data}" in (run / "command.txt").read_text(encoding="utf-8")
+    facts = json.loads((run / "environment.json").read_text(encoding="utf-8"))
     assert facts["versions"]["torch"]
     assert facts["seed"] == 1
 
@@ -145,7 +145,7 @@ def test_a_stopped_training_ends_with_all_that_it_started_and_frees_the_folder(
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
     )
     try:
         wait_for(began)
@@ -153,7 +153,7 @@ def test_a_stopped_training_ends_with_all_that_it_started_and_frees_the_folder(
         assert beside.returncode == 2
         assert "another training is at work" in beside.stderr
         script.send_signal(signal.SIGTERM)
-        _, errors = script.communicate(timeout=30)
+        _, errors = script.communicate(timeout=600)
     finally:
         script.kill()
     assert script.returncode == 130
@@ -167,7 +167,7 @@ def lock_is_held(run: Path) -> bool:
     return subprocess.run(command, check=False).returncode != 0
 
 
-def wait_for(path: Path, seconds: float = 90) -> None:
+def wait_for(path: Path, seconds: float = 600) -> None:
     limit = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < limit, f"{path} never came"

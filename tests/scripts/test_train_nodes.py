@@ -32,12 +32,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def four_gpus(fake_bin: FakeBin, tmp_path: Path) -> None:
     """Let `deepnet` see four GPUs."""
     script = tmp_path / "deepnet.py"
-    script.write_text(SEEMING_GPUS)
+    script.write_text(SEEMING_GPUS, encoding="utf-8")
     fake_bin.add("deepnet", f'export PYTHONPATH={ROOT}; exec {sys.executable} {script} "$@"')
 
 
 def environment(path: Path) -> dict[str, str]:
-    lines = path.read_text().splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines()
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 
@@ -68,7 +68,7 @@ def test_every_node_starts_torchrun_and_node_0_alone_writes_the_records(
     assert first.returncode == 0, first.stderr
     assert (run / "done").is_file()
     assert not (run / "nodes.json").exists(), "there is nothing to join any more"
-    assert "torchrun --nnodes=2 --node-rank=0 " in (run / "command.txt").read_text()
+    assert "torchrun --nnodes=2 --node-rank=0 " in (run / "command.txt").read_text(encoding="utf-8")
     assert environment(tmp_path / "env")["OMP_NUM_THREADS"] == "3"
     written = records(run)
 
@@ -79,7 +79,7 @@ def test_every_node_starts_torchrun_and_node_0_alone_writes_the_records(
     assert second.returncode == 0, second.stderr
     assert "trained: " in second.stderr
     assert records(run) == written
-    assert (run / "node1.log").read_text() == "output\n"
+    assert (run / "node1.log").read_text(encoding="utf-8") == "output\n"
     assert not (run / "done").exists()
     zero, one = fake_bin.calls("torchrun")
     assert zero[:6] == [
@@ -121,7 +121,7 @@ def test_a_slurm_job_checks_its_nodes_and_starts_one_task_on_each(
     for name, value in (("--distributed-world-size", "8"), ("--distributed-port", "20077")):
         assert training[training.index(name) + 1] == value
     assert "--bf16" in training
-    assert "\nsrun --nodes=2 " in (run / "command.txt").read_text()
+    assert "\nsrun --nodes=2 " in (run / "command.txt").read_text(encoding="utf-8")
     assert (run / "done").is_file()
 
 
@@ -170,7 +170,7 @@ class TestSbatchFile:
         assert "#SBATCH" not in result.stdout
 
     def test_sbatch_reads_options_only_before_the_first_command(self) -> None:
-        lines = (ROOT / "scripts" / "slurm_train.sbatch").read_text().splitlines()
+        lines = (ROOT / "scripts" / "slurm_train.sbatch").read_text(encoding="utf-8").splitlines()
         commands = [number for number, line in enumerate(lines) if line and line[0] != "#"]
         options = [number for number, line in enumerate(lines) if line.startswith("#SBATCH")]
         assert options

@@ -115,7 +115,7 @@ class Recipe:
             ["/bin/bash", str(ROOT / "scripts" / name), *options],
             env={**os.environ, "PATH": self.fakes.path(), "DATA": str(self.folder), **env},
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             check=False,
         )
 
@@ -125,7 +125,7 @@ class Recipe:
 
     def environment(self, name: str) -> str | None:
         """A variable of the last script that the recipe started."""
-        for line in (self.folder / "environment").read_text().splitlines():
+        for line in (self.folder / "environment").read_text(encoding="utf-8").splitlines():
             if line.startswith(f"{name}="):
                 return line.partition("=")[2]
         return None

@@ -53,7 +53,7 @@ def open_page(file: Path, profile: Path) -> Page:
         profile: a folder that is not there yet
     """
     command = [find_browser(), *_OPTIONS, f"--user-data-dir={profile}", "--dump-dom", file.as_uri()]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180)
+    result = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=180)
     told = re.findall(r"CONSOLE\S* (.*)", result.stderr)
     bad = [line for line in told if re.search(r"Uncaught|Error|Refused|Failed", line)]
     return Page(result.stdout, tuple(bad))

@@ -1,12 +1,13 @@
 """Every scheme's forward pass once more, as its paper writes it: plain functions of weights.
 
 Shapes: B = batch, T = target length, S = source length, C = channels, H = heads, D = C / H,
-V = vocabulary. Weights go by the names that a model gives them. No dropout.
+V = vocabulary. Weights go by the names that a model gives them. Nothing is dropped unless a test
+says how.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,17 @@ from torch import Tensor
 
 Weights = Mapping[str, Tensor]
 Branch = Callable[[Tensor], Tensor]
+
+
+class Dropped(NamedTuple):
+    """What acts where a training drops: on a branch's end, attention's weights, fc1's output."""
+
+    branch: Branch = torch.clone
+    attention: Branch = torch.clone
+    activation: Branch = torch.clone
+
+
+NOTHING = Dropped()
 
 
 def under(weights: Weights, prefix: str) -> dict[str, Tensor]:
@@ -30,7 +42,9 @@ def layer_norm(weights: Weights, name: str, x: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"])
 
 
-def attention(w: Weights, heads: int, x: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+def attention(
+    w: Weights, heads: int, x: Tensor, source: Tensor, mask: Tensor, dropped: Dropped = NOTHING
+) -> Tensor:
     """softmax(Q K^T / sqrt(D)) V and out_proj, of x [B, T, C] over source [B, S, C].
 
     mask: [B or 1, 1, T or 1, S], True = may attend. NormFormer's factor a head, where there is one.
@@ -41,47 +55,60 @@ def attention(w: Weights, heads: int, x: Tensor, source: Tensor, mask: Tensor) -
 
     q, k, v = projected("q_proj", x), projected("k_proj", source), projected("v_proj", source)
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))
-    each = scores.masked_fill(~mask, -math.inf).softmax(dim=-1) @ v
+    each = dropped.attention(scores.masked_fill(~mask, -math.inf).softmax(dim=-1)) @ v
     if "head_transform.scale" in w:
         each = each * w["head_transform.scale"].view(heads, 1, 1)
     return linear(w, "out_proj", each.transpose(1, 2).flatten(2))
 
 
-def feed_forward(w: Weights, x: Tensor) -> Tensor:
+def feed_forward(w: Weights, x: Tensor, dropped: Dropped = NOTHING) -> Tensor:
     """fc2(relu(fc1(x))), with R-Fixup's two shifts or NormFormer's LayerNorm where they are."""
     hidden = torch.relu(linear(w, "fc1", x) + w.get("pre_activation_transform.shift", 0))
+    hidden = dropped.activation(hidden)
     if "post_activation_transform.weight" in w:
         hidden = layer_norm(w, "post_activation_transform", hidden)
     return linear(w, "fc2", hidden + w.get("post_activation_transform.shift", 0))
 
 
 def join(
-    scheme: str, x: Tensor, branch: Branch, norm: Branch, own: Weights, alpha: float
+    scheme: str,
+    x: Tensor,
+    branch: Branch,
+    norm: Branch,
+    own: Weights,
+    alpha: float,
+    drop: Branch,
 ) -> Tensor:
     """The stream after a sublayer. own: what the residual learns; alpha: DeepNorm's."""
     if scheme in ("deepnorm", "post-ln", "post-ln-init", "ds-init"):
-        return norm(alpha * x + branch(x))
+        return norm(alpha * x + drop(branch(x)))
     if scheme == "admin":
-        return norm((own["weight"] + own["offset"]) * x + branch(x))
+        return norm((own["weight"] + own["offset"]) * x + drop(branch(x)))
     if scheme == "admin-log":
-        return norm(own["weight"] * x + branch(x))
+        return norm(own["weight"] * x + drop(branch(x)))
     if scheme in ("pre-ln", "dlcl"):
-        return x + branch(norm(x))
+        return x + drop(branch(norm(x)))
     if scheme == "normformer":
         y = branch(norm(x))
         if "branch_norm.weight" in own:
             y = layer_norm(own, "branch_norm", y)
-        return own.get("weight", 1) * x + y
+        return own.get("weight", 1) * x + drop(y)
     if scheme == "rezero":
-        return x + own["weight"] * branch(x)
+        return x + own["weight"] * drop(branch(x))
     if scheme == "r-fixup":
-        return x + own["weight"] * branch(x + own["before.shift"])
+        return x + own["weight"] * drop(branch(x + own["before.shift"]))
     assert scheme in ("t-fixup", "plain")
-    return x + branch(x)
+    return x + drop(branch(x))
 
 
 def run_stack(
-    scheme: str, w: Weights, heads: int, x: Tensor, mask: Tensor, cross: Any = None
+    scheme: str,
+    w: Weights,
+    heads: int,
+    x: Tensor,
+    mask: Tensor,
+    cross: Any = None,
+    dropped: Dropped = NOTHING,
 ) -> Tensor:
     """All layers of a stack, and what follows them, on x [B, T, C].
 
@@ -98,17 +125,20 @@ def run_stack(
             (
                 "self_attn",
                 "self_attn_layer_norm",
-                lambda y, p=part: attention(under(p, "self_attn"), heads, y, y, mask),
+                lambda y, p=part: attention(under(p, "self_attn"), heads, y, y, mask, dropped),
             ),
-            ("ffn", "final_layer_norm", lambda y, p=part: feed_forward(p, y)),
+            ("ffn", "final_layer_norm", lambda y, p=part: feed_forward(p, y, dropped)),
         ]
         if cross is not None:
-            between = lambda y, p=part: attention(under(p, "encoder_attn"), heads, y, *cross)  # noqa: E731
+            between = lambda y, p=part: attention(  # noqa: E731
+                under(p, "encoder_attn"), heads, y, *cross, dropped
+            )
             sublayers.insert(1, ("encoder_attn", "encoder_attn_layer_norm", between))
         for name, norm_name, branch in sublayers:
             own = under(part, f"residuals.{name}")
             norm = lambda y, p=part, n=norm_name: layer_norm(p, n, y)  # noqa: E731
-            x = join(scheme, x, branch, norm, own, float(w.get("alpha", 1.0)))
+            alpha = float(w.get("alpha", 1.0))
+            x = join(scheme, x, branch, norm, own, alpha, dropped.branch)
         if scheme == "dlcl":
             outputs.append(layer_norm(w, f"combination.norms.{number}", x))
     if scheme == "dlcl":
@@ -122,7 +152,9 @@ def run_stack(
     return x
 
 
-def logits(scheme: str, model: Any, batch: Mapping[str, Tensor]) -> Tensor:
+def logits(
+    scheme: str, model: Any, batch: Mapping[str, Tensor], dropped: Dropped = NOTHING
+) -> Tensor:
     """Of an encoder-decoder, [B, T, V]; targets are padded on the right, embeddings are fairseq's.
 
     scheme: whose formula; "plain" is x + G(x) without anything else, whatever the model has.
@@ -137,8 +169,8 @@ def logits(scheme: str, model: Any, batch: Mapping[str, Tensor]) -> Tensor:
     seen = source.ne(1)
     x = model.encoder.forward_embedding(source)[0] * seen.unsqueeze(-1)
     mask = seen[:, None, None, :]
-    encoded = run_stack(scheme, encoder, heads, x, mask)
+    encoded = run_stack(scheme, encoder, heads, x, mask, dropped=dropped)
     past = torch.ones(target.size(1), target.size(1), dtype=torch.bool).tril()[None, None]
     y = model.decoder.embed(target, None)
-    y = run_stack(scheme, decoder, heads, y, past, (encoded, mask))
+    y = run_stack(scheme, decoder, heads, y, past, (encoded, mask), dropped)
     return F.linear(y, weights["decoder.output_projection.weight"])

@@ -82,7 +82,9 @@ def make_run(run: Path, data: Path) -> Path:
         make_checkpoint(run / "checkpoints" / f"checkpoint_1_{updates}.pt", updates)
     make_checkpoint(run / "checkpoints" / "checkpoint_best.pt", 20)
     make_checkpoint(run / "checkpoints" / "checkpoint_last.pt", 40)
-    (run / "config.yaml").write_text(f"arch: transformer\nrecipe:\n  data: {data}\n")
+    (run / "config.yaml").write_text(
+        f"arch: transformer\nrecipe:\n  data: {data}\n", encoding="utf-8"
+    )
     return run
 
 

@@ -105,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
         if file.pause_at is not None and start < file.pause_at:
             self.wfile.write(content[start : file.pause_at])
             self.wfile.flush()
-            file.go_on.wait(60)
+            file.go_on.wait(600)
             start = file.pause_at
         self.wfile.write(content[start:end])
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def processor_seconds() -> float:
+    """What all processes have used that were started here and have ended, in seconds of a core."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class FakeBin:
@@ -32,7 +39,8 @@ class FakeBin:
             f'printf "%s\\0" "$#" "$@" >>{record}\n'
             f"{body}\n"
             f"printf %s {shlex.quote(stdout)}\n"
-            f"exit {status}\n"
+            f"exit {status}\n",
+            encoding="utf-8",
         )
         path.chmod(0o755)
         return path
@@ -40,7 +48,7 @@ class FakeBin:
     def calls(self, name: str) -> list[list[str]]:
         """The arguments of every call so far; empty if it was never called."""
         record = self.records / name
-        fields = record.read_text().split("\0")[:-1] if record.exists() else []
+        fields = record.read_text(encoding="utf-8").split("\0")[:-1] if record.exists() else []
         calls = []
         while fields:
             end = 1 + int(fields[0])
@@ -60,7 +68,7 @@ def run_script(
     env: dict[str, str] | None = None,
     path: str | None = None,
     cwd: Path | None = None,
-    timeout: float = 120,
+    timeout: float = 600,
 ) -> subprocess.CompletedProcess[str]:
     """Run a script of scripts/ (or an absolute path) without set-up, and give back what it said.
 
@@ -79,7 +87,7 @@ def run_script(
         env=environment,
         cwd=cwd or ROOT,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=timeout,
         check=False,
         stdin=subprocess.DEVNULL,

@@ -34,8 +34,10 @@ def spoilt(every: int, start: int = 0) -> list[str]:
 def write_texts(folder: Path, references: Sequence[str] = REFERENCES) -> Path:
     """test.de and test.en in a folder; returns the reference."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "test.de").write_text("".join(f"Satz {n}\n" for n in range(len(references))))
-    (folder / "test.en").write_text("".join(f"{line}\n" for line in references))
+    (folder / "test.de").write_text(
+        "".join(f"Satz {n}\n" for n in range(len(references))), encoding="utf-8"
+    )
+    (folder / "test.en").write_text("".join(f"{line}\n" for line in references), encoding="utf-8")
     return folder / "test.en"
 
 
@@ -55,12 +57,14 @@ def write_run(
         decoded: of the request: beam, engine, ... where not fairseq with a beam of 5
     """
     write_config(run, **options)
-    references = reference.read_text().splitlines()
+    references = reference.read_text(encoding="utf-8").splitlines()
     record = score(hypotheses, references, tokenizer=tokenizer)
     digests = {path.name: sha256(path) for path in (reference.with_suffix(".de"), reference)}
     asked = {"data": digests, "beam": 5, "lenpen": 1.0, "options": [], **(decoded or {})}
     record |= {"split": "test", "reference": str(reference), "request": asked}
     (run / "scores").mkdir(exist_ok=True)
-    (run / "scores" / f"{name}.txt").write_text("".join(f"{line}\n" for line in hypotheses))
-    (run / "scores" / f"{name}.json").write_text(json.dumps(record))
+    (run / "scores" / f"{name}.txt").write_text(
+        "".join(f"{line}\n" for line in hypotheses), encoding="utf-8"
+    )
+    (run / "scores" / f"{name}.json").write_text(json.dumps(record), encoding="utf-8")
     return run / "scores" / f"{name}.json"

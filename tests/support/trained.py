@@ -56,5 +56,7 @@ def make_trained_run(run: Path, data: Path, **options: Any) -> Any:
     model, state = trained(data=data, **options)
     (run / "checkpoints").mkdir(parents=True)
     save_checkpoint(state, run / "checkpoints" / "checkpoint_best.pt")
-    (run / "config.yaml").write_text(f"arch: deepnet_transformer\nrecipe:\n  data: {data}\n")
+    (run / "config.yaml").write_text(
+        f"arch: deepnet_transformer\nrecipe:\n  data: {data}\n", encoding="utf-8"
+    )
     return model

@@ -26,7 +26,7 @@ def script(name: str, *arguments: str, **variables: str) -> str:
         **variables,
     }
     command = ["bash", str(ROOT / "scripts" / name), *arguments]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    result = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8")
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
     return result.stdout
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 def test_500_layers_a_side_train_and_decode_in_little_memory(project_root: Path) -> None:
     command = [sys.executable, "benchmarks/depth_cost.py", "--one", "1000", "--width", "64"]
-    done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=project_root, capture_output=True, encoding="utf-8", check=False
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["parameters"] > 40_000_000

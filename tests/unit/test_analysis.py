@@ -87,11 +87,11 @@ def test_an_input_of_layer_norm_belongs_to_the_iteration_before_its_update(fig4:
 
 def test_the_feed_forward_network_s_norm_is_not_the_attention_s(fig4: Path) -> None:
     file = fig4 / "post-ln_warmup" / records.NAME
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     for line in lines:
         for side in line["values"]["layer_norm_input"].values():
             side["ffn"] = [50.0, 50.0, 50.0]
-    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     panels = panels_of("fig4", fig4)
     assert set(points(panels["fig4b"], "post-ln_warmup").values()) == {50.0}
     assert points(panels["fig4c"], "post-ln_warmup")[0] == pytest.approx(33)
@@ -205,7 +205,7 @@ def test_the_command_prints_ours_above_the_paper_s_and_writes_csv_and_image(
     assert "| | paper | ≈0 | - | - | - | ≈0.55 |" in said
     assert "paper fig4a: digitised (≈), figure 4(a)" in said
     assert (out / "fig4.png").read_bytes().startswith(b"\x89PNG")
-    rows = list(csv.DictReader((out / "fig4.csv").open()))
+    rows = list(csv.DictReader((out / "fig4.csv").open(encoding="utf-8")))
     here = [row for row in rows if (row["panel"], row["line"]) == ("fig4a", "post-ln_warmup")]
     assert [row["paper"] for row in here if row["x"] in ("0", "4")] == ["0", "0.55"]
     assert next(row for row in here if row["x"] == "2")["ours"] == "0.2"

@@ -47,7 +47,9 @@ def sentencepiece_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model in the place of Flores-101's."""
     folder = tmp_path_factory.mktemp("spm")
     text = folder / "text"
-    text.write_text("\n".join([*CHINESE, *THAI, "a red apple", "they play football"] * 5))
+    text.write_text(
+        "\n".join([*CHINESE, *THAI, "a red apple", "they play football"] * 5), encoding="utf-8"
+    )
     sentencepiece.SentencePieceTrainer.train(
         input=str(text), model_prefix=str(folder / "spm"), vocab_size=64, minloglevel=2
     )

@@ -70,7 +70,7 @@ def test_a_new_model_passes_and_the_report_says_what_was_measured(
     assert "\njudged as its own arguments say\n" in text
     assert "LN(1.113 x + G(x))" in text
     assert text.rstrip().endswith("Verdict: as claimed")
-    content = json.loads(report.read_text())
+    content = json.loads(report.read_text(encoding="utf-8"))
     assert content["verdict"] == "fine"
     judged = [row for row in content["sides"][0]["rows"] if row["ratio"] is not None]
     assert all(abs(row["ratio"] - 1) <= row["tolerance"] < 0.1 for row in judged)
@@ -87,7 +87,7 @@ def test_a_claim_that_does_not_hold_ends_with_status_1(
     text = capsys.readouterr().out
     assert "\njudged as --claim deepnorm says\n" in text
     assert "Verdict: OFF, 6 faults" in text
-    content = json.loads(report.read_text())
+    content = json.loads(report.read_text(encoding="utf-8"))
     assert content["verdict"] == "off"
     assert {fault["kind"] for fault in content["faults"]} == {"weights", "biases", "residual"}
     assert check("--arch", "transformer", *SMALL) == 0

@@ -108,6 +108,19 @@ def test_training_pairs_are_dropped_for_stated_reasons_and_others_kept() -> None
     assert dropped == {"empty": 2, "length ratio": 1, "too long": 1, "duplicate": 1}
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_only_a_repeated_pair_is_a_duplicate(tmp_path: Path, workers: int) -> None:
+    """A source with two targets, a target with two sources, and words on either side of the gap."""
+    source = ["unu", "unu", "du", "unu du", "unu", "unu"]
+    target = ["un", "uno", "un", "uno", "du uno", "uno"]
+    prefix = write_corpus(tmp_path, source, target)
+    limits = Limits(drop_duplicates=True)
+    report = clean_corpus({"train": prefix}, PAIR, tmp_path / "out", limits, workers)
+    assert report["train"] == {"read": 6, "kept": 5, "dropped": {"duplicate": 1}}
+    assert list(read_lines(tmp_path / "out" / "train.eo")) == source[:5]
+    assert list(read_lines(tmp_path / "out" / "train.ia")) == target[:5]
+
+
 def test_duplicates_stay_unless_asked() -> None:
     pairs = [("unu", "un")] * 3
     assert len(list(clean_train(iter(pairs), Limits(), Counter()))) == 3
@@ -132,7 +145,7 @@ def test_valid_and_test_lines_are_never_changed(tmp_path: Path) -> None:
     assert list(read_lines(tmp_path / "out" / "valid.eo")) == odd
     assert list(read_lines(tmp_path / "out" / "train.eo")) == ["two spaces", "café", "a b", "x"]
     assert report["train"] == {"read": 5, "kept": 4, "dropped": {"too long": 1}}
-    assert json.loads((tmp_path / "out" / "clean.json").read_text()) == report
+    assert json.loads((tmp_path / "out" / "clean.json").read_text(encoding="utf-8")) == report
 
 
 @pytest.mark.parametrize(

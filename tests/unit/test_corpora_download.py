@@ -56,7 +56,7 @@ def get(folder: Path, *files: File, jobs: int = 1, **options: Any) -> list[Path]
 
 
 def record_of(folder: Path, name: str = NAME) -> dict[str, Any]:
-    return dict(json.loads((folder / "checksums.json").read_text())[name])
+    return dict(json.loads((folder / "checksums.json").read_text(encoding="utf-8"))[name])
 
 
 def assert_refused(folder: Path, file: File, *causes: str, **options: Any) -> None:
@@ -162,7 +162,7 @@ def _leave_part(server: Server, folder: Path, part: bytes, whole: bytes, name: s
     (folder / f"{name}.part").write_bytes(part)
     notes = {"url": f"{server.url}/{name}", "length": len(whole)}
     notes |= {"ETag": server.add(name, whole).tag, "Last-Modified": None}
-    (folder / f"{name}.part.json").write_text(json.dumps(notes))
+    (folder / f"{name}.part.json").write_text(json.dumps(notes), encoding="utf-8")
 
 
 def test_a_part_of_unknown_origin_is_replaced(server: Server, folder: Path) -> None:
@@ -346,19 +346,23 @@ def test_a_file_that_the_user_put_there_is_checked(server: Server, folder: Path)
 
 def test_a_damaged_record_is_an_error(server: Server, folder: Path) -> None:
     folder.mkdir()
-    (folder / "checksums.json").write_text("[]")
+    (folder / "checksums.json").write_text("[]", encoding="utf-8")
     with pytest.raises(ValueError, match=r"checksums\.json holds no records"):
         get(folder, file_at(server))
 
 
 def test_files_come_in_parallel(server: Server, folder: Path) -> None:
-    server.meet = threading.Barrier(3, timeout=30)  # no answer before three have asked
+    server.meet = threading.Barrier(3, timeout=600)  # no answer before three have asked
     files = []
     for number in range(3):
         server.add(f"{number}.tgz", TEXT)
         files.append(file_at(server, name=f"{number}.tgz"))
     assert [path.name for path in get(folder, *files, jobs=3)] == ["0.tgz", "1.tgz", "2.tgz"]
-    assert set(json.loads((folder / "checksums.json").read_text())) == {"0.tgz", "1.tgz", "2.tgz"}
+    assert set(json.loads((folder / "checksums.json").read_text(encoding="utf-8"))) == {
+        "0.tgz",
+        "1.tgz",
+        "2.tgz",
+    }
 
 
 def test_one_missing_file_does_not_keep_the_others_away(server: Server, folder: Path) -> None:
@@ -547,7 +551,7 @@ def test_bad_usage_is_refused_in_one_line(
 def test_a_folder_that_cannot_be_made_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
     assert cli.main(["download", "ted", "--out", str(tmp_path / "file" / "out")]) == 2
     assert "cannot write to" in capsys.readouterr().err
 

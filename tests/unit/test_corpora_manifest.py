@@ -15,7 +15,9 @@ SETTINGS: dict[str, object] = {"source": "eo", "target": "ia", "vocab_size": 200
 
 def write_record(out: Path, inputs: dict[str, str]) -> None:
     out.mkdir()
-    (out / "corpus.json").write_text(json.dumps({"settings": SETTINGS, "inputs": inputs}))
+    (out / "corpus.json").write_text(
+        json.dumps({"settings": SETTINGS, "inputs": inputs}), encoding="utf-8"
+    )
 
 
 def test_packing_a_file_does_not_change_its_digest(tmp_path: Path) -> None:
@@ -67,7 +69,7 @@ def write_stages(part: Path, lines: dict[str, int]) -> None:
         (part / stage).mkdir()
     for language in ("eo", "ia"):
         for stage in ("text", "encoded"):
-            (part / stage / f"valid.{language}").write_text("x\n" * lines[stage])
+            (part / stage / f"valid.{language}").write_text("x\n" * lines[stage], encoding="utf-8")
         header = manifest._INDEX_HEADER.pack(b"MMIDIDX\x00\x00", 1, 8, lines["binarised"])
         (part / "binarised" / f"valid.eo-ia.{language}.idx").write_bytes(header)
 
@@ -92,7 +94,8 @@ def test_fairseq_s_own_summary_lines_are_read(tmp_path: Path) -> None:
     (tmp_path / "preprocess.log").write_text(
         "[de] Dictionary: 8001 types\n"
         "[de] data/train.x/encoded/valid.de: 14 sents, 41 tokens, 2.44% replaced (by <unk>)\n"
-        "[en] data/train.x/encoded/train.en: 9 sents, 70 tokens, 3.1e-05% replaced (by <unk>)\n"
+        "[en] data/train.x/encoded/train.en: 9 sents, 70 tokens, 3.1e-05% replaced (by <unk>)\n",
+        encoding="utf-8",
     )
     assert manifest.read_summaries(tmp_path / "preprocess.log") == {
         "valid.de": {"tokens": 41, "unknown_percent": 2.44},

@@ -50,7 +50,7 @@ def test_training_lines_are_cleaned_and_of_the_others_only_blank_ones_go(
     assert make(raw, out) == 0
     assert text_of(out, "train") == [*SENTENCES, "one more line", SENTENCES[0]]
     assert text_of(out, "valid") == [SENTENCES[1], "  not   changed"]
-    record = json.loads((out / "corpus.json").read_text())
+    record = json.loads((out / "corpus.json").read_text(encoding="utf-8"))
     assert record["lines"] == {"train": 6, "valid": 2, "test": 1}
     assert record["cleaning"]["train"] == {"kept": 6, "dropped": {"empty": 1}}
     assert record["binarised"]["test"]["unknown"] == 2  # Z, and żółć in one
@@ -78,14 +78,14 @@ def test_a_second_run_has_nothing_to_do_and_other_settings_are_refused(
 ) -> None:
     out = tmp_path / "out"
     make(raw, out)
-    before = (out / "corpus.json").read_text()
+    before = (out / "corpus.json").read_text(encoding="utf-8")
     assert make(raw, out) == 0
     assert "nothing to do" in capsys.readouterr().err
     assert make(raw, out, "--vocab-size", "50") == 2
     assert "was made with other settings" in capsys.readouterr().err
-    assert (out / "corpus.json").read_text() == before
+    assert (out / "corpus.json").read_text(encoding="utf-8") == before
     assert make(raw, out, "--vocab-size", "50", "--force") == 0
-    assert json.loads((out / "corpus.json").read_text())["vocab_size"] == 50
+    assert json.loads((out / "corpus.json").read_text(encoding="utf-8"))["vocab_size"] == 50
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "raw"]
 
 

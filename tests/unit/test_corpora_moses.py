@@ -94,7 +94,7 @@ def test_codes_are_those_of_subword_nmt_on_the_text(tmp_path: Path) -> None:
     for word in " ".join(reversed(text)).split():
         counts[word] = counts.get(word, 0) + 1
     found = moses.learn_codes(counts, 20, tmp_path / "codes")
-    assert (tmp_path / "codes").read_text() == expected.getvalue()
+    assert (tmp_path / "codes").read_text(encoding="utf-8") == expected.getvalue()
     assert found == expected.getvalue().count("\n") - 1
     assert moses.encode_lines(["lowest wider"], tmp_path / "codes") == ["lowest wider"]
     (pieces,) = moses.encode_lines(["newlow"], tmp_path / "codes")
@@ -121,16 +121,18 @@ def write_raw(folder: Path, lines: int) -> None:
         content = [f"Zeile {n}, ja!" if side == 0 else f"Line {n}, yes!" for n in range(lines)]
         content[3] = "" if side else "Leer."
         content[4] = "Eine sehr, sehr lange Zeile hier." if side == 0 else "Short."
-        (folder / f"train.{language}").write_text("".join(f"{line}\n" for line in content))
+        (folder / f"train.{language}").write_text(
+            "".join(f"{line}\n" for line in content), encoding="utf-8"
+        )
         test = "Ein’s.\n" if side == 0 else "It’s.\n"
-        (folder / f"test.{language}").write_text(test * 2)
+        (folder / f"test.{language}").write_text(test * 2, encoding="utf-8")
 
 
 def tokenised(folder: Path, out: str, *options: str) -> tuple[Path, dict[str, Any]]:
     raw, result = folder / "raw", folder / out
     common = ["--source", "de", "--target", "en", "--train", str(raw / "train")]
     stages("tokenise", *common, "--test", str(raw / "test"), "--out", str(result), *options)
-    return result, json.loads((result / "clean.json").read_text())
+    return result, json.loads((result / "clean.json").read_text(encoding="utf-8"))
 
 
 def lines_of(path: Path) -> list[str]:
@@ -181,7 +183,7 @@ def test_cleaning_by_subwords_drops_text_and_tokens_alike(tmp_path: Path) -> Non
             assert [moses.remove_bpe(line) for line in pieces] == words
             assert len(text) == len(words)
         assert "" not in lines_of(encoded / f"{split}.en")
-    counts = json.loads((encoded / "text" / "clean.json").read_text())
+    counts = json.loads((encoded / "text" / "clean.json").read_text(encoding="utf-8"))
     for split in ("train", "valid"):
         assert counts[split]["kept"] == len(lines_of(encoded / f"{split}.de"))
         for pair in zip(*(lines_of(encoded / f"{split}.{x}") for x in PAIR), strict=True):
@@ -209,7 +211,7 @@ def test_what_cannot_be_tokenised_is_one_line(
 
 def test_a_moses_folder_is_decoded_by_tokens(tmp_path: Path) -> None:
     record = {"source": "de", "target": "en", "tokenisation": "moses", "lowercase": True}
-    (tmp_path / "corpus.json").write_text(json.dumps(record))
+    (tmp_path / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
     folder = DataFolder.open(tmp_path)
     assert folder.decode(["it &apos;s fi@@ ne ."], "en") == ["it's fine."]
     assert folder.is_lowercase

@@ -24,12 +24,14 @@ def write(prefix: Path, **sides: list[str]) -> Path:
     """PREFIX.LANGUAGE for every language."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
     for language, lines in sides.items():
-        Path(f"{prefix}.{language}").write_text("".join(f"{line}\n" for line in lines))
+        Path(f"{prefix}.{language}").write_text(
+            "".join(f"{line}\n" for line in lines), encoding="utf-8"
+        )
     return prefix
 
 
 def write_table(path: Path, rows: list[tuple[str, str, str, Path]]) -> Path:
-    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
@@ -89,7 +91,7 @@ def test_lines_of_a_test_set_all_stay(table: Path, tmp_path: Path) -> None:
     assert make(table, tmp_path / "out") == 0
     folder = DataFolder.open(tmp_path / "out")
     sides = [
-        folder.text("test", Direction("yy", "xx"), language).read_text().split("\n")
+        folder.text("test", Direction("yy", "xx"), language).read_text(encoding="utf-8").split("\n")
         for language in ("xx", "yy")
     ]
     assert [len(side) for side in sides] == [5, 5]
@@ -106,8 +108,8 @@ def test_a_pair_without_valid_text_holds_some_training_text_out(
     assert folder.record["lines"]["valid"] == {"en-xx": 4, "en-yy": 1}
     assert folder.record["lines"]["train"] == {"en-xx": 12, "en-yy": 11}
     direction = Direction("en", "yy")
-    assert folder.text("valid", direction, "en").read_text() == SENTENCES[0] + "\n"
-    kept = folder.text("train", direction, "en").read_text().splitlines()
+    assert folder.text("valid", direction, "en").read_text(encoding="utf-8") == SENTENCES[0] + "\n"
+    kept = folder.text("train", direction, "en").read_text(encoding="utf-8").splitlines()
     assert kept == (SENTENCES * 3)[1:]
 
 
@@ -115,15 +117,17 @@ def test_a_second_run_has_nothing_to_do(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert make(table, tmp_path / "out") == 0
-    before = (tmp_path / "out" / "corpus.json").read_text()
+    before = (tmp_path / "out" / "corpus.json").read_text(encoding="utf-8")
     capsys.readouterr()
     assert make(table, tmp_path / "out") == 0
     assert "nothing to do" in capsys.readouterr().err
-    assert (tmp_path / "out" / "corpus.json").read_text() == before
+    assert (tmp_path / "out" / "corpus.json").read_text(encoding="utf-8") == before
     assert make(table, tmp_path / "out", "--drop-duplicates") == 2
     assert "drop_duplicates" in capsys.readouterr().err
     assert make(table, tmp_path / "out", "--drop-duplicates", "--force") == 0
-    assert json.loads((tmp_path / "out" / "corpus.json").read_text())["lines"]["train"] == {
+    assert json.loads((tmp_path / "out" / "corpus.json").read_text(encoding="utf-8"))["lines"][
+        "train"
+    ] == {
         "en-xx": 4,
         "en-yy": 3,
     }
@@ -163,7 +167,7 @@ def test_a_table_that_cannot_be_is_refused(
     rows: str, cause: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "pairs.tsv"
-    path.write_text(rows)
+    path.write_text(rows, encoding="utf-8")
     assert make(path, tmp_path / "out") == 2
     assert cause in capsys.readouterr().err
     assert not list(tmp_path.glob("out*"))

@@ -83,7 +83,10 @@ def test_only_the_languages_asked_for_are_unpacked_and_others_join(
     unpack([archive], out, ["fr"])
     assert {path.parent.name for path in out.rglob("opus.*")} == {"de-en", "en-fr"}
     unpack([archive], out, ["de", "fr"])
-    assert json.loads((out / "unpacked.json").read_text())[WHOLE]["languages"] == ["de", "fr"]
+    assert json.loads((out / "unpacked.json").read_text(encoding="utf-8"))[WHOLE]["languages"] == [
+        "de",
+        "fr",
+    ]
     unpack([archive], out)
     assert "supervised/cs-en/opus.cs-en-train.cs" in files_below(out)
 
@@ -91,9 +94,9 @@ def test_only_the_languages_asked_for_are_unpacked_and_others_join(
 def test_an_interrupted_unpacking_goes_on(archive: Path, tmp_path: Path) -> None:
     out = tmp_path / "unpacked"
     unpack([archive], out)
-    record = json.loads((out / "unpacked.json").read_text())
+    record = json.loads((out / "unpacked.json").read_text(encoding="utf-8"))
     record[WHOLE] |= {"whole": False, "languages": []}
-    (out / "unpacked.json").write_text(json.dumps(record))
+    (out / "unpacked.json").write_text(json.dumps(record), encoding="utf-8")
     kept = out / "supervised/cs-en/opus.cs-en-train.cs"
     short = out / "supervised/de-en/opus.de-en-train.de"
     time, content = kept.stat().st_mtime_ns, short.read_bytes()
@@ -195,7 +198,7 @@ def test_test_sentences_in_the_training_text_are_counted(
         said = capsys.readouterr().out
         assert "6 of 72 test sentences" in said
         assert "most in de-en (de): 5 of 12" in said
-    pairs = json.loads(report.read_text())["pairs"]
+    pairs = json.loads(report.read_text(encoding="utf-8"))["pairs"]
     assert pairs["de-en"]["en"] == {"lines": 12, "in_training_text": 0}
     assert pairs["de-fr"]["fr"] == {"lines": 12, "in_training_text": 1}
 

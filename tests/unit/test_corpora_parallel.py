@@ -89,14 +89,17 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         "def work(number):\n"
         "    os.write(1, b'%d\\n' % os.getpid())\n"  # one write: two workers share the pipe
         "    time.sleep(600)\n"
-        "list(parallel.map_in_order(work, range(9), workers=2))\n"
+        "list(parallel.map_in_order(work, range(9), workers=2))\n",
+        encoding="utf-8",
     )
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, encoding="utf-8"
+    ) as parent:
         assert parent.stdout is not None
         workers = [int(parent.stdout.readline()) for _ in range(2)]
         parent.kill()
         parent.wait()
-        for _ in range(300):
+        for _ in range(6000):
             alive = [worker for worker in workers if is_running(worker)]
             if not alive:
                 break
@@ -108,7 +111,9 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
 
 def is_running(process: int) -> bool:
     try:
-        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        state = (
+            Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
+        )
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
@@ -117,7 +122,10 @@ def is_running(process: int) -> bool:
 def write_sides(folder: Path, lines: int) -> str:
     """Pairs of which every seventh repeats one before and every eleventh is too long."""
     folder.mkdir()
-    with (folder / "train.eo").open("w") as eo, (folder / "train.ia").open("w") as ia:
+    with (
+        (folder / "train.eo").open("w", encoding="utf-8") as eo,
+        (folder / "train.ia").open("w", encoding="utf-8") as ia,
+    ):
         for number in range(lines):
             word = number - 3 if number % 7 == 6 else number
             text = f"unu {word}" + " kaj" * (300 if number % 11 == 10 else 0)
@@ -164,7 +172,7 @@ def test_errors_name_the_line_also_in_a_later_chunk(
 def test_sides_of_different_length_are_counted(tmp_path: Path, left: int, right: int) -> None:
     paths = tmp_path / "a", tmp_path / "b"
     for path, lines in zip(paths, (left, right), strict=True):
-        path.write_text("x\n" * lines)
+        path.write_text("x\n" * lines, encoding="utf-8")
     with pytest.raises(ValueError, match=rf"a has {left} lines, .*b has {right}"):
         list(pair_chunks(*paths, 10))
 
@@ -173,13 +181,13 @@ def test_a_file_is_encoded_the_same_by_several_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = tmp_path / "train.eo"
-    text.write_text("".join(f"unu du {number} tri\n" for number in range(300)))
+    text.write_text("".join(f"unu du {number} tri\n" for number in range(300)), encoding="utf-8")
     subwords.train_model([text], tmp_path / "spm", subwords.SubwordOptions(vocab_size=60))
     monkeypatch.setattr(subwords, "CHUNK", 50)
     for workers in (1, 2):
         out = tmp_path / f"encoded{workers}"
         assert subwords.encode_file(tmp_path / "spm.model", text, out, workers) == 300
     assert (tmp_path / "encoded1").read_bytes() == (tmp_path / "encoded2").read_bytes()
-    first = (tmp_path / "encoded1").read_text().splitlines()[0]
+    first = (tmp_path / "encoded1").read_text(encoding="utf-8").splitlines()[0]
     model = subwords.load_model(tmp_path / "spm.model")
     assert subwords.decode_line(model, first) == "unu du 0 tri"

@@ -126,7 +126,7 @@ def test_the_small_archive_becomes_train_and_test(tmp_path: Path, unpacked: bool
         origin.write_bytes(pack(files))
     lines = iwslt.extract(origin, tmp_path / "out")
     assert lines == {"train": 21} | dict.fromkeys(TEST_SETS, len(PAIRS))
-    english = (tmp_path / "out" / "test.en").read_text().split("\n")
+    english = (tmp_path / "out" / "test.en").read_text(encoding="utf-8").split("\n")
     assert english == [pair[1] for pair in PAIRS] * 5 + [""]
     assert iwslt.describe(lines)[1].startswith("warning: TED.dev2010 has 5 sentences, the publ")
 
@@ -135,8 +135,8 @@ def test_the_small_archive_becomes_train_and_test(tmp_path: Path, unpacked: bool
     assert iwslt.extract(origin, tmp_path / "out") == lines
     assert (tmp_path / "out" / "train.de").stat().st_ino == before
     iwslt.extract(origin, tmp_path / "out", hold_out=5)
-    assert len((tmp_path / "out" / "valid.de").read_text().split("\n")) == 4 + 1
-    assert len((tmp_path / "out" / "train.de").read_text().split("\n")) == 17 + 1
+    assert len((tmp_path / "out" / "valid.de").read_text(encoding="utf-8").split("\n")) == 4 + 1
+    assert len((tmp_path / "out" / "train.de").read_text(encoding="utf-8").split("\n")) == 17 + 1
 
 
 @needs_talks
@@ -211,7 +211,7 @@ def test_wmt_archives_become_the_splits(tmp_path: Path) -> None:
     assert (out / "test1.de").read_text(encoding="utf-8").split("\n")[3] == PAIRS[3][0]
     warnings = wmt.describe(lines)[1:]
     assert warnings[0] == "warning: europarl-v7 has 13 pairs, the published one 1,920,209"
-    assert json.loads((out / "extracted.json").read_text())["lines"] == lines
+    assert json.loads((out / "extracted.json").read_text(encoding="utf-8"))["lines"] == lines
     assert wmt.extract(sorted(folder.iterdir()), out) == lines
 
 
@@ -231,7 +231,7 @@ def test_a_folder_of_something_else_is_never_touched(tmp_path: Path) -> None:
     (tmp_path / "de-en.tgz").write_bytes(pack(small_iwslt(talks=1)))
     precious = tmp_path / "precious"
     precious.mkdir()
-    (precious / "text").write_text("mine")
+    (precious / "text").write_text("mine", encoding="utf-8")
     with pytest.raises(ValueError, match="precious exists and holds something else"):
         iwslt.extract(tmp_path / "de-en.tgz", precious)
-    assert (precious / "text").read_text() == "mine"
+    assert (precious / "text").read_text(encoding="utf-8") == "mine"

@@ -103,7 +103,7 @@ def test_encoded_text_never_holds_a_special_symbol_or_another_line(
 
 
 def test_a_literal_end_of_sentence_is_unknown_where_its_characters_are(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("kato kaj domo\ndomo kaj kato\n" * 50)
+    (tmp_path / "text").write_text("kato kaj domo\ndomo kaj kato\n" * 50, encoding="utf-8")
     train_model([tmp_path / "text"], tmp_path / "spm", SubwordOptions(vocab_size=16))
     model = load_model(tmp_path / "spm.model")
     assert "</s>" in model.encode("kato </s>", out_type=str)  # what would end the sentence
@@ -127,7 +127,9 @@ def test_training_twice_gives_the_same_bytes(tmp_path: Path, kind: str) -> None:
     for name in ("one", "two"):
         train_model([text], tmp_path / name, SubwordOptions(kind=kind, vocab_size=45, sample=150))
     assert (tmp_path / "one.model").read_bytes() == (tmp_path / "two.model").read_bytes()
-    assert (tmp_path / "one.vocab").read_text() == (tmp_path / "two.vocab").read_text()
+    assert (tmp_path / "one.vocab").read_text(encoding="utf-8") == (
+        tmp_path / "two.vocab"
+    ).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
@@ -176,7 +178,7 @@ def test_training_text_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_training_text_without_a_word_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("\n \n")
+    (tmp_path / "text").write_text("\n \n", encoding="utf-8")
     with pytest.raises(ValueError, match="no text to train"):
         train_model([tmp_path / "text"], tmp_path / "spm", SubwordOptions(vocab_size=9))
 
@@ -184,7 +186,7 @@ def test_training_text_without_a_word_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no sentencepiece model"):
         load_model(tmp_path / "absent")
-    (tmp_path / "text").write_text("no model")
+    (tmp_path / "text").write_text("no model", encoding="utf-8")
     with pytest.raises(ValueError, match="not a sentencepiece model"):
         load_model(tmp_path / "text")
 
@@ -198,7 +200,9 @@ def test_the_command_trains_one_model_a_language_when_asked(tmp_path: Path) -> N
     words += ["--vocab-size=16", "--separate", f"--out={tmp_path / 'out'}"]
     with pytest.raises(ValueError, match="characters alone need"):  # the Esperanto side
         subwords.run(parser.parse_args(words))
-    write_text(tmp_path / "train.eo").write_text("kato kaj domo\ndomo kaj kato\n" * 50)
+    write_text(tmp_path / "train.eo").write_text(
+        "kato kaj domo\ndomo kaj kato\n" * 50, encoding="utf-8"
+    )
     assert subwords.run(parser.parse_args(words)) == 0
     russian = (tmp_path / "out" / "dict.ru.txt").read_text(encoding="utf-8")
     assert "к" in russian

@@ -111,7 +111,7 @@ def test_the_level_of_multi30k_english() -> None:
     data = ROOT / "data" / "multi30k.de-en"
     if not (data / "train.de-en.en.idx").is_file():
         pytest.skip("data/multi30k.de-en is not there: scripts/preprocess_multi30k.sh makes it")
-    symbols = len((data / "dict.en.txt").read_text().splitlines()) + 4
+    symbols = len((data / "dict.en.txt").read_text(encoding="utf-8").splitlines()) + 4
     level = unigram_nll(data, "en", symbols)
     assert level is not None
     assert 8.0 < level < 8.6

@@ -43,7 +43,7 @@ def write(folder: Path, name: str, bleu: float | None = None, **fields: Any) -> 
         **fields,
     }
     folder.mkdir(exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(content))
+    (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
 
 
 @pytest.fixture
@@ -54,7 +54,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def averages(folder: Path) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = json.loads((folder / "summary.json").read_text())["averages"]
+    found: dict[str, dict[str, Any]] = json.loads(
+        (folder / "summary.json").read_text(encoding="utf-8")
+    )["averages"]
     return found
 
 
@@ -120,7 +122,7 @@ def test_an_incomplete_set_is_never_averaged_silently(folder: Path) -> None:
     assert text.startswith("INCOMPLETE: 6 of 8 directions are scored; to be scored: en-cs, fr-de.")
     assert "2 of 3 !" in text
     assert "1 of 2 !" in text
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     assert summary["complete"] is False
     assert summary["missing"] == ["en-cs", "fr-de"]
     found = summary["averages"]
@@ -128,7 +130,7 @@ def test_an_incomplete_set_is_never_averaged_silently(folder: Path) -> None:
     assert "bleu" not in found["En-X"]
     assert found["En-X"]["incomplete_bleu"] == 30.5  # (26 + 35) / 2
     assert (found["zero-shot"]["directions"], found["zero-shot"]["expected"]) == (1, 2)
-    assert (folder / "table.md").read_text().startswith("INCOMPLETE")
+    assert (folder / "table.md").read_text(encoding="utf-8").startswith("INCOMPLETE")
 
 
 def test_directions_that_are_not_expected_are_left_out_and_named(folder: Path) -> None:
@@ -143,8 +145,8 @@ def test_without_expectations_what_is_there_counts(folder: Path) -> None:
 
 
 def test_other_files_are_passed_over_and_a_second_summary_is_the_same(folder: Path) -> None:
-    (folder / "de-en.txt").write_text("x\n")
-    (folder / "test.some-thing.else.json").write_text("{}")
+    (folder / "de-en.txt").write_text("x\n", encoding="utf-8")
+    (folder / "test.some-thing.else.json").write_text("{}", encoding="utf-8")
     first = summarise(folder, list(BLEU), LINES)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert summarise(folder, list(BLEU), LINES) == first
@@ -154,7 +156,10 @@ def test_other_files_are_passed_over_and_a_second_summary_is_the_same(folder: Pa
 def test_the_csv_has_a_line_for_every_direction_also_missing_ones(folder: Path) -> None:
     (folder / "en-cs.json").unlink()
     summarise(folder, list(BLEU), LINES)
-    rows = {row["direction"]: row for row in csv.DictReader((folder / "table.csv").open())}
+    rows = {
+        row["direction"]: row
+        for row in csv.DictReader((folder / "table.csv").open(encoding="utf-8"))
+    }
     assert set(rows) == set(BLEU)
     assert rows["de-fr"]["zero_shot"] == "True"
     assert rows["fr-en"]["training_lines"] == "500000"
@@ -235,7 +240,7 @@ def test_scores_of_other_settings_are_not_averaged_silently(folder: Path) -> Non
     text = summarise(folder, list(BLEU), LINES)
     assert "MIXED: these were scored with another model or other options" in text
     assert "than the rest: fr-de." in text
-    assert json.loads((folder / "summary.json").read_text())["mixed"] is True
+    assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["mixed"] is True
 
 
 def test_many_languages_give_one_line_a_language(tmp_path: Path) -> None:
@@ -246,7 +251,7 @@ def test_many_languages_give_one_line_a_language(tmp_path: Path) -> None:
     lines = {f"{code}-en": 50_000 * number for number, code in enumerate(names, start=1)}
     text = summarise(tmp_path / "scores", expected, lines)
     assert "from \\ into" not in text
-    assert "from \\ into" in (tmp_path / "scores" / "table.md").read_text()
+    assert "from \\ into" in (tmp_path / "scores" / "table.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()]
     assert ["l0", "50,000", "low", "0.00", "1.00", "1.0 %"] in rows
     assert ["l19", "1,000,000", "high", "38.00", "39.00", "1.0 %"] in rows
@@ -267,7 +272,7 @@ def test_many_languages_give_one_line_a_language(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_score_is_named(folder: Path, content: str, message: str) -> None:
-    (folder / "de-en.json").write_text(content)
+    (folder / "de-en.json").write_text(content, encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         summarise(folder, list(BLEU), LINES)
     assert not (folder / "table.md").exists()
@@ -283,7 +288,7 @@ def test_deepnet_directions_prints_the_table_and_fails_while_it_is_incomplete(
         "directions": {"train": sorted(set(BLEU) - ZERO_SHOT), "test": list(BLEU)},
         "lines": {"train": LINES},
     }
-    (data / "corpus.json").write_text(json.dumps(record))
+    (data / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
     assert cli.main(["directions", str(folder), "--data", str(data), "--paper", "opus100"]) == 0
     said = capsys.readouterr()
     assert "| X-En" in said.out
@@ -292,7 +297,7 @@ def test_deepnet_directions_prints_the_table_and_fails_while_it_is_incomplete(
     (folder / "de-en.json").unlink()
     assert cli.main(["directions", str(folder), "--data", str(data)]) == 1
     assert "INCOMPLETE: 7 of 8" in capsys.readouterr().out
-    (tmp_path / "list").write_text("en-de\nen-fr\n")
+    (tmp_path / "list").write_text("en-de\nen-fr\n", encoding="utf-8")
     assert cli.main(["directions", str(folder), "--expect", str(tmp_path / "list")]) == 0
     capsys.readouterr()
     assert cli.main(["directions", str(tmp_path / "absent")]) == 2

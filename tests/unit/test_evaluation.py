@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
+from fairseq_deepnet.checkpoints.choice import Model
+from fairseq_deepnet.corpora.folder import DataFolder
+from fairseq_deepnet.corpora.subwords import SubwordOptions, train_model
+from fairseq_deepnet.evaluation.command import request, what_scores_depend_on
 from fairseq_deepnet.evaluation.scoring import score
 from fairseq_deepnet.translation.cores import threads_of
 from tests.support.runs import (
@@ -72,11 +78,11 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
     assert "--user-dir" in call
 
     name = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1"
-    scores = json.loads(Path(f"{name}.json").read_text())
+    scores = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))
     expected = score(TRANSLATIONS, SENTENCES)
     assert {key: scores[key] for key in expected} == expected
     assert (scores["updates"], scores["lines"]) == (20, 4)
-    assert Path(f"{name}.txt").read_text().splitlines() == TRANSLATIONS
+    assert Path(f"{name}.txt").read_text(encoding="utf-8").splitlines() == TRANSLATIONS
     (line,) = first.stdout.splitlines()
     assert line.startswith(f"BLEU {expected['bleu']:.2f}  chrF {expected['chrf']:.2f}  test, 4 sen")
     assert expected["bleu_signature"] in line
@@ -124,7 +130,7 @@ def test_a_failing_fairseq_generate_is_reported_with_its_last_line(
     assert result.returncode == 2
     assert "fairseq-generate failed (status 1): RuntimeError: out of luck (log: " in result.stderr
     log = Path(result.stderr.split("(log: ")[1].split(")")[0])
-    assert log.read_text() == "Traceback\nRuntimeError: out of luck\n"
+    assert log.read_text(encoding="utf-8") == "Traceback\nRuntimeError: out of luck\n"
     log.unlink()
 
 
@@ -145,7 +151,7 @@ def test_the_sentences_are_shared_out_over_processes(
     # four sentences in batches of one: no process is left without
     assert {call[call.index("--batch-size") + 1] for call in calls} == {"1"}
     text = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1.txt"
-    assert text.read_text().splitlines() == TRANSLATIONS
+    assert text.read_text(encoding="utf-8").splitlines() == TRANSLATIONS
 
 
 def escaped(text: str) -> str:
@@ -160,7 +166,9 @@ def test_the_last_checkpoints_are_averaged_on_request(
     assert result.returncode == 0, result.stderr
     averaged = run_folder / "checkpoints" / "average_2.pt"
     assert load_checkpoint(averaged)["model"]["weight"].tolist() == [30.0, 30.0]
-    scores = json.loads((run_folder / "scores" / "test.average_2.beam4.lenpen0.6.json").read_text())
+    scores = json.loads(
+        (run_folder / "scores" / "test.average_2.beam4.lenpen0.6.json").read_text(encoding="utf-8")
+    )
     assert scores["averaged"] == ["checkpoint_1_20.pt", "checkpoint_1_40.pt"]
     again = evaluate(run_folder, average="2", beam="4", lenpen="0.6")
     assert "already scored" in again.stderr
@@ -223,3 +231,78 @@ def test_threads_are_a_share_of_the_cores_unless_the_environment_says_how_many(
     assert [threads_of(processes, 8) for processes in (1, 3, 16)] == [8, 2, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert threads_of(1, 8) == 1
+
+
+@pytest.mark.parametrize(("target", "tokenizer"), [("zh", "zh"), ("th", "char"), ("fr", "13a")])
+def test_the_target_language_of_the_data_chooses_the_tokenizer(
+    evaluate: Evaluate,
+    fake_bin: FakeBin,
+    run_folder: Path,
+    tmp_path: Path,
+    target: str,
+    tokenizer: str,
+) -> None:
+    other = make_data(tmp_path / "other")
+    (other / "text" / "test.en").rename(other / "text" / f"test.{target}")
+    manifest = json.loads((other / "corpus.json").read_text(encoding="utf-8"))
+    (other / "corpus.json").write_text(json.dumps(manifest | {"target": target}), encoding="utf-8")
+    fake_bin.add("fairseq-generate", stdout=generated(other, [0, 1, 2, 3]))
+    result = evaluate(run_folder, data=str(other))
+    assert result.returncode == 0, result.stderr
+    assert f"|tok:{tokenizer}|" in result.stdout
+    expected = score(TRANSLATIONS, SENTENCES, target_language=target)
+    assert f"BLEU {expected['bleu']:.2f}" in result.stdout
+
+
+@pytest.mark.parametrize("changed", ["text/test.en", "text/test.de", "spm.model"])
+def test_a_score_of_other_data_is_not_printed_again(
+    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, tmp_path: Path, changed: str
+) -> None:
+    other = make_data(tmp_path / "other")
+    fake_bin.add("fairseq-generate", stdout=generated(other, [0, 1, 2, 3]))
+    first = evaluate(run_folder, data=str(other))
+    assert first.returncode == 0, first.stderr
+    if changed == "spm.model":
+        options = SubwordOptions(vocab_size=50)
+        train_model([other / "text" / "test.en"], other / "spm", options)
+    else:
+        (other / changed).write_text("\n".join(TRANSLATIONS) + "\n", encoding="utf-8")
+    again = evaluate(run_folder, data=str(other))
+    assert again.returncode == 0, again.stderr
+    assert "already scored" not in again.stderr
+    assert len(fake_bin.calls("fairseq-generate")) == 2
+    assert ("BLEU 100.00" in again.stdout) is (changed == "text/test.en")
+
+
+def test_a_tokenizer_is_refused_where_it_would_be_ignored(
+    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path
+) -> None:
+    fake_bin.add("fairseq-generate")
+    result = evaluate(run_folder, tokenizer="char")
+    assert result.returncode == 2
+    (error,) = [line for line in result.stderr.splitlines() if "error:" in line]
+    assert "--tokenizer char" in error
+    assert "deepnet score" in error
+    assert fake_bin.calls("fairseq-generate") == []
+
+
+def test_a_score_of_moses_tokens_depends_on_the_references_in_tokens(tmp_path: Path) -> None:
+    record = {"source": "de", "target": "en", "tokenisation": "moses"}
+    for name in ("text/test.de", "text/test.en", "tokenised/test.en", "bpe.codes", "corpus.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("as it was\n", encoding="utf-8")
+    data = DataFolder(tmp_path, record)
+    checkpoint = make_checkpoint(tmp_path / "model.pt", 1)
+    args = argparse.Namespace(split="test", beam=5, lenpen=1.0, extra=[], engine="fairseq")
+
+    def wanted() -> dict[str, Any]:
+        files = what_scores_depend_on(data, "test")
+        return request(args, Model(checkpoint, None, [checkpoint]), files)
+
+    before = wanted()
+    assert wanted() == before
+    for path in what_scores_depend_on(data, "test"):
+        path.write_text("changed\n", encoding="utf-8")
+        assert wanted() != before, path
+        path.write_text("as it was\n", encoding="utf-8")
+    assert len(before["data"]) == 5

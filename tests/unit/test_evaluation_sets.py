@@ -61,7 +61,7 @@ def test_flores_is_read_from_its_layout_in_the_codes_of_the_model(
     assert len(links) == 3  # six sides, three texts
     assert text(out, "directions.txt") == sorted(facts["lines"])
     assert text(out, "pairs.tsv")[0].split("\t") == ["flores101", "de", "fra", "flores101.de-fra"]
-    assert json.loads((out / "evaluation.json").read_text()) == facts
+    assert json.loads((out / "evaluation.json").read_text(encoding="utf-8")) == facts
 
 
 def test_codes_of_m2m_100_can_be_asked_for(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_deepnet_evaluation_set_says_how_much_of_the_set_can_be_scored(
     data = tmp_path / "data"
     data.mkdir()
     record = {"languages": ["de", "en", "fr"], "directions": {}, "lines": {}}
-    (data / "corpus.json").write_text(json.dumps(record))
+    (data / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
     words = ["--raw", str(flores101(tmp_path)), "--data", str(data)]
     assert cli.main(["evaluation-set", "flores101", *words, "--output", str(tmp_path / "o")]) == 0
     assert capsys.readouterr().out.startswith("flores101: 6 of 7,482 directions, 18 lines")

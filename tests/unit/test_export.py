@@ -153,11 +153,11 @@ def test_a_file_of_somebody_else_is_replaced_by_force_alone(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs = tmp_path / "theirs.pt"
-    theirs.write_text("notes")
+    theirs.write_text("notes", encoding="utf-8")
     words = (run_folder, "--to", "fairseq", "--output", theirs)
     assert export(*words) == 2
     assert "no export of this command's" in capsys.readouterr().err
-    assert theirs.read_text() == "notes"
+    assert theirs.read_text(encoding="utf-8") == "notes"
     assert export(*words, "--force") == 0
     assert f"replacing {theirs}\n" in capsys.readouterr().err
     assert load_checkpoint(theirs)["export"]["format"] == "fairseq"
@@ -179,10 +179,10 @@ def test_a_folder_of_something_else_is_not_replaced_even_by_force(
 ) -> None:
     folder = tmp_path / "thesis"
     folder.mkdir()
-    (folder / "chapter.tex").write_text("text")
+    (folder / "chapter.tex").write_text("text", encoding="utf-8")
     assert export(run_folder, "--to", "fairseq", "--output", folder, *force) == 2
     assert "even --force does not replace" in capsys.readouterr().err
-    assert (folder / "chapter.tex").read_text() == "text"
+    assert (folder / "chapter.tex").read_text(encoding="utf-8") == "text"
 
 
 @pytest.mark.parametrize("kept", [0, 100, 0.7])

@@ -126,7 +126,7 @@ def test_the_folder_stands_alone_and_says_what_it_is(
     assert capsys.readouterr().out == f"{tmp_path / 'out'}\n"
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
     assert (tmp_path / "out" / "spm.model").read_bytes() == (data / "spm.model").read_bytes()
-    facts = json.loads((tmp_path / "out" / "export.json").read_text())
+    facts = json.loads((tmp_path / "out" / "export.json").read_text(encoding="utf-8"))
     due = {
         "format": "ctranslate2",
         "quantization": "int8",
@@ -147,10 +147,10 @@ def test_words_keep_fairseqs_numbers(tmp_path: Path, data: Path) -> None:
     make_trained_run(tmp_path / "run", data)
     export(tmp_path / "run")
     folder = tmp_path / "run" / "export" / "ctranslate2-float32"
-    symbols = json.loads((folder / "shared_vocabulary.json").read_text())
+    symbols = json.loads((folder / "shared_vocabulary.json").read_text(encoding="utf-8"))
     assert symbols[:4] == ["<s>", "<blank>", "</s>", "<unk>"]
     assert symbols[4:] == task(data).source_dictionary.symbols[4:]
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert (config["decoder_start_token"], config["add_source_eos"]) == ("</s>", True)
 
 
@@ -173,7 +173,10 @@ def test_another_quantization_in_the_same_place_replaces_the_first(
     out = tmp_path / "out"
     for quantization in ("float32", "int8"):
         assert export(tmp_path / "run", "--quantization", quantization, "--output", out) == 0
-        assert json.loads((out / "export.json").read_text())["quantization"] == quantization
+        assert (
+            json.loads((out / "export.json").read_text(encoding="utf-8"))["quantization"]
+            == quantization
+        )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
 
 
@@ -239,7 +242,7 @@ def test_a_stock_model_is_exported_too_also_an_old_one_that_names_tied_tables_on
     assert export(tmp_path / "run") == 0
     folder = tmp_path / "run" / "export" / "ctranslate2-float32"
     assert gap(log_probabilities(model, data, pieces), folder, pieces) < 1e-4
-    assert json.loads((folder / "export.json").read_text())["scheme"] == "stock"
+    assert json.loads((folder / "export.json").read_text(encoding="utf-8"))["scheme"] == "stock"
 
 
 def test_another_ctranslate2_model_is_replaced_by_force_alone(
@@ -263,7 +266,7 @@ def test_the_wrong_data_folder_is_refused(
     make_trained_run(tmp_path / "run", data)
     other = make_data(tmp_path / "other")
     for language in ("de", "en"):
-        with (other / f"dict.{language}.txt").open("a") as file:
+        with (other / f"dict.{language}.txt").open("a", encoding="utf-8") as file:
             file.write("more 1\n")
     assert export(tmp_path / "run", "--data", other) == 2
     assert "not the data folder that it was trained on" in capsys.readouterr().err

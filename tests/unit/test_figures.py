@@ -37,7 +37,7 @@ def drawn(folder: Path) -> dict[str, Any]:
 def folder(tmp_path: Path) -> Path:
     """deepnorm at three depths, post-ln of two seeds that comes apart, pre-ln and rezero at one."""
     file = tmp_path / "own.yaml"
-    file.write_text(DEFINITION)
+    file.write_text(DEFINITION, encoding="utf-8")
     runs = tmp_path / "runs"
     cells: list[tuple[str, int, int, float, str]] = [
         *(("deepnorm", depth, 1, 7.5, "done") for depth in (6, 18, 50)),
@@ -117,7 +117,7 @@ def test_a_dashed_line_shows_what_word_frequencies_alone_give(folder: Path) -> N
 
 def test_a_level_far_from_all_losses_is_not_drawn(tmp_path: Path) -> None:
     file = tmp_path / "own.yaml"
-    file.write_text(DEFINITION)
+    file.write_text(DEFINITION, encoding="utf-8")
     values = {"scheme": "deepnorm", "depth": "6"}
     write_cell(tmp_path / "runs", "a", str(file), values, losses={200: 3.5}, unigram_nll=8.33)
     axes = drawn(tmp_path / "runs")["valid_nll"].axes[0]
@@ -209,7 +209,7 @@ def test_the_command_writes_the_images_and_the_markdown_shows_them(
         content = (tmp_path / "new" / "png" / f"{name}.png").read_bytes()
         assert content.startswith(b"\x89PNG")
         assert len(content) > 10_000
-        assert f"![{name}](png/{name}.png)" in markdown.read_text()
+        assert f"![{name}](png/{name}.png)" in markdown.read_text(encoding="utf-8")
 
 
 def test_runs_of_no_sweep_have_no_figures(

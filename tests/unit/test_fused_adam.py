@@ -200,6 +200,14 @@ def test_steps_on_scaled_and_clipped_gradients_are_fairseqs(bound: float) -> Non
     assert_same(both[0][1], both[1][1])
 
 
+def test_a_scale_that_is_no_part_of_its_step_is_refused_and_not_asked_for() -> None:
+    """fairseq gives one to optimisers that support it, and multiplies gradients of the others."""
+    optimizer = FairseqAdam(config(), weights())
+    assert not optimizer.supports_step_with_scale
+    with pytest.raises(TypeError, match="scale"):
+        optimizer.step(scale=2.0)  # type: ignore[call-arg]
+
+
 def test_a_factor_is_forgotten_with_its_gradients() -> None:
     params = weights()
     optimizer = FairseqAdam(config(), params)

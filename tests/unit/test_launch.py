@@ -41,11 +41,17 @@ def test_more_gpus_than_the_batch_has_steps_keep_it_by_smaller_shares() -> None:
     assert "a sentence longer than a device's share" in str(launch.split_batch(4000, 4000, 32))
 
 
-def test_a_batch_that_does_not_divide_is_rounded_to_the_nearest_and_says_so() -> None:
-    batch = launch.split_batch(128 * 4096, 4096, 7)
-    assert batch.update_freq == 18  # 128 / 7 = 18.29
+@pytest.mark.parametrize(
+    ("devices", "update_freq", "off"),
+    [(7, 18, "-1.6"), (3, 43, "+0.8"), (96, 1, "-25.0")],  # 128 / 7 = 18.29, 42.67, 1.33
+)
+def test_a_batch_that_does_not_divide_is_rounded_to_the_nearest_and_says_so(
+    devices: int, update_freq: int, off: str
+) -> None:
+    batch = launch.split_batch(128 * 4096, 4096, devices)
+    assert batch.update_freq == update_freq
     assert not batch.is_exact
-    assert "rounded: the recipe wants 524,288, -1.6 %" in str(batch)
+    assert f"rounded: the recipe wants 524,288, {off} %" in str(batch)
 
 
 def test_devices_that_hold_more_than_the_batch_take_equal_shares() -> None:

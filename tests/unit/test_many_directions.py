@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
-from fairseq_deepnet.evaluation.many_directions import make_jobs, texts_in, texts_of_folder
+from fairseq_deepnet.evaluation.many_directions import (
+    finish,
+    make_jobs,
+    texts_in,
+    texts_of_folder,
+)
 
 LANGUAGES = ["cs", "de", "en"]
 
@@ -23,7 +30,7 @@ def folder(tmp_path: Path) -> DataFolder:
 
 def write(place: Path, *names: str) -> None:
     for name in names:
-        (place / name).write_text("a line\n")
+        (place / name).write_text("a line\n", encoding="utf-8")
 
 
 def test_one_text_serves_both_directions(tmp_path: Path) -> None:
@@ -70,3 +77,50 @@ def test_what_was_not_trained_is_zero_shot(folder: DataFolder, tmp_path: Path) -
 def test_an_epoch_is_every_training_pair_once_in_each_direction(folder: DataFolder) -> None:
     assert folder.task_options()["virtual-data-size"] == "200"
     assert folder.is_trained(Direction("en", "cs"))
+
+
+class Copier:
+    """Gives sentences back as they are, for their translations."""
+
+    cut = 0
+
+    def translate(self, sentences: list[str], direction: Direction) -> list[str]:
+        return sentences
+
+
+def job_of(place: Path, name: str, tokenizer: str | None = None) -> Any:
+    """One line of Chinese on either side, to be scored as `name` says."""
+    direction = Direction.parse(name)
+    for language in direction:
+        text = place / f"news.{name}.{language}"
+        text.write_text("我喜欢吃红色的苹果。\n", encoding="utf-8")
+    texts = texts_in(place, "news", list(direction), [name])
+    folder = DataFolder(place, {"languages": list(direction), "directions": {}})
+    (job,) = make_jobs(folder, texts, tokenizer, place / "scores", {"beam": 5})
+    return job
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "tokenizer"),
+    [
+        *[("de-zh", None, "zh"), ("zh-de", None, "13a"), ("de-th", None, "char")],
+        ("de-zh", "13a", "13a"),
+    ],
+)
+def test_a_direction_is_scored_with_the_tokenizer_of_its_target(
+    tmp_path: Path, name: str, asked: str | None, tokenizer: str
+) -> None:
+    job = job_of(tmp_path, name, asked)
+    scores = finish(job, Copier())  # type: ignore[arg-type]
+    assert f"|tok:{tokenizer}|" in scores["bleu_signature"]
+    assert json.loads(job.record.read_text(encoding="utf-8")) == scores
+
+
+@pytest.mark.parametrize("language", ["de", "en"])
+def test_a_direction_whose_text_has_changed_is_not_done(tmp_path: Path, language: str) -> None:
+    job = job_of(tmp_path, "de-en")
+    assert not job.is_done()
+    finish(job, Copier())  # type: ignore[arg-type]
+    assert job.is_done()
+    (tmp_path / f"news.de-en.{language}").write_text("another line\n", encoding="utf-8")
+    assert not job.is_done()

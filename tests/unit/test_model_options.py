@@ -192,6 +192,8 @@ def test_a_configuration_error_on_the_command_line_is_one_line() -> None:
         "from fairseq_deepnet.errors import ConfigurationError\n"
         "raise ConfigurationError('--x contradicts --y; leave out --x')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False
+    )
     assert done.returncode == 1
     assert done.stderr == "fairseq_deepnet: error: --x contradicts --y; leave out --x\n"

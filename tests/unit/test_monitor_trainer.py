@@ -211,7 +211,7 @@ def test_numbers_that_are_not_finite_are_words_of_strict_json(tmp_path: Path) ->
     def refuse(constant: str) -> None:
         raise ValueError(constant)
 
-    line = json.loads(file.read_text(), parse_constant=refuse)
+    line = json.loads(file.read_text(encoding="utf-8"), parse_constant=refuse)
     assert line["values"] == {"a": "nan", "b": ["inf", "-inf", 1.0]}
     (found,) = records.read(file)
     assert found["values"]["a"] != found["values"]["a"]
@@ -223,12 +223,12 @@ def test_later_records_and_half_a_line_go_when_a_run_goes_on(tmp_path: Path) -> 
     assert records.keep_until(file, 5) == 0
     for update in range(1, 5):
         records.append(file, {"update": update, "values": {"model_update": 0.1 * update}})
-    whole = file.read_text().splitlines(keepends=True)
-    with file.open("a") as lines:
+    whole = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    with file.open("a", encoding="utf-8") as lines:
         lines.write('{"update": 5, "values": {"model_up')
     assert [record["update"] for record in records.read(file)] == [1, 2, 3, 4]
     assert records.keep_until(file, 4) == 4
-    assert file.read_text() == "".join(whole)
+    assert file.read_text(encoding="utf-8") == "".join(whole)
     assert records.keep_until(file, 2) == 2
     records.append(file, {"update": 3, "values": {}})
     assert [record["update"] for record in records.read(file)] == [1, 2, 3]

@@ -14,7 +14,7 @@ from fairseq_deepnet.training import nodes
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "corpus.json").write_text("{}")
+    (tmp_path / "data" / "corpus.json").write_text("{}", encoding="utf-8")
     return tmp_path / "data"
 
 
@@ -42,7 +42,7 @@ def test_a_plan_that_differs_is_named_in_what_differs(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nodes.announce(tmp_path, nodes.facts(["fairseq-train", "--lr", "1"], data, 2))
-    (data / "corpus.json").write_text("[]")
+    (data / "corpus.json").write_text("[]", encoding="utf-8")
     with pytest.raises(ValueError, match="node 0 trains something else") as caught:
         join(tmp_path, nodes.facts(["fairseq-train", "--lr", "2"], data, 4))
     message = str(caught.value)

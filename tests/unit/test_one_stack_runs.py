@@ -45,8 +45,8 @@ def test_a_plan_says_that_it_is_for_encoder_decoders(
 
 
 def test_the_vocabulary_of_one_language_is_that_of_its_dictionary(tmp_path: Path) -> None:
-    (tmp_path / "corpus.json").write_text(json.dumps({"language": "en"}))
-    (tmp_path / "dict.txt").write_text("a 1\nb 1\n")
+    (tmp_path / "corpus.json").write_text(json.dumps({"language": "en"}), encoding="utf-8")
+    (tmp_path / "dict.txt").write_text("a 1\nb 1\n", encoding="utf-8")
     assert from_folder(tmp_path) == (6, 6)
 
 
@@ -61,5 +61,5 @@ def test_a_summary_names_the_depths_that_there_are() -> None:
 def test_a_perplexity_is_no_score_of_a_translation(tmp_path: Path) -> None:
     (tmp_path / "scores").mkdir()
     record = tmp_path / "scores" / "test.checkpoint_best.perplexity.json"
-    record.write_text(json.dumps({"perplexity": 8.0}))
+    record.write_text(json.dumps({"perplexity": 8.0}), encoding="utf-8")
     assert read_score(tmp_path) is None

@@ -43,12 +43,12 @@ class Sweep:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "runs"
         self.file = folder / "own.yaml"
-        self.file.write_text(DEFINITION)
+        self.file.write_text(DEFINITION, encoding="utf-8")
 
     def define(self, old: str, new: str) -> None:
-        text = self.file.read_text()
+        text = self.file.read_text(encoding="utf-8")
         assert old in text
-        self.file.write_text(text.replace(old, new))
+        self.file.write_text(text.replace(old, new), encoding="utf-8")
 
     def cell(self, scheme: str, depth: int, nll: float, status: str = "done", **more: Any) -> Path:
         seed = more.pop("seed", 1)
@@ -234,7 +234,9 @@ def test_a_table_without_a_number_is_left_out_but_for_the_first(sweep: Sweep) ->
 
 
 def test_a_sweep_without_tables_is_compared_line_by_line(sweep: Sweep) -> None:
-    sweep.file.write_text(sweep.file.read_text().partition("tables:")[0])
+    sweep.file.write_text(
+        sweep.file.read_text(encoding="utf-8").partition("tables:")[0], encoding="utf-8"
+    )
     sweep.cell("deepnorm", 6, 7.5)
     assert sweep.text().startswith("Runs side by side")
 
@@ -256,7 +258,7 @@ def test_a_damaged_record_is_one_line_and_its_remedy(
     sweep: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = sweep.cell("deepnorm", 6, 7.5)
-    (run / "sweep.json").write_text('{"cell": ')
+    (run / "sweep.json").write_text('{"cell": ', encoding="utf-8")
     assert cli.main(["report", str(sweep.folder)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "deepnorm_6l/sweep.json is damaged: remove it to run the cell" in line

@@ -240,8 +240,10 @@ def test_the_dictionaries_of_a_data_folder_count(
 ) -> None:
     for language, entries in (("de", 90), ("en", 60)):
         text = "".join(f"w{number} 1\n" for number in range(entries))
-        (tmp_path / f"dict.{language}.txt").write_text(text)
-    (tmp_path / "corpus.json").write_text(json.dumps({"source": "de", "target": "en"}))
+        (tmp_path / f"dict.{language}.txt").write_text(text, encoding="utf-8")
+    (tmp_path / "corpus.json").write_text(
+        json.dumps({"source": "de", "target": "en"}), encoding="utf-8"
+    )
     words = ("sample", "share-all-embeddings=null", "--json", "--data", str(tmp_path))
     _, out, _ = run(capsys, *words)
     assert json.loads(out)["vocabulary"] == [94, 64]

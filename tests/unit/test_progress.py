@@ -85,7 +85,7 @@ def test_a_traceback_is_shown_whole_and_a_printed_model_is_not() -> None:
 
 def test_every_line_is_logged_even_where_it_is_no_utf8(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
-    log.write_text("from before\n")
+    log.write_text("from before\n", encoding="utf-8")
     command = [sys.executable, str(Path(progress.__file__)), str(log), "--max-update", "200"]
     given = f"noise \u2028 here\n{INTERVAL % 200}\n".encode() + b"\xff\n" + TRACEBACK.encode()
     result = subprocess.run(command, input=given, capture_output=True, check=True)

@@ -36,5 +36,5 @@ def test_importing_the_package_registers_everything_with_fairseq() -> None:
         "assert 'chunked_label_smoothed_cross_entropy' in CRITERION_REGISTRY\n"
         "assert 'fused_adam' in OPTIMIZER_REGISTRY\n"
     )
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8")
     assert found.returncode == 0, found.stderr

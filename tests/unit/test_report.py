@@ -139,9 +139,9 @@ def test_figure_7_reads_validation_losses_at_the_paper_s_updates(tmp_path: Path)
     folder = tmp_path / "fig7"
     losses = {5000: 4.30, 7000: 4.2, 10000: 4.0, 20000: 3.95, 30000: 3.9}
     shared = write_cell(folder, "lr1.5e-3", "fig7", {"lr": "1.5e-3"}, panel="lr", losses=losses)
-    record = json.loads((shared / "sweep.json").read_text())
+    record = json.loads((shared / "sweep.json").read_text(encoding="utf-8"))
     record["places"].append({"panel": "batch", "values": {"batch": "128"}, "seed": 1})
-    (shared / "sweep.json").write_text(json.dumps(record))
+    (shared / "sweep.json").write_text(json.dumps(record), encoding="utf-8")
     write_cell(folder, "width512", "fig7", {"width": "512"}, panel="width", losses={2: 9.75})
     rows = rows_of(folder)
     assert numbers(entry(rows, "1.5e-3", "5000")) == ("4.3", "4.14", "0.16", "done")
@@ -164,7 +164,7 @@ def write_directions(run: Path, bleus: dict[str, tuple[float, bool]]) -> None:
         content = {"direction": direction, "bleu": bleu, "chrf": 40.0, "bleu_signature": SIGNATURE}
         content |= {"zero_shot": zero_shot, "lines": 500}
         content["request"] = {"split": "test", "beam": 5, "lenpen": 1.0}
-        (folder / f"{direction}.json").write_text(json.dumps(content))
+        (folder / f"{direction}.json").write_text(json.dumps(content), encoding="utf-8")
 
 
 def test_table_2_averages_directions_and_figure_8_fits_the_law(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_multilingual_score_that_lacks_directions_is_marked(tmp_path: Path) ->
     run = write_cell(tmp_path / "table2", "depth12", "table2", {"depth": "12"})
     write_directions(run, {"de-en": (30.0, False)})
     summary = run / "scores" / "test.checkpoint_best.beam5.lenpen1" / "summary.json"
-    summary.write_text(json.dumps({"expected": 12}))
+    summary.write_text(json.dumps({"expected": 12}), encoding="utf-8")
     assert "500 sentences in 1 directions of 12, INCOMPLETE" in make([tmp_path / "table2"]).text[0]
 
 
@@ -268,8 +268,8 @@ def test_the_command_prints_tables_and_writes_the_files(
     words = ["report", str(table1), "--markdown", str(files[0]), "--csv", str(files[1])]
     assert cli.main(words) == 0
     assert "DeepNet" in capsys.readouterr().out
-    assert files[0].read_text().startswith("### WMT-17 English-German")
-    assert files[1].read_text().startswith("table,part,row,column,ours,")
+    assert files[0].read_text(encoding="utf-8").startswith("### WMT-17 English-German")
+    assert files[1].read_text(encoding="utf-8").startswith("table,part,row,column,ours,")
     assert not list(tmp_path.rglob("*.part"))
 
 
@@ -290,7 +290,9 @@ def test_the_newest_score_counts_where_no_record_names_one(tmp_path: Path) -> No
     write_config(run)
     write_score(run, 20.0)
     other = run / "scores" / "test.average_5.beam4.lenpen1.json"
-    other.write_text(json.dumps({"bleu": 21.0, "bleu_signature": "s", "lines": 9}))
+    other.write_text(
+        json.dumps({"bleu": 21.0, "bleu_signature": "s", "lines": 9}), encoding="utf-8"
+    )
     for age, name in ((50, other.name), (10, "test.checkpoint_best.beam5.lenpen1.json")):
         os.utime(run / "scores" / name, (2_000_000_000 - age, 2_000_000_000 - age))
     assert rows_of(run)[0]["BLEU"] == "20.00"
@@ -316,7 +318,7 @@ def test_fairseqs_score_counts_before_one_of_the_fast_engine_with_equal_settings
     engine = {"engine": "ctranslate2", "quantization": "int8"}
     content = {"bleu": 21.0, "lines": 9, **engine, "request": {**asked, **engine, **change}}
     newer = older.with_name("test.checkpoint_best.beam5.lenpen1.ctranslate2-int8.json")
-    newer.write_text(json.dumps(content))
+    newer.write_text(json.dumps(content), encoding="utf-8")
     os.utime(older, (1_000_000_000, 1_000_000_000))
     assert rows_of(tmp_path)[0]["BLEU"] == expected
 
@@ -339,7 +341,7 @@ def test_fairseqs_score_counts_where_it_is_of_as_many_directions(
         for pair in found:
             content = {"bleu": bleu, "chrf": 1.0, "lines": 9, "bleu_signature": "s"}
             content["request"] = {"split": "test", "beam": 5, "source": pair, **engine}
-            (folder / f"{pair}.json").write_text(json.dumps(content))
+            (folder / f"{pair}.json").write_text(json.dumps(content), encoding="utf-8")
         os.utime(folder, (1_000_000_000 + bleu, 1_000_000_000 + bleu))
     score = read_score(tmp_path)
     assert score is not None

@@ -59,7 +59,9 @@ def test_what_is_recorded_is_a_config_that_trains_the_same(record: Recorder) -> 
     assert again is not None
     assert sorted(again) == sorted(command)
     commands = [
-        line for line in (record.run / "command.txt").read_text().splitlines() if line[0] != "#"
+        line
+        for line in (record.run / "command.txt").read_text(encoding="utf-8").splitlines()
+        if line[0] != "#"
     ]
     assert len(commands) == 2
     assert commands[0].startswith(f"fairseq-train {record.data} --user-dir ")
@@ -67,7 +69,7 @@ def test_what_is_recorded_is_a_config_that_trains_the_same(record: Recorder) -> 
 
 def test_the_environment_says_what_a_repetition_needs(record: Recorder) -> None:
     record()
-    facts = json.loads((record.run / "environment.json").read_text())
+    facts = json.loads((record.run / "environment.json").read_text(encoding="utf-8"))
     assert facts["versions"]["torch"]
     assert facts["versions"]["fairseq-fixed"]
     assert facts["devices"] == "1 CPU process"
@@ -155,7 +157,7 @@ def test_settings_may_be_mended_until_there_is_a_checkpoint(record: Recorder) ->
     assert "going on from update 100" in record.said
     assert record("--lr", "0.3", resume="")
     assert "going on with new settings: lr [0.2] -> [0.3]" in record.said
-    assert yaml.safe_load((record.run / "config.yaml").read_text())["lr"] == "0.3"
+    assert yaml.safe_load((record.run / "config.yaml").read_text(encoding="utf-8"))["lr"] == "0.3"
 
 
 def test_other_data_is_another_run(record: Recorder, tmp_path: Path) -> None:

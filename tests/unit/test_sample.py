@@ -330,7 +330,7 @@ def test_the_corpus_does_not_depend_on_the_hash_seed(tmp_path: Path, hash_seed: 
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=True,
     )
     expected = [p.german for p in generate(3, {"train": 20, "valid": 3, "test": 3})["train"]]

@@ -44,8 +44,8 @@ def test_deepnet_score_prints_a_line_or_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hypotheses, references = tmp_path / "h", tmp_path / "r"
-    hypotheses.write_text("\n".join(HYPOTHESES) + "\n")
-    references.write_text("\n".join(REFERENCES) + "\n")
+    hypotheses.write_text("\n".join(HYPOTHESES) + "\n", encoding="utf-8")
+    references.write_text("\n".join(REFERENCES) + "\n", encoding="utf-8")
     files = ["--hypotheses", str(hypotheses), "--references", str(references)]
     expected = score(HYPOTHESES, REFERENCES)
     assert cli.main(["score", *files]) == 0

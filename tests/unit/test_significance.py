@@ -202,7 +202,7 @@ def test_what_was_tokenised_otherwise_is_not_compared(
 
 
 def test_a_reference_that_has_changed_is_found_out(reference: Path, runs: list[Path]) -> None:
-    reference.write_text("".join(f"{line}!\n" for line in REFERENCES))
+    reference.write_text("".join(f"{line}!\n" for line in REFERENCES), encoding="utf-8")
     with pytest.raises(ValueError, match="has changed since"):
         find_systems(runs, None)
 
@@ -216,7 +216,7 @@ def test_hypotheses_that_are_not_those_of_the_score_are_found_out(
     runs: list[Path], lines: list[str], message: str
 ) -> None:
     text = (runs[0] / "scores" / NAME).with_suffix(".txt")
-    text.write_text("".join(f"{line}\n" for line in lines))
+    text.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         compared(runs, samples=50)
 
@@ -225,7 +225,7 @@ def test_the_command_prints_a_table_and_writes_markdown_and_csv(
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "unscored").mkdir()
-    (tmp_path / "unscored" / "config.yaml").write_text("arch: x\n")
+    (tmp_path / "unscored" / "config.yaml").write_text("arch: x\n", encoding="utf-8")
     folders = [str(run) for run in (*runs, tmp_path / "unscored")]
     files = [tmp_path / "table.md", tmp_path / "table.csv"]
     words = ["--significance", "--samples=50", f"--markdown={files[0]}", f"--csv={files[1]}"]
@@ -241,8 +241,8 @@ def test_the_command_prints_a_table_and_writes_markdown_and_csv(
     assert any("unscored is not scored" in line for line in lines)
     assert any("p is not corrected for their number" in line for line in lines)
     assert "sacrebleu" not in caught.err.lower()
-    assert "| b      |" in files[0].read_text()
-    rows = list(csv.DictReader(io.StringIO(files[1].read_text())))
+    assert "| b      |" in files[0].read_text(encoding="utf-8")
+    rows = list(csv.DictReader(io.StringIO(files[1].read_text(encoding="utf-8"))))
     assert [(row["system"], row["test"]) for row in rows][2:4] == [(("b"), test) for test in BOTH]
     assert rows[2]["of"] == ""
     assert float(rows[2]["bleu"]) == pytest.approx(90.1951, abs=1e-3)

@@ -46,7 +46,8 @@ def small(tmp_path: Path) -> Path:
         "  scheme: {set: residual-scheme, values: [deepnorm, pre-ln]}\n"
         "  lr: {set: lr, values: [1e-3, 2e-3]}\n"
         "settings: {scheme: {pre-ln: {dropout: 0.3, PRECISION: fp32}}}\n"
-        "tables: [{paper: table1, rows: scheme, columns: lr, measure: bleu}]\n"
+        "tables: [{paper: table1, rows: scheme, columns: lr, measure: bleu}]\n",
+        encoding="utf-8",
     )
     return file
 
@@ -237,7 +238,10 @@ def test_a_language_model_s_config_below_encoder_decoder_cells_is_refused(config
 
 
 def test_a_sweep_of_language_models_takes_another_config_of_one(small: Path) -> None:
-    small.write_text(small.read_text().replace("config: multi30k", "config: multi30k_lm"))
+    small.write_text(
+        small.read_text(encoding="utf-8").replace("config: multi30k", "config: multi30k_lm"),
+        encoding="utf-8",
+    )
     sweep = load_sweep(str(small))
     assert sweep.with_config("multi30k_lm") == sweep
     with pytest.raises(ValueError, match="multi30k is for encoder-decoder models, and small"):
@@ -279,7 +283,9 @@ def test_only_takes_a_pattern_and_one_that_fits_nothing_is_refused(small: Path) 
 
 
 def test_two_cells_of_one_name_are_refused(small: Path) -> None:
-    small.write_text(small.read_text().replace("{scheme}-{lr}", "{scheme}"))
+    small.write_text(
+        small.read_text(encoding="utf-8").replace("{scheme}-{lr}", "{scheme}"), encoding="utf-8"
+    )
     with pytest.raises(ValueError, match="two cells are called deepnorm: name every factor"):
         cells_of(str(small))
 
@@ -320,7 +326,7 @@ def test_what_changes_no_number_is_no_setting(small: Path) -> None:
 def test_a_definition_that_is_wrong_names_file_and_key(
     small: Path, old: str, new: str, message: str
 ) -> None:
-    small.write_text(small.read_text().replace(old, new))
+    small.write_text(small.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
     with pytest.raises(ValueError, match=message) as error:
         cells_of(str(small))
     assert "\n" not in str(error.value)

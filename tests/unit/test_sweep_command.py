@@ -46,7 +46,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "small.yaml"
-    path.write_text(DEFINITION.replace('"{name}{depth}"', '"cell{depth}"'))
+    path.write_text(DEFINITION.replace('"{name}{depth}"', '"cell{depth}"'), encoding="utf-8")
     return path
 
 
@@ -54,7 +54,7 @@ def file(tmp_path: Path) -> Path:
 def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = {}
     for name, body in (("train", TRAIN), ("score", SCORE)):
-        (tmp_path / f"{name}.sh").write_text(body)
+        (tmp_path / f"{name}.sh").write_text(body, encoding="utf-8")
         commands[name] = ("bash", str(tmp_path / f"{name}.sh"))
     monkeypatch.setattr(runner, "Scripts", functools.partial(runner.Scripts, **commands))
 
@@ -66,7 +66,7 @@ def sweep(file: Path, *words: object) -> int:
 
 def starts(file: Path) -> dict[str, int]:
     found = sorted((file.parent / "runs").glob("*/starts"))
-    return {path.parent.name: len(path.read_text()) for path in found}
+    return {path.parent.name: len(path.read_text(encoding="utf-8")) for path in found}
 
 
 def test_a_dry_run_prints_every_cell_and_the_sum_and_writes_nothing(
@@ -142,11 +142,11 @@ def test_a_sweep_ends_in_a_table_and_does_nothing_twice(
     assert starts(file) == {"cell18": 1, "cell6": 1}
     (row,) = [line for line in said.out.splitlines() if line.startswith("deepnet_transformer")]
     assert row.split().count("27.5") == 2
-    markdown = (file.parent / "runs" / "report.md").read_text()
+    markdown = (file.parent / "runs" / "report.md").read_text(encoding="utf-8")
     assert "deepnet_transformer" in markdown
     assert "![table1](table1.png)" in markdown
     assert (file.parent / "runs" / "table1.png").read_bytes().startswith(b"\x89PNG")
-    assert ",27.5," in (file.parent / "runs" / "report.csv").read_text()
+    assert ",27.5," in (file.parent / "runs" / "report.csv").read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("fakes")
@@ -156,13 +156,16 @@ def test_a_verdict_follows_the_rule_when_the_sweep_is_started_again(
     words = ("--gpus", 0, "--data", data, "--only", "*6")
     assert sweep(file, *words) == 0
     record = file.parent / "runs" / "cell6" / "sweep.json"
-    told = json.loads(record.read_text()) | {"status": "diverged", "reason": "diverged: BLEU"}
-    record.write_text(json.dumps(told))
+    told = json.loads(record.read_text(encoding="utf-8")) | {
+        "status": "diverged",
+        "reason": "diverged: BLEU",
+    }
+    record.write_text(json.dumps(told), encoding="utf-8")
     capsys.readouterr()
     assert sweep(file, *words) == 0
     said = capsys.readouterr()
     assert "cell6: BLEU 27.50 (by today's rule; it was: diverged: BLEU)" in said.err
-    assert json.loads(record.read_text())["status"] == "done"
+    assert json.loads(record.read_text(encoding="utf-8"))["status"] == "done"
     (row,) = [line for line in said.out.splitlines() if line.startswith("deepnet_transformer")]
     assert "27.5" in row.split()
     assert starts(file) == {"cell6": 1}
@@ -175,17 +178,17 @@ def test_a_comparison_without_scores_may_be_scored_afterwards(
     words = ("--gpus", 0, "--data", data, "--only", "*6")
     assert sweep(file, *words, "score=false") == 0
     record = file.parent / "runs" / "cell6" / "sweep.json"
-    assert json.loads(record.read_text())["score"] is None
+    assert json.loads(record.read_text(encoding="utf-8"))["score"] is None
     capsys.readouterr()
     assert sweep(file, *words, "score=true") == 0
     said = capsys.readouterr()
     assert "cell6: trained without a score, which is made now" in said.err
-    assert json.loads(record.read_text())["reason"] == "BLEU 27.50"
+    assert json.loads(record.read_text(encoding="utf-8"))["reason"] == "BLEU 27.50"
     (row,) = [line for line in said.out.splitlines() if line.startswith("deepnet_transformer")]
     assert "27.5" in row.split()
     assert sweep(file, *words, "score=false") == 0
     assert "every cell has its result: nothing to do" in capsys.readouterr().err
-    assert json.loads(record.read_text())["reason"] == "BLEU 27.50"
+    assert json.loads(record.read_text(encoding="utf-8"))["reason"] == "BLEU 27.50"
 
 
 def test_another_config_is_planned_with(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +204,9 @@ def test_another_config_is_planned_with(file: Path, capsys: pytest.CaptureFixtur
 def test_a_crash_is_status_1_and_tried_again_only_on_request(
     file: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file.write_text(file.read_text().replace("cell{depth}", "crash{depth}"))
+    file.write_text(
+        file.read_text(encoding="utf-8").replace("cell{depth}", "crash{depth}"), encoding="utf-8"
+    )
     words = ("--gpus", 0, "--data", data)
     assert sweep(file, *words) == 1
     said = capsys.readouterr()

@@ -57,7 +57,7 @@ def scripts(tmp_path: Path) -> Scripts:
     found = []
     for name, body in (("train", TRAIN), ("score", SCORE)):
         file = tmp_path / f"{name}.sh"
-        file.write_text(f"set -euo pipefail\n{body}")
+        file.write_text(f"set -euo pipefail\n{body}", encoding="utf-8")
         found.append(("bash", str(file)))
     return Scripts(*found, ("--max-len-b", "5"))
 
@@ -65,7 +65,7 @@ def scripts(tmp_path: Path) -> Scripts:
 @pytest.fixture
 def cells(tmp_path: Path) -> Any:
     config = tmp_path / "config.yaml"
-    config.write_text("lr: 0.1\nrecipe:\n  data: data/none\n")
+    config.write_text("lr: 0.1\nrecipe:\n  data: data/none\n", encoding="utf-8")
 
     def make(*names: str, scored: bool = True) -> list[Cell]:
         score = {"BEAM": "4"} if scored else None
@@ -112,8 +112,10 @@ def sweep(tmp_path: Path, scripts: Scripts) -> Sweep:
 def test_a_cell_is_trained_and_scored_and_its_record_says_so(sweep: Sweep, cells: Any) -> None:
     assert sweep.run(cells("good")) == {"good": "done"}
     run, record = sweep.folder / "good", sweep.record("good")
-    assert (run / "calls").read_text() == "cell.yaml GPUS=0 THREADS=1 PRECISION=none DATA=none\n"
-    assert (run / "scored").read_text() == "BEAM=4 --max-len-b 5\n"
+    assert (run / "calls").read_text(
+        encoding="utf-8"
+    ) == "cell.yaml GPUS=0 THREADS=1 PRECISION=none DATA=none\n"
+    assert (run / "scored").read_text(encoding="utf-8") == "BEAM=4 --max-len-b 5\n"
     assert record["score"] == "scores/test.best.json"
     assert (record["updates"], record["last_valid_nll"], record["starts"]) == (10, 3.0, 1)
     assert record["places"] == [{"panel": "main", "values": {"x": "good"}, "seed": 1}]
@@ -177,11 +179,11 @@ def test_variables_that_would_change_a_cell_do_not_reach_its_scripts(
     monkeypatch.setenv("PRECISION", "fp16")  # a property of the machine, so it does
     (cell,) = cells("good")
     sweep.run([cell])
-    calls = (sweep.folder / "good" / "calls").read_text()
+    calls = (sweep.folder / "good" / "calls").read_text(encoding="utf-8")
     assert "THREADS=1 PRECISION=fp16 DATA=none" in calls
     cell.variables["PRECISION"] = "fp32"
     sweep.run([cell])
-    assert "PRECISION=fp32" in (sweep.folder / "good" / "calls").read_text()
+    assert "PRECISION=fp32" in (sweep.folder / "good" / "calls").read_text(encoding="utf-8")
 
 
 def test_a_failed_cell_that_is_tried_again_keeps_its_folder(sweep: Sweep, cells: Any) -> None:
@@ -189,7 +191,7 @@ def test_a_failed_cell_that_is_tried_again_keeps_its_folder(sweep: Sweep, cells:
     state.begin_again(sweep.folder / "flaky")
     assert state.status_of(sweep.folder / "flaky") is Status.TO_DO
     assert sweep.run(cells("flaky")) == {"flaky": "done"}
-    assert len((sweep.folder / "flaky" / "calls").read_text().splitlines()) == 2
+    assert len((sweep.folder / "flaky" / "calls").read_text(encoding="utf-8").splitlines()) == 2
 
 
 def test_a_diverged_cell_that_is_tried_again_starts_anew_beside_the_old(
@@ -214,7 +216,7 @@ def test_a_verdict_of_an_earlier_rule_is_brought_up_to_date(sweep: Sweep, cells:
     )
     assert state.status_of(run) is Status.DONE
     assert sweep.record("good")["score"] == "scores/test.best.json"
-    with (run / "train.log").open("a") as log:
+    with (run / "train.log").open("a", encoding="utf-8") as log:
         log.write("FloatingPointError: gradients are Nan/Inf\n")
     said = verdicts.judge_again(run, cell)
     assert said is not None
@@ -271,7 +273,10 @@ def test_only_the_best_checkpoint_stays_of_a_cell_with_its_result(
 ) -> None:
     train = Path(sweep.runner.scripts.train[1])
     make = "mkdir -p checkpoints; touch checkpoints/checkpoint_{best,last,1_10}.pt"
-    train.write_text(train.read_text().replace('cd "$RUN"', f'cd "$RUN"; {make}'))
+    train.write_text(
+        train.read_text(encoding="utf-8").replace('cd "$RUN"', f'cd "$RUN"; {make}'),
+        encoding="utf-8",
+    )
     (cell,) = cells(name)
     cell.keep = "best"
     sweep.run([cell])
@@ -306,7 +311,7 @@ def test_other_settings_than_those_recorded_are_refused(sweep: Sweep, cells: Any
 
 
 def test_a_damaged_record_is_named_and_its_remedy(tmp_path: Path) -> None:
-    (tmp_path / "sweep.json").write_text("{")
+    (tmp_path / "sweep.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"sweep.json is damaged: remove it"):
         state.status_of(tmp_path)
 
@@ -350,7 +355,9 @@ def test_two_cells_train_at_the_same_time(tmp_path: Path, scripts: Scripts, cell
         "until [[ -f $RUN/../a.here && -f $RUN/../b.here ]]; do sleep 0.05; done\n"
     )
     train = Path(scripts.train[1])
-    train.write_text(train.read_text().replace('cd "$RUN"', f'{meet}cd "$RUN"'))
+    train.write_text(
+        train.read_text(encoding="utf-8").replace('cd "$RUN"', f'{meet}cd "$RUN"'), encoding="utf-8"
+    )
     both = Sweep(tmp_path / "runs", scripts, slots=2)
     assert both.run(cells("a", "b")) == {"a": "done", "b": "done"}
 
@@ -361,7 +368,10 @@ def sweep_until_stopped(folder: Path, scripts: Scripts, cell: Cell) -> None:
     said = folder.with_name("said")
 
     def say(text: str) -> None:
-        said.write_text((said.read_text() if said.exists() else "") + f"{text}\n")
+        said.write_text(
+            (said.read_text(encoding="utf-8") if said.exists() else "") + f"{text}\n",
+            encoding="utf-8",
+        )
 
     try:
         Runner(folder, [SHARE], say, "small.yaml", scripts, pause=0.01).run([cell])
@@ -384,32 +394,36 @@ def test_a_stopped_sweep_takes_its_scripts_along_and_leaves_the_cell_to_go_on_wi
         wait_for(run / "began")
         assert process.pid is not None
         os.kill(process.pid, number)
-        process.join(timeout=60)
+        process.join(timeout=600)
     finally:
         process.kill()
     if number == signal.SIGINT:
         assert process.exitcode == 130
-        assert "stopped; the same command goes on" in (tmp_path / "said").read_text()
+        assert "stopped; the same command goes on" in (tmp_path / "said").read_text(
+            encoding="utf-8"
+        )
     wait_until_it_says(run / "calls", "stopped")
     assert state.status_of(run) is Status.UNFINISHED
 
     train = Path(scripts.train[1])
-    train.write_text(train.read_text().replace("slow*)", "never*)"))
+    train.write_text(
+        train.read_text(encoding="utf-8").replace("slow*)", "never*)"), encoding="utf-8"
+    )
     again = Sweep(run.parent, scripts)
     assert again.run([cell]) == {"slow": "done"}
     assert again.record("slow")["starts"] == 2
 
 
-def wait_for(path: Path, seconds: float = 90) -> None:
+def wait_for(path: Path, seconds: float = 600) -> None:
     limit = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < limit, f"{path} never came"
         time.sleep(0.05)
 
 
-def wait_until_it_says(path: Path, text: str, seconds: float = 30) -> None:
+def wait_until_it_says(path: Path, text: str, seconds: float = 600) -> None:
     limit = time.monotonic() + seconds
-    while text not in path.read_text():
+    while text not in path.read_text(encoding="utf-8"):
         assert time.monotonic() < limit, f"{path} never said {text}"
         time.sleep(0.05)
 
@@ -424,7 +438,10 @@ def test_a_training_that_is_still_ending_is_waited_for(sweep: Sweep, cells: Any)
     wait_for(ready)
     assert state.is_training(folder)
     train = Path(sweep.runner.scripts.train[1])
-    train.write_text(train.read_text().replace('cd "$RUN"', 'cd "$RUN"; [[ -f ended ]]'))
+    train.write_text(
+        train.read_text(encoding="utf-8").replace('cd "$RUN"', 'cd "$RUN"; [[ -f ended ]]'),
+        encoding="utf-8",
+    )
     assert sweep.run(cells("good")) == {"good": "done"}
     assert sweep.lines[0] == "[1/1] good: waiting for its last training to end"
     assert holder.wait() == 0
@@ -441,15 +458,15 @@ def test_what_does_not_heed_the_signal_is_killed_with_all_that_it_started(tmp_pa
     wait_for(pid)
     children.stop([process], patience=0.2)
     assert process.returncode == -signal.SIGKILL
-    limit = time.monotonic() + 10
-    while is_alive(int(pid.read_text())):
+    limit = time.monotonic() + 600
+    while is_alive(int(pid.read_text(encoding="utf-8"))):
         assert time.monotonic() < limit, "the grandchild outlived its script"
         time.sleep(0.05)
 
 
 def is_alive(pid: int) -> bool:
     try:
-        status = Path(f"/proc/{pid}/stat").read_text()
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
         return False
     return status.rpartition(")")[2].split()[0] != "Z"
@@ -457,11 +474,11 @@ def is_alive(pid: int) -> bool:
 
 def test_the_record_is_json_even_where_a_loss_is_not_finite(sweep: Sweep, cells: Any) -> None:
     train = Path(sweep.runner.scripts.train[1])
-    train.write_text(train.read_text().replace('"3.0"', '"nan"'))
+    train.write_text(train.read_text(encoding="utf-8").replace('"3.0"', '"nan"'), encoding="utf-8")
     assert sweep.run(cells("good")) == {"good": "diverged"}
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
 
-    text = (sweep.folder / "good" / "sweep.json").read_text()
+    text = (sweep.folder / "good" / "sweep.json").read_text(encoding="utf-8")
     assert json.loads(text, parse_constant=refuse)["last_valid_nll"] == "nan"

@@ -51,7 +51,7 @@ def texts(engine: Upper, windows: Iterator[list[str]]) -> list[str]:
 
 def test_translations_come_in_the_order_of_the_lines_and_empty_lines_stay(tmp_path: Path) -> None:
     for number, content in enumerate(("a\n\nb\n", "c\n \u200b\t\nd")):
-        (tmp_path / str(number)).write_text(content)
+        (tmp_path / str(number)).write_text(content, encoding="utf-8")
     engine = Upper()
     found = texts(engine, windows_of([tmp_path / "0", tmp_path / "1"], 4))
     assert found == ["A", "", "B", "C", "", "D"]
@@ -94,7 +94,7 @@ def test_a_fast_pipe_fills_windows() -> None:
     lines = [f"line {number}" for number in range(25_000)]
 
     def write() -> None:
-        with os.fdopen(writing, "w") as stream:
+        with os.fdopen(writing, "w", encoding="utf-8") as stream:
             stream.writelines(f"{line}\n" for line in lines)
 
     writer = threading.Thread(target=write)
@@ -157,7 +157,7 @@ def interrupted(path: Path, windows: int) -> None:
     output = Output(path, {"beam": 5}, resume=False)
     for window in islice(output.still_to_do(iter(WINDOWS)), windows):
         output.write([line.upper() for line in window], len(window))
-    with path.with_name(f"{path.name}.part").open("a") as part:
+    with path.with_name(f"{path.name}.part").open("a", encoding="utf-8") as part:
         part.write("half a li")
 
 
@@ -188,35 +188,37 @@ def test_other_lines_are_not_taken_for_those_that_are_done(
 ) -> None:
     """As of standard input, of which nothing else is known."""
     interrupted(tmp_path / "out", 1)
-    before = (tmp_path / "out.part").read_text()
+    before = (tmp_path / "out.part").read_text(encoding="utf-8")
     output = Output(tmp_path / "out", {"beam": 5}, resume=True)
     with pytest.raises(ValueError, match="beginning of another translation"):
         list(output.still_to_do(iter(other)))
-    assert before.startswith((tmp_path / "out.part").read_text())
-    assert (tmp_path / "out.part").read_text() == "A\nB\n"
+    assert before.startswith((tmp_path / "out.part").read_text(encoding="utf-8"))
+    assert (tmp_path / "out.part").read_text(encoding="utf-8") == "A\nB\n"
 
 
 def test_a_file_has_its_name_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "out"
     output = Output(path, {"beam": 5}, resume=False)
     output.write(["ä", "b"], 2)
-    assert (tmp_path / "out.part").read_text() == "ä\nb\n", "every line is on disk at once"
+    assert (tmp_path / "out.part").read_text(encoding="utf-8") == "ä\nb\n", (
+        "every line is on disk at once"
+    )
     assert not path.exists()
     output.finish()
-    assert path.read_text() == "ä\nb\n"
+    assert path.read_text(encoding="utf-8") == "ä\nb\n"
     assert [found.name for found in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_translation_goes_on_after_its_last_whole_line(tmp_path: Path) -> None:
     path, request = tmp_path / "out", {"beam": 5, "files": [("a", 1)]}
     Output(path, request, resume=False).write(["a", "b"], 2)
-    with (tmp_path / "out.part").open("a") as part:
+    with (tmp_path / "out.part").open("a", encoding="utf-8") as part:
         part.write("not recorded\nhalf a li")
     output = Output(path, request, resume=True)
     assert output.done == 2
     output.write(["c"], 1)
     output.finish()
-    assert path.read_text() == "a\nb\nc\n"
+    assert path.read_text(encoding="utf-8") == "a\nb\nc\n"
 
 
 def test_nothing_is_resumed_or_lost_by_mistake(tmp_path: Path) -> None:
@@ -226,8 +228,10 @@ def test_nothing_is_resumed_or_lost_by_mistake(tmp_path: Path) -> None:
         Output(path, {"beam": 5}, resume=False)
     with pytest.raises(ValueError, match="beginning of another translation"):
         Output(path, {"beam": 4}, resume=True)
-    assert (tmp_path / "out.part").read_text() == "a\n"
-    assert json.loads((tmp_path / "out.part.json").read_text())["request"] == {"beam": 5}
+    assert (tmp_path / "out.part").read_text(encoding="utf-8") == "a\n"
+    assert json.loads((tmp_path / "out.part.json").read_text(encoding="utf-8"))["request"] == {
+        "beam": 5
+    }
     assert Output(tmp_path / "other", {}, resume=True).done == 0
 
 

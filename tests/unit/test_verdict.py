@@ -156,8 +156,10 @@ def test_a_training_that_was_killed_has_not_stalled_but_may_have_diverged() -> N
 def test_the_evidence_is_read_off_a_run_folder(tmp_path: Path) -> None:
     run, data = tmp_path / "run", tmp_path / "data"
     data.mkdir()
-    (data / "corpus.json").write_text(json.dumps({"source": "de", "target": "en"}))
-    (data / "dict.en.txt").write_text("a 1\nb 1\nc 1\n")
+    (data / "corpus.json").write_text(
+        json.dumps({"source": "de", "target": "en"}), encoding="utf-8"
+    )
+    (data / "dict.en.txt").write_text("a 1\nb 1\nc 1\n", encoding="utf-8")
     write_config(run, data=data, warmup_updates=4000)
     write_log(run, {100: 9.0, 200: 8.0}, ending="the end\n")
     found = gather(run)
@@ -181,7 +183,9 @@ def test_a_criterion_that_logs_no_nll_is_judged_by_its_loss(tmp_path: Path) -> N
     write_config(tmp_path)
     write_log(tmp_path, {100: 9.0})
     log = tmp_path / "train.log"
-    log.write_text(log.read_text().replace("valid_nll_loss", "valid_ppl"))
+    log.write_text(
+        log.read_text(encoding="utf-8").replace("valid_nll_loss", "valid_ppl"), encoding="utf-8"
+    )
     assert gather(tmp_path).valid == ((100, 9.0),)
 
 
@@ -191,7 +195,7 @@ def test_a_run_without_a_log_gives_no_evidence(tmp_path: Path) -> None:
 
 def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
-    log.write_text("".join(f"line {number}\n" for number in range(1000)))
+    log.write_text("".join(f"line {number}\n" for number in range(1000)), encoding="utf-8")
     assert evidence.tail(log, 2) == ("line 998", "line 999")
     assert evidence.tail(tmp_path / "none") == ()
 
@@ -199,7 +203,10 @@ def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
 def test_what_an_earlier_training_in_the_same_log_came_to_does_not_count(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     start = "2026-01-01 00:00:00 | INFO | fairseq_cli.train | {'_name': None, 'common': {}}\n"
-    log.write_text(f"{start}FloatingPointError: gradients are Nan/Inf\n{start}done training\n")
+    log.write_text(
+        f"{start}FloatingPointError: gradients are Nan/Inf\n{start}done training\n",
+        encoding="utf-8",
+    )
     assert evidence.tail(log) == (start.strip(), "done training")
-    log.write_text("no start in sight\ndone training\n")
+    log.write_text("no start in sight\ndone training\n", encoding="utf-8")
     assert evidence.tail(log) == ("no start in sight", "done training")

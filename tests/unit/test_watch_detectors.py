@@ -57,6 +57,30 @@ def test_a_spike_is_found_within_five_updates_and_dated_to_its_start(noise: floa
     assert spike.finding.started == 501
 
 
+def test_an_even_loss_must_rise_by_half_a_bit_to_have_spiked() -> None:
+    even = [6.0] * 60
+    assert feed(LossSpike(), [*even, *[6.45] * 10]) == []
+    assert feed(LossSpike(), [*even, *[6.55] * 10])[0] == 63
+
+
+@pytest.mark.parametrize(
+    "risen",
+    [
+        [*[6.0] * 60, *[12.0] * 5],
+        [*[6.0] * 5, *[12.0] * 5],
+        [*[6.0] * 60, *(6 + update / 100 for update in range(300))],
+    ],
+    ids=["at once", "in the first updates", "slowly"],
+)
+def test_a_spike_is_over_once_the_loss_is_within_half_a_bit_of_what_it_was(
+    risen: list[float],
+) -> None:
+    for after, is_over in ((6.45, True), (6.55, False)):
+        spike = LossSpike()
+        assert feed(spike, [*risen, *[after] * 5])
+        assert (spike.finding is None) is is_over
+
+
 def test_one_or_two_bad_batches_are_no_spike() -> None:
     losses = falling(300, 0.1)
     losses[200] += 50

@@ -67,13 +67,15 @@ def test_a_state_that_could_not_be_saved_costs_none_of_the_others(tmp_path: Path
 def test_the_last_good_state_takes_no_room_and_is_there_whole(tmp_path: Path) -> None:
     save_at(1000, tmp_path)
     source, target = tmp_path / "good_states" / "update_1000.pt", tmp_path / good_states.LAST_GOOD
-    (tmp_path / f"{target.name}.part").write_text("half, of a training that was killed")
+    (tmp_path / f"{target.name}.part").write_text(
+        "half, of a training that was killed", encoding="utf-8"
+    )
     for _ in range(2):  # the second time it is the same file already
         good_states.copy(source, target)
         assert target.samefile(source)
         assert {path.name for path in tmp_path.iterdir()} == {"good_states", target.name}
     source.unlink()
-    assert "epoch" in target.read_text()
+    assert "epoch" in target.read_text(encoding="utf-8")
 
 
 def test_what_people_write_over_in_place_is_never_linked(tmp_path: Path) -> None:
@@ -82,9 +84,9 @@ def test_what_people_write_over_in_place_is_never_linked(tmp_path: Path) -> None
     part = tmp_path / "good.part"
     good_states.copy(source, part)
     part.replace(last)
-    whole = last.read_text()
-    last.write_text("a later update")
-    assert source.read_text() == whole
+    whole = last.read_text(encoding="utf-8")
+    last.write_text("a later update", encoding="utf-8")
+    assert source.read_text(encoding="utf-8") == whole
     good_states.copy(last, tmp_path / good_states.LAST_GOOD)
     assert not last.samefile(tmp_path / good_states.LAST_GOOD)
 
@@ -96,7 +98,7 @@ def test_where_nothing_can_be_linked_the_last_good_state_is_copied_whole_or_not_
         raise OSError(1, "Operation not permitted")
 
     def full(_: Path, target: Path) -> None:
-        target.write_text("half")
+        target.write_text("half", encoding="utf-8")
         raise OSError(28, "No space left on device")
 
     save_at(1000, tmp_path)
@@ -104,7 +106,7 @@ def test_where_nothing_can_be_linked_the_last_good_state_is_copied_whole_or_not_
     monkeypatch.setattr(os, "link", refused)
     good_states.copy(source, target)
     assert not target.samefile(source)
-    assert target.read_text() == source.read_text()
+    assert target.read_text(encoding="utf-8") == source.read_text(encoding="utf-8")
     target.unlink()
     monkeypatch.setattr(shutil, "copyfile", full)
     with pytest.raises(OSError, match="No space left"):

@@ -1,0 +1,150 @@
+"""Where a training drops: in stock fairseq's places, and in each scheme's own formula.
+
+What is dropped is no chance here: each dropout, ours, fairseq's and torch's, multiplies channel i
+(of attention weights: key i) by a known factor, so that two computations can be compared.
+"""
+
+import math
+from argparse import Namespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fairseq.models.transformer_lm import TransformerLanguageModel
+from fairseq.modules.fairseq_dropout import FairseqDropout
+from torch import Tensor
+
+from fairseq_deepnet.modules import Dropout
+from fairseq_deepnet.standalone import VocabularyTask
+from tests.support import reference
+from tests.support.models import SYMBOLS, VARIANTS, BuildModel, next_token_loss
+
+Batch = dict[str, Tensor]
+EACH: list[dict[str, float]] = [
+    {"dropout": 0.4},
+    {"attention_dropout": 0.4},
+    {"activation_dropout": 0.4},
+    {"relu_dropout": 0.4},  # activation_dropout, in old configurations
+    {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3},
+]
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+
+
+def dropped(x: Tensor, p: float) -> Tensor:
+    """x times 0 in every third place of its last dimension, and 1 / (1 - p) in the others."""
+    places = torch.arange(x.size(-1), device=x.device)
+    return x * (places % 3 != 1) / (1 - p)
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+) -> Tensor:
+    """torch's scaled_dot_product_attention with a dropout that is known."""
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.size(-1))
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    weights = scores.softmax(dim=-1)
+    return (dropped(weights, dropout_p) if dropout_p else weights) @ value
+
+
+@pytest.fixture(autouse=True)
+def known_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(self: Any, x: Tensor, inplace: bool = False) -> Tensor:
+        drops = self.p > 0 and (self.training or self.apply_during_inference)
+        return dropped(x, self.p) if drops else x
+
+    def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        return dropped(x, p) if p and training else x
+
+    monkeypatch.setattr(FairseqDropout, "forward", forward)
+    monkeypatch.setattr(Dropout, "forward", forward)
+    monkeypatch.setattr(F, "dropout", dropout)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attend)
+
+
+def assert_alike(ours: Any, stock: Any, batch: Batch) -> None:
+    """Equal loss and gradients while training; equal logits, without dropout, afterwards."""
+    losses = []
+    for model in (ours, stock):
+        losses.append(next_token_loss(model.train()(**batch)[0], batch))
+        losses[-1].backward()
+    torch.testing.assert_close(losses[0], losses[1], **CLOSE)
+    gradients = {name: p.grad for name, p in stock.named_parameters()}
+    for name, parameter in ours.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[name], **CLOSE, msg=name)
+    real = batch["prev_output_tokens"].ne(1)
+    found, expected = (model.eval()(**batch)[0][real] for model in (ours, stock))
+    torch.testing.assert_close(found, expected, **CLOSE)
+    assert abs(next_token_loss(ours(**batch)[0], batch) - losses[0]) > 1e-3  # nothing is dropped
+
+
+@pytest.mark.parametrize("options", EACH, ids=str)
+@pytest.mark.parametrize("scheme", ["post-ln", "pre-ln"])
+def test_an_encoder_decoder_drops_where_stock_fairseq_drops(
+    scheme: str, options: dict[str, float], model_builder: BuildModel, batch: Batch
+) -> None:
+    pre = {f"{side}_normalize_before": scheme == "pre-ln" for side in ("encoder", "decoder")}
+    chosen = {"dropout": 0.0} | options
+    stock = model_builder("transformer", **pre, **chosen)
+    ours = model_builder(residual_scheme=scheme, init="stock", seed=2, **chosen)
+    ours.load_state_dict(stock.state_dict())
+    assert_alike(ours, stock, batch)
+
+
+@pytest.mark.parametrize("options", EACH, ids=str)
+@pytest.mark.parametrize("scheme", ["post-ln", "pre-ln"])
+def test_a_language_model_drops_where_stock_fairseq_drops(
+    scheme: str, options: dict[str, float], model_builder: BuildModel, batch: Batch
+) -> None:
+    chosen = {"dropout": 0.0, "attention_dropout": 0.0} | options
+    ours = model_builder(
+        "deepnet_transformer_lm", residual_scheme=scheme, init="stock", seed=3, **chosen
+    )
+    args = Namespace(**vars(ours.args) | {"decoder_normalize_before": scheme == "pre-ln"})
+    stock = TransformerLanguageModel.build_model(args, VocabularyTask(4 + SYMBOLS))
+    stock.load_state_dict(ours.state_dict())
+    text = {"src_tokens": batch["prev_output_tokens"]}
+    for model in (ours, stock):
+        forward = model.forward
+        model.forward = lambda prev_output_tokens, f=forward, **rest: f(prev_output_tokens)
+    assert_alike(ours, stock, {"prev_output_tokens": text["src_tokens"]})
+
+
+@pytest.mark.parametrize("options", EACH[:3], ids=str)
+@pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
+@torch.no_grad()
+def test_a_training_drops_where_its_schemes_formula_has_it(
+    scheme: str,
+    variant: str | None,
+    options: dict[str, float],
+    model_builder: BuildModel,
+    batch: Batch,
+) -> None:
+    """NormFormer's branch is normalised before it is dropped, its fc1's output after."""
+    chosen = {"dropout": 0.0} | options
+    model = model_builder(residual_scheme=scheme, scheme_variant=variant, **chosen)
+    generator = torch.Generator().manual_seed(9)
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.dtype.is_floating_point:
+            tensor.add_(0.1 * torch.randn(tensor.shape, generator=generator))
+    model.train()
+    places = reference.Dropped(
+        *(
+            (lambda y, p=p: dropped(y, p)) if (p := chosen.get(name)) else torch.clone
+            for name in ("dropout", "attention_dropout", "activation_dropout")
+        )
+    )
+    real = batch["prev_output_tokens"].ne(1)
+    found, expected = model(**batch)[0], reference.logits(scheme, model, batch, places)
+    torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(found[real], model.eval()(**batch)[0][real], atol=1e-3)
