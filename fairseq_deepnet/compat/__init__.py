@@ -24,7 +24,7 @@ import omegaconf  # noqa: E402
 import torch  # noqa: E402
 
 from ..errors import show_in_one_line  # noqa: E402
-from .fp32_weights import keep_fp32_weights  # noqa: E402
+from . import fp32_weights, schedules  # noqa: E402
 
 FAIRSEQ = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
 
@@ -52,7 +52,8 @@ def apply() -> None:
     keep_former_numpy()
     share_configurations()
     mend_nan_detector()
-    keep_fp32_weights()
+    fp32_weights.apply()
+    schedules.apply()
     show_in_one_line()
 
 

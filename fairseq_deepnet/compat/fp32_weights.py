@@ -30,8 +30,8 @@ SCALER: Final = "loss_scaler"
 _COUNTS: Final = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
 
 
-def keep_fp32_weights() -> None:
-    """Let fairseq's optimisers of half precision save and load them; once, however often called."""
+def apply() -> None:
+    """Let fairseq's optimisers of half precision save and load them; a second call does nothing."""
     for kind in (FP16Optimizer, MemoryEfficientFP16Optimizer):
         if not getattr(kind.state_dict, "keeps_fp32_weights", False):
             _extend(kind)
