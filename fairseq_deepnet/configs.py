@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from fairseq_deepnet import fairseq_options
+from fairseq_deepnet import fairseq_options, literals
 
 Value = bool | int | float | str | None
 
@@ -117,7 +117,9 @@ def _merge(config: Config, content: dict[str, Any], source: str) -> None:
         elif value is None:
             config.options.pop(key, None)
         else:
+            literals.check_name(key, source)
             config.options[key] = _plain(key, value, source)
+            literals.check_options({key: config.options[key]}, source)
             config.sources[key] = source
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from fairseq_deepnet import literals
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.provenance import put_in_place
 
@@ -27,7 +28,7 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
     """A checkpoint on the CPU, its tensors mapped from the file, so that only what is used is read.
 
     Raises FileNotFoundError where there is none, ValueError for a file that is damaged, that holds
-    other classes than fairseq's, or that is no checkpoint.
+    other classes than fairseq's or options that would run code, or that is no checkpoint.
     """
     path = Path(path)
     if not path.is_file():
@@ -43,6 +44,7 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
         ) from error
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise ValueError(f"{path} is not a fairseq checkpoint: it holds no model")
+    literals.check_state(state, path)
     return state
 
 

@@ -116,5 +116,5 @@ def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
         for name in _TOKEN_OPTIONS:
             value = _recorded(task, name)
             if value:
-                words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+                words.append(f"--{name}" if value is True else f"--{name}={value}")
     return words

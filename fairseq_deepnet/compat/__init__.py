@@ -25,6 +25,7 @@ import torch  # noqa: E402
 
 from ..errors import show_in_one_line  # noqa: E402
 from . import checkpoint_files, fp32_weights, resuming, schedules  # noqa: E402
+from .literals import read_literals  # noqa: E402
 
 FAIRSEQ = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
 
@@ -44,6 +45,7 @@ KNOWN_WARNINGS: tuple[tuple[type[Warning], str], ...] = (
 def apply() -> None:
     """Everything below, once, when the plugin is imported."""
     require_fairseq()
+    read_literals()
     torch.serialization.add_safe_globals(list(checkpoint_globals()))
     for category, message in KNOWN_WARNINGS:
         warnings.filterwarnings("ignore", message=message, category=category)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,10 @@ MULTILINGUAL_TASK = "translation_multi_simple_epoch"
 
 MONOLINGUAL_TASKS = ("language_modeling", "masked_lm")
 """fairseq's tasks for folders of one language."""
+
+
+_LANGUAGE = re.compile(r"[^\W_][\w.@-]*")
+"""It becomes part of file names and of command lines: no folder, no option."""
 
 
 class Direction(NamedTuple):
@@ -71,7 +76,11 @@ class DataFolder:
             {"source", "directions", "language"} & record.keys()
         ):
             raise ValueError(f"{manifest} is not the record of a data folder; make it anew")
-        return cls(path, record)
+        folder = cls(path, record)
+        for language in folder.languages:
+            if not isinstance(language, str) or not _LANGUAGE.fullmatch(language):
+                raise ValueError(f"{manifest} names a language {language!r}: no code such as de")
+        return folder
 
     @property
     def is_multilingual(self) -> bool:
