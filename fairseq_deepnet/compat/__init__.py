@@ -24,6 +24,7 @@ import omegaconf  # noqa: E402
 import torch  # noqa: E402
 
 from ..errors import show_in_one_line  # noqa: E402
+from . import damaged_files  # noqa: E402
 
 FAIRSEQ = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
 
@@ -52,6 +53,7 @@ def apply() -> None:
     share_configurations()
     mend_nan_detector()
     show_in_one_line()
+    damaged_files.apply()
 
 
 def require_fairseq() -> None:

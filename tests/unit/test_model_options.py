@@ -193,5 +193,5 @@ def test_a_configuration_error_on_the_command_line_is_one_line() -> None:
         "raise ConfigurationError('--x contradicts --y; leave out --x')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr == "fairseq_deepnet: error: --x contradicts --y; leave out --x\n"
