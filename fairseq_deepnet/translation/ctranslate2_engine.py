@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from fairseq_deepnet import records
 from fairseq_deepnet.corpora.folder import Direction
 from fairseq_deepnet.corpora.subwords import decode_line, encode_lines, load_model
 from fairseq_deepnet.export.layout import AGAIN, BLANK, NO_CTRANSLATE2, RECORD, SHAPE
 from fairseq_deepnet.provenance import shown
-from fairseq_deepnet.records import read_record, refuse_changed
 from fairseq_deepnet.translation.engine import BATCH, CPU_BATCH, MAX_LENGTH, Hypothesis, Search
 
 NEVER: Final = [[BLANK]]
@@ -27,13 +27,14 @@ def read_record(folder: Path) -> dict[str, Any]:
     damaged, or whose subwords this does not do.
     """
     try:
-        record = read_record(folder / RECORD, SHAPE, AGAIN)
+        record = records.read_record(folder / RECORD, SHAPE, AGAIN)
     except FileNotFoundError as error:
         raise ValueError(
             f"{shown(folder)} has no {RECORD}, and without it nothing says how its subwords are "
             "made; write it with deepnet export --to ctranslate2"
         ) from error
-    refuse_changed(folder, record.get("files"), record.get("files") or (), folder / RECORD)
+    files = record.get("files") or {}
+    records.refuse_changed(folder, files, files, folder / RECORD)
     fault = _contradiction(record)
     if fault:
         raise ValueError(f"{shown(folder / RECORD)} is damaged: {fault}; {AGAIN}")
