@@ -24,7 +24,7 @@ import omegaconf  # noqa: E402
 import torch  # noqa: E402
 
 from ..errors import show_in_one_line  # noqa: E402
-from . import checkpoint_files, fp32_weights, resuming, schedules  # noqa: E402
+from . import checkpoint_files, damaged_files, fp32_weights, resuming, schedules  # noqa: E402
 from .literals import read_literals  # noqa: E402
 
 FAIRSEQ = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
@@ -59,6 +59,7 @@ def apply() -> None:
     fp32_weights.apply()
     schedules.apply()
     show_in_one_line()
+    damaged_files.apply()
 
 
 def require_fairseq() -> None:
