@@ -24,6 +24,7 @@ import omegaconf  # noqa: E402
 import torch  # noqa: E402
 
 from ..errors import show_in_one_line  # noqa: E402
+from . import schedule_length  # noqa: E402
 
 FAIRSEQ = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
 
@@ -51,6 +52,7 @@ def apply() -> None:
     keep_former_numpy()
     share_configurations()
     mend_nan_detector()
+    schedule_length.apply()
     show_in_one_line()
 
 
