@@ -24,10 +24,28 @@ import omegaconf  # noqa: E402
 import torch  # noqa: E402
 
 from ..errors import show_in_one_line  # noqa: E402
-from . import checkpoint_files, damaged_files, fp32_weights, resuming, schedules  # noqa: E402
-from .literals import read_literals  # noqa: E402
+from . import (  # noqa: E402
+    checkpoint_files,
+    damaged_files,
+    fp32_weights,
+    literals,
+    resuming,
+    schedule_length,
+    schedules,
+)
 
 FAIRSEQ = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
+
+PATCHES = (
+    literals,
+    resuming,
+    checkpoint_files,
+    fp32_weights,
+    schedules,
+    schedule_length,
+    damaged_files,  # last: what it wraps is to be told of damage by all of the above
+)
+"""Modules that mend a part of fairseq each, in the order in which they wrap it."""
 
 # Warnings about fairseq's own code that its users can do nothing about: category, start of the
 # message.
@@ -45,7 +63,6 @@ KNOWN_WARNINGS: tuple[tuple[type[Warning], str], ...] = (
 def apply() -> None:
     """Everything below, once, when the plugin is imported."""
     require_fairseq()
-    read_literals()
     torch.serialization.add_safe_globals(list(checkpoint_globals()))
     for category, message in KNOWN_WARNINGS:
         warnings.filterwarnings("ignore", message=message, category=category)
@@ -54,12 +71,9 @@ def apply() -> None:
     keep_former_numpy()
     share_configurations()
     mend_nan_detector()
-    resuming.apply()
-    checkpoint_files.apply()
-    fp32_weights.apply()
-    schedules.apply()
+    for patch in PATCHES:
+        patch.apply()
     show_in_one_line()
-    damaged_files.apply()
 
 
 def require_fairseq() -> None:

@@ -81,7 +81,7 @@ def _evaluate_nothing_in(loader: Any) -> None:
     loader.exec_module = exec_module
 
 
-def read_literals() -> None:
+def apply() -> None:
     """Replace `eval` in fairseq, check what its checkpoints ask for, quote what goes to a shell."""
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
