@@ -24,6 +24,7 @@ import omegaconf  # noqa: E402
 import torch  # noqa: E402
 
 from ..errors import show_in_one_line  # noqa: E402
+from .owed_validation import make_up_for_validation  # noqa: E402
 
 FAIRSEQ = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
 
@@ -51,6 +52,7 @@ def apply() -> None:
     keep_former_numpy()
     share_configurations()
     mend_nan_detector()
+    make_up_for_validation()
     show_in_one_line()
 
 
