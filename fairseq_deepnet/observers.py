@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from . import preemption
 from .divergence import options as divergence
 from .divergence.watch import Watch
 from .monitoring.monitor import Monitor
@@ -37,4 +38,8 @@ def build_observers(trainer: Any) -> list[Observer]:
     if watched.policy is not divergence.Policy.OFF:
         # after the monitor: it may end the training, and the update's record must be written
         observers.append(Watch(watched, trainer, folder))
+    listener = preemption.listener()
+    if listener is not None:
+        # the last: all that the others keep of an update is written before it ends the training
+        observers.append(preemption.Preemption(listener, trainer, preemption.grace_period(args)))
     return observers

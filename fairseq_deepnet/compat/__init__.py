@@ -29,6 +29,7 @@ from . import (  # noqa: E402
     damaged_files,
     fp32_weights,
     literals,
+    owed_validation,
     resuming,
     schedule_length,
     schedules,
@@ -43,6 +44,7 @@ PATCHES = (
     fp32_weights,
     schedules,
     schedule_length,
+    owed_validation,
     damaged_files,  # last: what it wraps is to be told of damage by all of the above
 )
 """Modules that mend a part of fairseq each, in the order in which they wrap it."""

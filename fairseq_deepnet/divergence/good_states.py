@@ -38,17 +38,23 @@ def save(trainer: Any, epoch_itr: Any, save_dir: Path) -> None:
     trainer.consolidate_optimizer()
     if not trainer.should_save_checkpoint_on_current_rank:
         return
-    extra = {"train_iterator": epoch_itr.state_dict(), "val_loss": None}
-    if hasattr(trainer.task, "get_checkpoint_dict"):
-        extra.update(trainer.task.get_checkpoint_dict())
-    if hasattr(fairseqs_save, "best"):
-        extra["best"] = fairseqs_save.best
+    extra = extra_state(trainer, epoch_itr)
     folder = save_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     trainer.save_checkpoint(str(folder / f"update_{trainer.get_num_updates()}.pt"), extra)
     saved = dict(_saved(folder))
     for update in saved.keys() - _kept(saved):
         saved[update].unlink(missing_ok=True)
+
+
+def extra_state(trainer: Any, epoch_itr: Any) -> dict[str, Any]:
+    """Return what fairseq saves besides the trainer's own state."""
+    extra = {"train_iterator": epoch_itr.state_dict(), "val_loss": None}
+    if hasattr(trainer.task, "get_checkpoint_dict"):
+        extra.update(trainer.task.get_checkpoint_dict())
+    if hasattr(fairseqs_save, "best"):
+        extra["best"] = fairseqs_save.best
+    return extra
 
 
 def _kept(updates: Collection[int]) -> set[int]:
