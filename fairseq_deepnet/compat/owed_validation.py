@@ -71,6 +71,9 @@ def apply() -> None:
 
 
 def training_program() -> ModuleType | None:
-    """Return the module of fairseq-train; None in a program that trains by other means."""
+    """Return the module of fairseq-train; None in a program that trains by other means.
+
+    It is not imported: that makes every program log to standard output.
+    """
     modules = map(sys.modules.get, _PROGRAMS)
     return next((module for module in modules if hasattr(module, "validate_and_save")), None)

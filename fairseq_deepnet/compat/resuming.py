@@ -14,13 +14,14 @@ fairseq-fixed 0.12.3.1 keeps three things out of its checkpoints, all mended her
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any, Final
 
 import fairseq.checkpoint_utils
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from fairseq.trainer import Trainer
+
+from .owed_validation import training_program
 
 PATIENCE: Final = "patience"  # key of a checkpoint's extra_state
 
@@ -84,9 +85,6 @@ def keep_patience() -> None:
 
 
 def _counted() -> dict[str, Any]:
-    """Return what fairseq-train counts for --patience: attributes of a function of its own.
-
-    It is not imported here, since that makes every program log to standard output.
-    """
-    program = sys.modules.get("fairseq_cli.train")
+    """Return what fairseq-train counts for --patience: attributes of a function of its own."""
+    program = training_program()
     return vars(program.should_stop_early) if program else {}
