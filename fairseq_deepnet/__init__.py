@@ -1,7 +1,8 @@
 """fairseq_deepnet: very deep Transformers for fairseq (DeepNet, arXiv 2203.00555).
 
-Importing it tells fairseq of all that is here. One caller is spared that: `deepnet translate`, for
-which fairseq and torch, seconds to import, are loaded only if the model needs them.
+Importing it tells fairseq of all that is here. Two callers are spared fairseq and torch, seconds to
+import and much memory: `deepnet translate`, for which they are loaded only if the model needs them,
+and the supervisor of a training.
 """
 
 import functools
@@ -18,11 +19,12 @@ def register() -> None:
 
     compat.apply()
 
-    from . import criterions, models, optim  # noqa: F401
+    from . import criterions, models, optim, preemption  # noqa: F401
     from .monitoring import trainer
     from .observers import build_observers
 
     trainer.install(build_observers)
+    preemption.listen()
 
 
 def is_translate(words: Sequence[str]) -> bool:
@@ -37,7 +39,12 @@ def is_translate(words: Sequence[str]) -> bool:
     )
 
 
-if not is_translate(sys.orig_argv):
+def is_supervisor(words: Sequence[str]) -> bool:
+    """Whether a process's own command line is that of the supervisor of a training."""
+    return f"{__name__}.training.supervisor" in words
+
+
+if not (is_translate(sys.orig_argv) or is_supervisor(sys.orig_argv)):
     register()
 
 __all__ = ["register"]

@@ -79,11 +79,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_intermixed_args(rest) if intermixed else parser.parse_args(rest)
     try:
         return int(module.run(args))
-    except (ValueError, FileNotFoundError) as error:
-        print(f"deepnet {name}: error: {error}", file=sys.stderr)
-        return 2
     except BrokenPipeError:
         return 1
+    except ValueError as error:
+        print(f"deepnet {name}: error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        from fairseq_deepnet.errors import told
+
+        print(f"deepnet {name}: error: {told(error)}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print(f"deepnet {name}: interrupted", file=sys.stderr)
         return 130

@@ -3,6 +3,9 @@
 A key is a long option of fairseq-train without its dashes (`max-tokens: 4096`). `defaults: [base]`
 reads other files of the same folder first; what is said later wins. null takes an
 option back. `recipe:` holds what is the recipe's and no option of fairseq's (data, global batch).
+
+A `total-num-update` that equals `max-update` follows it where a later file or the command line sets
+`max-update` alone: a longer training would otherwise end with a learning rate of 0.
 """
 
 from __future__ import annotations
@@ -10,13 +13,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from fairseq_deepnet import fairseq_options
+from fairseq_deepnet import fairseq_options, literals
 
 Value = bool | int | float | str | None
 
@@ -106,7 +109,14 @@ def _plain(key: object, value: object, source: str) -> Value:
     )
 
 
-def _merge(config: Config, content: dict[str, Any], source: str) -> None:
+def override(config: Config, content: Mapping[str, Any], source: str) -> None:
+    """Let options and `recipe` of `content` win over a config's; null takes an option back.
+
+    Arguments:
+        content: as a config file has it; `defaults` is left out
+        source: the file (or command line) it is from, for error messages
+    """
+    content = _with_what_follows(config, content)
     for key, value in content.items():
         if key == "defaults":
             continue
@@ -117,8 +127,19 @@ def _merge(config: Config, content: dict[str, Any], source: str) -> None:
         elif value is None:
             config.options.pop(key, None)
         else:
+            literals.check_name(key, source)
             config.options[key] = _plain(key, value, source)
+            literals.check_options({key: config.options[key]}, source)
             config.sources[key] = source
+
+
+def _with_what_follows(config: Config, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    length = content.get("max-update")
+    before = config.options.get("max-update")
+    tied = before is not None and config.options.get("total-num-update") == before
+    if not tied or length is None or "total-num-update" in content:
+        return content
+    return {**content, "total-num-update": length}
 
 
 def _merge_recipe(config: Config, content: object, source: str) -> None:
@@ -145,7 +166,7 @@ def _load_into(config: Config, path: Path, above: tuple[Path, ...]) -> None:
         if not below.is_file():
             raise FileNotFoundError(f"{path}: defaults: {name!r}: there is no file {below}")
         _load_into(config, below, (*above, resolved))
-    _merge(config, content, str(path))
+    override(config, content, str(path))
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -165,12 +186,10 @@ def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_
     path = find_config(name, folder)
     config = Config(path.stem, {}, {})
     _load_into(config, path, ())
-    for override in overrides:
-        key, value = parse_override(override)
-        if key.startswith("recipe."):
-            _merge_recipe(config, {key.removeprefix("recipe."): value}, "command line")
-        else:
-            _merge(config, {key: value}, "command line")
+    said = dict(map(parse_override, overrides))
+    recipes = [key for key in said if key.startswith("recipe.")]
+    recipe = {key.removeprefix("recipe."): said.pop(key) for key in recipes}
+    override(config, {**said, "recipe": recipe}, "command line")
     return config
 
 

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
+from . import preemption
 from .divergence import options as divergence
 from .divergence.watch import Watch
 from .monitoring.monitor import Monitor
 from .monitoring.options import monitor_settings
 from .monitoring.records import run_folder
 from .monitoring.trainer import Observer
+from .optim.schedule import misfits
+
+logger = logging.getLogger(__name__)
 
 
 def build_observers(trainer: Any) -> list[Observer]:
-    """The observers of a trainer that was just made; none for models that are not ours."""
+    """Return the observers of a trainer that was just made; none for models that are not ours.
+
+    Warn of a learning-rate schedule that does not fit the training.
+    """
     args, folder = trainer.cfg.model, run_folder(Path(trainer.cfg.checkpoint.save_dir))
     observers: list[Observer] = []
     if not hasattr(args, "residual_scheme"):
         return observers
+    if trainer.is_data_parallel_master:
+        schedule, length = trainer.cfg.lr_scheduler, trainer.cfg.optimization.max_update
+        for misfit in misfits(getattr(schedule, "_name", None), schedule, length):
+            logger.warning(misfit)
     measured = monitor_settings(args)
     if measured is not None and trainer.is_data_parallel_master:
         observers.append(Monitor(measured, trainer, folder))
@@ -26,4 +38,8 @@ def build_observers(trainer: Any) -> list[Observer]:
     if watched.policy is not divergence.Policy.OFF:
         # after the monitor: it may end the training, and the update's record must be written
         observers.append(Watch(watched, trainer, folder))
+    listener = preemption.listener()
+    if listener is not None:
+        # the last: all that the others keep of an update is written before it ends the training
+        observers.append(preemption.Preemption(listener, trainer, preemption.grace_period(args)))
     return observers

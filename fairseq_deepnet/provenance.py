@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -42,8 +44,28 @@ def say(text: str) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a file so that it is there whole or not at all."""
     part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
+    try:
+        part.write_text(text, encoding="utf-8")
+        put_in_place(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def put_in_place(part: Path, path: Path) -> None:
+    """Give a file that is written out its name; what had it is replaced, and never half a file.
+
+    The bytes are on the disk before the name is, so that a power cut leaves the old file or the new
+    one; a process that reads or maps the old one goes on with it.
+    """
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
     part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some file systems have no such thing
+            os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def write_json(path: Path, content: object) -> None:

@@ -24,6 +24,7 @@
 #   THREADS         threads of each CPU process (cores / CPU_PROCESSES)
 #   PRECISION       auto, bf16, fp16 or fp32; auto is bf16 or fp16 on GPUs, fp32 on the CPU, where bf16
 #                   is faster on processors that have instructions for it (auto)
+#   PREEMPTION_GRACE   seconds to finish an update and to save it after SIGTERM or SIGUSR1 (90)
 #   RESUME          1: go on with a run although settings differ from the recorded ones (0)
 #   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
 #
@@ -41,6 +42,14 @@
 #     LAUNCHER=slurm hands the training to the queue by sbatch; then GPUS must be said.
 #     SRUN_OPTIONS    further options of srun ()
 #     SBATCH_...      SLURM's own variables, such as SBATCH_PARTITION and SBATCH_TIMELIMIT
+#
+# Signals: SIGTERM and SIGUSR1, to this script or to any of its processes on any node, end the training after
+# the update that is being made, with a checkpoint; the same command goes on, with the same numbers. A second
+# one, or the end of PREEMPTION_GRACE, ends it at once, and so does Ctrl-C. Where this script is killed
+# outright, its processes get the signal that ends them with a checkpoint.
+#
+# Exit status: 0 complete; 2 bad usage or input; 85 preempted, nothing is lost: go on later; 130 Ctrl-C; 143
+# ended by a signal before the update was saved; else that of fairseq-train, whose last error is said last.
 #
 # Examples: DATA=data/mine.de-en RUN=runs/mine bash scripts/train.sh multi30k --lr 5e-4 --max-update 8000
 #           DRY_RUN=1 GPUS=8 NODES=16 bash scripts/train.sh wmt17_base
@@ -71,6 +80,11 @@ for name in RESUME DRY_RUN; do
     [[ ${!name} == [01] ]] || die "$name is '${!name}'; it must be 0 or 1"
 done
 [[ -z $NODE_RANK || $NODE_RANK =~ ^(0|[1-9][0-9]*)$ ]] || die "NODE_RANK is '$NODE_RANK'; it must be a number from 0 on"
+grace=()
+if [[ -n ${PREEMPTION_GRACE:-} ]]; then
+    [[ $PREEMPTION_GRACE =~ ^[1-9][0-9]*$ ]] || die "PREEMPTION_GRACE is '$PREEMPTION_GRACE'; it must be seconds from 1 on"
+    grace=(--preemption-grace "$PREEMPTION_GRACE")
+fi
 [[ $NODE_TIMEOUT =~ ^[1-9][0-9]*$ ]] || die "NODE_TIMEOUT is '$NODE_TIMEOUT'; it must be seconds from 1 on"
 
 CORES=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
@@ -78,6 +92,8 @@ THREADS=${THREADS:-$((CORES > CPU_PROCESSES ? CORES / CPU_PROCESSES : 1))}
 [[ $THREADS =~ ^[1-9][0-9]*$ ]] || die "THREADS is '$THREADS'; it must be a number from 1 on"
 export OMP_NUM_THREADS=$THREADS PYTHONUNBUFFERED=1
 activate_environment
+# what is recorded before a training begins is written whole or not at all
+trap 'log "preempted before the training began; the same command begins it"; exit 85' TERM USR1
 
 # One training a folder: the lock is held by every process started from here, and ends with the last.
 # Further nodes join the training of node 0, which holds it.
@@ -85,7 +101,24 @@ lock_run() {
     [[ ${NODE_RANK:-0} -eq 0 && $DRY_RUN == 0 ]] || return 0
     exec 9>"$RUN/.lock"
     if command -v flock >/dev/null && ! flock --nonblock 9; then
-        die "another training is at work in $RUN; wait for it, or set RUN=FOLDER"
+        die "another training is at work in $RUN ($(lock_holders)); wait for it, or set RUN=FOLDER"
+    fi
+}
+
+# The processes that hold the lock: they inherited it as this shell has it, as file 9.
+lock_holders() {
+    local file process found=()
+    for file in /proc/[0-9]*/fd/9; do
+        process=${file#/proc/}
+        process=${process%%/*}
+        if [[ $file -ef $RUN/.lock && $process != "$$" && $process != "$BASHPID" ]]; then
+            found+=("$process")
+        fi
+    done
+    if [[ ${#found[@]} -gt 0 ]]; then
+        printf 'process %s' "${found[*]}"
+    else
+        printf 'of another user, or on another machine'
     fi
 }
 [[ ! -d $RUN ]] || lock_run
@@ -113,74 +146,7 @@ if [[ ${command[0]} == sbatch ]]; then
     exec "${command[@]}"
 fi
 lock_run
-# A node that joined the training of another leaves its records alone.
-is_first=1
-[[ ${NODE_RANK:-0} -eq 0 ]] || is_first=0
-
-if [[ ${command[0]} == srun ]]; then
-    # fairseq finds its rank by scontrol; without it, every node would train by itself in the same folder
-    # shellcheck disable=SC2016  # for the shell of each node to expand
-    check='command -v scontrol >/dev/null && [[ -s $1 && -d $2 ]]'
-    srun --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 bash -c "$check" _ "$RUN/config.yaml" "$RUN/checkpoints" ||
-        die "not every node has scontrol and sees $RUN; RUN must be on storage that all nodes share"
-fi
-
-# Ranks above 0 of a CPU run in several processes work in the background and end with this script.
-helpers=()
-leave() {
-    [[ ${#helpers[@]} -eq 0 ]] || kill "${helpers[@]}" 2>/dev/null || true
-    [[ $is_first == 0 ]] || rm -f "$RUN/nodes.json"
-}
-trap leave EXIT
-rank=()
-if [[ ${command[0]} == fairseq-train && " ${command[*]} " == *" --distributed-no-spawn "* ]]; then
-    rank=(--distributed-rank 0)
-    for ((index = 1; index < CPU_PROCESSES; index++)); do
-        "${command[@]}" --distributed-rank "$index" >>"$RUN/rank$index.log" 2>&1 &
-        helpers+=("$!")
-    done
-fi
-
-max_update=()
-for ((index = 0; index < ${#command[@]} - 1; index++)); do
-    [[ ${command[index]} != --max-update ]] || max_update=(--max-update "${command[index + 1]}")
-done
-
-# Every line goes to the log, what is worth it also to the screen; node 0 alone has fairseq's own lines.
-LOG=$RUN/train.log
-[[ $is_first == 1 ]] || LOG=$RUN/node$NODE_RANK.log
-
-log "training; everything is logged in $LOG; Ctrl-C stops, the same command goes on"
-# In a process group of its own, so that one signal reaches fairseq-train with all that it started.
-set -m
-("${command[@]}" "${rank[@]}" </dev/null 2>&1 |
-    python "$ROOT/fairseq_deepnet/training/progress.py" "$LOG" "${max_update[@]}") &
-training=$!
-set +m
-
-stop() {
-    trap - INT TERM HUP
-    # srun passes a SIGTERM on, and takes a SIGINT for a question
-    kill "-$([[ ${command[0]} == srun ]] && echo TERM || echo INT)" -- "-$training" 2>/dev/null || true
-    wait "$training" || true
-    log "stopped; the same command goes on from the last checkpoint"
-    exit 130
-}
-trap stop INT TERM HUP
-
-status=0
-wait "$training" || status=$?
-if [[ $status -ne 0 ]]; then
-    log "${command[0]} ended with status $status; see the end of $LOG"
-    exit "$status"
-fi
-if [[ $is_first == 0 ]]; then
-    log "trained: $RUN, with node $NODE_RANK of $NODES"
-    exit 0
-fi
-date -u +'%Y-%m-%dT%H:%M:%SZ' >"$RUN/done.part"
-mv "$RUN/done.part" "$RUN/done"
-log "trained: $RUN"
-evaluation=eval_bleu
-[[ " ${command[*]} " != *" --task language_modeling "* && " ${command[*]} " != *" --task masked_lm "* ]] || evaluation=eval_perplexity
-log "next: bash scripts/$evaluation.sh $RUN"
+# From here on this process is the supervisor, so that a signal to it reaches the training.
+supervisor=(python -m fairseq_deepnet.training.supervisor --run "$RUN" --processes "$CPU_PROCESSES")
+PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} exec "${supervisor[@]}" \
+    --nodes "$NODES" --node-rank "${NODE_RANK:-0}" -- "${command[@]}" "${grace[@]}"

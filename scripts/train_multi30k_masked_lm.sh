@@ -19,7 +19,7 @@
 #   RUN        run folder (runs/multi30k_masked_lm; language, DEPTH, SCHEME and SEED are added where they differ)
 #   DRY_RUN, GPUS, NODES, CPU_PROCESSES, ...   every other variable of scripts/train.sh
 #
-# Example: RAW=my/multi30k DEPTH=50 bash scripts/train_multi30k_masked_lm.sh --max-update 1000 --total-num-update 1000
+# Example: RAW=my/multi30k DEPTH=50 bash scripts/train_multi30k_masked_lm.sh --max-update 1000
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"

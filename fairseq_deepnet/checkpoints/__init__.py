@@ -2,45 +2,98 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import re
 import shutil
 import zipfile
+import zlib
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from fairseq_deepnet import compat as _compat  # noqa: F401  (allow-lists fairseq's own classes)
+from fairseq_deepnet import literals
+from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.provenance import put_in_place
 
+LAST: Final = "checkpoint_last.pt"
 _PERIODIC: Final = re.compile(
     r"checkpoint(\d+|_\d+_\d+)\.pt"
 )  # checkpoint7.pt, checkpoint_7_2000.pt
 
+_DAMAGE: Final = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError, OSError)
+"""What reading a damaged file raises."""
 
-def load_checkpoint(path: Path | str) -> dict[str, Any]:
+
+def refuse_damaged(path: Path | str, weights: bool = True) -> None:
+    """Compare the records in a checkpoint with their checksums, which torch.load does not.
+
+    With `weights` all of it is read, at 1 to 3 GB/s; otherwise only what says what it holds.
+    Checkpoints in torch's format of before 1.6 have no checksums.
+
+    Raises ConfigurationError for a damaged file.
+    """
+    with Path(path).open("rb") as stream:
+        try:
+            if not zipfile.is_zipfile(stream):
+                return  # torch's own loader tells what it is
+            with zipfile.ZipFile(stream) as file:
+                damaged = file.testzip() if weights else None
+                for name in file.namelist() if not weights else ():
+                    if name.endswith(".pkl"):
+                        file.read(name)
+        except _DAMAGE as error:
+            damaged = _first_line(error)
+    if damaged is not None:
+        raise ConfigurationError(
+            f"{path} is damaged ({damaged}: not what its checksums say); copy it again, or use"
+            " another checkpoint"
+        )
+
+
+def load_checkpoint(path: Path | str, whole: bool = False) -> dict[str, Any]:
     """A checkpoint on the CPU, its tensors mapped from the file, so that only what is used is read.
 
+    With `whole`, all of it is read first and compared with its checksums.
+
     Raises FileNotFoundError where there is none, ValueError for a file that is damaged, that holds
-    other classes than fairseq's, or that is no checkpoint.
+    other classes than fairseq's or options that would run code, or that is no checkpoint.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    try:
+    refuse_damaged(path, weights=whole)
+    with telling_damage(path):
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
+        raise ValueError(f"{path} is not a fairseq checkpoint: it holds no model")
+    literals.check_state(state, path)
+    return state
+
+
+@contextmanager
+def telling_damage(path: Path | str) -> Iterator[None]:
+    """Turn what torch raises over a damaged file into a ConfigurationError of one line.
+
+    What the file system refuses (there is no such file, no permission) stays as it is.
+    """
+    try:
+        yield
+    except ConfigurationError:
+        raise
     except pickle.UnpicklingError as error:
-        raise ValueError(f"{path} cannot be loaded safely: {_first_line(error)}") from error
-    except (RuntimeError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise ValueError(
+        raise ConfigurationError(f"{path} cannot be loaded safely: {_first_line(error)}") from error
+    except _DAMAGE as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        raise ConfigurationError(
             f"{path} is damaged or incomplete, or no checkpoint at all ({_first_line(error)});"
             " copy it again if it should be one"
         ) from error
-    if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
-        raise ValueError(f"{path} is not a fairseq checkpoint: it holds no model")
-    return state
 
 
 def _first_line(error: Exception) -> str:
@@ -48,14 +101,72 @@ def _first_line(error: Exception) -> str:
 
 
 def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
-    """Write a checkpoint so that it is there whole or not at all."""
+    """Write a checkpoint so that it is there whole or not at all.
+
+    Raises:
+        ConfigurationError: if it cannot be written; on a full disk with the bytes that are missing.
+    """
     path = Path(path)
     part = path.with_name(path.name + ".part")
     try:
-        torch.save(state, part)
-        part.replace(path)
+        with part.open("wb") as file:
+            torch.save(state, file)
+        put_in_place(part, path)
+    except (OSError, RuntimeError) as error:
+        # torch's writer covers the file's own error with one of its own
+        reason = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(reason, OSError):
+            raise
+        part.unlink(missing_ok=True)  # its bytes count as free
+        raise not_written(path, reason, _size_of(state)) from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def copy_checkpoint(source: Path, target: Path) -> None:
+    """Copy a checkpoint so that the copy is there whole or not at all; errors as in saving.
+
+    Never a hard link: `cp other.pt checkpoint_last.pt`, as people type it, would write through it
+    into every file that it is linked with.
+    """
+    part = target.with_name(target.name + ".part")
+    try:
+        shutil.copyfile(source, part)
+        put_in_place(part, target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise not_written(target, error, source.stat().st_size) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def not_written(path: Path, error: OSError, size: int) -> ConfigurationError:
+    """Return what to tell of a checkpoint of `size` bytes that could not be written."""
+    text = f"{path} was not written: {error.strerror}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        missing = size - shutil.disk_usage(path.parent).free
+        text += f" ({size:,} bytes are needed"
+        text += f", {missing:,} more than are free" if missing > 0 else ""
+        text += f"); free some in {path.parent}, and the same command goes on"
+    return ConfigurationError(f"{text}. Files that were there before are whole")
+
+
+def _size_of(state: dict[str, Any]) -> int:
+    """Return the bytes that a checkpoint takes as a file."""
+
+    class Counter:
+        size = 0
+
+        def write(self, data: Any) -> int:
+            self.size += len(data)
+            return len(data)
+
+        def flush(self) -> None:
+            """Do nothing: torch asks for it."""
+
+    counter = Counter()
+    torch.save(state, counter)  # type: ignore[arg-type]
+    return counter.size
 
 
 def model_arguments(state: Mapping[str, Any]) -> Namespace | None:
@@ -77,31 +188,41 @@ def periodic_checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("checkpoint*.pt") if _PERIODIC.fullmatch(path.name))
 
 
-def mend_last(folder: Path) -> Path | None:
-    """Replace a damaged checkpoint_last.pt by the latest whole checkpoint, and return that one.
+def mend_last(folder: Path, only_damaged: bool = False) -> Path | None:
+    """Put the newest whole checkpoint in the place of a checkpoint_last.pt that cannot be read.
 
-    fairseq copies checkpoint_last.pt in place: a run that is killed meanwhile leaves half of it.
-    Returns None where there is nothing to mend; raises ValueError where no other can be resumed.
+    Args:
+        folder: of a training's checkpoints
+        only_damaged: leave alone a folder that has no checkpoint_last.pt
+
+    Returns the checkpoint that was taken; None where there is nothing to mend, or, where
+    checkpoint_last.pt is missing, nothing to resume from.
+
+    Raises:
+        ValueError: if checkpoint_last.pt is damaged and there is no other to resume from.
     """
-    last = folder / "checkpoint_last.pt"
-    if not last.is_file():
+    last = folder / LAST
+    damage = None
+    if last.is_file():
+        try:
+            load_checkpoint(last, whole=True)
+            return None
+        except ValueError as error:
+            damage = error
+    elif only_damaged:
         return None
-    try:
-        load_checkpoint(last)
-    except ValueError as damage:
-        whole: dict[int, Path] = {}
-        for path in [*periodic_checkpoints(folder), folder / "checkpoint_best.pt"]:
-            try:
-                state = load_checkpoint(path)
-            except (ValueError, FileNotFoundError):
-                continue
-            if state.get("last_optimizer_state") is not None:
-                whole[num_updates(state)] = path
-        if not whole:
-            raise damage
-        best = whole[max(whole)]
-        part = last.with_name(last.name + ".part")
-        shutil.copy(best, part)
-        part.replace(last)
-        return best
+    whole: dict[int, Path] = {}
+    for path in [*periodic_checkpoints(folder), *sorted(folder.glob("checkpoint[_.]best*.pt"))]:
+        try:
+            state = load_checkpoint(path, whole=True)
+        except (ValueError, FileNotFoundError):
+            continue
+        if state.get("last_optimizer_state") is not None:
+            whole.setdefault(num_updates(state), path)
+    if whole:
+        newest = whole[max(whole)]
+        copy_checkpoint(newest, last)
+        return newest
+    if damage is not None:
+        raise damage
     return None

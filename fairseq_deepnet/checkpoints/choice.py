@@ -12,8 +12,15 @@ from fairseq_deepnet.checkpoints.average import average_checkpoints, last_checkp
 from fairseq_deepnet.configs import load_config
 from fairseq_deepnet.corpora.folder import MULTILINGUAL_TASK, DataFolder
 from fairseq_deepnet.provenance import ROOT, inside_project, shown
+from fairseq_deepnet.records import read_record, refuse_changed
 
 BEST: Final = "checkpoint_best.pt"
+
+WORDS: Final = {
+    "subwords_sha256": ("spm*.model", "bpe.codes"),
+    "dictionaries_sha256": ("dict*.txt", "languages.txt"),
+}
+"""Files that decide which words a model's numbers stand for, as environment.json records them."""
 
 # How a model was told its languages; what a checkpoint was trained with holds for its use.
 _TOKEN_OPTIONS: Final = ("encoder-langtok", "decoder-langtok", "lang-tok-style")
@@ -78,7 +85,11 @@ def choose_model(target: Path, average: int) -> Model:
 
 
 def find_data(model: Model, given: Path | None) -> DataFolder:
-    """The data folder: as given, as the run recorded it, or as the checkpoint remembers it."""
+    """The data folder: as given, as the run recorded it, or as the checkpoint remembers it.
+
+    Raises ValueError for one whose dictionaries or subwords have changed since it was made, or are
+    not those that the run was trained with.
+    """
     if given is not None:
         data = inside_project(given)
         data = data if data.exists() else given  # as it was typed
@@ -88,7 +99,26 @@ def find_data(model: Model, given: Path | None) -> DataFolder:
         task = (load_checkpoint(model.sources[-1]).get("cfg") or {}).get("task") or {}
         values = task if isinstance(task, dict) else vars(task)
         data = Path(str(values.get("data", "")).split(os.pathsep)[0])
-    return DataFolder.open(data)
+    folder = DataFolder.open(data)
+    folder.refuse_changed(folder.model_files())
+    if model.run is not None:
+        refuse_other_words(model.run, folder.path)
+    return folder
+
+
+def refuse_other_words(run: Path, data: Path) -> None:
+    """Raise ValueError where a folder's dictionaries or subwords are not those of the training.
+
+    A run that recorded none, or whose record is gone, is taken as it is.
+    """
+    file = run / "environment.json"
+    if not file.is_file():
+        return
+    shape = {"data?": {f"{key}?": dict for key in WORDS}}
+    remedy = "copy it again, or remove it to go without what it records"
+    recorded = read_record(file, shape, remedy).get("data") or {}
+    for key in WORDS:
+        refuse_changed(data, recorded.get(key), recorded.get(key) or (), file)
 
 
 def _recorded(values: Any, name: str) -> Any:
@@ -116,5 +146,5 @@ def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
         for name in _TOKEN_OPTIONS:
             value = _recorded(task, name)
             if value:
-                words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+                words.append(f"--{name}" if value is True else f"--{name}={value}")
     return words

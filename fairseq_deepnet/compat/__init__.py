@@ -24,8 +24,30 @@ import omegaconf  # noqa: E402
 import torch  # noqa: E402
 
 from ..errors import show_in_one_line  # noqa: E402
+from . import (  # noqa: E402
+    checkpoint_files,
+    damaged_files,
+    fp32_weights,
+    literals,
+    owed_validation,
+    resuming,
+    schedule_length,
+    schedules,
+)
 
 FAIRSEQ = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
+
+PATCHES = (
+    literals,
+    resuming,
+    checkpoint_files,
+    fp32_weights,
+    schedules,
+    schedule_length,
+    owed_validation,
+    damaged_files,  # last: what it wraps is to be told of damage by all of the above
+)
+"""Modules that mend a part of fairseq each, in the order in which they wrap it."""
 
 # Warnings about fairseq's own code that its users can do nothing about: category, start of the
 # message.
@@ -51,6 +73,8 @@ def apply() -> None:
     keep_former_numpy()
     share_configurations()
     mend_nan_detector()
+    for patch in PATCHES:
+        patch.apply()
     show_in_one_line()
 
 

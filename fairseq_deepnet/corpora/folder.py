@@ -7,7 +7,7 @@ language tokens, or text of one language. data/README.md shows the layouts.
 from __future__ import annotations
 
 import dataclasses
-import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +16,25 @@ import sentencepiece
 
 from fairseq_deepnet.corpora import moses
 from fairseq_deepnet.corpora.subwords import decode_line, encode_lines, load_model
+from fairseq_deepnet.records import Shape, misshapen, read_record, refuse_changed
 
 MULTILINGUAL_TASK = "translation_multi_simple_epoch"
 """fairseq's task for folders of many pairs: it adds language tokens and samples by temperature."""
 
 MONOLINGUAL_TASKS = ("language_modeling", "masked_lm")
 """fairseq's tasks for folders of one language."""
+
+
+_LANGUAGE = re.compile(r"[^\W_][\w.@-]*")
+"""It becomes part of file names and of command lines: no folder, no option."""
+_REMEDY = "copy it again, or make the folder anew"
+_SHAPES: dict[str, Shape] = {
+    "directions": {"directions": dict, "languages": [str], "lines?": {"train?": dict}},
+    "language": {"language": str},
+    "source": {"source": str, "target": str},
+}
+"""What a record must hold, by the key that tells kinds of folders apart."""
+_EVERY: Shape = {"lines?": dict, "files?": dict, "lowercase?": bool, "tokenisation?": str}
 
 
 class Direction(NamedTuple):
@@ -66,12 +79,33 @@ class DataFolder:
                 f"{path} is no complete data folder of scripts/preprocess*.sh: it has no"
                 " corpus.json; name another with --data FOLDER (of scripts: DATA=FOLDER)"
             )
-        record = json.loads(manifest.read_text(encoding="utf-8"))
-        if not isinstance(record, dict) or not (
-            {"source", "directions", "language"} & record.keys()
-        ):
+        record = read_record(manifest, remedy=_REMEDY)
+        shape = next((shape for key, shape in _SHAPES.items() if key in record), None)
+        if shape is None:
             raise ValueError(f"{manifest} is not the record of a data folder; make it anew")
-        return cls(path, record)
+        fault = misshapen(record, {**shape, **_EVERY})
+        if fault:
+            raise ValueError(f"{manifest} is damaged: {fault}; {_REMEDY}")
+        folder = cls(path, record)
+        for language in folder.languages:
+            if not _LANGUAGE.fullmatch(language):
+                raise ValueError(f"{manifest} names a language {language!r}: no code such as de")
+        return folder
+
+    def refuse_changed(self, names: Iterable[str]) -> None:
+        """Raise ValueError where one of these files is not as it was when the folder was made.
+
+        A folder that was made before digests were recorded is taken as it is.
+        """
+        refuse_changed(self.path, self.record.get("files"), names, self.path / "corpus.json")
+
+    def model_files(self) -> list[str]:
+        """The files that decide how raw text goes into a model and comes out again."""
+        models = {self.subword_model(language).name for language in self.languages}
+        dictionaries = {path.name for path in self.path.glob("dict*.txt")}
+        recorded = {name for name in self.record.get("files") or () if name.startswith("dict.")}
+        tokens = {"languages.txt"} if self.is_multilingual else set()
+        return sorted(models | dictionaries | recorded | tokens)
 
     @property
     def is_multilingual(self) -> bool:
@@ -151,6 +185,16 @@ class DataFolder:
             self._models[path] = load_model(path)
         return self._models[path]
 
+    def lines(self, split: str) -> Any:
+        """Lines of a split, by pair in a folder of many; ValueError where it is not recorded."""
+        counts = self.record.get("lines") or {}
+        if split not in counts:
+            known = ", ".join(counts) or "none"
+            raise ValueError(
+                f"{self.path / 'corpus.json'} counts no lines of {split}; it has {known}"
+            )
+        return counts[split]
+
     def task_options(self) -> dict[str, str]:
         """What fairseq's task needs to be told to read this folder, by option name."""
         if self.is_monolingual:
@@ -166,5 +210,5 @@ class DataFolder:
             "lang-dict": str((self.path / "languages.txt").resolve()),
             "lang-pairs": ",".join(map(str, self.directions("train"))),
             # otherwise an epoch of temperature sampling is up to 1.5 times the data
-            "virtual-data-size": str(2 * sum(self.record["lines"]["train"].values())),
+            "virtual-data-size": str(2 * sum(self.lines("train").values())),
         }

@@ -21,6 +21,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+SEAL = "sha256"
+"""Key of a record's digest of itself: `fairseq_deepnet.records` compares it."""
 _INDEX_HEADER = struct.Struct("<9sQBQ")  # fairseq's mmap index: magic, version, dtype, sentences
 _INDEX_MAGIC = b"MMIDIDX\x00\x00"
 # "[de] path/train.de: 29000 sents, 400000 tokens, 0.01% replaced (by <unk>)"
@@ -30,10 +32,10 @@ _SUMMARY = re.compile(
 )
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file's text: of the unpacked bytes where the name ends in .gz."""
+def digest(path: Path, packed: bool = True) -> str:
+    """SHA-256 of a file's text: of the unpacked bytes where the name ends in .gz and `packed`."""
     result = hashlib.sha256()
-    opener = gzip.open if path.suffix == ".gz" else open
+    opener = gzip.open if packed and path.suffix == ".gz" else open
     try:
         with opener(path, "rb") as stream:
             while block := stream.read(1 << 20):
@@ -62,6 +64,23 @@ def digests(prefixes: dict[str, str], languages: list[str]) -> dict[str, str]:
         return dict(zip(found, pool.map(digest, found.values()), strict=True))
 
 
+def sealed(record: dict[str, Any]) -> dict[str, Any]:
+    """A record with a digest of itself, by which a reader sees whether it is whole."""
+    content = {key: value for key, value in record.items() if key != SEAL}
+    text = json.dumps(content, sort_keys=True)
+    return content | {SEAL: hashlib.sha256(text.encode()).hexdigest()}
+
+
+def folder_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of a folder by its name there; not of corpus.json and logs."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = [str(path.relative_to(folder)) for path in paths if path.suffix != ".log"]
+    names = [name for name in names if name != "corpus.json"]
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(lambda name: digest(folder / name, packed=False), names)
+        return dict(zip(names, found, strict=True))
+
+
 def differences(recorded: dict[str, object], asked: dict[str, object]) -> list[str]:
     """One phrase for each setting that is not as recorded."""
     return [
@@ -83,9 +102,8 @@ def state(
     if out.exists() and not record.is_file():
         raise ValueError(f"{out} exists but has no corpus.json; remove it, or set OUT=FOLDER")
     if record.is_file() and not force:
-        recorded = json.loads(record.read_text(encoding="utf-8"))
-        changed = differences(recorded.get("settings", {}), settings)
-        before = recorded.get("inputs", {})
+        settings_before, before = _made_with(record)
+        changed = differences(settings_before, settings)
         changed += [f"input {key} changed" for key in inputs if inputs[key] != before.get(key)]
         if changed:
             raise ValueError(
@@ -94,6 +112,19 @@ def state(
             )
         return "complete"
     return "build"
+
+
+def _made_with(record: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings and inputs as a corpus.json tells them; ValueError for a damaged one."""
+    try:
+        found = json.loads(record.read_bytes())
+        whole = SEAL not in found or sealed(found)[SEAL] == found[SEAL]
+        parts = found.get("settings", {}), found.get("inputs", {})
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        whole = False
+    if not whole or not all(isinstance(part, dict) for part in parts):
+        raise ValueError(f"{record} is damaged; FORCE=1 makes its folder anew")
+    return parts
 
 
 def require(prefixes: dict[str, str], languages: list[str], inputs: dict[str, str]) -> None:
@@ -248,6 +279,7 @@ def finish(part: Path) -> dict[str, Any]:
         "cleaning": cleaning,
         "settings": settings,
         "inputs": plan["inputs"],
+        "files": folder_digests(part / "binarised"),
         "versions": {name: installed(name) for name in (*tools, "fairseq-fixed")},
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -299,7 +331,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(answer)
         else:
             record = finish(args.folder)
-            text = json.dumps(record, indent=2) + "\n"
+            text = json.dumps(sealed(record), indent=2) + "\n"
             (args.folder / "binarised" / "corpus.json").write_text(text, encoding="utf-8")
             print(summarise(record))
     except (ValueError, OSError) as error:

@@ -23,6 +23,7 @@ from typing import Any
 
 from fairseq_deepnet.corpora import clean, manifest, subwords, text
 from fairseq_deepnet.provenance import say, write_json
+from fairseq_deepnet.records import write_record
 
 MAX_WORDS = 1000  # paragraphs are lines too, where sentences of a translation are not
 
@@ -119,7 +120,8 @@ def make_folder(prefixes: dict[str, str], out: Path, recipe: Recipe, force: bool
         raise
     record |= {"settings": settings, "inputs": inputs}
     whole = part / "binarised"
-    write_json(whole / "corpus.json", record)
+    record["files"] = manifest.folder_digests(whole)
+    write_record(whole / "corpus.json", record)
     manifest.put_in_place(whole, out)
     shutil.rmtree(part)
     say(f"made {out}: {_summary(record)}")

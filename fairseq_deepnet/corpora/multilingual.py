@@ -30,6 +30,7 @@ from fairseq_deepnet.corpora.parallel import as_done
 from fairseq_deepnet.corpora.rows import binarise_row, clean_row
 from fairseq_deepnet.corpora.sampling import allot, spread
 from fairseq_deepnet.provenance import say, write_json
+from fairseq_deepnet.records import write_record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +138,7 @@ def make_folder(rows: Sequence[Row], out: Path, recipe: Recipe, workers: int, fo
     )
     counts = _each_row("binarising", rows, folder, workers, work)
     record = _finish(part, rows, recipe, settings | {"inputs": inputs}, cleaned, counts)
-    _assemble(part, out)
+    _assemble(part, out, record)
     say(f"made {out}: {_summary(record)}")
     return True
 
@@ -150,7 +151,7 @@ def _finish(
     cleaned: dict[str, dict[str, Any]],
     counts: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
-    """Check all counts and write what corpus.json is to hold."""
+    """Check all counts and return what corpus.json is to hold."""
     lines: dict[str, dict[str, int]] = {}
     for row in rows:
         sentences = {side["sentences"] for side in counts[row.name].values()}
@@ -176,12 +177,11 @@ def _finish(
     (part / "languages.txt").write_text(
         "".join(f"{name}\n" for name in languages), encoding="utf-8"
     )
-    write_json(part / "corpus.json", record)
     return record
 
 
-def _assemble(part: Path, out: Path) -> None:
-    """Bring the stages together and give the folder its name."""
+def _assemble(part: Path, out: Path, record: dict[str, Any]) -> None:
+    """Bring the stages together, record them, and give the folder its name."""
     whole = part / "whole"
     manifest.link_folder(part / "binarised", whole)
     manifest.link_folder(part / "text", whole / "text")
@@ -190,7 +190,7 @@ def _assemble(part: Path, out: Path) -> None:
     for left_over in [*whole.glob("*.json"), *(whole / "text").glob("*.json")]:
         left_over.unlink()
     shutil.copy(part / "languages.txt", whole)
-    shutil.copy(part / "corpus.json", whole)
+    write_record(whole / "corpus.json", record | {"files": manifest.folder_digests(whole)})
     manifest.put_in_place(whole, out)
     shutil.rmtree(part)
 

@@ -65,14 +65,14 @@ def raw_lines(path: Path) -> Iterator[bytes]:
         ) from error
 
 
-def decode(raw: bytes, path: Path, number: int) -> str:
+def decode(raw: bytes, path: Path, number: int, errors: str = "strict") -> str:
     """The text of line `number` (from 1), without its end ("\\n" or "\\r\\n").
 
     A byte-order mark at the start of the file is removed. Raises ValueError naming the file and the
-    line for what is not UTF-8.
+    line for what is not UTF-8, unless `errors` is "replace".
     """
     try:
-        line = raw.decode("utf-8")
+        line = raw.decode("utf-8", errors)
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1} of it); "

@@ -14,6 +14,7 @@ from typing import Any, Final
 from fairseq.checkpoint_utils import save_checkpoint as fairseqs_save
 
 from ..checkpoints import load_checkpoint, num_updates
+from ..provenance import put_in_place
 from .detectors import LOOKBACK
 
 FOLDER: Final = "good_states"
@@ -37,21 +38,23 @@ def save(trainer: Any, epoch_itr: Any, save_dir: Path) -> None:
     trainer.consolidate_optimizer()
     if not trainer.should_save_checkpoint_on_current_rank:
         return
+    extra = extra_state(trainer, epoch_itr)
+    folder = save_dir / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    trainer.save_checkpoint(str(folder / f"update_{trainer.get_num_updates()}.pt"), extra)
+    saved = dict(_saved(folder))
+    for update in saved.keys() - _kept(saved):
+        saved[update].unlink(missing_ok=True)
+
+
+def extra_state(trainer: Any, epoch_itr: Any) -> dict[str, Any]:
+    """Return what fairseq saves besides the trainer's own state."""
     extra = {"train_iterator": epoch_itr.state_dict(), "val_loss": None}
     if hasattr(trainer.task, "get_checkpoint_dict"):
         extra.update(trainer.task.get_checkpoint_dict())
     if hasattr(fairseqs_save, "best"):
         extra["best"] = fairseqs_save.best
-    folder = save_dir / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        trainer.save_checkpoint(str(folder / f"update_{trainer.get_num_updates()}.pt"), extra)
-    finally:
-        for part in folder.glob("update_*.pt.tmp"):  # fairseq leaves half a file on a full disk
-            part.unlink(missing_ok=True)
-    saved = dict(_saved(folder))
-    for update in saved.keys() - _kept(saved):
-        saved[update].unlink(missing_ok=True)
+    return extra
 
 
 def _kept(updates: Collection[int]) -> set[int]:
@@ -124,15 +127,15 @@ def copy(source: Path, target: Path) -> None:
     """Copy a checkpoint so that it is there whole or not at all.
 
     A state of ours that becomes LAST_GOOD is linked where the file system can: at once, and on a
-    full disk too. No other is: fairseq writes over checkpoint_last.pt and checkpoint_best.pt in
-    place, and would change what is linked to them.
+    full disk too. No other is: `cp`, as people use it, writes over checkpoint_last.pt in place, and
+    would change what is linked to it.
     """
     part = target.with_name(f"{target.name}.part")
     part.unlink(missing_ok=True)
     try:
         if not (_is_ours_alone(source, target) and _linked(source, part)):
             shutil.copyfile(source, part)
-        part.replace(target)
+        put_in_place(part, target)
     finally:
         part.unlink(missing_ok=True)  # also there where the target was this very link
 

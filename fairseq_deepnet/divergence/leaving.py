@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fairseq.distributed import utils as distributed
 
+from .. import signals
 from ..monitoring import records
 from . import attempts, events, fallbacks, good_states, restart
 from .options import Policy
@@ -47,14 +48,14 @@ def leave(watch: Watch, trainer: Any, update: int) -> NoReturn:
     falls_back = watch.is_first and _falls_back(watch, trainer, update)
     if told(watch, trainer, falls_back):
         if restart.is_spawned():
-            raise SystemExit(restart.RESTARTS)
+            raise SystemExit(signals.RESTARTS)
         state = attempts.read(watch.folder)
         words = restart.command(sys.orig_argv, state.overrides, state.step, state.resumes)
         restart.start_anew(words)
     if watch.is_first:
         print(f"fairseq_deepnet: {_stopped(watch, update)}", file=sys.stderr, flush=True)
     told(watch, trainer, True)
-    raise SystemExit(restart.STOPPED if restart.is_spawned() else 1)
+    raise SystemExit(signals.STOPPED if restart.is_spawned() else 1)
 
 
 def told(watch: Watch, trainer: Any, word: bool) -> bool:

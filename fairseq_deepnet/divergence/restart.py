@@ -24,12 +24,9 @@ from typing import Any, Final, NoReturn
 import torch
 
 from ..errors import ConfigurationError
+from ..signals import RESTARTS, STOPPED
 from .fallbacks import FP32, PRECISIONS
 
-STOPPED: Final = 75
-"""Exit status of a spawned process that ends its training for good."""
-RESTARTS: Final = 76
-"""The same where its parent is to start anew."""
 STEP: Final = "fallback-step"
 _RESETS: Final = ("reset-optimizer", "reset-lr-scheduler", "reset-meters", "reset-dataloader")
 _LAUNCHERS: Final = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")

@@ -194,7 +194,7 @@ def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
         file=sys.stderr,
     )
     many_directions.translate_all(jobs, engine, processes, gpus)
-    lines = data.record["lines"]["train"]
+    lines = data.lines("train")
     training = lines if isinstance(lines, dict) else {Direction(*data.languages).pair: lines}
     print(directions_report.summarise(out, [str(job.direction) for job in jobs], training))
     return 0

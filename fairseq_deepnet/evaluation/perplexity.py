@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     if not data.is_monolingual:
         raise ValueError(f"{shown(data.path)} holds language pairs; set DATA to a folder of one")
     if not binarised.is_file():
-        known = ", ".join(data.record["lines"])
+        known = ", ".join(data.record.get("lines") or ())
         raise ValueError(f"{shown(data.path)} has no split {args.split}; choose one of {known}")
     folder = args.output or (model.run or model.path.resolve().parent) / "scores"
     record = folder / f"{args.split}.{model.path.stem}.perplexity.json"
@@ -131,7 +131,7 @@ def measure(
         "averaged": [path.name for path in model.sources] if len(model.sources) > 1 else None,
         "updates": num_updates(load_checkpoint(model.path)),
         "split": args.split,
-        "lines": data.record["lines"][args.split],
+        "lines": data.lines(args.split),
         "data": shown(data.path),
         "seconds": round(time.monotonic() - started, 1),
         "versions": versions(),

@@ -9,13 +9,14 @@ from typing import Any
 
 from fairseq_deepnet.checkpoints.choice import Model
 from fairseq_deepnet.corpora.folder import DataFolder
+from fairseq_deepnet.corpora.manifest import folder_digests
 from fairseq_deepnet.export import record
 from fairseq_deepnet.export.ctranslate2_spec import StockConverter
 from fairseq_deepnet.export.layout import RECORD
 from fairseq_deepnet.export.stock import fold_model, kind_of, model_name, required_arguments
 from fairseq_deepnet.export.vocabulary import read_vocabularies
 from fairseq_deepnet.models.options import ENCODER_DECODER
-from fairseq_deepnet.provenance import write_json
+from fairseq_deepnet.records import write_record
 
 
 def request_of(model: Model, data: DataFolder, quantization: str) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def write_folder(
             "lowercase": data.is_lowercase,
             "max_positions": [stock.max_source_positions, stock.max_target_positions],
         }
-        write_json(part / RECORD, facts)
+        write_record(part / RECORD, facts | {"files": folder_digests(part)})
         record.put_in_place(part, output)
     finally:
         record.remove(part)

@@ -10,6 +10,19 @@ if TYPE_CHECKING:
 
 RECORD: Final = "export.json"
 """In a CTranslate2 folder: the record of its export. A fairseq checkpoint holds it as `export`."""
+SHAPE: Final = {
+    "request": dict,
+    "quantization": str,
+    "source?": str,
+    "target?": str,
+    "languages": [str],
+    "language_tokens?": {"source?": str, "target": bool, "tokens": dict},
+    "subwords": {"kind": str, "models": dict},
+    "max_positions": [int],
+    "files?": dict,
+}
+"""What export.json must hold; "files" since exports carry the digests of their files."""
+AGAIN: Final = "copy it again, or export the model anew with --force"
 MODEL: Final = "model.bin"
 """In a CTranslate2 folder: the weights. CTranslate2 knows its models by this name."""
 BLANK: Final = "<blank>"

@@ -16,9 +16,10 @@ from typing import Any, Final
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.checkpoints.choice import Model
 from fairseq_deepnet.corpora.folder import DataFolder
-from fairseq_deepnet.export.layout import RECORD, is_exported
+from fairseq_deepnet.export.layout import RECORD, SHAPE, is_exported
 from fairseq_deepnet.export.stock import required_arguments, scheme_name
 from fairseq_deepnet.provenance import fingerprint, git_revision, say, sha256, shown, versions
+from fairseq_deepnet.records import read_record, refuse_changed
 
 _EDITION: Final = 1  # counted up where the same request leads to other files
 
@@ -73,10 +74,7 @@ def describe(model: Model, state: dict[str, Any], request: dict[str, Any]) -> di
 def recorded(output: Path) -> dict[str, Any] | None:
     """The record of an earlier export in this place; None where there is none."""
     if output.is_dir():
-        try:
-            found = json.loads((output / RECORD).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
+        found = json_of(output / RECORD)
     elif output.is_file():
         try:
             found = load_checkpoint(output).get("export")
@@ -85,6 +83,27 @@ def recorded(output: Path) -> dict[str, Any] | None:
     else:
         return None
     return found if isinstance(found, dict) and "request" in found else None
+
+
+def json_of(file: Path) -> Any:
+    """What a file of JSON holds; None for one that is not there or is damaged."""
+    try:
+        return json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def damage(output: Path) -> str:
+    """Why an export that is there cannot be used as it is; empty where it can."""
+    try:
+        if output.is_dir():
+            found = read_record(output / RECORD, SHAPE)
+            refuse_changed(output, found.get("files"), found.get("files") or (), output / RECORD)
+        else:
+            load_checkpoint(output, whole=True)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def may_write(output: Path, request: dict[str, Any], force: bool) -> bool:
@@ -100,7 +119,12 @@ def may_write(output: Path, request: dict[str, Any], force: bool) -> bool:
         return True
     found = recorded(output)
     if found is not None:
-        return force or found["request"] != request
+        if force or found["request"] != request:
+            return True
+        fault = damage(output)
+        if fault:
+            say(fault)
+        return bool(fault)
     if output.is_dir() and any(output.iterdir()) and not is_exported(output):
         raise ValueError(
             f"{shown(output)} is a folder of something else, which even --force does not replace:"

@@ -19,7 +19,7 @@ KINDS: Final = {kind.arch: kind for kind in (ENCODER_DECODER, DECODER_ONLY, ENCO
 """Our models by the name that they are registered with."""
 
 # What a model records besides its options, now and formerly.
-_RECORDS: Final = ("residual_record", "residual_depths", "residual_alphas")
+_RECORDS: Final = ("residual_record", "residual_depths", "residual_alphas", "dictionary_record")
 
 
 def required_arguments(state: Mapping[str, Any]) -> Namespace:

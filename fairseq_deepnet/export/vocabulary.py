@@ -11,9 +11,11 @@ from fairseq.data import Dictionary
 from fairseq.data.multilingual.multilingual_utils import get_lang_tok
 
 from fairseq_deepnet import fairseq_options
+from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments
 from fairseq_deepnet.checkpoints.choice import task_arguments
 from fairseq_deepnet.corpora.folder import DataFolder
 from fairseq_deepnet.export.ctranslate2_spec import Vocabularies
+from fairseq_deepnet.models.dictionaries import RECORD, refuse_others
 from fairseq_deepnet.quiet import quiet
 
 
@@ -44,6 +46,7 @@ def read_vocabularies(
     if not folder.is_multilingual:
         paths = (folder.path / f"dict.{language}.txt" for language in folder.languages)
         source, target = (Dictionary.load(str(path)).symbols for path in paths)
+        _refuse_others(checkpoint, source, target)
         return Vocabularies(source, target), None
     first = folder.directions("train")[0]
     words += ["--source-lang", first.source, "--target-lang", first.target]
@@ -51,8 +54,14 @@ def read_vocabularies(
     with quiet():
         config = fairseq_options.parse_generation([str(folder.path.resolve()), *words])
         task = tasks.setup_task(config.task)
+    _refuse_others(checkpoint, task.source_dictionary.symbols, task.target_dictionary.symbols)
     vocabularies = Vocabularies(task.source_dictionary.symbols, task.target_dictionary.symbols)
     return vocabularies, _language_tokens(task, folder)
+
+
+def _refuse_others(checkpoint: Path, source: list[str], target: list[str]) -> None:
+    args = model_arguments(load_checkpoint(checkpoint))
+    refuse_others(getattr(args, RECORD, None), {"source": source, "target": target})
 
 
 def _language_tokens(task: Any, folder: DataFolder) -> LanguageTokens:

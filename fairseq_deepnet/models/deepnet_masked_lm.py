@@ -15,6 +15,7 @@ from torch import nn
 from ..schemes import ResidualScheme, Side
 from .checkpoint_memory import settle_checkpointing
 from .defaults import default, default_depth, default_shape
+from .dictionaries import record_dictionaries
 from .encoder import DeepNetEncoder
 from .options import ENCODER_ONLY, check_options
 from .running_options import add_running_arguments
@@ -101,6 +102,7 @@ class DeepNetMaskedLM(RobertaModel):
         """
         deepnet_masked_lm(args)
         scheme = record_scheme(args, ENCODER_ONLY.sides)
+        record_dictionaries(args, task)
         if getattr(args, "max_positions", None) is None:
             args.max_positions = getattr(args, "tokens_per_sample", None) or task.max_positions()
         encoder = DeepNetMaskedLMEncoder(args, task.source_dictionary, scheme)

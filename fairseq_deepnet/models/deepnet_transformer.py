@@ -16,6 +16,7 @@ from ..schemes import Side
 from .checkpoint_memory import add_memory_argument, check_memory, settle_checkpointing
 from .decoder import DeepNetDecoder
 from .defaults import default, default_depth, default_shape
+from .dictionaries import record_dictionaries
 from .encoder import DeepNetEncoder
 from .inference import Inference
 from .options import check_options
@@ -50,6 +51,7 @@ class DeepNetTransformerModel(Inference, TransformerModel):
         """
         complete(args)
         scheme = record_scheme(args)
+        record_dictionaries(args, task)
         model: DeepNetTransformerModel = super().build_model(args, task)
         stacks = {Side.ENCODER: model.encoder, Side.DECODER: model.decoder}
         finish_model(model, args, scheme, stacks)

@@ -20,6 +20,7 @@ from ..schemes import Side
 from .checkpoint_memory import settle_checkpointing
 from .decoder import DeepNetDecoder
 from .defaults import default, default_depth, default_shape
+from .dictionaries import record_dictionaries
 from .inference import Inference
 from .options import DECODER_ONLY, check_options
 from .running_options import add_running_arguments
@@ -60,6 +61,7 @@ class DeepNetTransformerLM(Inference, TransformerLanguageModel):
         """
         deepnet_transformer_lm(args)
         scheme = record_scheme(args, DECODER_ONLY.sides)
+        record_dictionaries(args, task)
         longest = getattr(args, "tokens_per_sample", DEFAULT_MAX_TARGET_POSITIONS)
         default(args, max_target_positions=longest)
         cfg = TransformerConfig.from_namespace(args)

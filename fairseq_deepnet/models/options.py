@@ -9,6 +9,7 @@ from ..divergence.continuing import check_watch
 from ..errors import ConfigurationError
 from ..modules import LayerShape, TransformerLayer
 from ..monitoring.options import monitor_settings
+from ..preemption import grace_period
 from ..schemes import SCHEMES, NormPlacement, Place, ResidualScheme, Side, scheme_class
 from .running_options import check_running
 
@@ -78,6 +79,7 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
     scheme.check_variant(getattr(args, "scheme_variant", None))
     monitor_settings(args)
     check_watch(args)
+    grace_period(args)
     check_running(args, scheme)
     for side in kind.sides:
         check_shape(args, side)

@@ -9,6 +9,7 @@ from torch import nn
 from ..divergence.options import add_watch_arguments
 from ..errors import ConfigurationError
 from ..monitoring.options import add_monitor_arguments
+from ..preemption import add_preemption_arguments
 from ..schemes import (
     DEFAULT_SCHEME,
     SCHEMES,
@@ -51,6 +52,7 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
     )
     add_monitor_arguments(parser)
     add_watch_arguments(parser)
+    add_preemption_arguments(parser)
 
 
 def default_scheme(args: Namespace) -> None:

@@ -37,6 +37,9 @@ class Observer:
     def end(self, trainer: Any, update: int, made: bool) -> None:
         """After the optimiser's step, or the failed try (`made` is False)."""
 
+    def validated(self, trainer: Any) -> None:
+        """After each batch of a validation."""
+
     def loaded(self, trainer: Any, update: int) -> None:
         """A checkpoint was loaded, with `update` updates made; 0 where there was none."""
 
@@ -68,6 +71,7 @@ def observe(trainer: Any, observers: Sequence[Observer]) -> None:
     """Wrap the methods of one trainer so that observers are told."""
     tries = 0  # --amp makes a try again by calling train_step from within
     train_step, clip, load = trainer.train_step, trainer.clip_grad_norm, trainer.load_checkpoint
+    valid_step = trainer.valid_step
 
     watching = list(observers)
 
@@ -96,6 +100,12 @@ def observe(trainer: Any, observers: Sequence[Observer]) -> None:
             if not tries:
                 tell("end", update, trainer.get_num_updates() == update)
 
+    @functools.wraps(valid_step)
+    def watched_validation(*args: Any, **kwargs: Any) -> Any:
+        output = valid_step(*args, **kwargs)
+        tell("validated")
+        return output
+
     @functools.wraps(clip)
     def watched_clip(clip_norm: float) -> Any:
         tell("gradients", trainer.get_num_updates() + 1)
@@ -108,7 +118,24 @@ def observe(trainer: Any, observers: Sequence[Observer]) -> None:
         return state
 
     trainer.train_step, trainer.clip_grad_norm = watched_step, watched_clip
-    trainer.load_checkpoint = watched_load
+    trainer.load_checkpoint, trainer.valid_step = watched_load, watched_validation
+
+
+def share_word(trainer: Any, say: Callable[[], bool], hear: Callable[[Any], None]) -> None:
+    """Let every process hear, at each update and each batch of a validation, whether any says so.
+
+    One more number in the sum of statistics that fairseq makes anyway. `hear` is given a number or
+    a tensor on fairseq's device, true or false in all processes alike.
+    """
+    aggregate = trainer._aggregate_logging_outputs
+
+    @functools.wraps(aggregate)
+    def aggregate_logging_outputs(outputs: Any, *stats: Any, ignore: bool = False) -> Any:
+        outputs, (*sums, word) = aggregate(outputs, *stats, float(say()), ignore=ignore)
+        hear(word > 0)
+        return outputs, sums
+
+    trainer._aggregate_logging_outputs = aggregate_logging_outputs
 
 
 def install(build_observers: Callable[[Any], Sequence[Observer]]) -> None:

@@ -78,9 +78,10 @@ class FusedAdam(Adam):
             # apex's Adam, which fairseq's adam is where that is installed, counts in the group
             state["step"] = state.get("step", group.get("step", 0)) + 1
             order = p.stride()
+            wanted = (torch.float32, p.device, order)
             for name in ("exp_avg", "exp_avg_sq"):
                 moment = state[name]
-                if moment.dtype is not torch.float32 or moment.stride() != order:
+                if (moment.dtype, moment.device, moment.stride()) != wanted:
                     state[name] = _laid_out(moment, p, torch.float32)
             grad = p.grad if p.grad.stride() == order else _laid_out(p.grad, p, p.grad.dtype)
             params, grads, means, squares = found[state["step"], p.device, p.dtype, grad.dtype]

@@ -6,12 +6,12 @@ import dataclasses
 import fnmatch
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import yaml
 
-from fairseq_deepnet import configs, paper
+from fairseq_deepnet import configs, literals, paper
 from fairseq_deepnet.configs import Value
 from fairseq_deepnet.provenance import inside_project, shown
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
@@ -20,6 +20,15 @@ from fairseq_deepnet.sweeps.factors import Factor
 from fairseq_deepnet.training import launch
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+SET_BY_SWEEPS: Final = {
+    "settings": frozenset({"GPUS", "CPU_PROCESSES", "THREADS", "PRECISION"}),
+    "score": frozenset(
+        {"SPLIT", "BEAM", "LENPEN", "AVERAGE", "GPUS", "PROCESSES", "ENGINE", "QUANTIZATION"}
+        | {"THREADS", "BATCH", "DIRECTIONS", "TEXT", "TOKENIZER"}
+    ),
+}
+"""Variables of scripts/train.sh and of scripts/eval_bleu.sh that a definition may set: of the whole
+environment, PATH would decide what code runs."""
 
 TINY: Final[dict[str, Value]] = {
     **{"encoder-embed-dim": 16, "encoder-ffn-embed-dim": 16, "encoder-attention-heads": 2},
@@ -231,9 +240,20 @@ def _cell(
     if score is not None:
         kept = {key: value for key, value in score.items() if not tiny or key != "AVERAGE"}
         score = kept | overrides.score
+    for what, names in (("settings", variables | options), ("score", score or {})):
+        _check_names(names, f"{panel.name}: {what}", SET_BY_SWEEPS[what])
     place = Place(panel.name, keys, seed)
     planned = panel.vocabulary, panel.planned_updates
     return Cell(name, panel.config, options, variables, score, *planned, [place], panel.keep)
+
+
+def _check_names(names: Iterable[str], place: str, variables: frozenset[str]) -> None:
+    """ValueError for a variable or an option that a definition may not set, as it runs code."""
+    for name in names:
+        if not name.isupper():
+            literals.check_name(name.removeprefix("recipe."), place)
+        elif name not in variables:
+            raise ValueError(f"{place}: {name}: a sweep may set {', '.join(sorted(variables))}")
 
 
 def choose(cells: list[Cell], pattern: str | None) -> list[Cell]:

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from fairseq_deepnet.signals import end_with_parent
+
 PATIENCE: Final = 60.0
 """Seconds that a stopped script has to write its last checkpoint and end."""
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def _end_with_parent() -> None:
-    """Where the sweep is killed outright, its scripts get the signal that stops them."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def start(
@@ -37,7 +29,7 @@ def start(
             stderr=subprocess.STDOUT,
             env=dict(environment),
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,  # where the sweep is killed outright
         )
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_deepnet import configs, fairseq_options
+from fairseq_deepnet.checkpoints.choice import refuse_other_words
+from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.provenance import say, shown, write_text
 from fairseq_deepnet.training import launch, launchers, nodes
 from fairseq_deepnet.training.run_folder import (
@@ -76,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
     summary = functools.partial(
         summarise, config, data, args.run, parsed, launcher, batch, precision
     )
+    for misfit in misfits(parsed.lr_scheduler, parsed, parsed.max_update):
+        say(f"warning: {misfit}")
     if args.dry_run or launcher.submits:
         return _show(args, launcher, command, summary())
     shared = nodes.facts(command, data, devices.nodes)
@@ -83,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
         return _join(args, config, shared, [*launcher.prefix(), *command])
     nodes.withdraw(args.run)
     refuse_changes(args.run, config, args.resume)
+    if any(args.run.glob("checkpoints/*.pt")):
+        refuse_other_words(args.run, data)
     if (args.run / "done").is_file():
         say(f"{shown(args.run)} is complete: nothing to do (RUN=FOLDER trains another)")
         return 0

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from fairseq_deepnet import configs, fairseq_options
 from fairseq_deepnet.checkpoints import load_checkpoint, mend_last, num_updates
+from fairseq_deepnet.checkpoints.choice import WORDS
 from fairseq_deepnet.provenance import (
     git_revision,
     inside_project,
@@ -19,9 +20,9 @@ from fairseq_deepnet.provenance import (
     sha256,
     shown,
     versions,
-    write_json,
     write_text,
 )
+from fairseq_deepnet.records import write_record
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.training import launch
 
@@ -73,8 +74,9 @@ def environment(
         "data": {
             "folder": shown(data),
             "corpus_sha256": sha256(data / "corpus.json"),
-            "subwords_sha256": {
-                path.name: sha256(path) for path in sorted(data.glob("spm*.model"))
+            **{
+                key: {path.name: sha256(path) for name in names for path in data.glob(name)}
+                for key, names in WORDS.items()
             },
         },
         "devices": str(devices),
@@ -92,7 +94,7 @@ def record(run: Path, config: configs.Config, command: list[str], facts: dict[st
     history = run / "command.txt"
     earlier = history.read_text(encoding="utf-8") if history.is_file() else ""
     write_text(history, f"{earlier}# {facts['started']}\n{shlex.join(command)}\n")
-    write_json(run / "environment.json", facts)
+    write_record(run / "environment.json", facts)
 
 
 def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
@@ -117,6 +119,6 @@ def updates_so_far(run: Path) -> int | None:
     folder = run / "checkpoints"
     mended = mend_last(folder)
     if mended is not None:
-        say(f"checkpoint_last.pt is damaged: going on from {mended.name}")
+        say(f"checkpoint_last.pt is damaged or missing: going on from {mended.name}")
     last = folder / "checkpoint_last.pt"
     return num_updates(load_checkpoint(last)) if last.is_file() else None

@@ -58,8 +58,7 @@ def settle(args: argparse.Namespace) -> tuple[configs.Config, Path]:
     """The config with the options of the command line, and the data folder, both checked."""
     config = configs.load_config(args.config)
     extra = fairseq_options.read_options(args.extra, config.choosing())
-    config.options |= extra
-    config.sources |= dict.fromkeys(extra, "command line")
+    configs.override(config, extra, "command line")
     for key, remedy in MANAGED.items():
         if key in config.options:
             source = config.sources[key]

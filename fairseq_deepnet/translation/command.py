@@ -2,8 +2,9 @@
 
 Reads files or standard input, a sentence a line, and writes a line for each, in the same order. A
 sentence that is typed is translated at once; files go through in windows of bounded size. Empty
-lines stay empty. With --output the file appears when it is complete; an interrupted translation
-lies in FILE.part, and --resume goes on from there.
+lines stay empty. What is not UTF-8 in a line is replaced by U+FFFD, and told at the end. With
+--output the file appears when it is complete; an interrupted translation lies in FILE.part, and
+--resume goes on from there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from fairseq_deepnet.corpora.text import decode
 from fairseq_deepnet.provenance import fingerprint, say
 from fairseq_deepnet.translation.cores import all_cores, threads_of
 from fairseq_deepnet.translation.engine import (
@@ -27,7 +29,14 @@ from fairseq_deepnet.translation.engine import (
 )
 from fairseq_deepnet.translation.opening import QUANTIZATION, Opened, Wish, open_engine
 from fairseq_deepnet.translation.output import Output
-from fairseq_deepnet.translation.stream import STANDARD_INPUT, Rate, Windows, translated, windows_of
+from fairseq_deepnet.translation.stream import (
+    STANDARD_INPUT,
+    Mending,
+    Rate,
+    Windows,
+    translated,
+    windows_of,
+)
 
 INTERMIXED = True
 """Options may stand before files, as people type them: argparse by itself refuses that."""
@@ -78,6 +87,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--window", type=int, help=f"lines held at once ({WINDOW} a thread)")
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
+    parser.add_argument(
+        "--strict", action="store_true", help="stop at a line that is not UTF-8 (it is mended)"
+    )
     parser.add_argument("--cpu", action="store_true", help="leave GPUs alone")
 
 
@@ -112,8 +124,14 @@ def run(args: argparse.Namespace) -> int:
         say("a sentence a line; Ctrl-D ends")
     if output.done:
         say(f"going on after line {output.done:,}")
-    windows = output.still_to_do(windows_of(files, args.window or WINDOW * threads))
-    _translate(opened, windows, output, args)
+    mending = Mending()
+    text = decode if args.strict else mending
+    windows = output.still_to_do(windows_of(files, args.window or WINDOW * threads, text=text))
+    try:
+        _translate(opened, windows, output, args)
+    finally:
+        if mending.count:
+            say(mending.told())
     output.finish()
     return 0
 

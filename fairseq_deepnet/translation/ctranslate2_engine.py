@@ -6,15 +6,15 @@ are sorted by length and cut into batches by CTranslate2 itself.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from fairseq_deepnet import records
 from fairseq_deepnet.corpora.folder import Direction
 from fairseq_deepnet.corpora.subwords import decode_line, encode_lines, load_model
-from fairseq_deepnet.export.layout import BLANK, NO_CTRANSLATE2, RECORD
+from fairseq_deepnet.export.layout import AGAIN, BLANK, NO_CTRANSLATE2, RECORD, SHAPE
 from fairseq_deepnet.provenance import shown
 from fairseq_deepnet.translation.engine import BATCH, CPU_BATCH, MAX_LENGTH, Hypothesis, Search
 
@@ -23,22 +23,40 @@ NEVER: Final = [[BLANK]]
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What the export wrote about itself; ValueError for a folder that is no such export, or whose
-    subwords this does not do.
+    """What the export wrote about itself; ValueError for a folder that is no such export, that is
+    damaged, or whose subwords this does not do.
     """
     try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record = records.read_record(folder / RECORD, SHAPE, AGAIN)
     except FileNotFoundError as error:
         raise ValueError(
             f"{shown(folder)} has no {RECORD}, and without it nothing says how its subwords are "
             "made; write it with deepnet export --to ctranslate2"
         ) from error
+    files = record.get("files") or {}
+    records.refuse_changed(folder, files, files, folder / RECORD)
+    fault = _contradiction(record)
+    if fault:
+        raise ValueError(f"{shown(folder / RECORD)} is damaged: {fault}; {AGAIN}")
     if record["subwords"]["kind"] != "sentencepiece":
         raise ValueError(
             f"{shown(folder)} takes {record['subwords']['kind']} tokens, not raw text; "
             "ENGINE=fairseq scripts/eval_bleu.sh scores such models"
         )
-    return dict(record)
+    return record
+
+
+def _contradiction(record: dict[str, Any]) -> str:
+    """What in a record of the right shape cannot be; empty where there is nothing."""
+    positions, tokens = record["max_positions"], record.get("language_tokens")
+    if len(positions) != 2 or min(positions) < 3 or max(positions) > 1 << 31:
+        return f"max_positions {positions}"
+    known = set(record["languages"])
+    if not tokens and not {record.get("source"), record.get("target")} <= known:
+        return f"source {record.get('source')} and target {record.get('target')} of {sorted(known)}"
+    models = [record["subwords"]["models"], *([tokens["tokens"]] if tokens else [])]
+    without = sorted(name for name in known for one in models if not isinstance(one.get(name), str))
+    return f"nothing is said of {without[0]}" if without else ""
 
 
 class CTranslate2Model:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from fairseq_deepnet.corpora.folder import Direction
-from fairseq_deepnet.corpora.text import decode, is_blank, read_lines
+from fairseq_deepnet.corpora.text import decode, is_blank, raw_lines
 from fairseq_deepnet.training.progress import clock
 from fairseq_deepnet.translation.engine import Engine, Hypothesis
 
@@ -24,21 +24,52 @@ STANDARD_INPUT: Final = Path("-")
 _NAMED: Final = Path("standard input")
 _READ: Final = 65536
 Windows = Iterator[list[str]]
+Text = Callable[[bytes, Path, int], str]
 
 
-def windows_of(files: Sequence[Path], size: int, idle: float = 0.2) -> Windows:
+class Mending:
+    """Reads lines that are not all UTF-8: U+FFFD stands for what is not."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Lines that were mended."""
+        self.first = ""
+
+    def __call__(self, raw: bytes, path: Path, number: int) -> str:
+        """A line's text."""
+        try:
+            return decode(raw, path, number)
+        except ValueError:
+            self.first = self.first or f"{path}, line {number}"
+            self.count += 1
+            return decode(raw, path, number, "replace")
+
+    def told(self) -> str:
+        """What was mended, in one line."""
+        return (
+            f"{self.count:,} line{'s' * (self.count > 1)} not valid UTF-8: U+FFFD stands for what"
+            f" is not (first: {self.first}); --strict stops there"
+        )
+
+
+def windows_of(files: Sequence[Path], size: int, idle: float = 0.2, text: Text = decode) -> Windows:
     """Windows of at most `size` lines of the files, one after the other; "-" is standard input.
 
     Arguments:
         idle: seconds without another line after which what has come is a window
-
-    Raises ValueError for what is not UTF-8, with file and line, once the lines before it are given.
+        text: of a line's bytes, its file and its number; `decode` raises ValueError for what is not
+            UTF-8, with file and line, once the lines before it are given
     """
     if files == [STANDARD_INPUT]:
-        return live_windows(sys.stdin.fileno(), size, idle)
+        return live_windows(sys.stdin.fileno(), size, idle, text)
     if STANDARD_INPUT in files:
         raise ValueError("standard input (-) is read alone, not beside files")
-    return full_windows((line for path in files for line in read_lines(path)), size)
+    lines = (
+        text(raw, path, number)
+        for path in files
+        for number, raw in enumerate(raw_lines(path), start=1)
+    )
+    return full_windows(lines, size)
 
 
 def full_windows(lines: Iterable[str], size: int) -> Windows:
@@ -59,7 +90,7 @@ def full_windows(lines: Iterable[str], size: int) -> Windows:
         raise failure
 
 
-def live_windows(descriptor: int, size: int, idle: float) -> Windows:
+def live_windows(descriptor: int, size: int, idle: float, text: Text = decode) -> Windows:
     """Lines as they come from a pipe or a terminal, without waiting longer than `idle` seconds for
     company; errors as of `full_windows`.
     """
@@ -78,7 +109,7 @@ def live_windows(descriptor: int, size: int, idle: float) -> Windows:
         window, waiting = waiting[:size], waiting[size:]
         start, number = number + 1, number + len(window)
         yield from full_windows(
-            (decode(raw, _NAMED, position) for position, raw in enumerate(window, start)), size
+            (text(raw, _NAMED, position) for position, raw in enumerate(window, start)), size
         )
 
 

@@ -11,6 +11,7 @@ from fairseq import checkpoint_utils
 import fairseq_deepnet  # noqa: F401  (allow-lists what checkpoints hold)
 from fairseq_deepnet.schemes import Side, gains
 from tests.integration.conftest import SMALL, TRAIN, RunCommand
+from tests.support.training import train_here
 
 ARCH = ["--arch", "deepnet_transformer"]
 
@@ -137,3 +138,14 @@ def test_bad_options_end_in_one_line_and_leave_nothing_behind(
     assert errors[0].startswith("fairseq_deepnet: error: " + message)
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_schedule_shorter_than_the_training_is_told_by_fairseq_train_itself(
+    tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    schedule = ["--lr-scheduler=polynomial_decay", "--disable-validation"]
+    train_here(tiny_data, tmp_path, *ARCH, *SMALL, *TRAIN, *schedule)
+    assert "--total-num-update" not in caplog.text
+    schedule += ["--total-num-update=1", "--max-update=3", "--reset-optimizer"]
+    train_here(tiny_data, tmp_path, *ARCH, *SMALL, *TRAIN, *schedule)
+    assert "--total-num-update 1 is below --max-update 3" in caplog.text

@@ -65,12 +65,10 @@ def test_losses_of_20_updates_are_equal_after_a_change(
     )
 
 
-def test_in_bf16_resuming_itself_moves_losses_more_than_a_change_of_optimiser(
+def test_in_bf16_resuming_moves_no_loss_and_a_change_of_optimiser_few(
     tiny_data: Path, tmp_path: Path, losses: list[tuple[float, float]]
 ) -> None:
-    """fairseq's checkpoints hold no fp32 weights in bf16: its own training, gone on with, is
-    another one from the second update on (2e-3 seen, against 1e-4 at the most for the change).
-    """
+    """Checkpoints hold the fp32 weights: fairseq's own lack them, and losses moved by 2e-3."""
 
     def train(folder: str, optimiser: str, updates: int) -> list[float]:
         losses.clear()
@@ -81,10 +79,5 @@ def test_in_bf16_resuming_itself_moves_losses_more_than_a_change_of_optimiser(
     whole = train("whole", "adam", BEGUN + UPDATES)
     train("stock", "adam", BEGUN)
     shutil.copytree(tmp_path / "stock", tmp_path / "ours")
-    resumed = train("stock", "adam", BEGUN + UPDATES)
-    changed = train("ours", "fused_adam", BEGUN + UPDATES)
-
-    def farthest(found: list[float]) -> float:
-        return max(abs(a / b - 1) for a, b in zip(found, resumed, strict=True))
-
-    assert farthest(changed) < 0.5 * farthest(whole)
+    assert train("stock", "adam", BEGUN + UPDATES) == whole
+    assert train("ours", "fused_adam", BEGUN + UPDATES) == pytest.approx(whole, rel=5e-4)

@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -124,42 +126,127 @@ def test_bad_input_is_one_line_status_2_and_leaves_no_run_folder(
     assert fake_bin.calls("fairseq-train") == []
 
 
-def test_a_stopped_training_ends_with_all_that_it_started_and_frees_the_folder(
-    fake_bin: FakeBin, tmp_path: Path, data: Path
+class Supervised:
+    """scripts/train.sh at work, with what stands for fairseq-train: it notes the signals it gets.
+
+    It ends on them as fairseq-train does, and writes its process id to RUN/pid.RANK.
+    """
+
+    def __init__(self, fakes: FakeBin, folder: Path, data: Path, body: str = "") -> None:
+        self.run, self.noted = folder / "run", folder / "noted"
+        note = "".join(
+            f"trap 'echo {name} >>{self.noted}; exit {status}' {name}\n"
+            for name, status in (("INT", 130), ("TERM", 85), ("USR1", 85))
+        )
+        number = 'rank=0; [[ "$*" != *"--distributed-rank 1"* ]] || rank=1\n'
+        wait = f"{body}\nfor i in $(seq 600); do sleep 0.1; done"
+        fakes.add("fairseq-train", f'{note}{number}echo $$ >"{self.run}/pid.$rank"\n{wait}')
+        self.environment = {
+            **os.environ,
+            **{"DEEPNET_SKIP_SETUP": "1", "PATH": fakes.path(), "OMP_NUM_THREADS": "1"},
+            **{"RUN": str(self.run), "DATA": str(data), "GPUS": "0"},
+        }
+
+    def start(self, *prefix: str, **env: str) -> subprocess.Popen[str]:
+        script = str(ROOT / "scripts" / "train.sh")
+        return subprocess.Popen(
+            [*prefix, "bash", script, "multi30k", *TINY],
+            env={**self.environment, **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+        )
+
+    def pid(self, rank: int = 0) -> int:
+        """Return the process of a rank, once it is at work."""
+        file = self.run / f"pid.{rank}"
+        wait_until(lambda: file.is_file() and file.read_text(encoding="utf-8").strip() != "")
+        return int(file.read_text(encoding="utf-8"))
+
+    def signals(self) -> list[str]:
+        return self.noted.read_text(encoding="utf-8").split() if self.noted.exists() else []
+
+
+@pytest.mark.parametrize(("number", "status"), [("TERM", 85), ("USR1", 85), ("INT", 130)])
+def test_a_signal_ends_a_training_with_all_that_it_started_and_frees_the_folder(
+    number: str, status: int, fake_bin: FakeBin, tmp_path: Path, data: Path
 ) -> None:
-    # stands for fairseq-train: ends on the signal that Ctrl-C sends, as Python does
-    began, ended = tmp_path / "began", tmp_path / "ended"
-    fake_bin.add(
-        "fairseq-train",
-        f"trap 'touch {ended}; exit 130' INT; touch {began}\n"
-        "for i in $(seq 300); do sleep 0.1; done",
-    )
-    run = tmp_path / "run"
-    environment = {
-        **os.environ,
-        **{"DEEPNET_SKIP_SETUP": "1", "PATH": fake_bin.path(), "OMP_NUM_THREADS": "1"},
-        **{"RUN": str(run), "DATA": str(data), "GPUS": "0"},
-    }
-    script = subprocess.Popen(
-        ["bash", str(ROOT / "scripts" / "train.sh"), "multi30k", *TINY],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
+    work = Supervised(fake_bin, tmp_path, data)
+    script = work.start(CPU_PROCESSES="2")
     try:
-        wait_for(began)
-        beside = train(fake_bin, run, data)
-        assert beside.returncode == 2
-        assert "another training is at work" in beside.stderr
-        script.send_signal(signal.SIGTERM)
-        _, errors = script.communicate(timeout=600)
+        processes = {work.pid(0), work.pid(1)}
+        if number == "TERM":
+            beside = train(fake_bin, work.run, data)
+            assert beside.returncode == 2
+            (line,) = [line for line in beside.stderr.splitlines() if "error: " in line]
+            named = line.partition("another training is at work")[2].partition("(process ")[2]
+            assert {script.pid, *processes} <= set(map(int, named.partition(")")[0].split()))
+        script.send_signal(signal.Signals[f"SIG{number}"])
+        _, errors = script.communicate(timeout=60)
     finally:
         script.kill()
-    assert script.returncode == 130
-    assert "stopped; the same command goes on" in errors
-    assert ended.exists()
-    assert not lock_is_held(run)
+    assert script.returncode == status
+    assert "the same command goes on" in errors.splitlines()[-1]
+    assert work.signals() == ["INT" if number == "INT" else "TERM"] * 2
+    assert not lock_is_held(work.run)
+    assert not (work.run / "done").exists()
+
+
+def test_a_training_in_the_background_of_a_script_hears_the_signal(
+    fake_bin: FakeBin, tmp_path: Path, data: Path
+) -> None:
+    # without job control, what is started with & ignores SIGINT, and so does all that it starts
+    work = Supervised(fake_bin, tmp_path, data)
+    script = work.start("bash", "-c", 'nohup "$@" & echo $! >"$0"; wait $!', str(tmp_path / "pid"))
+    try:
+        work.pid()
+        os.kill(int((tmp_path / "pid").read_text(encoding="utf-8")), signal.SIGTERM)
+        script.communicate(timeout=60)
+    finally:
+        script.kill()
+    assert work.signals() == ["TERM"]
+    assert script.returncode == 85
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's signal at a parent's end")
+def test_a_script_that_is_killed_outright_takes_its_processes_along(
+    fake_bin: FakeBin, tmp_path: Path, data: Path
+) -> None:
+    work = Supervised(fake_bin, tmp_path, data)
+    script = work.start(CPU_PROCESSES="2")
+    work.pid(0), work.pid(1)
+    script.kill()
+    script.communicate(timeout=60)
+    wait_until(lambda: work.signals() == ["TERM", "TERM"] and not lock_is_held(work.run))
+
+
+@pytest.mark.parametrize("way", ["killed", "raised"])
+def test_one_rank_that_fails_ends_the_others_and_its_error_is_the_last_word(
+    way: str, fake_bin: FakeBin, tmp_path: Path, data: Path
+) -> None:
+    # rank 0 first says what it misses, and then hangs, deaf to signals
+    fails = "kill -9 $$" if way == "killed" else 'echo "RuntimeError: out of luck"; exit 7'
+    body = f"""
+    if [[ $rank == 1 ]]; then
+        {fails}
+    fi
+    trap '' TERM INT; echo "RuntimeError: Connection closed by peer"; {"exit 1" if way == "raised" else ""}
+    """
+    work = Supervised(fake_bin, tmp_path, data, body)
+    script = work.start(CPU_PROCESSES="2")
+    try:
+        _, errors = script.communicate(timeout=120)
+    finally:
+        script.kill()
+    assert script.returncode == (137 if way == "killed" else 7)
+    last = errors.splitlines()[-1]
+    if way == "killed":
+        assert last.startswith("[train] rank 1 was ended by SIGKILL; see the end of ")
+    else:
+        assert last.startswith("[train] rank 1 ended with status 7: RuntimeError: out of luck; see")
+    assert last.endswith("rank1.log")
+    assert (work.run / "train.log").read_text(encoding="utf-8").splitlines()[-1] in last
+    assert not lock_is_held(work.run)
 
 
 def lock_is_held(run: Path) -> bool:
@@ -167,8 +254,8 @@ def lock_is_held(run: Path) -> bool:
     return subprocess.run(command, check=False).returncode != 0
 
 
-def wait_for(path: Path, seconds: float = 600) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
     limit = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < limit, f"{path} never came"
+    while not condition():
+        assert time.monotonic() < limit, "it never came"
         time.sleep(0.1)

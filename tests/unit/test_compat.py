@@ -62,6 +62,22 @@ def test_bf16_does_not_ask_for_a_tpu() -> None:
     assert (args.bf16, args.tpu) == (True, False)
 
 
+def test_a_polynomial_decay_ends_with_the_training_unless_told_otherwise(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = ["DATA", "--arch", "deepnet_transformer", "--lr-scheduler", "polynomial_decay"]
+
+    def total(*more: str) -> object:
+        parser = fairseq.options.get_training_parser()
+        return fairseq.options.parse_args_and_arch(parser, [*given, *more]).total_num_update
+
+    assert total("--max-update", "70") == 70
+    assert float(str(total("--max-update", "70", "--total-num-update", "30"))) == 30
+    with pytest.raises(SystemExit):
+        total("--max-epoch", "3")
+    assert "add --total-num-update N, or --max-update N" in capsys.readouterr().err
+
+
 def test_applying_compat_twice_wraps_fairseq_once() -> None:
     before = fairseq.options.parse_args_and_arch
     compat.apply()

@@ -34,6 +34,26 @@ def test_what_is_said_later_wins_over_defaults_and_overrides_over_all(tmp_path: 
     assert config.sources["lr"] == "command line"
 
 
+def test_a_schedule_as_long_as_the_training_follows_its_length_unless_it_is_said() -> None:
+    def lengths(*overrides: str, name: str = "multi30k") -> tuple[object, object]:
+        options = load_config(name, overrides).options
+        return options["max-update"], options.get("total-num-update")
+
+    assert lengths() == (2400, 2400)
+    assert lengths("max-update=8000") == (8000, 8000)
+    assert lengths("total-num-update=2400", "max-update=8000") == (8000, 2400)
+    assert lengths("max-update=8000", "total-num-update=null") == (8000, None)
+    assert lengths("total-num-update=3000") == (2400, 3000)
+    assert lengths("max-update=8000", name="multi30k_tiny") == (8000, None)
+
+
+def test_a_schedule_follows_the_length_that_a_config_above_it_sets(tmp_path: Path) -> None:
+    write(tmp_path, "short", "max-update: 100\ntotal-num-update: 100\n")
+    path = write(tmp_path, "long", "defaults: [short]\nmax-update: 300\n")
+    assert load_config(path).options == {"max-update": 300, "total-num-update": 300}
+    assert load_config(path, ["max-update=500"]).options["total-num-update"] == 500
+
+
 def test_null_takes_an_option_back(tmp_path: Path) -> None:
     write(tmp_path, "base", "arch: deepnet_transformer\nresidual-scheme: deepnorm\n")
     path = write(tmp_path, "top", "defaults: [base]\narch: transformer\nresidual-scheme: null\n")

@@ -214,7 +214,7 @@ def test_an_export_that_fails_half_way_leaves_nothing(
         raise ValueError("no space left")
 
     make_trained_run(tmp_path / "run", data)
-    monkeypatch.setattr("fairseq_deepnet.export.ctranslate2_folder.write_json", fail)
+    monkeypatch.setattr("fairseq_deepnet.export.ctranslate2_folder.write_record", fail)
     assert export(tmp_path / "run", "--output", tmp_path / "out") == 2
     assert "no space left" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -256,3 +256,14 @@ def test_a_step_takes_a_few_calls_however_many_tensors() -> None:
     assert calls["aten::_fused_adamw_"] == 1
     assert calls["aten::_foreach_norm"] == 1
     assert not any(name in calls for name in ("aten::addcdiv_", "aten::sqrt", "aten::addcmul_"))
+
+
+def test_moments_that_were_loaded_elsewhere_come_to_their_weights_device() -> None:
+    """--memory-efficient-* leaves a checkpoint's moments on the CPU when it is loaded."""
+    weight = nn.Parameter(torch.ones(3, device="meta", dtype=torch.bfloat16))
+    weight.grad = torch.ones_like(weight)
+    made = fused_adam.FusedAdam([weight], lr=0.1)
+    moments = {"exp_avg": torch.zeros(3), "exp_avg_sq": torch.zeros(3)}
+    made.state[weight] = {"step": 1, **moments}
+    made.step()
+    assert {made.state[weight][name].device.type for name in moments} == {"meta"}

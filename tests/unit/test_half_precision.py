@@ -1,6 +1,9 @@
-"""bf16 training with a master for each tensor: fairseq's numbers without its loops."""
+"""Half precision with fp32 masters: fairseq's numbers without its loops, and resumed exactly."""
 
+import copy
+import logging
 from argparse import Namespace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,18 +14,22 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fairseq_deepnet  # noqa: F401  (registers the optimiser)
+from fairseq_deepnet.divergence.precision import as_fp32
+from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.optim.half_precision import ForeachMasters
 
 TENSORS = 6
 
 
-def optimizer(name: str, params: list[Tensor], fp16: bool = False) -> FP16Optimizer:
+def optimizer(
+    name: str, params: list[Tensor], fp16: bool = False, flat: bool = False
+) -> FP16Optimizer:
     settings = Namespace(
         optimizer=name, lr=[0.01], weight_decay=0.1, tpu=False, adam_betas="(0.9, 0.98)"
     )
     common = SimpleNamespace(
         bf16=not fp16,
-        fp16_no_flatten_grads=True,
+        fp16_no_flatten_grads=not flat,
         fp16_scale_window=4,
         fp16_init_scale=128,
         fp16_scale_tolerance=0.0,
@@ -39,10 +46,10 @@ def weights(dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
     return params
 
 
-def train(made: Any, params: list[Tensor], updates: int) -> list[float]:
+def train(made: Any, params: list[Tensor], updates: int, begin: int = 0) -> list[float]:
     """The norms of gradients; the third weight has none in odd updates (LayerDrop)."""
     norms = []
-    for update in range(updates):
+    for update in range(begin, updates):
         made.zero_grad()
         torch.manual_seed(update)
         used = [p for i, p in enumerate(params) if not (i == 2 and update % 2)]
@@ -94,3 +101,136 @@ def test_copies_do_not_go_tensor_by_tensor() -> None:
     assert calls.count("aten._foreach_copy_.default") == 2
     assert calls.count("aten._foreach_zero_.default") == 1
     assert not [call for call in calls if call.startswith("aten.copy_")]
+
+
+WAYS = {"bf16": (False, False), "fp16": (True, False), "fp16, one flat row": (True, True)}
+
+
+@pytest.fixture(params=WAYS.values(), ids=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, bool]:
+    """Whether in fp16, and whether with one row for all masters; without a GPU."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    found: tuple[bool, bool] = request.param
+    return found
+
+
+def begun(fp16: bool, flat: bool = False) -> tuple[FP16Optimizer, list[Tensor]]:
+    """An optimiser after three updates, and its parameters; one of them is frozen."""
+    params = weights(torch.float16 if fp16 else torch.bfloat16)
+    if flat:  # fairseq gives frozen ones no place there
+        params = [p for p in params if p.requires_grad]
+    made = optimizer("fused_adam", params, fp16, flat)
+    train(made, params, 3)
+    return made, params
+
+
+def resumed(state: dict[str, Any], params: list[Tensor], fp16: bool, flat: bool = False) -> Any:
+    """An optimiser that goes on from a state, with parameters as rounded as a checkpoint's."""
+    copies = [nn.Parameter(p.detach().clone(), requires_grad=p.requires_grad) for p in params]
+    made = optimizer("fused_adam", copies, fp16, flat)
+    made.load_state_dict(copy.deepcopy(state))
+    return made
+
+
+def masters(made: Any) -> list[Tensor]:
+    held = made.fp32_params
+    return list(held.values()) if isinstance(held, dict) else list(held)
+
+
+def row(parts: list[Tensor]) -> Tensor:
+    return torch.cat([part.detach().float().flatten() for part in parts])
+
+
+def test_masters_moments_and_scale_go_on_bit_for_bit(way: tuple[bool, bool]) -> None:
+    first, params = begun(*way)
+    second = resumed(first.state_dict(), params, *way)
+    assert train(first, params, 9, 3) == train(second, second.fp16_params, 9, 3)
+    held = list(zip(params, second.fp16_params, strict=True))
+    for a, b in held + list(zip(masters(first), masters(second), strict=True)):
+        assert torch.equal(a, b)
+    if way[0]:
+        assert vars(first.scaler) == vars(second.scaler)
+
+
+def test_stock_fairseq_loads_what_was_saved(way: tuple[bool, bool]) -> None:
+    first, params = begun(*way)
+    stock = resumed(first.state_dict(), params, *way)
+    FP16Optimizer.load_state_dict.__wrapped__(stock, first.state_dict())
+    moments = stock.fp32_optimizer.state_dict()["state"]
+    for key, one in first.fp32_optimizer.state_dict()["state"].items():
+        assert torch.equal(moments[key]["exp_avg"], one["exp_avg"])
+
+
+def test_a_state_without_fp32_weights_is_loaded_with_one_warning(
+    way: tuple[bool, bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, params = begun(*way)
+    state = first.state_dict()
+    del state["fp32_params"]
+    with caplog.at_level(logging.WARNING):
+        second = resumed(state, params, *way)
+    (warning,) = caplog.messages
+    assert "holds no fp32 weights: they are taken from its rounded ones" in warning
+    assert torch.equal(row(masters(second)), row(params))
+
+
+def test_nothing_is_said_where_all_is_there(
+    way: tuple[bool, bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, params = begun(*way)
+    with caplog.at_level(logging.WARNING):
+        resumed(first.state_dict(), params, *way)
+    assert not caplog.messages
+
+
+def test_masters_of_a_model_that_was_changed_since_do_not_undo_the_change(
+    way: tuple[bool, bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, params = begun(*way)
+    with torch.no_grad():
+        params[-1][0, 0] += 0.5
+    second = resumed(first.state_dict(), params, *way)
+    assert "1 of the checkpoint's fp32 weights do not round" in caplog.messages[-1]
+    assert torch.equal(second.fp16_params[-1], params[-1])
+    found, before = row(masters(second)), row(masters(first))
+    size = params[-1].numel()
+    assert torch.equal(found[-size:], row(params[-1:]))
+    assert torch.equal(found[:-size], before[:-size])
+
+
+@pytest.mark.parametrize("fault", ["a tensor less", "another shape"])
+def test_masters_of_other_parameters_are_refused(way: tuple[bool, bool], fault: str) -> None:
+    first, params = begun(*way)
+    state = first.state_dict()
+    *others, last = state["fp32_params"]
+    state["fp32_params"] = others if fault == "a tensor less" else [*others, last.flatten()[1:]]
+    with pytest.raises(ConfigurationError, match=r"is of other parameters.*--reset-optimizer"):
+        resumed(state, params, *way)
+
+
+def test_the_other_half_precision_takes_the_fp32_weights_too() -> None:
+    first, params = begun(fp16=False)
+    halves = [nn.Parameter(p.detach().half(), p.requires_grad) for p in params]
+    second = resumed(first.state_dict(), halves, fp16=True)
+    assert torch.equal(row(masters(second)), row(masters(first)))
+    assert torch.equal(second.fp16_params[0], masters(first)[0].half())
+
+
+def test_a_checkpoint_for_fp32_has_the_fp32_weights(way: tuple[bool, bool], tmp_path: Path) -> None:
+    frozen, *params = sorted(
+        weights(torch.float16 if way[0] else torch.bfloat16), key=lambda p: p.requires_grad
+    )
+    made = optimizer("fused_adam", params, *way)
+    train(made, params, 3)
+    named = {f"p{number}": p for number, p in enumerate(params)}
+    model = nn.ParameterDict({"frozen": frozen, **named, "tied": params[0]})
+    trainer = SimpleNamespace(optimizer=made, get_model=lambda: model, get_criterion=nn.Module)
+    history = [{"optimizer_name": "FP16Optimizer"}]
+    optimiser = {"last_optimizer_state": made.state_dict(), "optimizer_history": history}
+    torch.save({"model": model.state_dict(), **optimiser}, tmp_path / "c.pt")
+    as_fp32(tmp_path / "c.pt", trainer)
+    held = torch.load(tmp_path / "c.pt", weights_only=True)
+    assert held["last_optimizer_state"].keys() == {"state", "param_groups"}
+    assert torch.equal(row([held["model"][name] for name in named]), row(masters(made)))
+    assert torch.equal(held["model"]["tied"], held["model"]["p0"])
+    assert torch.equal(held["model"]["frozen"], frozen)

@@ -195,5 +195,5 @@ def test_a_configuration_error_on_the_command_line_is_one_line() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr == "fairseq_deepnet: error: --x contradicts --y; leave out --x\n"

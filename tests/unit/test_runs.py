@@ -73,7 +73,12 @@ def test_the_environment_says_what_a_repetition_needs(record: Recorder) -> None:
     assert facts["versions"]["torch"]
     assert facts["versions"]["fairseq-fixed"]
     assert facts["devices"] == "1 CPU process"
-    assert set(facts["data"]) == {"folder", "corpus_sha256", "subwords_sha256"}
+    assert set(facts["data"]) == {
+        "folder",
+        "corpus_sha256",
+        "subwords_sha256",
+        "dictionaries_sha256",
+    }
     assert len(facts["data"]["subwords_sha256"]["spm.model"]) == 64
 
 
@@ -160,6 +165,24 @@ def test_settings_may_be_mended_until_there_is_a_checkpoint(record: Recorder) ->
     assert yaml.safe_load((record.run / "config.yaml").read_text(encoding="utf-8"))["lr"] == "0.3"
 
 
+def test_a_longer_training_has_a_longer_schedule(record: Recorder) -> None:
+    command = record("--max-update", "8000")
+    assert option(command, "--max-update") == option(command, "--total-num-update") == "8000"
+    assert "warning" not in record.said
+
+
+def test_a_schedule_that_does_not_fit_the_training_is_one_warning_that_names_both(
+    record: Recorder,
+) -> None:
+    assert record("--max-update", "8000", "--total-num-update", "2400")
+    (warning,) = (line for line in record.said.splitlines() if line.startswith("warning: "))
+    assert "--total-num-update 2,400 is below --max-update 8,000" in warning
+    assert "the learning rate is 0 in the last 5,600 updates" in warning
+    assert record("--max-update", "300")
+    (warning,) = (line for line in record.said.splitlines() if line.startswith("warning: "))
+    assert "--warmup-updates 400 is not below --max-update 300" in warning
+
+
 def test_other_data_is_another_run(record: Recorder, tmp_path: Path) -> None:
     record()
     make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
@@ -209,7 +232,9 @@ def test_a_damaged_last_checkpoint_is_mended(record: Recorder) -> None:
     make_checkpoint(record.run / "checkpoints" / "checkpoint_1_50.pt", 50)
     (record.run / "checkpoints" / "checkpoint_last.pt").write_bytes(b"PK\x03\x04")
     assert record()
-    assert "checkpoint_last.pt is damaged: going on from checkpoint_1_50.pt" in record.said
+    assert (
+        "checkpoint_last.pt is damaged or missing: going on from checkpoint_1_50.pt" in record.said
+    )
     assert "going on from update 50" in record.said
 
 

@@ -346,3 +346,21 @@ def test_a_sweep_is_found_from_any_folder_as_its_cells_recorded_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert find_sweep("configs/sweeps/table1.yaml") == FOLDER / "table1.yaml"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("settings: {scheme: {pre-ln: {PATH: /strange}}}", "main: settings: PATH: a sweep may set"),
+        ("settings: {scheme: {pre-ln: {user-dir: /strange}}}", "user-dir: a file does not set"),
+        ("options: {user-dir: /strange}", "user-dir: a file does not set"),
+        ("score: {BASH_ENV: /strange}", "main: score: BASH_ENV: a sweep may set"),
+        ("score: {user-dir: /strange}", "user-dir: a file does not set"),
+    ],
+)
+def test_a_definition_sets_nothing_that_runs_code(line: str, said: str, small: Path) -> None:
+    kept = [row for row in small.read_text().splitlines() if not row.startswith("settings")]
+    small.write_text("\n".join([*kept, line]) + "\n")
+    sweep = load_sweep(str(small))
+    with pytest.raises(ValueError, match=said):
+        expand(sweep, read_overrides(sweep, []), (1,), False)

@@ -29,11 +29,9 @@ class Saves:
         return self.update
 
     def save_checkpoint(self, name: str, extra: dict[str, Any]) -> None:
-        part = Path(f"{name}.tmp")
-        part.write_text(str(extra["train_iterator"]), encoding="utf-8")
         if not self.room:
             raise OSError(28, "No space left on device")
-        part.rename(name)
+        Path(name).write_text(str(extra["train_iterator"]), encoding="utf-8")
 
 
 def save_at(update: int, folder: Path, room: bool = True) -> list[int]:
@@ -57,7 +55,7 @@ def test_a_state_from_before_trouble_that_took_long_to_be_found_is_kept(
     assert len(kept) == (2 if interval >= LOOKBACK else 3)
 
 
-def test_a_state_that_could_not_be_saved_costs_neither_room_nor_the_others(tmp_path: Path) -> None:
+def test_a_state_that_could_not_be_saved_costs_none_of_the_others(tmp_path: Path) -> None:
     save_at(1000, tmp_path)
     save_at(2000, tmp_path)
     with pytest.raises(OSError, match="No space left"):
@@ -80,7 +78,7 @@ def test_the_last_good_state_takes_no_room_and_is_there_whole(tmp_path: Path) ->
     assert "epoch" in target.read_text(encoding="utf-8")
 
 
-def test_what_fairseq_writes_over_in_place_is_never_linked(tmp_path: Path) -> None:
+def test_what_people_write_over_in_place_is_never_linked(tmp_path: Path) -> None:
     save_at(1000, tmp_path)
     source, last = tmp_path / "good_states" / "update_1000.pt", tmp_path / good_states.LAST
     part = tmp_path / "good.part"

@@ -1,0 +1,108 @@
+"""Checkpoints that are there whole or not at all, and a resume that finds the newest whole one.
+
+fairseq writes a checkpoint beside its place and renames it, but copies it onto checkpoint_best.pt
+and checkpoint_last.pt in place: a kill or a full disk leaves half a file, and a process that has
+mapped the old one dies of SIGBUS. A run whose checkpoint_last.pt is damaged or missing is not
+resumed from the whole checkpoints beside it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import fairseq.checkpoint_utils
+from fairseq.distributed import utils as distributed
+from fairseq.file_io import PathManager
+
+from ..checkpoints import LAST, copy_checkpoint, mend_last, save_checkpoint
+from ..errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+PAUSES: Final = (2.5, 2.5)
+"""Seconds before fairseq tries again to write a checkpoint: file servers have their moments."""
+
+
+class WholeFiles(PathManager):
+    """fairseq's access to files, with a copy that is whole."""
+
+    @staticmethod
+    def copy(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
+        """Copy a checkpoint; `overwrite` is fairseq's, which always does."""
+        if not PathManager.supports_rename(dst_path):
+            return PathManager.copy(src_path, dst_path, overwrite)
+        copy_checkpoint(Path(src_path), Path(dst_path))
+        return True
+
+
+def apply() -> None:
+    """Mend both; a second call does nothing."""
+    if fairseq.checkpoint_utils.PathManager is not WholeFiles:
+        fairseq.checkpoint_utils.PathManager = WholeFiles
+        write_whole_files()
+        resume_from_a_whole_file()
+
+
+def write_whole_files() -> None:
+    """Let fairseq write checkpoints as `save_checkpoint` does."""
+    stock = fairseq.checkpoint_utils.torch_persistent_save
+
+    @functools.wraps(stock)
+    def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> None:
+        if async_write or not PathManager.supports_rename(filename):
+            stock(obj, filename, async_write)
+            return
+        for pause in PAUSES:
+            try:
+                save_checkpoint(obj, filename)
+                return
+            except ConfigurationError as error:
+                logger.warning("%s; trying again in %s seconds", error, pause)
+                time.sleep(pause)
+        save_checkpoint(obj, filename)
+
+    fairseq.checkpoint_utils.torch_persistent_save = torch_persistent_save
+
+
+def resume_from_a_whole_file() -> None:
+    """Let a training look after checkpoint_last.pt before fairseq loads it."""
+    load = fairseq.checkpoint_utils.load_checkpoint
+
+    @functools.wraps(load)
+    def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+        if cfg.restore_file == LAST and not trainer.checkpoint_suffix:
+            _mend_together(cfg, trainer)
+        return load(cfg, trainer, **kwargs)
+
+    fairseq.checkpoint_utils.load_checkpoint = load_checkpoint
+
+
+def _mend_together(cfg: Any, trainer: Any) -> None:
+    """Mend checkpoint_last.pt on rank 0 while the others wait; all fail if it cannot be."""
+    failure = None
+    if trainer.data_parallel_rank == 0:
+        folder = Path(cfg.save_dir)
+        starts_elsewhere = bool(cfg.finetune_from_model or getattr(cfg, "continue_once", None))
+        try:
+            taken = mend_last(folder, only_damaged=starts_elsewhere)
+        except (ValueError, OSError) as error:
+            failure = str(error)
+        else:
+            if taken is not None:
+                logger.warning(
+                    "%s is damaged or missing: going on from %s; to begin anew, give another"
+                    " --save-dir",
+                    folder / LAST,
+                    taken.name,
+                )
+            for part in folder.glob("checkpoint*.pt.part"):
+                part.unlink(missing_ok=True)  # a killed run's
+    if trainer.data_parallel_world_size > 1:
+        group = trainer.data_parallel_process_group
+        failure = distributed.broadcast_object(failure, 0, group)
+    if failure is not None:
+        raise ConfigurationError(failure)

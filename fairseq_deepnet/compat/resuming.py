@@ -1,0 +1,90 @@
+"""A training that is resumed makes the updates that it would have made without the interruption.
+
+fairseq-fixed 0.12.3.1 keeps three things out of its checkpoints, all mended here:
+
+- Batches are made once for all epochs, under the seed of the epoch in which the *process* began.
+  A run resumed in epoch 2 or later gets other batches than before: some sentences of that epoch
+  come twice, others never.
+- Workers that load data live for the whole training, and never hear which epoch it is. What a data
+  set draws anew for each epoch (the masks of masked_lm) stays that of the epoch in which they
+  started, and changes with an interruption.
+- --patience counts validations from the last start.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+import fairseq.checkpoint_utils
+from fairseq.tasks import FairseqTask
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
+from fairseq.trainer import Trainer
+
+from .owed_validation import training_program
+
+PATIENCE: Final = "patience"  # key of a checkpoint's extra_state
+
+
+def apply() -> None:
+    """Mend all three; a second call does nothing."""
+    if not hasattr(FairseqTask.get_batch_iterator, "__wrapped__"):
+        make_the_same_batches()
+        keep_patience()
+
+
+def make_the_same_batches() -> None:
+    """Make batches that serve all epochs as a run that began in epoch 1 makes them.
+
+    Iterators that fairseq makes anew for each epoch (sharded data, sampled languages) are left
+    alone: they depend on their own epoch.
+    """
+    make = FairseqTask.get_batch_iterator
+
+    @functools.wraps(make)
+    def get_batch_iterator(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        anew = kwargs.get("disable_iterator_cache") or kwargs.get("update_epoch_batch_itr")
+        if anew or not self.can_reuse_epoch_itr(dataset) or dataset in self.dataset_to_epoch_iter:
+            return make(self, dataset, *args, **kwargs)
+        epoch = kwargs.pop("epoch", 1)
+        iterator = make(self, dataset, *args, **kwargs, epoch=1)
+        dataset.set_epoch(epoch)
+        iterator.epoch = epoch
+        iterator.persistent_workers = False  # new ones each epoch, which know its number
+        return iterator
+
+    FairseqTask.get_batch_iterator = get_batch_iterator
+    make_many = TranslationMultiSimpleEpochTask.get_batch_iterator
+
+    @functools.wraps(make_many)
+    def get_batch_iterator_of_many(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        # with --sampling-method RoundRobin it keeps one iterator over data drawn for each epoch
+        self.dataset_to_epoch_iter.pop(dataset, None)
+        return make_many(self, dataset, *args, **kwargs)
+
+    TranslationMultiSimpleEpochTask.get_batch_iterator = get_batch_iterator_of_many
+
+
+def keep_patience() -> None:
+    """Save with a checkpoint how many validations have passed without a better one."""
+    save, load = Trainer.save_checkpoint, fairseq.checkpoint_utils.load_checkpoint
+
+    @functools.wraps(save)
+    def save_checkpoint(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:
+        return save(self, filename, extra_state | {PATIENCE: dict(_counted())})
+
+    @functools.wraps(load)
+    def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+        extra_state, epoch_itr = load(cfg, trainer, **kwargs)
+        if extra_state is not None and not (cfg.reset_optimizer or cfg.reset_meters):
+            _counted().update(extra_state.get(PATIENCE, {}))
+        return extra_state, epoch_itr
+
+    Trainer.save_checkpoint = save_checkpoint
+    fairseq.checkpoint_utils.load_checkpoint = load_checkpoint
+
+
+def _counted() -> dict[str, Any]:
+    """Return what fairseq-train counts for --patience: attributes of a function of its own."""
+    program = training_program()
+    return vars(program.should_stop_early) if program else {}

@@ -1,0 +1,345 @@
+"""SIGTERM and SIGUSR1 end a training after the update that is being made, and lose nothing.
+
+The handlers only note the signal. After the update every process knows whether any of them was
+signalled: the word is one more number in the sum of statistics that fairseq makes anyway. All stop
+after the same update, rank 0 saves checkpoint_last.pt, and all exit with the status PREEMPTED.
+What fairseq would have done after that update, such as validating, is owed: compat.owed_validation
+makes up for it when the training goes on.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import multiprocessing.process
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from argparse import ArgumentParser
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, Final, NoReturn
+
+from fairseq.distributed import utils as distributed
+from fairseq.file_io import PathManager
+from torch.utils.data._utils import signal_handling
+
+from .compat.owed_validation import OWED, training_program
+from .divergence import restart
+from .divergence.good_states import LAST, extra_state
+from .errors import ConfigurationError
+from .monitoring.records import run_folder
+from .monitoring.trainer import Observer, share_word
+from .provenance import write_json
+from .signals import GRACE, PREEMPTED, PREEMPTING, RECORD, UNSAVED, end_with_parent
+
+logger = logging.getLogger(__name__)
+
+REPEATED: Final = 2.0
+"""Seconds within which a further signal is the same one: it comes to the process, to its group and
+by its launcher."""
+
+
+def add_preemption_arguments(parser: ArgumentParser) -> None:
+    """--preemption-grace."""
+    parser.add_argument(
+        "--preemption-grace",
+        type=float,
+        metavar="SECONDS",
+        help="after SIGTERM or SIGUSR1, time to finish the update and to save checkpoint_last.pt"
+        f" before the training ends anyway (default {GRACE:g}); its exit status is then {PREEMPTED}"
+        f" where nothing is lost, else {UNSAVED}",
+    )
+
+
+def grace_period(args: Any) -> float:
+    """Return the seconds that --preemption-grace gives.
+
+    Raises:
+        ConfigurationError: for a number that is no time.
+    """
+    grace = getattr(args, "preemption_grace", None)
+    if grace is None:
+        return GRACE
+    if not (math.isfinite(grace) and grace > 0):
+        raise ConfigurationError(f"--preemption-grace {grace:g}: give seconds above 0")
+    return float(grace)
+
+
+class Listener:
+    """Hears this process's signals in a thread of its own.
+
+    The main thread may wait for another process, in C, where Python runs no handler.
+    """
+
+    def __init__(self) -> None:
+        self.heard: signal.Signals | None = None
+        self.grace = GRACE
+        self.training: Preemption | None = None
+        self._pipe, writes = os.pipe()
+        os.set_blocking(writes, False)
+        signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+        for number in PREEMPTING:
+            signal.signal(number, lambda *_: None)
+        threading.Thread(target=self._listen, name="preemption", daemon=True).start()
+
+    def _next(self, seconds: float) -> signal.Signals | None:
+        """Return the next signal; None where none comes in time."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if select.select([self._pipe], [], [], min(left, 3600))[0]:
+                number = signal.Signals(os.read(self._pipe, 1)[0])
+                if number in PREEMPTING:
+                    return number
+        return None
+
+    def _listen(self) -> None:
+        while (heard := self._next(math.inf)) is None:
+            pass
+        began = time.monotonic()
+        self.heard = heard
+        if self.training is None:
+            if self._pass_on(heard):
+                while True:  # the processes end by themselves, and this one with them
+                    self._pass_on(self._next(math.inf))
+            if _is_alone():
+                self._end("before the training began")
+        reason = f"the grace period of {self.grace:g} s (--preemption-grace) is over"
+        while (left := began + self.grace - time.monotonic()) > 0:
+            if self._next(left) and time.monotonic() - began > REPEATED:
+                reason = "a second signal"
+                break
+        self._end(reason)
+
+    def _pass_on(self, number: signal.Signals | None) -> bool:
+        """Signal the processes that fairseq has spawned here; False where there are none."""
+        spawned = list(multiprocessing.process._children)  # type: ignore[attr-defined]
+        for process in spawned:
+            if number is not None and process.pid is not None:
+                try:
+                    os.kill(process.pid, number)
+                except ProcessLookupError:
+                    continue
+        return bool(spawned)
+
+    def _end(self, reason: str) -> NoReturn:
+        """End the process here and now: its main thread may never come to it."""
+        assert self.heard is not None
+        text, status = f"{self.heard.name}: {reason}", PREEMPTED
+        if self.training is not None and not self.training.is_saved():
+            status = UNSAVED
+            text += "; what was trained since the last checkpoint is lost; the same command"
+            text += " goes on from there"
+        print(f"fairseq_deepnet: {text}", file=sys.stderr)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(status)
+
+
+_listener: Listener | None = None
+
+
+def listen() -> None:
+    """Hear the signals from here on, where this process is fairseq-train; at most once."""
+    global _listener
+    if _listener is not None or not restart.is_training_program():
+        return
+    if threading.current_thread() is not threading.main_thread():
+        return  # Python takes handlers from the main thread alone
+    _listener = Listener()
+    if restart.is_spawned() or "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with_parent()
+    else:
+        _end_as_spawned_processes_do(_listener)
+    os.register_at_fork(after_in_child=_forget)
+    _protect_workers()
+
+
+def listener() -> Listener | None:
+    """Return what `listen` has begun; None in other programs."""
+    return _listener
+
+
+def _is_alone() -> bool:
+    """Whether no other process waits for this one; asked before there is a trainer."""
+    together = restart.is_spawned() or "--distributed-no-spawn" in sys.argv
+    return not together and int(os.environ.get("WORLD_SIZE", 1)) == 1
+
+
+def _end_as_spawned_processes_do(heard_by: Listener) -> None:
+    """Give fairseq-train the exit status of the processes that it has spawned."""
+    previous = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        status = getattr(error, "exit_code", None)  # torch's ProcessExitedException
+        if heard_by.heard is not None and status == -heard_by.heard:
+            status = PREEMPTED  # it had not yet come to listen
+        if status not in (PREEMPTED, UNSAVED):
+            previous(kind, error, traceback)
+            return
+        raise SystemExit(status)
+
+    sys.excepthook = hook
+
+
+def _forget() -> None:
+    """In a forked process: the signals are no business of it."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
+def _protect_workers() -> None:
+    """Let workers that load data end by their parent's SIGTERM alone.
+
+    A signal to all processes of a job would end them before the update that needs their batches,
+    and torch ends the training with the first of them.
+    """
+    if not hasattr(signal, "sigwaitinfo"):
+        return
+    torchs: Any = signal_handling
+    prepare = torchs._set_worker_signal_handlers
+
+    def heed_parent() -> None:
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+            pass
+        os._exit(0)
+
+    def set_worker_signal_handlers() -> None:
+        prepare()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=heed_parent, daemon=True).start()
+
+    torchs._set_worker_signal_handlers = set_worker_signal_handlers
+
+
+def _attend(program: ModuleType | None) -> None:
+    """Let the training that is preempted hear when fairseq-train has logged an update."""
+    if program is None or hasattr(program, "attended"):
+        return
+    validate_and_save = program.validate_and_save
+
+    @functools.wraps(validate_and_save)
+    def attended(cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *rest: Any) -> Any:
+        training = None if _listener is None else _listener.training
+        if training is not None and training.trainer is trainer:
+            training.logged(epoch_itr)
+        return validate_and_save(cfg, trainer, task, epoch_itr, *rest)
+
+    program.validate_and_save = program.attended = attended  # type: ignore[attr-defined]
+
+
+class Preemption(Observer):
+    """Ends one training when its processes were signalled.
+
+    Args:
+        listener: of this process
+        trainer: fairseq's, just made
+        grace: seconds, of `grace_period`
+    """
+
+    def __init__(self, listener: Listener, trainer: Any, grace: float) -> None:
+        self.listener = listener
+        self.trainer = trainer
+        self.is_first = bool(trainer.is_data_parallel_master)
+        self.alone = trainer.data_parallel_world_size == 1
+        self.kept = 0  # updates that a checkpoint holds
+        self.made = self.ending = False
+        self.epoch_itr: Any = None
+        self.word: Any = False
+        _attend(training_program())
+        if not self.alone:
+            share_word(trainer, lambda: listener.heard is not None, self._hear)
+        listener.grace, listener.training = grace, self
+
+    def _hear(self, word: Any) -> None:
+        self.word = word
+
+    @property
+    def asked(self) -> bool:
+        """Whether a process was signalled; the same in all of them."""
+        return self.listener.heard is not None if self.alone else bool(self.word)
+
+    def is_saved(self) -> bool:
+        """Whether every update that was made is in a checkpoint: of the start, or kept since."""
+        return bool(self.trainer.get_num_updates() <= self.kept)
+
+    def loaded(self, trainer: Any, update: int) -> None:
+        self.kept = update
+        if self.is_first:
+            (run_folder(Path(trainer.cfg.checkpoint.save_dir)) / RECORD).unlink(missing_ok=True)
+
+    def end(self, trainer: Any, update: int, made: bool) -> None:
+        self.made = made
+
+    def logged(self, epoch_itr: Any) -> None:
+        """After an update, or a failed try; before fairseq validates and saves, if it is to."""
+        self.epoch_itr = epoch_itr
+        update = self.trainer.get_num_updates()
+        if self.made and self.asked and not self.ending:
+            self._save(update)
+            if not self._ends_with(update):
+                self._leave(update)
+            self.ending = True  # what is left, such as the last validation, fits or is made up for
+        self.made = False
+
+    def validated(self, trainer: Any) -> None:
+        update = trainer.get_num_updates()
+        if self.asked and not self.ending:
+            if update > self.kept:
+                self._save(update)
+            self._leave(update)
+
+    def _ends_with(self, update: int) -> bool:
+        """Whether the training ends with this update anyway."""
+        settings = self.trainer.cfg.optimization
+        is_last_epoch = self.epoch_itr.epoch >= (settings.max_epoch or math.inf)
+        return update >= (settings.max_update or math.inf) or (
+            is_last_epoch and self.epoch_itr.end_of_epoch()
+        )
+
+    def _save(self, update: int) -> None:
+        """Save all that fairseq saves as checkpoint_last.pt; ends where that fails."""
+        trainer, cfg = self.trainer, self.trainer.cfg.checkpoint
+        problem = "--no-save keeps no checkpoint" if cfg.no_save else ""
+        if not cfg.no_save:
+            trainer.consolidate_optimizer()
+            if trainer.should_save_checkpoint_on_current_rank:
+                try:
+                    self._write()
+                except Exception as error:
+                    logger.exception("no checkpoint was saved")
+                    problem = f"{type(error).__name__}: {error}"
+        if not self.alone:
+            group = trainer.data_parallel_process_group
+            problem = distributed.broadcast_object(problem, 0, group)
+        if problem:
+            if self.is_first:
+                logger.error("preempted at update %d, not saved: %s", update, problem)
+            raise SystemExit(UNSAVED)
+        self.kept = update
+
+    def _write(self) -> None:
+        trainer, cfg = self.trainer, self.trainer.cfg.checkpoint
+        owed = {"epoch": self.epoch_itr.epoch, "end_of_epoch": self.epoch_itr.end_of_epoch()}
+        path = Path(cfg.save_dir) / LAST.replace(".pt", f"{trainer.checkpoint_suffix}.pt")
+        trainer.save_checkpoint(str(path), {**extra_state(trainer, self.epoch_itr), OWED: owed})
+        if cfg.write_checkpoints_asynchronously:
+            PathManager.async_close()
+
+    def _leave(self, update: int) -> NoReturn:
+        if self.is_first:
+            folder = Path(self.trainer.cfg.checkpoint.save_dir)
+            write_json(run_folder(folder) / RECORD, {"update": update})
+            logger.warning(
+                "preempted: update %d is saved in %s; the same command goes on from there",
+                update,
+                folder / LAST,
+            )
+        raise SystemExit(PREEMPTED)

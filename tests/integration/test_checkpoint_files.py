@@ -1,0 +1,216 @@
+"""Checkpoints of fairseq-train: whole or not at all, found again, and never changed in place."""
+
+import logging
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+
+from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
+from fairseq_deepnet.errors import ConfigurationError
+from tests.integration.conftest import SMALL, TRAIN, RunCommand
+from tests.support.training import train_here
+
+WORDS = ["--arch=deepnet_transformer", *SMALL, *TRAIN, "--disable-validation"]
+FOUR = ["--max-update=4", "--save-interval-updates=2"]
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """checkpoint_1_2.pt, checkpoint_1_4.pt and checkpoint_last.pt, of update 4."""
+    folder = tmp_path_factory.mktemp("trained")
+    train_here(tiny_data, folder, *WORDS, *FOUR)
+    return folder
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def resumed_from(tiny_data: Path, folder: Path, caplog: pytest.LogCaptureFixture) -> str:
+    """The name of the checkpoint that a training to update 6 says it goes on from."""
+    with caplog.at_level(logging.INFO):
+        train_here(tiny_data, folder, *WORDS, "--max-update=6")
+    assert num_updates(load_checkpoint(folder / "checkpoint_last.pt")) == 6
+    lines = [record.getMessage() for record in caplog.records]
+    begun = next(line for line in lines if "Loaded checkpoint" in line or "No existing" in line)
+    said = [line for line in lines if "is damaged or missing: going on from" in line]
+    return f"{begun.split(' (')[-1]} {said[0].split('going on from ')[1].split(';')[0]}"
+
+
+# The newest whole checkpoint
+
+
+@pytest.mark.parametrize("bytes_left", [0, 1, 100, 5000, -1])
+def test_a_truncated_last_checkpoint_is_replaced_by_the_newest_whole_one(
+    bytes_left: int, tiny_data: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    last = folder / "checkpoint_last.pt"
+    last.write_bytes(last.read_bytes()[:bytes_left])
+    assert resumed_from(tiny_data, folder, caplog) == "epoch 1 @ 4 updates) checkpoint_1_4.pt"
+
+
+def test_without_a_last_checkpoint_a_training_goes_on_from_the_newest(
+    tiny_data: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "checkpoint_last.pt").unlink()
+    newest = folder / "checkpoint_1_4.pt"
+    newest.write_bytes(newest.read_bytes()[:-7])
+    assert resumed_from(tiny_data, folder, caplog) == "epoch 1 @ 2 updates) checkpoint_1_2.pt"
+
+
+def test_a_training_does_not_begin_anew_where_no_checkpoint_is_whole(
+    tiny_data: Path, folder: Path
+) -> None:
+    for path in folder.glob("*.pt"):
+        path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ConfigurationError, match=r"checkpoint_last\.pt is damaged or incomplete"):
+        train_here(tiny_data, folder, *WORDS, *FOUR)
+
+
+def test_fine_tuning_in_a_folder_of_checkpoints_begins_with_the_model_it_was_given(
+    tiny_data: Path, folder: Path
+) -> None:
+    (folder / "checkpoint_last.pt").unlink()
+    words = [f"--finetune-from-model={folder / 'checkpoint_1_2.pt'}", "--max-update=1"]
+    assert num_updates(train_here(tiny_data, folder, *WORDS, *words)) == 1
+
+
+def test_what_a_killed_run_left_half_written_goes_at_the_next_start(
+    tiny_data: Path, folder: Path
+) -> None:
+    (folder / "checkpoint_1_5.pt.part").write_bytes(b"PK")
+    train_here(tiny_data, folder, *WORDS, *FOUR)
+    assert not list(folder.glob("*.part"))
+
+
+# Whole or not at all
+
+
+def test_a_kill_while_a_checkpoint_is_copied_leaves_the_old_one(
+    tiny_data: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (folder / "checkpoint_last.pt").read_bytes()
+
+    def killed(source: Any, target: Any, **_: Any) -> None:
+        Path(target).write_bytes(Path(source).read_bytes()[:1000])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "copyfile", killed)
+    words = [*WORDS, "--max-update=6", "--save-interval-updates=6"]
+    with pytest.raises(KeyboardInterrupt):
+        train_here(tiny_data, folder, *words)
+    assert (folder / "checkpoint_last.pt").read_bytes() == before
+
+
+def test_who_reads_a_checkpoint_while_it_is_replaced_reads_the_old_one(
+    tiny_data: Path, folder: Path
+) -> None:
+    """fairseq cuts the file off first: who has it mapped dies of SIGBUS."""
+    last = folder / "checkpoint_last.pt"
+    before = last.read_bytes()
+    with last.open("rb") as opened:
+        train_here(tiny_data, folder, *WORDS, "--max-update=6", "--save-interval-updates=6")
+        assert opened.read() == before
+    assert last.read_bytes() != before
+
+
+def test_no_two_checkpoints_are_one_file(folder: Path) -> None:
+    """`cp` onto one of two linked names would change the other."""
+    assert all(path.stat().st_nlink == 1 for path in folder.glob("*.pt"))
+
+
+@pytest.fixture
+def small_files() -> Iterator[int]:
+    """No file of this process may be larger than this: writing fails as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        yield 20_000
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_those_that_are_there(
+    folder: Path, small_files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    state = {"model": {"w": torch.zeros(small_files)}}
+    with pytest.raises(ConfigurationError, match=r"checkpoint_1_4\.pt was not written: File too"):
+        checkpoint_utils.torch_persistent_save(state, str(folder / "checkpoint_1_4.pt"))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_full_disk_is_named_with_the_bytes_that_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, 1000))
+    state = {"model": {"w": torch.zeros(10_000)}}
+    with pytest.raises(ConfigurationError) as caught:
+        checkpoint_utils.torch_persistent_save(state, str(tmp_path / "checkpoint1.pt"))
+    monkeypatch.undo()
+    with (tmp_path / "x.pt").open("wb") as file:
+        torch.save(state, file)
+    needed = (tmp_path / "x.pt").stat().st_size
+    said = f"No space left on device ({needed:,} bytes are needed, {needed - 1000:,} more than are"
+    assert said in str(caught.value)
+    assert f"free some in {tmp_path}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.pt"]
+
+
+def test_readers_of_a_training_that_saves_every_update_never_meet_half_a_file(
+    tiny_data: Path, folder: Path, run_command: RunCommand
+) -> None:
+    """They map the file and read all of it, again and again, as export and check do."""
+    code = """
+import sys, time, torch
+from pathlib import Path
+import fairseq_deepnet
+from fairseq_deepnet.checkpoints import load_checkpoint
+from tests.support.training import train_here
+import multiprocessing
+
+def read(folder, count, stop):
+    while not stop.is_set():
+        state = load_checkpoint(folder / "checkpoint_last.pt")
+        assert all(bool(torch.isfinite(value).all()) for value in state["model"].values())
+        count.value += 1
+
+if __name__ == "__main__":
+    folder, data, *words = map(str, sys.argv[1:])
+    train_here(Path(data), Path(folder), *words, "--max-update=1")
+    start = multiprocessing.get_context("fork")
+    count, stop = start.Value("i", 0), start.Event()
+    reader = start.Process(target=read, args=(Path(folder), count, stop))
+    reader.start()
+    train_here(Path(data), Path(folder), *words, "--max-update=30")
+    while count.value < 3 and reader.is_alive():
+        time.sleep(0.01)
+    stop.set()
+    reader.join()
+    print("reader ended with", reader.exitcode)
+"""
+    words = [*WORDS, "--save-interval-updates=1", "--keep-interval-updates=1"]
+    place = folder / "readers"
+    root = Path(__file__).resolve().parents[2]
+    done = run_command(sys.executable, "-c", code, place, tiny_data, *words, cwd=root)
+    assert "reader ended with 0" in done.stdout, done.stderr[-2000:]

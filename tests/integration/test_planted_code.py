@@ -1,0 +1,166 @@
+"""Checkpoints, configs and data folders of strangers that hold code: none of it runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fairseq.data import data_utils
+from fairseq.data.fasta_dataset import FastaDataset
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.checkpoints import save_checkpoint
+from tests.integration.conftest import RunCommand
+from tests.support.runs import SENTENCES, make_data
+from tests.support.trained import trained
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "corpus")
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Path:
+    """A file that only a planted payload makes."""
+    return tmp_path / "ran"
+
+
+def payload(mark: Path) -> str:
+    return f"__import__('pathlib').Path({str(mark)!r}).touch()"
+
+
+def planted(run: Path, data: Path, part: str, arch: str, options: dict[str, Any]) -> Path:
+    """A run whose one checkpoint, of plain data, has these options in a part of its cfg."""
+    _, state = trained(data=data, encoder_layers=1, decoder_layers=1)
+    if part == "model":
+        state["cfg"]["model"] = Namespace(
+            **{**vars(state["cfg"]["model"]), "arch": arch, "_name": arch, **options}
+        )
+    else:
+        state["cfg"][part] = {"_name": arch, **options}
+    path = run / "checkpoints" / "checkpoint_best.pt"
+    path.parent.mkdir(parents=True)
+    save_checkpoint(state, path)
+    shutil.copy(path, path.with_name("checkpoint1.pt"))
+    (run / "config.yaml").write_text(f"arch: deepnet_transformer\nrecipe:\n  data: {data}\n")
+    return path
+
+
+PLANTED = [
+    ("model", "fconv", "encoder_layers"),
+    ("model", "fconv_self_att", "pretrained"),
+    ("model", "transformer", "xformers_att_config"),
+    ("optimizer", "adam", "adam_betas"),
+]
+
+
+@pytest.mark.parametrize(("part", "arch", "option"), PLANTED)
+@pytest.mark.parametrize("command", ["translate", "check", "export", "average"])
+def test_a_checkpoint_whose_option_is_code_is_one_line(
+    command: str,
+    part: str,
+    arch: str,
+    option: str,
+    data: Path,
+    mark: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = planted(tmp_path / "run", data, part, arch, {option: payload(mark)})
+    text = tmp_path / "text"
+    text.write_text(SENTENCES[0] + "\n", encoding="utf-8")
+    out = tmp_path / "out.pt"
+    words = {
+        "translate": [tmp_path / "run", text, "--threads", 1],
+        "check": [path],
+        "export": [path, "--to", "fairseq", "--output", out],
+        "average": [path, "--output", out],
+    }[command]
+    assert cli.main([command, *map(str, words)]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert f"{option} is \"__import__('pathlib')" in said[-1]
+    assert "checkpoint_best.pt" in said[-1]
+    assert not any("Traceback" in line for line in said)
+    assert not mark.exists()
+    assert not out.exists()
+
+
+def test_fairseq_generate_refuses_such_a_checkpoint(
+    data: Path, mark: Path, tmp_path: Path, run_command: RunCommand, project_root: Path
+) -> None:
+    path = planted(tmp_path / "run", data, "model", "fconv", {"encoder_layers": payload(mark)})
+    command = ["fairseq-generate", data, "--path", path, "--cpu"]
+    done = run_command(*command, "--user-dir", project_root / "fairseq_deepnet", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert "encoder_layers is \"__import__('pathlib')" in done.stderr.strip().splitlines()[-1]
+    assert not mark.exists()
+
+
+def test_a_checkpoint_may_not_ask_for_the_environment(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = planted(tmp_path / "run", data, "bpe", "gpt2", {"vocab": "https://x/${oc.env:HOME}"})
+    assert cli.main(["check", str(path)]) == 2
+    assert "vocab is 'https://x/${oc.env:HOME}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["args", "check"])
+@pytest.mark.parametrize(
+    "line", ["user-dir: {plugin}", "user_dir: {plugin}", "user-dir={plugin}: true"]
+)
+def test_a_config_names_no_folder_of_code(
+    line: str, command: str, mark: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin = tmp_path / "strange_plugin"
+    plugin.mkdir()
+    (plugin / "__init__.py").write_text(payload(mark))
+    config = tmp_path / "config.yaml"
+    config.write_text(f"arch: deepnet_transformer\n{line.format(plugin=plugin)}\n")
+    assert cli.main([command, str(config)]) == 2
+    assert str(config) in capsys.readouterr().err
+    assert not mark.exists()
+
+
+def test_a_config_whose_option_is_code_is_one_line(
+    mark: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(f'arch: fconv\ntask: translation\nencoder-layers: "{payload(mark)}"\n')
+    assert cli.main(["check", str(config)]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert f"{config}: encoder-layers is" in said
+    assert not mark.exists()
+
+
+def test_a_data_folder_names_no_folder_of_code(
+    data: Path, mark: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin = tmp_path / "another_plugin"
+    plugin.mkdir()
+    (plugin / "__init__.py").write_text(payload(mark))
+    planted(tmp_path / "run", data, "model", "deepnet_transformer", {})
+    folder = tmp_path / "data"
+    shutil.copytree(data, folder)
+    record = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
+    record["source"] = f"--user-dir={plugin}"
+    (folder / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
+    assert cli.main(["translate", str(tmp_path / "run"), "--data", str(folder)]) == 2
+    assert "names a language '--user-dir=" in capsys.readouterr().err
+    assert not mark.exists()
+
+
+def test_the_name_of_a_data_file_reaches_no_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "train.$(touch ran)-yy.yy"  # fairseq takes the languages from the names of the files
+    (tmp_path / f"{name}.fasta").write_text(">one\nAC\n")
+    assert data_utils.infer_language_pair(str(tmp_path)) == ["$(touch ran)", "yy"]
+    FastaDataset(str(tmp_path / name))
+    assert not (tmp_path / "ran").exists()

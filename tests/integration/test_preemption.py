@@ -1,0 +1,269 @@
+"""SIGTERM and SIGUSR1: the update is finished and saved, and what goes on is what was to be."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.trainer import Trainer
+
+from fairseq_deepnet import preemption
+from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.signals import GRACE, PREEMPTED, UNSAVED
+from tests.integration.conftest import SMALL, TRAIN
+from tests.integration.test_two_processes import free_port
+from tests.support.preempted import SPAWNING, rig
+from tests.support.training import logged, train_here
+
+OPTIONS = ["--arch=deepnet_transformer", *SMALL, *TRAIN, "--max-tokens=60", "--dropout=0.1"]
+OPTIONS += ["--lr-scheduler=inverse_sqrt", "--warmup-updates=4", "--log-interval=1"]
+OPTIONS += ["--log-format=json"]
+TOGETHER = ["--ddp-backend=legacy_ddp", "--distributed-backend=gloo"]
+TOGETHER += ["--distributed-world-size=2", "--update-freq=2"]
+
+
+def held(save_dir: Path, name: str = "checkpoint_last.pt") -> dict[str, Any]:
+    return dict(torch.load(save_dir / name, weights_only=True))
+
+
+def updates(state: dict[str, Any]) -> int:
+    return int(state["optimizer_history"][-1]["num_updates"])
+
+
+def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Weights, moments, schedule and position are equal to the last bit."""
+    assert updates(one) == updates(other)
+    assert one["model"].keys() == other["model"].keys()
+    for name, value in one["model"].items():
+        assert torch.equal(value, other["model"][name]), name
+    moments, others = (state["last_optimizer_state"]["state"] for state in (one, other))
+    assert moments.keys() == others.keys()
+    for key, values in moments.items():
+        for name, value in values.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(others[key][name])), name
+    for key in ("train_iterator", "val_loss", "best"):
+        assert one["extra_state"].get(key) == other["extra_state"].get(key), key
+
+
+class InProcess:
+    """Trainings in the tests' own process, which are signalled by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+        self.listener = SimpleNamespace(heard=None, grace=GRACE, training=None)
+        self.patch, self.caplog = monkeypatch, caplog
+        monkeypatch.setattr(preemption, "_listener", self.listener)
+        caplog.set_level("INFO")
+
+    def train(self, data: Path, save_dir: Path, *options: str) -> list[dict[str, Any]]:
+        """Train as a new process does; what fairseq logged of updates and validations."""
+        self.listener.heard = None
+        self.patch.delattr(checkpoint_utils.save_checkpoint, "best", raising=False)
+        self.caplog.clear()
+        train_here(data, save_dir, *OPTIONS, *options)
+        return self.told()
+
+    def told(self) -> list[dict[str, Any]]:
+        kept = []
+        for record in self.caplog.records:
+            if record.name in ("train_inner", "valid"):
+                line = record.getMessage()
+                names = ("loss", "valid_loss", "num_updates", "valid_num_updates")
+                kept.append({name: found for name in names if (found := logged([line], name))})
+        return kept
+
+    def preempt(
+        self, data: Path, save_dir: Path, *options: str, update: int, method: str = "train_step"
+    ) -> list[dict[str, Any]]:
+        """Train until a signal comes in a method of fairseq's trainer."""
+        original = getattr(Trainer, method)
+
+        def signalled(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            if trainer.get_num_updates() == update - (method == "train_step"):
+                self.listener.heard = signal.SIGTERM
+            return original(trainer, *args, **kwargs)
+
+        with self.patch.context() as patch:
+            patch.setattr(Trainer, method, signalled)
+            with pytest.raises(SystemExit) as ended:
+                self.train(data, save_dir, *options)
+        assert ended.value.code == PREEMPTED
+        return self.told()
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> InProcess:
+    return InProcess(monkeypatch, caplog)
+
+
+def test_the_same_command_goes_on_as_if_there_had_been_no_signal(
+    process: InProcess, tiny_data: Path, tmp_path: Path
+) -> None:
+    options = ["--max-update=8", "--update-freq=2"]
+    whole = process.train(tiny_data, tmp_path / "whole", *options)
+    first = process.preempt(tiny_data, tmp_path / "run", *options, update=5)
+    assert updates(held(tmp_path / "run")) == 5
+    assert first + process.train(tiny_data, tmp_path / "run", *options) == whole
+    assert_same(held(tmp_path / "run"), held(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("when", ["update", "validation", "epoch"])
+def test_a_validation_that_a_signal_prevents_is_made_up_for(
+    when: str, process: InProcess, tiny_data: Path, tmp_path: Path
+) -> None:
+    options = ["--max-update=8", "--validate-interval-updates=5", "--save-interval-updates=5"]
+    options += ["--keep-best-checkpoints=2", "--num-workers=0"]
+    if when == "epoch":
+        options += ["--max-tokens=600", "--max-epoch=2", "--validate-interval-updates=0"]
+    last = 3 if when == "epoch" else 5
+    whole = process.train(tiny_data, tmp_path / "whole", *options)
+    run, method = tmp_path / "run", "valid_step" if when == "validation" else "train_step"
+    first = process.preempt(tiny_data, run, *options, update=last, method=method)
+    assert updates(held(run)) == last
+    assert not any("valid_loss" in line for line in first)
+    second = process.train(tiny_data, run, *options)
+    assert (first + second)[: last + 1] == whole[: last + 1]
+    assert len(first + second) == len(whole)
+    last_of_all = "checkpoint1.pt" if when == "epoch" else "checkpoint_last.pt"
+    assert_same(held(run, last_of_all), held(tmp_path / "whole", last_of_all))
+    names = {path.name for path in (tmp_path / "whole").glob("*.pt")}
+    assert {path.name for path in run.glob("*.pt")} == names
+    for name in names:
+        assert updates(held(run, name)) == updates(held(tmp_path / "whole", name))
+
+
+def test_the_last_update_s_validation_is_not_put_off(
+    process: InProcess, tiny_data: Path, tmp_path: Path
+) -> None:
+    whole = process.train(tiny_data, tmp_path / "whole", "--max-update=3")
+    run = tmp_path / "run"
+    process.patch.setattr(Trainer, "zero_grad", _heard_in(process, Trainer.zero_grad))
+    assert process.train(tiny_data, run, "--max-update=3") == whole
+    assert_same(held(run), held(tmp_path / "whole"))
+    assert "preempted" not in held(run)["extra_state"]
+
+
+def _heard_in(process: InProcess, original: Any) -> Any:
+    def zero_grad(trainer: Any) -> None:
+        if trainer.get_num_updates() == 2:
+            process.listener.heard = signal.SIGTERM
+        original(trainer)
+
+    return zero_grad
+
+
+def test_a_checkpoint_that_cannot_be_written_is_said_and_the_former_stays(
+    process: InProcess, tiny_data: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    process.train(tiny_data, run, "--max-update=2")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    process.patch.setattr(Trainer, "save_checkpoint", full)
+    process.patch.setattr(Trainer, "zero_grad", _heard_in(process, Trainer.zero_grad))
+    with pytest.raises(SystemExit) as ended:
+        process.train(tiny_data, run, "--max-update=8")
+    assert ended.value.code == UNSAVED
+    assert "not saved: OSError: [Errno 28] No space left on device" in process.caplog.text
+    assert updates(held(run)) == 2
+
+
+def test_a_grace_period_that_is_no_time_is_refused(tiny_data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="--preemption-grace 0: give seconds above 0"):
+        train_here(tiny_data, tmp_path, *OPTIONS, "--preemption-grace=0")
+
+
+class TestSignals:
+    """fairseq-train as a command."""
+
+    @pytest.fixture
+    def plugin(self, tmp_path: Path) -> Path:
+        return tmp_path / "plugin"
+
+    def start(self, data: Path, plugin: Path, *options: str) -> subprocess.Popen[str]:
+        run = plugin.parent / "run"
+        command = ["fairseq-train", data, "--user-dir", plugin, "--save-dir", run, *OPTIONS]
+        return subprocess.Popen(
+            [str(part) for part in (*command, *options)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=plugin.parent,
+            start_new_session=True,
+        )
+
+    def finish(self, processes: Sequence[subprocess.Popen[str]], status: int) -> Iterator[str]:
+        """Give what each said; all must end with `status`."""
+        said = []
+        try:
+            for process in processes:
+                said.append(process.communicate(timeout=240)[0])
+                assert process.returncode == status, "\n".join(said)
+        finally:
+            for process in processes:
+                process.kill()
+        return iter(said)
+
+    def test_a_signal_to_all_that_fairseq_train_has_started_ends_it_after_the_update(
+        self, tiny_data: Path, plugin: Path, tmp_path: Path
+    ) -> None:
+        # one of a group has workers that load the data, and they are signalled, too
+        rig(plugin, "during(5, lambda: (os.killpg(0, signal.SIGUSR1), os.killpg(0, 15)))")
+        command = self.start(tiny_data, plugin, "--max-update=30", "--num-workers=2")
+        (said,) = self.finish([command], PREEMPTED)
+        assert "preempted: update 5 is saved" in said
+        assert "Traceback" not in said
+        assert updates(held(tmp_path / "run")) == 5
+
+    @pytest.mark.parametrize("rank", [1, None])
+    def test_all_ranks_stop_after_the_same_update_whichever_is_signalled(
+        self, rank: int | None, tiny_data: Path, plugin: Path, tmp_path: Path
+    ) -> None:
+        rig(plugin, f"during(2, lambda: kill(signal.SIGUSR1), rank={rank})")
+        meet = f"--distributed-init-method=tcp://127.0.0.1:{free_port()}"
+        options = [*TOGETHER, "--distributed-no-spawn", "--device-id=0", meet, "--max-update=30"]
+        both = [f"--distributed-rank={rank}" for rank in (0, 1)]
+        started = [self.start(tiny_data, plugin, *options, rank) for rank in both]
+        said = "".join(self.finish(started, PREEMPTED))
+        assert said.count("preempted: update 2 is saved") == 1
+        assert "Traceback" not in said
+        assert updates(held(tmp_path / "run")) == 2
+
+    def test_the_parent_of_spawned_processes_passes_the_signal_on_and_ends_as_they_do(
+        self, tiny_data: Path, plugin: Path, tmp_path: Path
+    ) -> None:
+        act = "lambda: (kill(process=os.getppid()), time.sleep(1))"
+        rig(plugin, f"during(3, {act}, rank=1)", before=SPAWNING)
+        command = self.start(tiny_data, plugin, *TOGETHER, "--max-update=30")
+        (said,) = self.finish([command], PREEMPTED)
+        assert said.count("preempted: update 3 is saved") == 1
+        assert "Traceback" not in said
+        assert updates(held(tmp_path / "run")) == 3
+
+    @pytest.mark.parametrize("twice", [False, True])
+    def test_an_update_that_does_not_end_is_given_up_after_the_grace_period(
+        self, twice: bool, tiny_data: Path, plugin: Path, tmp_path: Path
+    ) -> None:
+        again = f"time.sleep({preemption.REPEATED + 0.5}), kill(), " if twice else ""
+        rig(plugin, f"during(4, lambda: (kill(), {again}time.sleep(600)))")
+        options = ["--max-update=8", "--save-interval-updates=2", "--disable-validation"]
+        options += [] if twice else ["--preemption-grace=0.5"]
+        (said,) = self.finish([self.start(tiny_data, plugin, *options)], UNSAVED)
+        (line,) = [line for line in said.splitlines() if line.startswith("fairseq_deepnet: ")]
+        reason = "a second signal" if twice else "the grace period of 0.5 s (--preemption-grace)"
+        assert f"SIGTERM: {reason}" in line
+        assert "what was trained since the last checkpoint is lost" in line
+        assert updates(held(tmp_path / "run")) == 2
+
+    def test_before_the_training_began_nothing_is_lost(self, tiny_data: Path, plugin: Path) -> None:
+        rig(plugin, "kill(); time.sleep(600)")
+        (said,) = self.finish([self.start(tiny_data, plugin)], PREEMPTED)
+        assert "SIGTERM: before the training began" in said

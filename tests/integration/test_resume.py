@@ -1,0 +1,140 @@
+"""A training that is stopped and resumed, however often, makes the updates of one that is not."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fairseq import checkpoint_utils, options
+from fairseq_cli import preprocess
+from fairseq_cli import train as program
+
+from tests.integration.conftest import SMALL, TRAIN
+from tests.integration.test_monitoring import assert_same_checkpoints
+from tests.support.corpus import WORDS, binarise
+from tests.support.training import train_here
+
+UPDATES = 26
+STOPS = (3, 11, 17, 22)
+"""Of 9 updates an epoch: in the first, the second, twice in the third."""
+PAIR = ["--arch=deepnet_transformer", *SMALL, *TRAIN, "--dropout=0.1"]
+MANY = [*PAIR, "--task=translation_multi_simple_epoch", "--langs=xx,yy", "--lang-pairs=xx-yy,yy-xx"]
+MANY += ["--encoder-langtok=tgt"]
+
+
+def of_one_side(side: str, kind: str, task: str, criterion: str) -> list[str]:
+    words = [word for word in SMALL if side in word]
+    words += [word for word in TRAIN if "criterion" not in word and "smoothing" not in word]
+    words += [f"--arch=deepnet_{kind}", f"--task={task}", f"--criterion={criterion}"]
+    return [*words, "--tokens-per-sample=16", "--sample-break-mode=eos"]
+
+
+CASES: dict[str, list[str]] = {
+    "adam, update-freq 2, monitored": [*PAIR, "--update-freq=2", "--monitor-interval=2"],
+    "fused_adam, workers": [*PAIR, "--optimizer=fused_adam", "--num-workers=1"],
+    "sharded": PAIR,
+    "many directions": [*MANY, "--sampling-method=temperature", "--sampling-temperature=2"],
+    "many directions by turns": [*MANY, "--sampling-method=RoundRobin"],
+    "language model": of_one_side(
+        "decoder", "transformer_lm", "language_modeling", "cross_entropy"
+    ),
+    "masked language model, workers": [
+        *of_one_side("encoder", "masked_lm", "masked_lm", "masked_lm"),
+        "--num-workers=1",
+    ],
+}
+
+
+@pytest.fixture(scope="session")
+def text_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """fairseq's data folder of one language, 9 batches of 200 tokens."""
+    folder = tmp_path_factory.mktemp("text")
+    lines = [" ".join(WORDS[row % 7 : row % 7 + 3 + row % 11]) for row in range(190)]
+    (folder / "text").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    words = ["--only-source", "--destdir", folder / "data", "--workers=1"]
+    words += [f"--{split}pref={folder / 'text'}" for split in ("train", "valid")]
+    preprocess.main(options.get_preprocessing_parser().parse_args([str(word) for word in words]))
+    return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def two_shards(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    other = binarise(tmp_path_factory.mktemp("shard"), lines=160)
+    return f"{tiny_data}:{other}"
+
+
+def train(data: object, save_dir: Path, until: int, *words: str) -> dict[str, Any]:
+    """Train as a new process does, which knows nothing of the process before."""
+    for function in (checkpoint_utils.save_checkpoint, program.should_stop_early):
+        vars(function).pop("best", None)
+        vars(function).pop("num_runs", None)
+    return train_here(data, save_dir, *words, f"--max-update={until}")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_training_stopped_four_times_ends_as_one_that_was_not(
+    name: str, tiny_data: Path, two_shards: str, text_data: Path, tmp_path: Path
+) -> None:
+    words = [*CASES[name], "--disable-validation"]
+    data = text_data if "language model" in name else two_shards if name == "sharded" else tiny_data
+    whole = train(data, tmp_path / "whole", UPDATES, *words)
+    for until in (*STOPS, UPDATES):
+        stopped = train(data, tmp_path / "stopped", until, *words)
+    assert whole["extra_state"]["train_iterator"]["epoch"] >= 2
+    assert_same_checkpoints(whole, stopped)
+    records = [tmp_path / folder / "monitor.jsonl" for folder in ("whole", "stopped")]
+    if "monitored" in name:
+        texts = [record.read_text(encoding="utf-8") for record in records]
+        assert texts[0] == texts[1]
+        assert texts[0].count("\n") == UPDATES // 2
+
+
+def test_updates_after_the_last_checkpoint_are_made_again(tiny_data: Path, tmp_path: Path) -> None:
+    """What a kill -9 leaves: a checkpoint of the second epoch, and updates made since."""
+    words = [*PAIR, "--disable-validation", "--monitor-interval=1", "--save-interval-updates=13"]
+    whole = train(tiny_data, tmp_path / "whole", UPDATES, *words)
+    train(tiny_data, tmp_path / "killed", 16, *words)
+    saved = tmp_path / "killed" / "checkpoint_2_13.pt"
+    shutil.copy(saved, tmp_path / "killed" / "checkpoint_last.pt")
+    killed = train(tiny_data, tmp_path / "killed", UPDATES, *words)
+    assert_same_checkpoints(whole, killed)
+    texts = [
+        (tmp_path / folder / "monitor.jsonl").read_text(encoding="utf-8")
+        for folder in ("whole", "killed")
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_masks_are_drawn_anew_in_each_epoch_when_workers_load_them(
+    text_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fairseq's workers of one training stay in the epoch in which they began."""
+    seen: list[list[str]] = []
+    begin, step = program.Trainer.begin_epoch, program.Trainer.train_step
+
+    def noted_begin(self: Any, epoch: int) -> None:
+        seen.append([])
+        begin(self, epoch)
+
+    def noted_step(self: Any, samples: Any, *args: Any) -> Any:
+        seen[-1] += [str(sample["net_input"]["src_tokens"].tolist()) for sample in samples]
+        return step(self, samples, *args)
+
+    monkeypatch.setattr(program.Trainer, "begin_epoch", noted_begin)
+    monkeypatch.setattr(program.Trainer, "train_step", noted_step)
+    words = [*CASES["masked language model, workers"], "--disable-validation", "--max-epoch=2"]
+    train(text_data, tmp_path, UPDATES * 2, *words)
+    assert len(seen[0]) == len(seen[1]) > 1
+    assert not set(seen[0]) & set(seen[1])
+
+
+def test_patience_counts_validations_of_before_the_interruption(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    """With a learning rate of 0 no validation is better than the first: two more, and it ends."""
+    words = [*PAIR, "--lr=0", "--patience=2", "--validate-interval-updates=2"]
+    whole = train(tiny_data, tmp_path / "whole", UPDATES, *words)
+    train(tiny_data, tmp_path / "stopped", 4, *words)
+    stopped = train(tiny_data, tmp_path / "stopped", UPDATES, *words)
+    updates = [held["optimizer_history"][-1]["num_updates"] for held in (whole, stopped)]
+    assert updates[0] == updates[1] == 6

@@ -1,0 +1,341 @@
+"""What fairseq evaluates is a literal: the reader, and every place in fairseq that it stands in."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import importlib
+import json
+import re
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import fairseq
+import fairseq_cli
+import omegaconf
+import pytest
+import torch
+from fairseq.models import (
+    ARCH_CONFIG_REGISTRY,
+    ARCH_MODEL_REGISTRY,
+    MODEL_DATACLASS_REGISTRY,
+)
+from fairseq.optim import OPTIMIZER_DATACLASS_REGISTRY, build_optimizer
+
+from fairseq_deepnet import literals, standalone
+from fairseq_deepnet.checkpoints import load_checkpoint
+from fairseq_deepnet.compat import literals as compat
+from fairseq_deepnet.corpora.folder import DataFolder
+from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.literals import FORMS, evaluate
+from fairseq_deepnet.quiet import quiet
+from tests.support.models import SYMBOLS
+
+CODE = "__import__('pathlib').Path('ran').touch()"
+
+# fairseq's helpers that evaluate what they are given
+HELPERS = ("eval", "eval_str_list", "eval_str_dict", "eval_bool")
+MODULES = (*HELPERS, "utils", "options")
+
+
+@functools.cache
+def sources() -> list[tuple[str, str]]:
+    """Name and text of each of fairseq's modules; its examples are no part of it."""
+    found = []
+    for top in (fairseq, fairseq_cli):
+        root = Path(str(top.__file__)).parent
+        for path in sorted(root.rglob("*.py")):
+            parts = path.relative_to(root.parent).with_suffix("").parts
+            if "examples" not in parts:
+                name = ".".join(parts).removesuffix(".__init__")
+                found.append((name, path.read_text(encoding="utf-8")))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("[(512, 3)] * 20", "encoder_layers"),
+        ("[(512, 10, 5)] + [(512, 3, 2)] * 4 + [(512,2,2)] + [(512,2,2)]", "conv_feature_layers"),
+        ("[(850, 6)] * 3 + [(850, 1)] * 1 + 4*[(850, 5)]", "decoder_layers"),
+        (" (0.9, 0.98) ", "adam_betas"),
+        ("0.9,0.98", "adam_betas"),
+        ("[True, False] * 3", "decoder_attention"),
+        ("{'mined': (None, 'tgt'), 'x': {1, 2}}", "langtoks"),
+        ("('lexicon', 'lm', 2, -1)", "wer_args"),
+        ("[1e-3 / 2, 2 - -1, +3, 4.5 * 2]", None),
+        ("()", "conv_feature_layers"),
+        ("None", None),
+    ],
+)
+def test_a_literal_is_what_python_makes_of_it(text: str, option: str | None) -> None:
+    assert evaluate(text, option) == builtins.eval(text.strip())
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        (CODE, "encoder_layers"),
+        (CODE, None),
+        ("[(512, 3)] * 1000000000", "encoder_layers"),  # 8 GB of pointers
+        ("[[[(1, 2)] * 1000] * 1000] * 1000", None),
+        ("[0] * 10 ** 9", None),
+        ("'a' * 1000000000", None),
+        ("[" * 9000, None),
+        ("-" * 9000 + "1", "adam_betas"),
+        ("9" * 5000, None),
+        ("1" + " + 1" * 200_000, None),
+        ("[(1, 2)," + " (1, 2)," * 5000 + "]", "encoder_layers"),
+        ("[x for x in ()]", None),
+        ("f'{1}'", None),
+        ("True.__class__", None),
+        ("{**{}}", None),
+        ("{[]: 1}", None),
+        ("1 / 0", None),
+        ("1e308 * 10 if 1 else 2", None),
+        ("\0", None),
+        ("5", "encoder_layers"),
+        ("[(512, '3')]", "encoder_layers"),
+        ("(0.9, 0.98, 0.1)", "adam_betas"),
+        ("'yes'", "decoder_attention"),
+        ("[1]", "langtoks"),
+    ],
+)
+def test_what_is_no_literal_of_the_form_is_one_line(text: str, option: str | None) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        evaluate(text, option)
+    message = str(caught.value)
+    assert message.startswith(f"{option or 'an option'} is ")
+    assert len(message) < 260
+    assert "\n" not in message
+
+
+def test_the_options_that_fairseq_evaluates_are_all_known() -> None:
+    found = set()
+    calls = [
+        node
+        for _, text in sources()
+        if re.search(r"\beval(_str_list|_str_dict|_bool)?\b", text)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call)
+    ]
+    for call in calls:
+        name = getattr(call.func, "id", getattr(call.func, "attr", None))
+        kinds = [ast.unparse(word.value) for word in call.keywords if word.arg == "type"]
+        if name == "add_argument" and any("eval_" in kind for kind in kinds):
+            found.add(str(ast.literal_eval(call.args[-1])).lstrip("-").replace("-", "_"))
+        elif name in HELPERS and ast.unparse(call.func).partition(".")[0] in MODULES:
+            value = ast.unparse(call.args[0])
+            found.add(value if "(" in value else value.rpartition(".")[2])
+    assert found - FORMS.keys() == {
+        *("x", "uf"),  # the helpers' own, and types of argparse
+        "line.strip()",  # of a manifest of speech units
+        "getattr(override_args, 'model_overrides', '{}')",  # of the command line
+    }
+    assert FORMS.keys() - found == set()
+
+
+def test_each_place_that_evaluates_an_option_names_it_in_its_line() -> None:
+    for module, text in sources():
+        for node in ast.walk(ast.parse(text)) if re.search(r"\beval\(", text) else ():
+            if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "eval":
+                found = compat._OPTION.search(text.splitlines()[node.lineno - 1])
+                argument = ast.unparse(node.args[0])
+                if found is None:
+                    assert "(" in argument, module
+                else:
+                    assert argument.endswith(found[1]), module
+
+
+def test_no_module_of_fairseq_can_evaluate_python() -> None:
+    checked = set()
+    for name, text in sources():
+        if not re.search(r"(?<![.\w])eval\(", text):
+            continue
+        try:
+            with quiet():
+                module = importlib.import_module(name)
+        except ImportError:
+            continue  # it needs a package that is not installed: nobody can call it here
+        assert vars(module)["eval"] is compat.evaluate, name
+        checked.add(name)
+    assert {"fairseq.models.fconv", "fairseq.optim.adam", "fairseq.utils"} <= checked
+    assert {"fairseq.data.codedataset", "fairseq_cli.eval_lm"} <= checked  # are imported later
+
+
+def test_modules_of_fairseq_that_are_imported_later_cannot_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "__init__.py").write_text("")
+    (tmp_path / "examples" / "late.py").write_text("def build(text):\n    return eval(text)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    late = importlib.import_module("examples.late")
+    for name in ("examples.late", "examples"):
+        monkeypatch.delitem(sys.modules, name)
+    assert late.build("[1] * 2") == [1, 1]
+    with pytest.raises(ConfigurationError, match="run it as Python"):
+        late.build("print(1)")
+
+
+def test_whatever_else_runs_code_in_fairseq_was_decided() -> None:
+    """One that is not listed is new: decide it, and close it in compat/literals.py if need be."""
+    runs = re.compile(
+        r"\bexec\(|\bos\.(?:system|popen|exec\w+|spawn\w+)\(|shell=True|\bpickle\.loads?\("
+        r"|__import__\(|\byaml\.(?!safe_)\w*load\w*\(|\bsubprocess\.\w+\(|\btorch\.hub\.\w+\("
+        r"|allow_pickle=True|globals\(\)\[\w+\]\(|weights_only=False|import_user_module\("
+    )
+    found = {(name, match[0]) for name, text in sources() for match in runs.finditer(text)}
+    commands = ("eval_lm", "generate", "hydra_validate", "interactive", "preprocess")
+    decided = {
+        # the path is quoted by compat/literals.py
+        ("fairseq.data.fasta_dataset", "subprocess.check_output("),
+        ("fairseq.data.fasta_dataset", "shell=True"),
+        # what the ranks of one training send each other
+        ("fairseq.distributed.utils", "pickle.loads("),
+        # scontrol, with the node list that SLURM set; no shell
+        ("fairseq.distributed.utils", "subprocess.check_output("),
+        # a server of Arrow's, asked for by --use-plasma-view; no shell
+        ("fairseq.data.plasma_utils", "subprocess.Popen("),
+        # FullLoader, which builds plain data only
+        ("fairseq.data.audio.data_cfg", "yaml.load("),
+        # a class of meters.py by its name, without arguments: none of its names does harm
+        ("fairseq.logging.meters", "globals()[meter_cls]("),
+        # --post-save-script of a training's own command line; configs may not name it
+        ("fairseq.tasks.audio_pretraining", "subprocess.call("),
+        # by the user's own call of a hub interface
+        ("fairseq.models.speech_to_text.hub_interface", "torch.hub.load("),
+        ("fairseq.hub_utils", "import_user_module("),
+        # --user-dir of the command line, never of a checkpoint's cfg
+        ("fairseq.utils", "import_user_module("),
+        ("fairseq.options", "import_user_module("),
+        *((f"fairseq_cli.{name}", "import_user_module(") for name in (*commands, "train")),
+        ("fairseq_cli.validate", "import_user_module("),
+    }
+    assert found == decided
+
+
+def test_every_arch_of_fairseq_still_has_values_that_are_literals() -> None:
+    seen = set()
+    for arch, configure in ARCH_CONFIG_REGISTRY.items():
+        args = Namespace(arch=arch)
+        try:
+            configure(args)
+        except AttributeError:
+            continue  # it counts on options that its parser sets
+        for name in FORMS.keys() & vars(args).keys():
+            value = getattr(args, name)
+            if isinstance(value, str):
+                assert evaluate(value, name) == builtins.eval(value), (arch, name)
+                seen.add(name)
+    for registry in (MODEL_DATACLASS_REGISTRY, OPTIMIZER_DATACLASS_REGISTRY):
+        for name, dataclass in registry.items():
+            for option, field in dataclass.__dataclass_fields__.items():
+                value = field.default
+                if option in FORMS and isinstance(value, str) and "${" not in value:
+                    assert evaluate(value, option) == builtins.eval(value), (name, option)
+                    seen.add(option)
+    assert {"encoder_layers", "conv_feature_layers", "adam_betas", "downsample"} <= seen
+
+
+SELF_ATTENTION = ["pretrained", "encoder_layers", "encoder_attention", "decoder_layers"]
+SELF_ATTENTION += ["decoder_attention", "self_attention", "project_input", "gated_attention"]
+BUILT = [
+    *(("fconv", name) for name in ("encoder_layers", "decoder_layers", "decoder_attention")),
+    *(("fconv_lm", name) for name in ("decoder_layers", "decoder_attention")),
+    *(("fconv_self_att", name) for name in (*SELF_ATTENTION, "downsample")),
+    ("lstm", "decoder_attention"),
+    ("transformer_lm", "character_filters"),
+    ("lightconv_lm", "character_filters"),
+    ("wav2vec", "conv_feature_layers"),
+    ("wav2vec", "conv_aggregator_layers"),
+    ("wav2vec2", "conv_feature_layers"),
+]
+
+
+def build(arch: str, **options: Any) -> Any:
+    args = Namespace(
+        arch=arch, decoder_embed_path=None, encoder_embed_path=None, share_input_output_embed=False
+    )
+    if arch in MODEL_DATACLASS_REGISTRY:
+        args = omegaconf.OmegaConf.structured(MODEL_DATACLASS_REGISTRY[arch]())
+        omegaconf.OmegaConf.set_struct(args, False)
+        args._name = arch
+    for name, value in options.items():
+        setattr(args, name, value)
+    if isinstance(args, Namespace):
+        ARCH_CONFIG_REGISTRY[arch](args)
+    task: Any = standalone.VocabularyTask(4 + SYMBOLS)
+    task.dictionary = task.source_dictionary
+    with quiet():
+        return ARCH_MODEL_REGISTRY[arch].build_model(args, task)
+
+
+@pytest.mark.parametrize(("arch", "option"), BUILT)
+def test_models_that_evaluate_an_option_do_not_run_it(
+    arch: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    size = {"max_source_positions": 20, "max_target_positions": 20, "tokens_per_sample": 20}
+    size |= {"encoder_embed_dim": 8, "decoder_embed_dim": 8, "decoder_out_embed_dim": 8}
+    given = size | {"character_embeddings": True, "attention_dropout": 0.0}
+    if arch.startswith("fconv"):
+        given["encoder_layers"] = "[(8, 3)]"
+    with pytest.raises(ConfigurationError, match=f"^({option}|an option) is .__import__"):
+        build(arch, **given | {option: CODE})
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_convolutional_model_is_built_as_before() -> None:
+    size = {"encoder_embed_dim": 8, "decoder_embed_dim": 8, "decoder_out_embed_dim": 8}
+    size |= {"max_source_positions": 20, "max_target_positions": 20, "share_embed": None}
+    layers = {"encoder_layers": "[(8, 3)] * 2 + [(8, 1)]", "decoder_layers": "[(8, 3)] * 2"}
+    model = build("fconv", **size, **layers, decoder_attention="[True, False]")
+    assert len(model.encoder.convolutions) == 3
+    assert [layer is not None for layer in model.decoder.attention] == [True, False]
+
+
+@pytest.mark.parametrize("name", ["adam", "adamax"])
+def test_optimisers_do_not_run_their_options(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = {"lr": [0.1], f"{name}_betas": CODE, "weight_decay": 0.0}
+    cfg: Any = Namespace(optimizer=name, adamax_eps=1e-8, no_bias_correction=False, **options)
+    with pytest.raises(ConfigurationError, match=f"{name}_betas is .__import__"):
+        build_optimizer(cfg, [torch.nn.Parameter(torch.ones(2))])
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("part", ["cfg", "args"])
+def test_a_checkpoint_is_refused_for_each_option_that_fairseq_evaluates(
+    part: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint.pt"
+    for option in FORMS:
+        inner = {"w2v_args": [{"deep": Namespace(**{option: CODE})}]}
+        options = {"model": inner, "task": None} if part == "cfg" else Namespace(**inner)
+        torch.save({"model": {}, part: options}, path)
+        with pytest.raises(ConfigurationError, match=rf"checkpoint\.pt: {option} is .__import__"):
+            load_checkpoint(path)
+
+
+def test_a_checkpoint_whose_options_hold_themselves_is_read_once() -> None:
+    options: dict[str, Any] = {"adam_betas": "(0.9, 0.98)"}
+    options["self"] = [options]
+    literals.check_options(options, "x.pt")
+
+
+def test_a_reference_to_another_option_is_no_code() -> None:
+    literals.check_options({"feature_encoder_spec": "${model.conv_feature_layers}"}, "x.pt")
+
+
+@pytest.mark.parametrize("language", ["--user-dir=/x", "-x", "../up", "a/b", "", "a b", None, 5])
+def test_a_data_folder_names_languages_alone(language: object, tmp_path: Path) -> None:
+    record = {"source": "de", "target": language}
+    (tmp_path / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"corpus\.json names a language"):
+        DataFolder.open(tmp_path)
