@@ -96,7 +96,7 @@ def test_two_processes_resume_exactly(tiny_data: Path, tmp_path: Path, project_r
     out = subprocess.PIPE
     finish(
         [
-            subprocess.Popen(words, cwd=project_root, stdout=out, stderr=out, text=True)
+            subprocess.Popen(words, cwd=project_root, stdout=out, stderr=out, encoding="utf-8")
             for words in commands
         ]
     )

@@ -195,7 +195,7 @@ class TestSignals:
             [str(part) for part in (*command, *options)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
             cwd=plugin.parent,
             start_new_session=True,
         )

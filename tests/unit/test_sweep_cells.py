@@ -359,8 +359,12 @@ def test_a_sweep_is_found_from_any_folder_as_its_cells_recorded_it(
     ],
 )
 def test_a_definition_sets_nothing_that_runs_code(line: str, said: str, small: Path) -> None:
-    kept = [row for row in small.read_text().splitlines() if not row.startswith("settings")]
-    small.write_text("\n".join([*kept, line]) + "\n")
+    kept = [
+        row
+        for row in small.read_text(encoding="utf-8").splitlines()
+        if not row.startswith("settings")
+    ]
+    small.write_text("\n".join([*kept, line]) + "\n", encoding="utf-8")
     sweep = load_sweep(str(small))
     with pytest.raises(ValueError, match=said):
         expand(sweep, read_overrides(sweep, []), (1,), False)
