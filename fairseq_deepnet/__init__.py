@@ -19,9 +19,11 @@ def register() -> None:
     compat.apply()
 
     from . import criterions, models, optim  # noqa: F401
+    from .models import other_scheme
     from .monitoring import trainer
     from .observers import build_observers
 
+    other_scheme.install()
     trainer.install(build_observers)
 
 

@@ -25,10 +25,21 @@ def show_in_one_line() -> None:
     def hook(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
-        if issubclass(kind, ConfigurationError):
-            print(f"fairseq_deepnet: error: {error}", file=sys.stderr)
+        message = _message(error)
+        if message is not None:
+            print(f"fairseq_deepnet: error: {message}", file=sys.stderr)
         else:
             previous(kind, error, traceback)
 
     hook.shows_configuration_errors = True  # type: ignore[attr-defined]
     sys.excepthook = hook
+
+
+def _message(error: BaseException) -> str | None:
+    """A ConfigurationError's message, also where it ended a process that torch has spawned."""
+    if isinstance(error, ConfigurationError):
+        return str(error)
+    name = f"{ConfigurationError.__module__}.{ConfigurationError.__qualname__}: "
+    last = str(error).rstrip().rpartition("\n")[2]
+    spawned = type(error).__name__ == "ProcessRaisedException"
+    return last.removeprefix(name) if spawned and last.startswith(name) else None
