@@ -13,13 +13,12 @@ from typing import Any, Final
 
 from fairseq.checkpoint_utils import save_checkpoint as fairseqs_save
 
-from ..checkpoints import load_checkpoint, num_updates
+from ..checkpoints import LAST, load_checkpoint, num_updates
 from ..provenance import put_in_place
 from .detectors import LOOKBACK
 
 FOLDER: Final = "good_states"
 LAST_GOOD: Final = "checkpoint_last_good.pt"
-LAST: Final = "checkpoint_last.pt"
 TESTED: Final = 2
 """Updates that a state must lie before the start of trouble: its parameters are first used by the
 update after it, and that one must have been well."""
