@@ -183,4 +183,4 @@ mv "$RUN/done.part" "$RUN/done"
 log "trained: $RUN"
 evaluation=eval_bleu
 [[ " ${command[*]} " != *" --task language_modeling "* && " ${command[*]} " != *" --task masked_lm "* ]] || evaluation=eval_perplexity
-log "next: bash scripts/$evaluation.sh $RUN"
+log "next: bash scripts/$evaluation.sh $(printf '%q' "$RUN")"
