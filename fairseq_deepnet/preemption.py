@@ -28,9 +28,10 @@ from fairseq.distributed import utils as distributed
 from fairseq.file_io import PathManager
 from torch.utils.data._utils import signal_handling
 
+from .checkpoints import LAST
 from .compat.owed_validation import OWED, training_program
 from .divergence import restart
-from .divergence.good_states import LAST, extra_state
+from .divergence.good_states import extra_state
 from .errors import ConfigurationError
 from .monitoring.records import run_folder
 from .monitoring.trainer import Observer, share_word

@@ -116,7 +116,7 @@ check_disk() {
     fi
     while [[ ! -d $place ]]; do place=$(dirname "$place"); done
     free_kb=$(df -Pk "$place" | awk 'NR == 2 { print $4 }')
-    ((free_kb >= need * 1024 * 1024)) || die "only $((free_kb / 1024 / 1024)) GB free in $place, and the" \
+    ((free_kb >= 10#$need * 1024 * 1024)) || die "only $((free_kb / 1024 / 1024)) GB free in $place, and the" \
         "installation takes up to $need GB: free some, or set VENV to a folder on a larger disk"
 }
 

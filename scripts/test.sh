@@ -23,6 +23,7 @@ if [[ ${1:-} == --all ]]; then
 fi
 activate_environment
 cd "$ROOT"
+unset PYTHONSAFEPATH # tests start modules of this folder
 
 failed=()
 check() {

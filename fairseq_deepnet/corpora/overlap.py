@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fairseq_deepnet.provenance import write_json
 
 from .parallel import map_in_order
-from .text import find_side, open_bytes
+from .text import find_side, raw_lines
 
 
 class Question(NamedTuple):
@@ -27,15 +27,13 @@ def count(question: Question) -> tuple[int, int]:
 
     Lines are compared as bytes, without white space at either end; blank lines are left out.
     """
-    with open_bytes(find_side(question.test, question.language)) as stream:
-        lines = [line.strip() for line in stream]
+    lines = [line.strip() for line in raw_lines(find_side(question.test, question.language))]
     lines = [line for line in lines if line]
     wanted, found = set(lines), set[bytes]()
-    with open_bytes(find_side(question.train, question.language)) as stream:
-        for line in stream:
-            stripped = line.strip()
-            if stripped in wanted:
-                found.add(stripped)
+    for line in raw_lines(find_side(question.train, question.language)):
+        stripped = line.strip()
+        if stripped in wanted:
+            found.add(stripped)
     return len(lines), sum(line in found for line in lines)
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ..checkpoints import LAST
 from ..errors import ConfigurationError
 from ..provenance import write_json
 from . import good_states
@@ -97,6 +98,6 @@ def finish(folder: Path, save_dir: Path) -> None:
     if good is None or part.is_file():
         good_states.set_aside(save_dir, good, save_dir / state.pending.folder)
     if good is not None and part.is_file():
-        part.replace(save_dir / good_states.LAST)
+        part.replace(save_dir / LAST)
     state.pending = None
     state.write(folder)

@@ -13,6 +13,7 @@ import contextlib
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -262,7 +263,8 @@ class Supervisor:
         part.replace(self.run / "done")
         say(f"trained: {self.run}")
         alone = option(self.command, "--task") in ("language_modeling", "masked_lm")
-        say(f"next: bash scripts/eval_{'perplexity' if alone else 'bleu'}.sh {self.run}")
+        script = f"scripts/eval_{'perplexity' if alone else 'bleu'}.sh"
+        say(f"next: bash {script} {shlex.quote(str(self.run))}")
 
 
 def option(command: Sequence[str], name: str) -> str | None:
