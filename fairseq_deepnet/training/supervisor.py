@@ -165,7 +165,7 @@ class Supervisor:
 
     def _watch(self) -> None:
         """Wait until every process has ended, or had to be killed."""
-        while any(rank.process.poll() is None for rank in self.ranks):
+        while None in [rank.process.poll() for rank in self.ranks]:
             while self.caught:
                 self._pass_on(self.caught.popleft())
             self._note_failures()
