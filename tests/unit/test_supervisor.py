@@ -126,8 +126,8 @@ def test_a_supervisor_that_is_killed_outright_takes_its_processes_along(work: Wo
 def test_when_one_rank_fails_the_others_end_and_its_error_is_the_last_word(
     way: str, failing: int, work: Work
 ) -> None:
-    fails = "kill -9 $$" if way == "killed" else 'echo "RuntimeError: out of luck"; exit 7'
-    misses = 'echo "RuntimeError: Connection closed by peer"'
+    fails = "kill -9 $$" if way == "killed" else 'echo "[rank1]: RuntimeError: out of luck"; exit 7'
+    misses = 'echo "[rank0]: RuntimeError: pair.cc:553] Connection closed by peer"'
     # the other says at once what it misses, and hangs, deaf to signals
     work.add(f"if [[ $rank == {failing} ]]; then {fails}; fi; {misses}; trap '' TERM INT")
     work.start(processes=2)
