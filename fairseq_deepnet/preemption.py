@@ -155,6 +155,8 @@ def listen() -> None:
     if restart.is_spawned() or "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()
     else:
+        # of the process that counts semaphores: it would have the last word, after the error
+        os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
         _end_as_spawned_processes_do(_listener)
     os.register_at_fork(after_in_child=_forget)
     _protect_workers()

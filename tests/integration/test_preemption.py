@@ -195,7 +195,7 @@ class TestSignals:
             [str(part) for part in (*command, *options)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
             cwd=plugin.parent,
             start_new_session=True,
         )
@@ -267,3 +267,14 @@ class TestSignals:
         rig(plugin, "kill(); time.sleep(600)")
         (said,) = self.finish([self.start(tiny_data, plugin)], PREEMPTED)
         assert "SIGTERM: before the training began" in said
+
+    @pytest.mark.parametrize("act", ["os.kill(os.getpid(), 9)", "1 / 0"])
+    def test_when_one_of_spawned_processes_fails_all_end_and_its_error_is_the_last_word(
+        self, act: str, tiny_data: Path, plugin: Path
+    ) -> None:
+        rig(plugin, f"during(3, lambda: {act}, rank=1)", before=SPAWNING)
+        command = self.start(tiny_data, plugin, *TOGETHER, "--max-update=30", "--num-workers=1")
+        (said,) = self.finish([command], 1)
+        last = next(line for line in reversed(said.splitlines()) if line.strip())
+        killed = "process 1 terminated with signal SIGKILL"
+        assert last.endswith(killed if "kill" in act else "ZeroDivisionError: division by zero")
