@@ -20,7 +20,7 @@
 #   RUN      run folder (runs/wmt17_DEPTHl; SIZE, SCHEME and SEED are added where they differ)
 #   DRY_RUN, GPUS, NODES, PRECISION, ...   every other variable of scripts/train.sh
 #
-# Examples: DEPTH=100 bash scripts/train_wmt17.sh --max-tokens 2048 --checkpoint-every auto
+# Examples: DEPTH=100 bash scripts/train_wmt17.sh --max-tokens 2048 --checkpoint-activations-every auto
 #           DRY_RUN=1 GPUS=8 NODES=4 SIZE=large-1024 bash scripts/train_wmt17.sh
 #           NODES=4 NODE_RANK=0 MASTER_ADDR=node0 bash scripts/train_wmt17.sh   # on node0, and so on
 #           NODES=4 GPUS=8 LAUNCHER=slurm bash scripts/train_wmt17.sh

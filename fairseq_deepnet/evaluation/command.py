@@ -60,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch",
         type=int,
-        help=f"source tokens a batch ({translation.TOKENS}); of ctranslate2 sentences ({BATCH}; on"
-        f" a CPU {CPU_BATCH})",
+        help=f"source tokens a batch ({translation.TOKENS}; of ctranslate2 {BATCH} sentences, on a"
+        f" CPU {CPU_BATCH})",
     )
     parser.add_argument(
         "--engine", choices=ENGINES, default=ENGINES[0], help="what decodes (fairseq)"
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="translate this folder's SPLIT.A-B.A and score against SPLIT.A-B.B",
     )
     parser.add_argument("--tokenizer", help="of many: BLEU's tokenizer (by target language)")
-    parser.add_argument("--output", type=Path, help="folder of the scores (scores/ in the run)")
+    parser.add_argument("--out", type=Path, help="folder of the scores (scores/ in the run)")
 
 
 def request(args: argparse.Namespace, model: Model, files: Sequence[Path]) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         return run_many(args, model, data)
     if args.directions:
         raise ValueError(f"{shown(data.path)} holds one direction; leave --directions out")
-    folder = args.output or (model.run or model.path.resolve().parent) / "scores"
+    folder = args.out or (model.run or model.path.resolve().parent) / "scores"
     name = _name(args, model)
     record = folder / f"{name}.json"
     wanted = request(args, model, what_scores_depend_on(data, args.split))
@@ -150,7 +150,7 @@ def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
     """Score every direction of a split, or of a folder of text; a table on standard output."""
     import torch
 
-    folder = args.output or (model.run or model.path.resolve().parent) / "scores"
+    folder = args.out or (model.run or model.path.resolve().parent) / "scores"
     out = folder / _name(args, model)
     model.make()
     files = [data.subword_model(language) for language in data.languages]

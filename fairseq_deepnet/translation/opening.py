@@ -151,15 +151,13 @@ def choose_direction(only: Direction | None, languages: Sequence[str], wish: Wis
     Raises ValueError for one that the model does not have, or where it has many and none is named.
     """
     if only is not None:
-        for name, given, has in zip(
-            ("source", "target"), (wish.source, wish.target), only, strict=True
-        ):
+        for name, given, has in zip(("src", "tgt"), (wish.source, wish.target), only, strict=True):
             if given not in (None, has):
                 raise ValueError(f"--{name} {given}: the model translates {only}")
         return only
     if wish.source is None or wish.target is None:
         raise ValueError(
-            f"the model has many directions: name --source and --target ({', '.join(languages)})"
+            f"the model has many directions: name --src and --tgt ({', '.join(languages)})"
         )
     for name in (wish.source, wish.target):
         if name not in languages:
