@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.schemes import SCHEMES
 from tests.support.runs import make_data
 from tests.support.shell import ROOT, FakeBin, run_script
 
@@ -36,6 +38,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def option(call: list[str], name: str) -> str:
     """The last value of an option: it wins."""
     return call[len(call) - call[::-1].index(name)]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_help_lists_every_residual_scheme(recipe: str) -> None:
+    header = run_script(recipe, "--help").stdout
+    listed = re.search(r"SCHEME +a residual scheme: ([^;]+);", header)
+    assert listed is not None
+    assert re.split(r",\s+| or ", listed.group(1)) == list(SCHEMES)
 
 
 class DryRun:
