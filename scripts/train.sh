@@ -23,7 +23,7 @@
 #   CPU_PROCESSES   on the CPU: processes that share each update, on each node (1)
 #   THREADS         threads of each CPU process (cores / CPU_PROCESSES)
 #   PRECISION       auto, bf16, fp16 or fp32; auto is bf16 or fp16 on GPUs, fp32 on the CPU, where bf16
-#                   is faster on processors that have instructions for it (auto)
+#                   is faster with AMX and slower without (auto)
 #   MEMORY          GiB of one GPU, or auto (those that are visible, else 80): ask `deepnet plan` what makes the
 #                   training fit, and add it if the update stays the same; refuse otherwise (nothing is asked)
 #   RESUME          1: go on with a run although settings differ from the recorded ones (0)

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet import configs, fairseq_options
+from fairseq_deepnet import configs, fairseq_options, processor
 from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.planning import fitting
 from fairseq_deepnet.provenance import say, shown, write_text
@@ -74,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
     )
     away = elsewhere and devices.gpus > visible
     precision = launch.precision_arguments(args.precision, devices.gpus > 0, away)
+    if precision == ["--bf16"] and not devices.gpus and (remark := processor.bf16_remark()):
+        say(remark)
     memory = fitting.device_memory(args.memory, devices, away) if args.memory else None
     if memory is not None:
         say(fitting.fit_into(config, data, devices, memory, precision))

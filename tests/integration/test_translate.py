@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet import cli
+from fairseq_deepnet import cli, processor
 from fairseq_deepnet.checkpoints.choice import choose_model
 from fairseq_deepnet.corpora.folder import Direction
 from fairseq_deepnet.evaluation import command as evaluation
@@ -285,6 +285,21 @@ def test_bad_input_is_refused_in_one_line(
     assert found.stdout == ""
     (error,) = [line for line in found.stderr.splitlines() if "error:" in line]
     assert message in error
+
+
+@pytest.mark.parametrize(("gain", "told"), [(0.55, 1), (7.0, 0)])
+def test_bf16_on_a_cpu_whose_products_gain_nothing_is_one_warning(
+    gain: float,
+    told: int,
+    run: Path,
+    text: Path,
+    translate: Translate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processor, "bf16_gain", lambda: gain)
+    done = translate(run, text, "--beam=1", "--bf16", "--cpu")
+    assert done.returncode == 0
+    assert done.stderr.count("warning: bf16 gains nothing") == told
 
 
 @pytest.mark.parametrize("precision", ["--bf16", "--fp16"])
