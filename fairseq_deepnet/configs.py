@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import yaml
 
-from fairseq_deepnet import fairseq_options, literals
+from fairseq_deepnet import fairseq_options, former_names, literals
 
 Value = bool | int | float | str | None
 
@@ -124,13 +124,15 @@ def override(config: Config, content: Mapping[str, Any], source: str) -> None:
             _merge_recipe(config, value, source)
         elif not isinstance(key, str):
             raise ValueError(f"{source}: {key!r}: an option's name is a word")
-        elif value is None:
-            config.options.pop(key, None)
         else:
             literals.check_name(key, source)
-            config.options[key] = _plain(key, value, source)
-            literals.check_options({key: config.options[key]}, source)
-            config.sources[key] = source
+            name = former_names.training_option(key)
+            if value is None:
+                config.options.pop(name, None)
+            else:
+                config.options[name] = _plain(key, value, source)
+                literals.check_options({name: config.options[name]}, source)
+                config.sources[name] = source
 
 
 def _with_what_follows(config: Config, content: Mapping[str, Any]) -> Mapping[str, Any]:

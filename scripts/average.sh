@@ -35,4 +35,4 @@ else
 fi
 OUT=${OUT:-$folder/average_$N.pt}
 activate_environment
-deepnet average "${arguments[@]}" --output "$OUT" "$@"
+deepnet average "${arguments[@]}" --out "$OUT" "$@"

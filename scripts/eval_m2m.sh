@@ -52,7 +52,7 @@ OUT=${OUT:-$folder/scores/$SET}
 TEXT=${TEXT:-$OUT/text}
 
 activate_environment
-make=(evaluation-set "$SET" --output "$TEXT" --model "$target")
+make=(evaluation-set "$SET" --out "$TEXT" --model "$target")
 [[ -z ${RAW:-} || -z $corpus ]] || make+=(--raw "$RAW")
 [[ -z ${DATA:-} ]] || make+=(--data "$DATA")
 deepnet "${make[@]}" >&2

@@ -136,7 +136,7 @@ quietly() {
     "$@" >>"$LOG" 2>&1 || status=$?
     if ((status != 0)); then
         tail -n 15 "$LOG" >&2
-        printf '%s\n' "[setup] error: failed with status $status: $*" \
+        printf '%s\n' "[$DEEPNET_COMMAND] error: failed with status $status: $*" \
             "[setup] all that it said is in $LOG; run this again to go on from here" >&2
         exit 1
     fi

@@ -134,7 +134,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--last", type=int, metavar="N", help="the N latest epoch or update checkpoints"
     )
-    parser.add_argument("--output", type=Path, required=True, help="checkpoint to write")
+    parser.add_argument("--out", type=Path, required=True, help="checkpoint to write")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -149,6 +149,6 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("a folder needs --last N; otherwise name the checkpoints")
     for path in paths:
         print(f"averaging {path}", file=sys.stderr)
-    average_checkpoints(paths, args.output)
-    print(args.output)
+    average_checkpoints(paths, args.out)
+    print(args.out)
     return 0

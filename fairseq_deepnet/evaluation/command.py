@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch",
         type=int,
-        help=f"source tokens a batch ({translation.TOKENS}); of ctranslate2 sentences ({BATCH}; on"
-        f" a CPU {CPU_BATCH})",
+        help=f"source tokens a batch ({translation.TOKENS}; of ctranslate2 {BATCH} sentences, on a"
+        f" CPU {CPU_BATCH})",
     )
     parser.add_argument(
         "--engine", choices=ENGINES, default=ENGINES[0], help="what decodes (fairseq)"
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="translate this folder's SPLIT.A-B.A and score against SPLIT.A-B.B",
     )
     parser.add_argument("--tokenizer", help="of many: BLEU's tokenizer (by target language)")
-    parser.add_argument("--output", type=Path, help="folder of the scores (scores/ in the run)")
+    parser.add_argument("--out", type=Path, help="folder of the scores (scores/ in the run)")
 
 
 def request(args: argparse.Namespace, model: Model, files: Sequence[Path]) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
             " language chooses it; leave it out, and count the hypotheses with `deepnet score"
             f" --tokenizer {args.tokenizer}` afterwards"
         )
-    folder = args.output or (model.run or model.path.resolve().parent) / "scores"
+    folder = args.out or (model.run or model.path.resolve().parent) / "scores"
     name = _name(args, model)
     record = folder / f"{name}.json"
     wanted = request(args, model, what_scores_depend_on(data, args.split))
@@ -160,7 +160,7 @@ def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
     """Score every direction of a split, or of a folder of text; a table on standard output."""
     import torch
 
-    folder = args.output or (model.run or model.path.resolve().parent) / "scores"
+    folder = args.out or (model.run or model.path.resolve().parent) / "scores"
     out = folder / _name(args, model)
     model.make()
     files = [data.subword_model(language) for language in data.languages]

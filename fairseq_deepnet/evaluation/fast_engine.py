@@ -78,7 +78,7 @@ def folder_of(args: argparse.Namespace, model: Model, data: DataFolder) -> Path 
 
 def search_of(args: argparse.Namespace) -> Search:
     """How CTranslate2 searches."""
-    return Search(args.beam, args.lenpen, args.batch)
+    return Search(args.beam, args.lenpen, batch_tokens=args.batch)
 
 
 def translate(args: argparse.Namespace, model: Model, data: DataFolder, threads: int) -> list[str]:

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument("--batch", type=int, default=4000, help="tokens a batch (4000)")
     parser.add_argument("--gpus", default="all", help="0 is the CPU; else one GPU is used (all)")
-    parser.add_argument("--output", type=Path, help="folder of the scores (scores/ in the run)")
+    parser.add_argument("--out", type=Path, help="folder of the scores (scores/ in the run)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     if not binarised.is_file():
         known = ", ".join(data.record.get("lines") or ())
         raise ValueError(f"{shown(data.path)} has no split {args.split}; choose one of {known}")
-    folder = args.output or (model.run or model.path.resolve().parent) / "scores"
+    folder = args.out or (model.run or model.path.resolve().parent) / "scores"
     record = folder / f"{args.split}.{model.path.stem}.perplexity.json"
     wanted = {
         "checkpoints": [fingerprint(path) for path in model.sources],

@@ -159,7 +159,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `deepnet evaluation-set`."""
     parser.add_argument("set", help=", ".join(sets()))
     parser.add_argument("--raw", type=Path, help="folder or archive of the published files")
-    parser.add_argument("--output", type=Path, required=True, help="folder to make")
+    parser.add_argument("--out", type=Path, required=True, help="folder to make")
     parser.add_argument("--model", type=Path, help="run or checkpoint: only languages it knows")
     parser.add_argument("--data", type=Path, help="its data folder (as the run recorded it)")
     parser.add_argument("--codes", choices=CODES, default="own", help="codes without a model (own)")
@@ -173,10 +173,10 @@ def run(args: argparse.Namespace) -> int:
             known = find_data(choose_model(args.model, 0), args.data).languages
         else:
             known = DataFolder.open(args.data).languages
-    facts = make(args.set, args.raw, args.output, known, args.codes)
+    facts = make(args.set, args.raw, args.out, known, args.codes)
     total = sum(facts["lines"].values())
     print(
         f"{args.set}: {facts['directions']:,} of {facts['of']:,} directions, {total:,} lines"
-        f" to translate: {shown(args.output)}"
+        f" to translate: {shown(args.out)}"
     )
     return 0

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fairseq: a checkpoint of its own transformer; ctranslate2: a folder",
     )
     parser.add_argument(
-        "--output", type=Path, help="file or folder to write (of a run: in its export/)"
+        "--out", type=Path, help="file or folder to write (of a run: in its export/)"
     )
     parser.add_argument(
         "--quantization",
@@ -54,10 +54,10 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--quantization is CTranslate2's: leave it out, or --to ctranslate2")
     model = choose_model(args.target, args.average)
     if args.to == "fairseq":
-        output = to_fairseq(model, args.output, args.force)
+        output = to_fairseq(model, args.out, args.force)
     else:
         quantization = args.quantization or QUANTIZATIONS[0]
-        output = to_ctranslate2(model, args.output, quantization, args.data, args.force)
+        output = to_ctranslate2(model, args.out, quantization, args.data, args.force)
     print(output)
     return 0
 
@@ -133,14 +133,14 @@ def to_ctranslate2(
 def default_output(model: Model, name: str) -> Path:
     """export/NAME in the model's run; ValueError for a checkpoint that stands alone."""
     if model.run is None:
-        raise ValueError(f"{shown(model.path)} belongs to no run: say where to, with --output")
+        raise ValueError(f"{shown(model.path)} belongs to no run: say where to, with --out")
     return exports_of(model) / name
 
 
 def to_be_written(model: Model, output: Path, request: dict[str, object], force: bool) -> bool:
     """Whether there is anything to do; says so where there is not."""
     if output.resolve() in {path.resolve() for path in (model.path, *model.sources)}:
-        raise ValueError(f"--output {shown(output)} is the checkpoint itself; choose another file")
+        raise ValueError(f"--out {shown(output)} is the checkpoint itself; choose another file")
     if record.may_write(output, request, force):
         if output.exists():
             say(f"replacing {shown(output)}")

@@ -82,7 +82,7 @@ class Output:
         if path is None:
             return
         if not path.parent.is_dir():
-            raise FileNotFoundError(f"--output {path}: there is no folder {path.parent}")
+            raise FileNotFoundError(f"--out {path}: there is no folder {path.parent}")
         began = interrupted(path, request, resume)
         if began is not None:
             self.done, self.expected = began["lines"], began["digest"]

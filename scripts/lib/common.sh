@@ -30,9 +30,12 @@ log() {
     printf '%s\n' "[$(basename "$0" .sh)] $*" >&2
 }
 
+# The command that was typed: errors of the scripts and subcommands that it starts bear its name.
+export DEEPNET_COMMAND=${DEEPNET_COMMAND:-$(basename "$0" .sh)}
+
 # One line that names the cause and the remedy, then exit 2 (bad usage or bad input).
 die() {
-    printf '%s\n' "[$(basename "$0" .sh)] error: $*" >&2
+    printf '%s\n' "[$DEEPNET_COMMAND] error: $*" >&2
     exit 2
 }
 

@@ -257,7 +257,7 @@ def test_progress_is_told_every_few_seconds_and_of_short_work_never() -> None:
     ("settings", "message"),
     [
         ({"beam": 0}, "--beam 0; at least 1"),
-        ({"batch": -1}, "--batch -1; at least 1"),
+        ({"batch": -1}, "--batch-sentences -1; at least 1"),
         ({"nbest": 6}, "--nbest 6 of a beam of 5"),
     ],
     ids=["beam", "batch", "nbest"],
