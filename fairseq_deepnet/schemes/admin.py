@@ -112,8 +112,9 @@ class Admin(ResidualScheme):
     omega is learned, starts at one number a sublayer, and follows the authors' code, which carries
     Var[omega_i x_{i-1}] along; the paper's formula is the sum of the branches' variances alone.
     Theirs needs a run of its own on one device that writes a file; here the first batch (on each
-    device) is run through once more. The authors start weights as fairseq does: `--init stock`; by
-    default they start as all schemes' here, Xavier-normal.
+    device) is run through once more. Weights start as all schemes' here, Xavier-normal. The
+    authors' start is the fairseq of their time, whose feed-forward is Xavier-uniform with zero
+    biases; `--init stock` is today's, which differs in just that.
     """
 
     name: ClassVar[str] = "admin"

@@ -13,8 +13,9 @@ class DSInit(ResidualScheme):
 
     The paper's formula is followed (its alpha at 1). The authors' code hands gain / sqrt(l) to an
     initialiser that reads it as a factor on the variance, so that its standard deviation falls with
-    l^(-1/4) alone: that is the variant `code`. Both stacks count their own layers. The same paper's
-    merged attention is another matter and no part of it.
+    l^(-1/4) alone: that is the variant `code`. Both stacks count their own layers. q, k and v are
+    three maps here; in the self-attention of the authors' code they are one of d x 3d, and smaller
+    by sqrt(2). The same paper's merged attention is another matter and no part of it.
     """
 
     name: ClassVar[str] = "ds-init"

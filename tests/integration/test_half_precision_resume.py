@@ -98,7 +98,7 @@ def test_two_processes_resume_exactly_and_both_refuse_another_scheme(
     out = subprocess.PIPE
     finish(
         [
-            subprocess.Popen(words, cwd=project_root, stdout=out, stderr=out, text=True)
+            subprocess.Popen(words, cwd=project_root, stdout=out, stderr=out, encoding="utf-8")
             for words in commands
         ]
     )

@@ -47,7 +47,9 @@ def planted(run: Path, data: Path, part: str, arch: str, options: dict[str, Any]
     path.parent.mkdir(parents=True)
     save_checkpoint(state, path)
     shutil.copy(path, path.with_name("checkpoint1.pt"))
-    (run / "config.yaml").write_text(f"arch: deepnet_transformer\nrecipe:\n  data: {data}\n")
+    (run / "config.yaml").write_text(
+        f"arch: deepnet_transformer\nrecipe:\n  data: {data}\n", encoding="utf-8"
+    )
     return path
 
 
@@ -119,9 +121,11 @@ def test_a_config_names_no_folder_of_code(
 ) -> None:
     plugin = tmp_path / "strange_plugin"
     plugin.mkdir()
-    (plugin / "__init__.py").write_text(payload(mark))
+    (plugin / "__init__.py").write_text(payload(mark), encoding="utf-8")
     config = tmp_path / "config.yaml"
-    config.write_text(f"arch: deepnet_transformer\n{line.format(plugin=plugin)}\n")
+    config.write_text(
+        f"arch: deepnet_transformer\n{line.format(plugin=plugin)}\n", encoding="utf-8"
+    )
     assert cli.main([command, str(config)]) == 2
     assert str(config) in capsys.readouterr().err
     assert not mark.exists()
@@ -131,7 +135,9 @@ def test_a_config_whose_option_is_code_is_one_line(
     mark: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text(f'arch: fconv\ntask: translation\nencoder-layers: "{payload(mark)}"\n')
+    config.write_text(
+        f'arch: fconv\ntask: translation\nencoder-layers: "{payload(mark)}"\n', encoding="utf-8"
+    )
     assert cli.main(["check", str(config)]) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert f"{config}: encoder-layers is" in said
@@ -143,7 +149,7 @@ def test_a_data_folder_names_no_folder_of_code(
 ) -> None:
     plugin = tmp_path / "another_plugin"
     plugin.mkdir()
-    (plugin / "__init__.py").write_text(payload(mark))
+    (plugin / "__init__.py").write_text(payload(mark), encoding="utf-8")
     planted(tmp_path / "run", data, "model", "deepnet_transformer", {})
     folder = tmp_path / "data"
     shutil.copytree(data, folder)
@@ -160,7 +166,7 @@ def test_the_name_of_a_data_file_reaches_no_shell(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     name = "train.$(touch ran)-yy.yy"  # fairseq takes the languages from the names of the files
-    (tmp_path / f"{name}.fasta").write_text(">one\nAC\n")
+    (tmp_path / f"{name}.fasta").write_text(">one\nAC\n", encoding="utf-8")
     assert data_utils.infer_language_pair(str(tmp_path)) == ["$(touch ran)", "yy"]
     FastaDataset(str(tmp_path / name))
     assert not (tmp_path / "ran").exists()

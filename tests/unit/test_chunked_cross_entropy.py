@@ -392,3 +392,21 @@ def test_fp16_does_not_lose_the_gradients_of_a_large_vocabulary() -> None:
         others = slice(8, None) if len(exact) > 4 else slice(None)  # words that are no target
         error = (rounded[others] - exact[others]).norm() / exact[others].norm()
         assert error < 1e-3
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_fp16_gradients_are_lifted_while_they_are_rounded_and_no_longer(smoothing: float) -> None:
+    """As on a GPU: on the CPU such features are brought to fp32 before they come here."""
+    generator = torch.Generator().manual_seed(4)
+    x, weight, bias = (torch.randn(s, generator=generator) for s in ((15, 8), (64, 8), (64,)))
+    target = torch.randint(64, (15,), generator=generator)
+    found, lifts = [], []
+    for dtype in (torch.float16, torch.float64):
+        walk = chunked.ChunkWalk(x, weight, bias, target, smoothing, dtype, (True,) * 3, False)
+        losses = walk.run()
+        lifts.append(walk.lift)
+        made = (losses.loss, losses.nll, *(grad for grad in walk.grads if grad is not None))
+        found.append([one.double() for one in made])
+    assert len(found[0]) == 5
+    assert lifts == [chunked.FP16_LIFT, 1.0]
+    torch.testing.assert_close(*found, rtol=1e-2, atol=1e-2)

@@ -126,10 +126,9 @@ def common(**options: Any) -> Any:
 
 
 def half_run(
-    monkeypatch: pytest.MonkeyPatch, wrapper: Any, name: str, dtype: torch.dtype
+    wrapper: Any, name: str, dtype: torch.dtype
 ) -> tuple[list[Tensor], dict[str, Any], list[float]]:
     """Weights, state and gradient norms of a half-precision training of three updates."""
-    monkeypatch.setattr(fused_adam, "BUCKET", 20)  # several parts
     params = weights(dtype)
     adam = config()
     adam._name = name
@@ -153,11 +152,13 @@ def half_run(
 
 @pytest.mark.parametrize("wrapper", [FP16Optimizer, MemoryEfficientFP16Optimizer])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("bucket", [20, fused_adam.BUCKET], ids=["several parts", "one part"])
 def test_half_precision_is_fairseqs(
-    monkeypatch: pytest.MonkeyPatch, wrapper: Any, dtype: torch.dtype
+    monkeypatch: pytest.MonkeyPatch, wrapper: Any, dtype: torch.dtype, bucket: int
 ) -> None:
-    params, state, norms = half_run(monkeypatch, wrapper, "fused_adam", dtype)
-    expected, wanted, expected_norms = half_run(monkeypatch, wrapper, "adam", dtype)
+    monkeypatch.setattr(fused_adam, "BUCKET", bucket)
+    params, state, norms = half_run(wrapper, "fused_adam", dtype)
+    expected, wanted, expected_norms = half_run(wrapper, "adam", dtype)
     # the last bit of a weight, or of a change of 0.01, where float32 fell on a half's other side
     eps = torch.finfo(dtype).eps
     torch.testing.assert_close(params, expected, rtol=eps, atol=0.01 * eps)

@@ -170,8 +170,10 @@ def test_modules_of_fairseq_that_are_imported_later_cannot_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "examples").mkdir()
-    (tmp_path / "examples" / "__init__.py").write_text("")
-    (tmp_path / "examples" / "late.py").write_text("def build(text):\n    return eval(text)\n")
+    (tmp_path / "examples" / "__init__.py").write_text("", encoding="utf-8")
+    (tmp_path / "examples" / "late.py").write_text(
+        "def build(text):\n    return eval(text)\n", encoding="utf-8"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     late = importlib.import_module("examples.late")
     for name in ("examples.late", "examples"):

@@ -1,5 +1,6 @@
 """Segments of layers that backward computes again, and compiled layers."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -37,6 +38,23 @@ def test_segments_change_neither_loss_nor_gradient(
         both.append(losses_and_gradients(model, batch))
     for plain, checkpointed in zip(*both, strict=True):
         assert torch.equal(plain, checkpointed)
+
+
+@pytest.mark.parametrize(("offload", "segments"), [(False, 0), (True, 3)])
+def test_what_a_segment_keeps_goes_to_host_memory_where_that_is_asked_for(
+    offload: bool, segments: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[bool] = []
+
+    def save_on_cpu(pin_memory: bool) -> AbstractContextManager[None]:
+        moved.append(pin_memory)
+        return nullcontext()
+
+    monkeypatch.setattr("fairseq_deepnet.modules.stack.save_on_cpu", save_on_cpu)
+    layers = [torch.nn.Linear(4, 4) for _ in range(LAYERS)]
+    checkpointing = ActivationCheckpointing(every=2, offload=offload)
+    run_layers(layers, torch.ones(2, 3, 4), lambda layer, h: layer(h), checkpointing)
+    assert moved == [torch.cuda.is_available()] * segments
 
 
 @pytest.mark.parametrize("scheme", ["deepnorm", "dlcl"])

@@ -156,8 +156,8 @@ def test_table_2_shares_its_layers_out_between_encoder_and_decoder() -> None:
         "depth1000": 500,
     }
     assert options(table2["depth1000"])["decoder-layers"] == 500
-    assert options(table2["depth1000"])["checkpoint-activations-every"] == "auto"
-    assert "checkpoint-activations-every" not in options(table2["depth200"])
+    assert options(table2["depth1000"])["checkpoint-every"] == "auto"
+    assert "checkpoint-every" not in options(table2["depth200"])
     with pytest.raises(ValueError, match=r"depth=7: encoder-layers would be 3.5, .* whole number"):
         cells_of("table2", "depth=7")
 
@@ -364,7 +364,7 @@ def test_a_definition_sets_nothing_that_runs_code(line: str, said: str, small: P
         for row in small.read_text(encoding="utf-8").splitlines()
         if not row.startswith("settings")
     ]
-    small.write_text("\n".join([*kept, line]) + "\n")
+    small.write_text("\n".join([*kept, line]) + "\n", encoding="utf-8")
     sweep = load_sweep(str(small))
     with pytest.raises(ValueError, match=said):
         expand(sweep, read_overrides(sweep, []), (1,), False)
