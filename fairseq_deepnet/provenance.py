@@ -7,6 +7,8 @@ import json
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -39,11 +41,28 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Where to write a file that is to be there whole or not at all: it gets its name at the end.
+
+    An error of the file system names the file, which a full disk alone does not.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
+        part.replace(path)
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file so that it is there whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    with whole(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: object) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from fairseq_deepnet import compat as _compat  # noqa: F401  (allow-lists fairseq's own classes)
 from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.provenance import whole
 
 _PERIODIC: Final = re.compile(
     r"checkpoint(\d+|_\d+_\d+)\.pt"
@@ -52,10 +53,10 @@ def refuse_damaged(path: Path | str, weights: bool = True) -> None:
         )
 
 
-def load_checkpoint(path: Path | str, whole: bool = False) -> dict[str, Any]:
+def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
     """A checkpoint on the CPU, its tensors mapped from the file, so that only what is used is read.
 
-    With `whole`, all of it is read first and compared with its checksums.
+    With `entire`, all of it is read first and compared with its checksums.
 
     Raises FileNotFoundError where there is none, ValueError for a file that is damaged, that holds
     other classes than fairseq's, or that is no checkpoint.
@@ -63,7 +64,7 @@ def load_checkpoint(path: Path | str, whole: bool = False) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    refuse_damaged(path, weights=whole)
+    refuse_damaged(path, weights=entire)
     with telling_damage(path):
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
@@ -98,13 +99,13 @@ def _first_line(error: Exception) -> str:
 
 def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
     """Write a checkpoint so that it is there whole or not at all."""
-    path = Path(path)
-    part = path.with_name(path.name + ".part")
-    try:
-        torch.save(state, part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole(Path(path)) as part, part.open("wb") as stream:
+        try:
+            torch.save(state, stream)
+        except RuntimeError as error:  # torch's word for a write that failed
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
 
 
 def model_arguments(state: Mapping[str, Any]) -> Namespace | None:
@@ -136,12 +137,12 @@ def mend_last(folder: Path) -> Path | None:
     if not last.is_file():
         return None
     try:
-        load_checkpoint(last, whole=True)
+        load_checkpoint(last, entire=True)
     except ValueError as damage:
         whole: dict[int, Path] = {}
         for path in [*periodic_checkpoints(folder), folder / "checkpoint_best.pt"]:
             try:
-                state = load_checkpoint(path, whole=True)
+                state = load_checkpoint(path, entire=True)
             except (ValueError, FileNotFoundError):
                 continue
             if state.get("last_optimizer_state") is not None:

@@ -24,6 +24,7 @@ import omegaconf  # noqa: E402
 import torch  # noqa: E402
 
 from ..errors import show_in_one_line  # noqa: E402
+from ..option_ranges import refuse_absurd  # noqa: E402
 from . import damaged_files  # noqa: E402
 
 FAIRSEQ = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
@@ -92,6 +93,7 @@ def keep_bf16_off_tpus() -> None:
     def parse_args_and_arch(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
         parsed = parse(parser, *args, **kwargs)
         namespace = parsed[0] if isinstance(parsed, tuple) else parsed
+        refuse_absurd(namespace)
         if getattr(namespace, "bf16", False):  # absent where defaults are suppressed
             words = args[0] if args else kwargs.get("input_args")
             namespace.tpu = "--tpu" in (sys.argv if words is None else words)

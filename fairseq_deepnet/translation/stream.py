@@ -47,8 +47,8 @@ class Mending:
     def told(self) -> str:
         """What was mended, in one line."""
         return (
-            f"{self.count:,} line{'s' * (self.count > 1)} not valid UTF-8: U+FFFD stands for what is"
-            f" not (first: {self.first}); --strict stops there"
+            f"{self.count:,} line{'s' * (self.count > 1)} not valid UTF-8: U+FFFD stands for what"
+            f" is not (first: {self.first}); --strict stops there"
         )
 
 

@@ -71,7 +71,12 @@ def test_the_environment_says_what_a_repetition_needs(record: Recorder) -> None:
     assert facts["versions"]["torch"]
     assert facts["versions"]["fairseq-fixed"]
     assert facts["devices"] == "1 CPU process"
-    assert set(facts["data"]) == {"folder", "corpus_sha256", "subwords_sha256", "dictionaries_sha256"}
+    assert set(facts["data"]) == {
+        "folder",
+        "corpus_sha256",
+        "subwords_sha256",
+        "dictionaries_sha256",
+    }
     assert len(facts["data"]["subwords_sha256"]["spm.model"]) == 64
 
 
