@@ -78,7 +78,7 @@ WORDS = {
     " --vocab-size=100 --out=OUT/m",
     "ENCODE": "deepnet subwords encode raw/test.de --model=spm.model --out=OUT",
     "BLEU": "deepnet score --hypotheses=raw/test.de --references=raw/test.en",
-    "SWEEP": "deepnet sweep sweep.yaml --dry-run --gpus=0 --runs",
+    "SWEEP": "deepnet sweep sweep.yaml --gpus=0 --data=data max-update=4 monitor-interval=2",
     "BEST": "run/checkpoints/checkpoint_best.pt",
     "LAST": "run/checkpoints/checkpoint_last.pt",
 }
@@ -117,20 +117,20 @@ export.json            | ct2/export.json         | SERVE
 model.bin of an export | ct2/model.bin           | SERVE
 vocabulary of an export | ct2/shared_vocabulary.json | SERVE
 references             | data/text/test.en       | SCORE
-scores                 | cells/one/scores/test.best.json | deepnet report cells
-scores                 | cells/one/scores/test.best.json | deepnet report cells --significance
+scores                 | cells/1l/scores/test.best.json | deepnet report cells
+scores                 | cells/1l/scores/test.best.json | deepnet report cells --significance
 scores of directions   | many/de-en.json         | deepnet directions many
-sweep.json             | cells/one/sweep.json    | deepnet report cells
-sweep.json             | cells/one/sweep.json    | SWEEP=cells
+sweep.json             | cells/1l/sweep.json    | deepnet report cells
+sweep.json             | cells/1l/sweep.json    | SWEEP --runs=cells --dry-run
 fallback.json          | run/fallback.json       | fallbacks run
 config.yaml of a run   | run/config.yaml         | TRANSLATE | -
 config.yaml of a run   | run/config.yaml         | RECORD | -
 config                 | config.yaml             | deepnet args config.yaml | -
 config                 | config.yaml             | deepnet plan config.yaml | -
 config                 | config.yaml             | RECORD | -
-sweep's definition     | sweep.yaml              | SWEEP=other | -
+sweep's definition     | sweep.yaml              | SWEEP --runs=other --dry-run | -
 monitor.jsonl          | run/monitor.jsonl       | PLOT | -
-monitor.jsonl          | cells/one/monitor.jsonl | deepnet analysis fig4 cells --out=OUT | -
+monitor.jsonl          | cells/1l/monitor.jsonl | deepnet analysis fig4 cells --out=OUT | -
 train.log              | run/train.log           | PLOT | -
 text                   | raw/train.de            | CLEAN | -
 text                   | raw/valid.de            | SUBWORDS | -
@@ -169,6 +169,7 @@ def expand(text: str, out: Path | None = None) -> list[str]:
 def make_world(world: Path) -> None:
     """Everything that the cases read, by the project's own commands."""
     from fairseq_deepnet.corpora.sample.corpus import generate
+    from fairseq_deepnet.divergence.attempts import Attempts
     from fairseq_deepnet.records import write_record
 
     (world / "raw").mkdir(parents=True)
@@ -200,21 +201,22 @@ def make_world(world: Path) -> None:
         "train\tde\ten\traw/train\nvalid\tde\ten\traw/valid\n", encoding="utf-8"
     )
     (world / "sweep.yaml").write_text(
-        "title: one\nconfig: multi30k\ntables:\n  t:\n    factors:\n      depth: [1]\n", "utf-8"
+        "title: one\nconfig: multi30k_tiny\ncell: '{depth}l'\nscore: false\nfactors:\n"
+        "  depth: {set: [encoder-layers, decoder-layers], values: [1]}\n"
+        "tables:\n- {rows: depth, measure: valid_nll}\n",
+        encoding="utf-8",
     )
-    shutil.copytree(world / "run", world / "cells" / "one")
-    (score,) = (world / "cells" / "one" / "scores").glob("test.*.json")
-    for ending in (".json", ".txt"):
-        score.with_suffix(ending).rename(score.with_name(f"test.best{ending}"))
+    subprocess.run(expand("SWEEP --runs=cells"), cwd=world, check=True, capture_output=True)
+    for cell in ("1l", "two"):
+        shutil.copytree(world / "run" / "scores", world / "cells" / cell / "scores")
+        (score,) = (world / "cells" / cell / "scores").glob("test.*.json")
+        for ending in (".json", ".txt"):
+            score.with_suffix(ending).rename(score.with_name(f"test.best{ending}"))
+    shutil.copy(world / "config.yaml", world / "cells" / "two")
     values = {"bleu": 20.0, "chrf": 40.0, "lines": 12, "bleu_signature": "nrefs:1"}
     (world / "many").mkdir()
     for name in ("de-en", "en-de"):
         write_record(world / "many" / f"{name}.json", values | {"direction": name, "request": {}})
-    place = {"panel": "t", "values": {"depth": 1}, "seed": 1}
-    cell = {"cell": "one", "status": "done", "places": [place], "settings": {}, "score": None}
-    write_record(world / "cells" / "one" / "sweep.json", cell)
-    from fairseq_deepnet.divergence.attempts import Attempts
-
     Attempts(step=1, overrides={"lr": "0.001"}, running=1).write(world / "run")
 
 
