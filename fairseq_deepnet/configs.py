@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,6 +67,8 @@ class _StrictLoader(_Loader):  # type: ignore[misc]
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=deep)
+            if not isinstance(key, Hashable):
+                raise ValueError(f"line {key_node.start_mark.line + 1}: a key is a word, no list")
             if key in seen:
                 raise ValueError(f"line {key_node.start_mark.line + 1}: {key!r} is set twice")
             seen.add(key)
@@ -86,7 +88,7 @@ def find_config(name: str, folder: Path = CONFIG_FOLDER) -> Path:
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         detail = " ".join(str(error).split())
         raise ValueError(f"{path}: not a valid config: {detail}") from error
     if content is None:
@@ -176,7 +178,15 @@ def parse_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ValueError(f"{text!r} is not of the form key=value")
-    return key.removeprefix("--"), yaml.safe_load(value)
+    return key.removeprefix("--"), parse_value(value)
+
+
+def parse_value(text: str) -> Any:
+    """A value as YAML reads it; ValueError for what is none."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{text!r}: {' '.join(str(error).split())}") from error
 
 
 def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_FOLDER) -> Config:

@@ -112,7 +112,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> dict[str, Any]:
     it can be translated with and fine-tuned from, not resumed. Raises ValueError for files that are
     damaged or not of one model.
     """
-    states = [load_checkpoint(path, whole=True) for path in paths]
+    states = [load_checkpoint(path, entire=True) for path in paths]
     check_same_model(paths, states)
     result = {key: value for key, value in states[-1].items() if key != "last_optimizer_state"}
     result["model"] = average_states(states)

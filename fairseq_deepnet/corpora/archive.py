@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_deepnet.corpora import limits
+from fairseq_deepnet.records import read_record
 
 
 def take(origin: Path, wanted: Mapping[str, Path]) -> None:
@@ -98,7 +99,7 @@ def make_once(
     """
     record = out / "extracted.json"
     if record.is_file():
-        content = json.loads(record.read_text(encoding="utf-8"))
+        content = read_record(record, {"from": object, "lines": dict}, "remove its folder")
         if content["from"] == json.loads(json.dumps(origin)):
             return dict(content["lines"])
     elif out.exists():

@@ -29,6 +29,7 @@ from fairseq_deepnet.corpora.text import (
     numbered_chunks,
     pair_chunks,
 )
+from fairseq_deepnet.records import read_record
 
 TEXT, TOKENISED = "text", "tokenised"
 
@@ -250,7 +251,7 @@ def encode_split(
 
 def encode(args: argparse.Namespace) -> None:
     """`deepnet moses encode`: OUT/SPLIT.LANGUAGE in subwords, with text, tokens and clean.json."""
-    report = json.loads((args.tokenised / "clean.json").read_text(encoding="utf-8"))
+    report = read_record(args.tokenised / "clean.json", remedy="make the folder anew")
     languages = (args.src, args.tgt)
     limits = _limits(args) if args.clean_on == "subwords" else None
     for split in [name for name in report if name != "limits"]:

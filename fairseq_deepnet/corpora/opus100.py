@@ -9,7 +9,6 @@ supervised/de-en/opus.de-en-{train,dev,test}.{de,en} and zero-shot/ar-de/opus.ar
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from fairseq_deepnet.provenance import write_json, write_text
+from fairseq_deepnet.records import read_record
 
 from . import limits
 from .overlap import Question, ask
@@ -85,7 +85,7 @@ def unpack(archives: Sequence[Path], out: Path, languages: Sequence[str] = ()) -
     """
     out.mkdir(parents=True, exist_ok=True)
     mark = out / _MARK
-    done = json.loads(mark.read_text(encoding="utf-8")) if mark.is_file() else {}
+    done = read_record(mark, remedy="remove it to unpack anew") if mark.is_file() else {}
     for archive in archives:
         status = archive.stat()
         identity = [status.st_size, status.st_mtime_ns]

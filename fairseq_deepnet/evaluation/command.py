@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -30,9 +29,9 @@ from fairseq_deepnet.provenance import (
     sha256,
     shown,
     versions,
-    write_json,
     write_text,
 )
+from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.training import launch
 from fairseq_deepnet.translation.cores import threads_of
 from fairseq_deepnet.translation.engine import BATCH, CPU_BATCH, ENGINES
@@ -127,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     record = folder / f"{name}.json"
     wanted = request(args, model, what_scores_depend_on(data, args.split))
     if record.is_file():
-        recorded = json.loads(record.read_text(encoding="utf-8"))
+        recorded = read_record(record, remedy="remove it to score again")
         if recorded.get("request") == wanted and (folder / f"{name}.txt").is_file():
             print(f"already scored: {shown(record)}", file=sys.stderr)
             _print(recorded)
@@ -137,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / f"{name}.txt", "".join(f"{line}\n" for line in hypotheses))
     scores |= {"hypotheses": f"{name}.txt", "request": wanted}
-    write_json(record, scores)
+    write_record(record, scores)
     print(f"scores and hypotheses: {shown(record.with_suffix(''))}.{{json,txt}}", file=sys.stderr)
     _print(scores)
     return 0

@@ -9,7 +9,6 @@ in its training; it is no probability of the text.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import subprocess
@@ -34,8 +33,8 @@ from fairseq_deepnet.provenance import (
     sha256,
     shown,
     versions,
-    write_json,
 )
+from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.training import launch
 
 _LM_RESULT = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity: [\d.]+")
@@ -81,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         "options": args.extra,
     }
     if record.is_file():
-        recorded = json.loads(record.read_text(encoding="utf-8"))
+        recorded = read_record(record, remedy="remove it to measure again")
         if recorded.get("request") == wanted:
             say(f"already measured: {shown(record)}")
             print(describe(recorded))
@@ -89,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     say(f"model {shown(model.path)}, data {shown(data.path)}, {args.split} set")
     facts = measure(args, model, data, task) | {"request": wanted}
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(record, facts)
+    write_record(record, facts)
     say(f"recorded: {shown(record)}")
     print(describe(facts))
     return 0

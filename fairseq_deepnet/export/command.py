@@ -78,7 +78,7 @@ def to_fairseq(model: Model, output: Path | None = None, force: bool = False) ->
         request = record.make_request(model, "fairseq")
         if not to_be_written(model, output, request, force):
             return output
-        state = load_checkpoint(model.make(), whole=True)
+        state = load_checkpoint(model.make(), entire=True)
         result = stock_checkpoint(state)
         result["export"] = record.describe(model, state, request)
         part = record.part_of(output)
@@ -125,7 +125,7 @@ def to_ctranslate2(
     with record.alone(model):
         request = ctranslate2_folder.request_of(model, folder, quantization)
         if to_be_written(model, output, request, force):
-            state = load_checkpoint(model.make(), whole=True)
+            state = load_checkpoint(model.make(), entire=True)
             ctranslate2_folder.write_folder(model, folder, state, request, output)
     return output
 

@@ -100,7 +100,7 @@ def damage(output: Path) -> str:
             found = read_record(output / RECORD, SHAPE)
             refuse_changed(output, found.get("files"), found.get("files") or (), output / RECORD)
         else:
-            load_checkpoint(output, whole=True)
+            load_checkpoint(output, entire=True)
     except ValueError as error:
         return str(error)
     return ""

@@ -132,7 +132,7 @@ def test_bad_options_end_in_one_line_and_leave_nothing_behind(
 ) -> None:
     base = ["--user-dir", "fairseq_deepnet", *ARCH, *SMALL, *TRAIN, "--save-dir", tmp_path / "run"]
     done = run_command("fairseq-train", tiny_data, *base, *options, cwd=project_root)
-    assert done.returncode == 1
+    assert done.returncode == 2
     errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
     assert len(errors) == 1
     assert errors[0].startswith("fairseq_deepnet: error: " + message)

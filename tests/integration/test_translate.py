@@ -133,7 +133,15 @@ def test_what_is_done_before_broken_input_is_kept_and_gone_on_from(
 ) -> None:
     text, out = tmp_path / "text", tmp_path / "out"
     text.write_bytes(b"A dog.\nA man.\n\xff\xfe\nA girl.\n")
-    words = (run, text, f"--engine={engine}", "--beam=1", f"--out={out}", "--window=1")
+    words = (
+        run,
+        text,
+        f"--engine={engine}",
+        "--beam=1",
+        f"--out={out}",
+        "--window=1",
+        "--strict",
+    )
     broken = translate(*words)
     assert broken.returncode == 2
     assert f"{text}, line 3: not valid UTF-8" in broken.stderr
@@ -166,7 +174,14 @@ def test_another_standard_input_or_data_folder_is_not_gone_on_with(
         (tmp_path / "piped").write_bytes(content)
         monkeypatch.setattr("sys.stdin", (tmp_path / "piped").open(encoding="utf-8"))
 
-    words = (run, "--engine=fairseq", "--beam=1", f"--out={tmp_path}/out", "--window=1")
+    words = (
+        run,
+        "--engine=fairseq",
+        "--beam=1",
+        f"--out={tmp_path}/out",
+        "--window=1",
+        "--strict",
+    )
     pipe(b"A dog.\n\xff\xfe\n")
     assert translate(*words).returncode == 2
     first = (tmp_path / "out.part").read_text(encoding="utf-8")
