@@ -134,5 +134,7 @@ def test_the_error_of_a_process_that_torch_spawned_is_one_line_too(
     except ConfigurationError:
         text = f"\n\n-- Process 1 terminated with the following error:\n{traceback.format_exc()}\n"
     error = torch.multiprocessing.ProcessRaisedException(text, 1, 4711)
-    sys.excepthook(type(error), error, None)
+    with pytest.raises(SystemExit) as ended:
+        sys.excepthook(type(error), error, None)
+    assert ended.value.code == 2
     assert capsys.readouterr().err == "fairseq_deepnet: error: give another --save-dir\n"
