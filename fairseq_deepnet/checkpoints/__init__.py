@@ -35,17 +35,25 @@ def refuse_damaged(path: Path | str, weights: bool = True) -> None:
     With `weights` all of it is read, at 1 to 3 GB/s; otherwise only what says what it holds.
     Checkpoints in torch's format of before 1.6 have no checksums.
 
-    Raises ConfigurationError for a damaged file.
+    Raises ConfigurationError for a damaged file, and for one whose records are packed: torch never
+    packs them, and a thousandth of their size on the disk could fill the memory.
     """
     with Path(path).open("rb") as stream:
         try:
             if not zipfile.is_zipfile(stream):
                 return  # torch's own loader tells what it is
             with zipfile.ZipFile(stream) as file:
+                if any(record.compress_type != zipfile.ZIP_STORED for record in file.infolist()):
+                    raise ConfigurationError(
+                        f"{path} is packed, as no checkpoint is; unzip and"
+                        " zip it without compression (zip -0) if you trust it"
+                    )
                 damaged = file.testzip() if weights else None
                 for name in file.namelist() if not weights else ():
                     if name.endswith(".pkl"):
                         file.read(name)
+        except ConfigurationError:
+            raise
         except _DAMAGE as error:
             damaged = _first_line(error)
     if damaged is not None:

@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,19 @@ def test_no_flipped_bit_or_cut_of_a_checkpoint_is_a_traceback_or_another_weight(
             assert "\n" not in str(error)  # noqa: PT017
         else:
             assert torch.equal(found, expected)
+
+
+def test_a_checkpoint_whose_records_are_packed_is_refused_unread(tmp_path: Path) -> None:
+    """torch.load unpacks such records, which may take a thousand times the file's size."""
+    whole, packed = tmp_path / "whole.pt", tmp_path / "packed.pt"
+    torch.save({"model": {"w": torch.zeros(100_000)}}, whole)
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(packed, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name), zipfile.ZIP_DEFLATED)
+    for weights in (True, False):
+        refuse_damaged(whole, weights)
+        with pytest.raises(ConfigurationError, match=r"packed\.pt is packed, as no checkpoint is"):
+            refuse_damaged(packed, weights)
 
 
 def test_a_run_goes_on_from_the_newest_checkpoint_without_flipped_bits(tmp_path: Path) -> None:
