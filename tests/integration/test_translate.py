@@ -460,9 +460,14 @@ def test_a_batch_that_is_counted_in_tokens_changes_no_translation(
     assert by_tokens.translate(LINES, direction) == by_sentences.translate(LINES, direction)
 
 
-def test_an_evaluation_counts_its_batch_in_tokens_with_either_engine() -> None:
-    words = ["--batch", "512", "--engine", "ctranslate2"]
+def test_an_evaluation_counts_its_batch_in_tokens_with_either_engine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     parser = argparse.ArgumentParser()
     evaluation.add_arguments(parser)
-    search = fast_engine.search_of(parser.parse_args(words))
-    assert (search.batch, search.batch_tokens) == (None, 512)
+    for size, told in ((512, ""), (16, "BATCH=16 are source tokens, with ctranslate2 too")):
+        args = parser.parse_args(["--batch", str(size), "--engine", "ctranslate2"])
+        fast_engine.settle(args)
+        search = fast_engine.search_of(args)
+        assert (search.batch, search.batch_tokens) == (None, size)
+        assert capsys.readouterr().err.startswith(told)
