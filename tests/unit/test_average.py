@@ -119,6 +119,14 @@ def test_the_last_ones_are_the_latest_by_updates_each_counted_once(tmp_path: Pat
             r"b\.pt is .*encoder_layers is 3, not 2",
         ),
         (state(2, {"w": torch.ones(2)}, arch="transformer"), "arch is 'transformer'"),
+        (
+            state(2, {"w": torch.ones(2)}, residual_scheme="post-ln"),
+            r"residual_scheme is 'post-ln', not None",
+        ),
+        (
+            state(2, {"w": torch.ones(2)}, residual_record={"alphas": {"encoder": 1.4}}),
+            r"residual_record is .*1\.4.*, not None",
+        ),
     ],
 )
 def test_checkpoints_of_different_models_are_refused_by_name(

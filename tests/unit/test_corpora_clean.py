@@ -77,6 +77,7 @@ def test_normalising_composes_letters_and_leaves_single_spaces() -> None:
     assert normalise(" cafe\u0301\t\u00a0au\u2028lait\x07 \ufeff") == "café au lait"
     assert normalise("a\u00adb") == "ab"
     assert normalise("u\x00\u0308ber") == "über"
+    assert normalise("m² ½ ﬁ Ａ…") == "m² ½ ﬁ Ａ…"  # NFC: letters that mean more stay
 
 
 @pytest.mark.parametrize("line", ["", " \t\u3000", "\x00\x01", "\u200b\u200e", "\u2581", "\ufffd"])

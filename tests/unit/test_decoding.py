@@ -138,6 +138,20 @@ def test_rows_in_any_order_and_number_keep_their_histories(arch: str) -> None:
 
 
 @torch.no_grad()
+def test_rows_that_were_torn_apart_go_on_for_longer_than_there_was_room() -> None:
+    search = Search(build("deepnet_transformer"), 3, 4, sources(3))
+    for _ in range(20):
+        search.step()
+        search.go_on(search.beams())
+    search.step()
+    search.go_on(torch.tensor([0, 5, 3, 9, 1]))
+    for _ in range(30):
+        torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)
+        search.go_on(torch.tensor([1, 0, 2, 4, 3]))
+    torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)
+
+
+@torch.no_grad()
 def test_no_step_copies_what_is_stored() -> None:
     """Neither in the layers nor for a change of beams; an ended sentence moves one at most."""
     search = Search(build("deepnet_transformer"), 6, 3, sources(6))

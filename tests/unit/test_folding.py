@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from argparse import Namespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_deepnet.checkpoints.folding import fold, foldable
+from fairseq_deepnet.checkpoints.folding import check_divisor, fold, foldable
 from fairseq_deepnet.export.stock import fold_model, stock_checkpoint
 from fairseq_deepnet.quiet import quiet
 from fairseq_deepnet.schemes import Depths, Place, Side, Sublayer, scheme_class
@@ -255,3 +256,10 @@ def test_the_last_map_of_every_branch_is_changed_and_nothing_else() -> None:
         if side == "decoder" or sublayer is not Sublayer.ENCODER_ATTN
     }
     assert changed == due
+
+
+@pytest.mark.parametrize("weight", [0.0, math.nan, torch.tensor([1.0, math.nan])], ids=str)
+def test_a_residual_weight_that_divides_into_nothing_is_refused(weight: Any) -> None:
+    with pytest.raises(ValueError, match=r"layers\.1\.ffn: the residual's weight is 0"):
+        check_divisor(weight, "layers.1.ffn")
+    check_divisor(-1.5, "layers.1.ffn")
