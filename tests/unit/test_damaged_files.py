@@ -23,8 +23,9 @@ from fairseq_deepnet.corpora import manifest
 from fairseq_deepnet.corpora.folder import DataFolder
 from fairseq_deepnet.errors import ConfigurationError, in_one_line, told
 from fairseq_deepnet.records import misshapen, read_record, write_record
-from tests.support.runs import make_checkpoint, make_data
+from tests.support.runs import TINY, make_checkpoint, make_data
 from tests.support.trained import make_trained_run
+from tests.support.training import train_here
 
 
 @pytest.fixture
@@ -220,6 +221,30 @@ def test_a_model_is_built_only_with_the_words_it_was_trained_with() -> None:
         record_dictionaries(args, task("b", "a"))
 
 
+def test_a_bare_training_and_translation_refuse_another_dictionary_than_the_checkpoints(
+    tmp_path: Path,
+) -> None:
+    from fairseq import checkpoint_utils, tasks
+
+    from fairseq_deepnet import fairseq_options
+
+    data, save_dir = make_data(tmp_path / "data"), tmp_path / "checkpoints"
+    options = ["--arch=deepnet_transformer", *TINY, "--optimizer=adam", "--lr=0.01", "--cpu"]
+    options += ["--source-lang=de", "--target-lang=en", "--disable-validation"]
+    state = train_here(data, save_dir, *options, "--max-update=1")
+    assert set(state["cfg"]["model"].dictionary_record) == {"source", "target"}
+    last = str(save_dir / "checkpoint_last.pt")
+    config = fairseq_options.parse_generation([str(data), "--path", last])
+    checkpoint_utils.load_model_ensemble([last], task=tasks.setup_task(config.task))
+    swap_lines(data / "dict.de.txt")
+    with pytest.raises(ConfigurationError, match="another source dictionary than"):
+        train_here(data, save_dir, *options, "--max-update=2")
+    with pytest.raises(ConfigurationError, match="the source dictionary is not the one"):
+        checkpoint_utils.load_model_ensemble([last], task=tasks.setup_task(config.task))
+    tuned = [*options, f"--finetune-from-model={last}", "--max-update=1"]
+    train_here(data, tmp_path / "tuned", *tuned)  # a warning: weights alone may be of use
+
+
 def test_a_record_that_is_damaged_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "corpus.json"
     shape = {"source": str, "lines": {"train": int}, "names?": [str]}
@@ -274,6 +299,39 @@ def test_errors_of_the_file_system_name_the_file_and_the_remedy() -> None:
     assert told(full) == "/data/out.bin: No space left on device; make room, or write elsewhere"
     assert told(OSError("odd")) == "odd"
     assert in_one_line(KeyError("a mistake of ours")) is None
+
+
+SPAWNED = """
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "train.py", line 1, in main
+fairseq_deepnet.errors.ConfigurationError: --x contradicts --y; leave out --x
+"""
+
+
+def test_a_rank_that_was_spawned_ends_in_its_own_one_line() -> None:
+    from torch.multiprocessing.spawn import ProcessRaisedException
+
+    error = ProcessRaisedException(SPAWNED, 1, 7)
+    assert in_one_line(error) == "--x contradicts --y; leave out --x"
+    assert in_one_line(ProcessRaisedException("KeyError: 'a mistake of ours'", 1, 7)) is None
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "last"),
+    [
+        ("OSError(28, 'No space left on device', 'out.pt')", 2, "make room, or write elsewhere"),
+        ("KeyError('a mistake of ours')", 1, "KeyError: 'a mistake of ours'"),
+    ],
+)
+def test_fairseqs_commands_tell_a_full_disk_in_one_line_and_a_mistake_with_its_traceback(
+    raised: str, status: int, last: str
+) -> None:
+    code = f"import fairseq_deepnet.errors as e; e.show_in_one_line(); raise {raised}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert done.stderr.rstrip().endswith(last)
+    assert ("Traceback" in done.stderr) == (status == 1)
 
 
 def test_a_subcommand_that_meets_a_full_disk_ends_in_one_line_and_leaves_nothing(
