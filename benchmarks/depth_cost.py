@@ -2,7 +2,7 @@
 
     python benchmarks/depth_cost.py                      # 10, 100 and 1,000 layers at width 64
     python benchmarks/depth_cost.py --layers 10 1000 --width 512 --checkpoint-activations
-    python benchmarks/depth_cost.py --rounds 5 --checkpoint-every auto   # real updates, in turn
+    python benchmarks/depth_cost.py --rounds 5 --checkpoint-activations-every auto   # real updates
 
 Every depth runs in a process of its own, so that peaks do not mix. Memory is the peak resident set
 of that process, Python and torch included. Both should grow linearly with the layers: the last two
@@ -127,8 +127,8 @@ def in_turn(depths: list[int], options: argparse.Namespace) -> dict[int, dict[st
     from side_by_side.systems import Shape, System
 
     flags = ["--checkpoint-activations"] if options.checkpoint_activations else []
-    every = options.checkpoint_every
-    flags += [] if every is None else [f"--checkpoint-every={every}"]
+    every = options.checkpoint_activations_every
+    flags += [] if every is None else [f"--checkpoint-activations-every={every}"]
     system = System("ours", "ours", tuple(flags))
     shapes = {n: Shape(n // 2, options.width, VOCABULARY, options.tokens) for n in depths}
     found: dict[int, dict[str, list[float]]] = {n: {"seconds": []} for n in depths}
@@ -186,7 +186,9 @@ def main() -> None:
     )
     parser.add_argument("--tokens", type=int, default=256, help="tokens a side of the update")
     parser.add_argument("--checkpoint-activations", action="store_true")
-    parser.add_argument("--checkpoint-every", metavar="LAYERS", help="with --rounds: LAYERS, auto")
+    parser.add_argument(
+        "--checkpoint-activations-every", metavar="LAYERS", help="with --rounds: LAYERS, auto"
+    )
     parser.add_argument("--rounds", type=int, default=0, help="of updates in turn (0: see above)")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -197,8 +199,8 @@ def main() -> None:
     odd = [layers for layers in options.layers if layers < 2 or layers % 2]
     if odd:
         parser.error(f"--layers {odd[0]}: half of them stand on each side; give an even number")
-    if options.checkpoint_every and not options.rounds:
-        parser.error("--checkpoint-every goes with --rounds")
+    if options.checkpoint_activations_every and not options.rounds:
+        parser.error("--checkpoint-activations-every goes with --rounds")
     if options.rounds:
         if len(options.layers) < 2:
             parser.error("--rounds compares depths: give --layers two at least")

@@ -7,9 +7,9 @@ r"""Peak memory of a training update: ours against fairseq's stock `transformer`
 
     vocabulary  6L-6L, width 256, 64,000 words, batches of 4,096 positions
     depth       50L-50L, width 256, 8,000 words, batches of 4,096 positions; ours with
-                --checkpoint-every auto, stock as it is
+                --checkpoint-activations-every auto, stock as it is
     budgets     the same model, batches of 1,024 positions: ours as it is, with less and less
-                --checkpoint-memory, and with --checkpoint-every auto
+                --checkpoint-memory, and with --checkpoint-activations-every auto
 
 Each system makes two updates of the fullest of 40 batches in a process of its own. "peak" is the
 most that was resident less what was before the model was built; malloc is told to give freed blocks
@@ -35,7 +35,7 @@ from side_by_side.race import LIMITS, WorkerError, race, start
 from side_by_side.systems import Shape, System, estimated_gib
 
 STOCK, OURS = System("stock", "stock"), System("ours", "ours")
-CHECKPOINTED = System("ours, checkpointed", "ours", ("--checkpoint-every=auto",))
+CHECKPOINTED = System("ours, checkpointed", "ours", ("--checkpoint-activations-every=auto",))
 CASES = {
     "vocabulary": (Shape(6, 256, 64000, 4096), [STOCK, OURS]),
     "depth": (

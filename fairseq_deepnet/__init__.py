@@ -20,9 +20,11 @@ def register() -> None:
     compat.apply()
 
     from . import criterions, models, optim, preemption  # noqa: F401
+    from .models import other_scheme
     from .monitoring import trainer
     from .observers import build_observers
 
+    other_scheme.install()
     trainer.install(build_observers)
     preemption.listen()
 

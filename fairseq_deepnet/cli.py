@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Final
+
+from fairseq_deepnet.former_names import of_today
 
 SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "args": ("configs", "print the fairseq-train arguments that a config stands for"),
@@ -60,13 +63,19 @@ def _overview() -> str:
     )
 
 
+def typed(name: str) -> str:
+    """Return the command that a user has typed to run a subcommand: a script says its name."""
+    script = os.environ.get("DEEPNET_COMMAND")
+    return f"[{script}]" if script else f"deepnet {name}:"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status; 2 for what the user can mend."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         print(_overview())
         return 0 if words else 2
-    name, rest = words[0], words[1:]
+    name, rest = words[0], of_today(words[0], words[1:])
     if name not in SUBCOMMANDS:
         known = ", ".join(SUBCOMMANDS)
         print(f"deepnet: error: no subcommand {name!r}; choose from {known}", file=sys.stderr)
@@ -82,12 +91,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 1
     except ValueError as error:
-        print(f"deepnet {name}: error: {error}", file=sys.stderr)
+        print(f"{typed(name)} error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
         from fairseq_deepnet.errors import told
 
-        print(f"deepnet {name}: error: {told(error)}", file=sys.stderr)
+        print(f"{typed(name)} error: {told(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"deepnet {name}: interrupted", file=sys.stderr)

@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from fairseq_deepnet import fairseq_options, literals
+from fairseq_deepnet import fairseq_options, former_names, literals
 
 Value = bool | int | float | str | None
 
@@ -67,6 +67,8 @@ class _StrictLoader(_Loader):  # type: ignore[misc]
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=deep)
+            if not isinstance(key, Hashable):
+                raise ValueError(f"line {key_node.start_mark.line + 1}: a key is a word, no list")
             if key in seen:
                 raise ValueError(f"line {key_node.start_mark.line + 1}: {key!r} is set twice")
             seen.add(key)
@@ -86,7 +88,7 @@ def find_config(name: str, folder: Path = CONFIG_FOLDER) -> Path:
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         detail = " ".join(str(error).split())
         raise ValueError(f"{path}: not a valid config: {detail}") from error
     if content is None:
@@ -124,13 +126,15 @@ def override(config: Config, content: Mapping[str, Any], source: str) -> None:
             _merge_recipe(config, value, source)
         elif not isinstance(key, str):
             raise ValueError(f"{source}: {key!r}: an option's name is a word")
-        elif value is None:
-            config.options.pop(key, None)
         else:
             literals.check_name(key, source)
-            config.options[key] = _plain(key, value, source)
-            literals.check_options({key: config.options[key]}, source)
-            config.sources[key] = source
+            name = former_names.training_option(key)
+            if value is None:
+                config.options.pop(name, None)
+            else:
+                config.options[name] = _plain(key, value, source)
+                literals.check_options({name: config.options[name]}, source)
+                config.sources[name] = source
 
 
 def _with_what_follows(config: Config, content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -174,7 +178,15 @@ def parse_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ValueError(f"{text!r} is not of the form key=value")
-    return key.removeprefix("--"), yaml.safe_load(value)
+    return key.removeprefix("--"), parse_value(value)
+
+
+def parse_value(text: str) -> Any:
+    """A value as YAML reads it; ValueError for what is none."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{text!r}: {' '.join(str(error).split())}") from error
 
 
 def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_FOLDER) -> Config:

@@ -28,12 +28,13 @@ from fairseq.distributed import utils as distributed
 from fairseq.file_io import PathManager
 from torch.utils.data._utils import signal_handling
 
+from .checkpoints import LAST
 from .compat.owed_validation import OWED, training_program
 from .divergence import restart
-from .divergence.good_states import LAST, extra_state
+from .divergence.good_states import extra_state
 from .errors import ConfigurationError
 from .monitoring.records import run_folder
-from .monitoring.trainer import Observer, share_word
+from .monitoring.trainer import Observer, follow_validation, share_word
 from .provenance import write_json
 from .signals import GRACE, PREEMPTED, PREEMPTING, RECORD, UNSAVED, end_with_parent
 
@@ -154,6 +155,8 @@ def listen() -> None:
     if restart.is_spawned() or "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()
     else:
+        # of the process that counts semaphores: it would have the last word, after the error
+        os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
         _end_as_spawned_processes_do(_listener)
     os.register_at_fork(after_in_child=_forget)
     _protect_workers()
@@ -254,6 +257,7 @@ class Preemption(Observer):
         self.epoch_itr: Any = None
         self.word: Any = False
         _attend(training_program())
+        follow_validation(trainer, self._validated)
         if not self.alone:
             share_word(trainer, lambda: listener.heard is not None, self._hear)
         listener.grace, listener.training = grace, self
@@ -289,8 +293,8 @@ class Preemption(Observer):
             self.ending = True  # what is left, such as the last validation, fits or is made up for
         self.made = False
 
-    def validated(self, trainer: Any) -> None:
-        update = trainer.get_num_updates()
+    def _validated(self) -> None:
+        update = self.trainer.get_num_updates()
         if self.asked and not self.ending:
             if update > self.kept:
                 self._save(update)

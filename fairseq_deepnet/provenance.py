@@ -9,6 +9,8 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -41,14 +43,28 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Where to write a file that is to be there whole or not at all: it gets its name at the end.
+
+    An error of the file system names the file, which a full disk alone does not.
+    """
     part = path.with_name(path.name + ".part")
     try:
-        part.write_text(text, encoding="utf-8")
+        yield part
         put_in_place(part, path)
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all."""
+    with whole(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def put_in_place(part: Path, path: Path) -> None:

@@ -5,7 +5,6 @@ Every sentence follows from the numbers of both runs; nothing is taken for grant
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from fairseq_deepnet.configs import load_config
 from fairseq_deepnet.corpora.text import read_lines
 from fairseq_deepnet.plotting.curves import Curves, read_curves
+from fairseq_deepnet.records import read_record
 
 MODELS = {"deepnorm": "DeepNorm", "post-ln": "Post-LN"}
 _EXAMPLES = 4
@@ -50,7 +50,7 @@ def read_result(run: Path, name: str) -> Result:
     records = sorted((run / "scores").glob("test.*.json"), key=lambda path: path.stat().st_mtime)
     if not records:
         return Result(name, curves, diverged)
-    scores = json.loads(records[-1].read_text(encoding="utf-8"))
+    scores = read_record(records[-1])
     hypotheses = tuple(read_lines(records[-1].parent / scores["hypotheses"]))
     signature = scores["bleu_signature"]
     return Result(name, curves, diverged, scores["bleu"], scores["chrf"], signature, hypotheses)

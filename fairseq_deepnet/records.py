@@ -15,7 +15,7 @@ from typing import Any, Final
 from fairseq_deepnet.corpora.manifest import SEAL, digest, sealed
 from fairseq_deepnet.provenance import shown, write_json
 
-Shape = Mapping[str, Any]
+Shape = dict[str, Any]
 """Key -> type, tuple of types, a Shape, or [what each item is]; "key?" may be missing or null."""
 NUMBER: Final = (int, float)
 

@@ -18,8 +18,8 @@ STOCK_NAMES: Final[Mapping[str, str]] = {
 HARMLESS: Final = frozenset(
     {
         *("log_interval", "log_format", "num_workers", "no_progress_bar"),
-        *("checkpoint_activations", "checkpoint_every", "offload_activations"),
-        *("checkpoint_memory", "preemption_grace"),
+        *("checkpoint_activations", "checkpoint_activations_every", "checkpoint_every"),
+        *("offload_activations", "checkpoint_memory", "preemption_grace"),
     }
 )
 """Options of fairseq-train that change no number."""

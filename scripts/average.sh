@@ -19,7 +19,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
 
-[[ $# -gt 0 ]] || die "a run or checkpoints are missing: bash scripts/average.sh RUN; see --help"
+[[ $# -gt 0 && $1 != -* ]] || die "a run or checkpoints are missing: bash scripts/average.sh RUN; see --help"
 N=${N:-5}
 [[ $N =~ ^[1-9][0-9]*$ ]] || die "N is '$N'; it must be a number from 1 on"
 arguments=()
@@ -35,4 +35,4 @@ else
 fi
 OUT=${OUT:-$folder/average_$N.pt}
 activate_environment
-deepnet average "${arguments[@]}" --output "$OUT" "$@"
+deepnet average "${arguments[@]}" --out "$OUT" "$@"

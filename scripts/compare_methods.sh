@@ -14,8 +14,8 @@
 # as diverged.
 #
 # Variables (with defaults):
-#   METHODS    schemes, at every depth, as in deepnorm,post-ln (all at 6, 18 and 50 layers, four at 100)
-#   DEPTHS     layers a side, as in 6,18 (6, 18, 50 and 100)
+#   SCHEME     schemes, at every depth, as in deepnorm,post-ln (all at 6, 18 and 50 layers, four at 100)
+#   DEPTH      layers a side, as in 6,18 (6, 18, 50 and 100)
 #   SEEDS      seeds, each a run of every cell (1,2)
 #   CONFIG     config of every cell, a name in configs/ or a file, of an encoder-decoder model (multi30k_tiny)
 #   DATA       data folder of all cells (the config's)
@@ -32,7 +32,7 @@
 #   MEMORY     memory of one device in GiB, for the plan (as found)
 #   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
 #
-# Example: CONFIG=iwslt14 METHODS=deepnorm,admin,pre-ln DEPTHS=18,50 GPUS=8 PARALLEL=8 bash scripts/compare_methods.sh
+# Example: CONFIG=iwslt14 SCHEME=deepnorm,admin,pre-ln DEPTH=18,50 GPUS=8 PARALLEL=8 bash scripts/compare_methods.sh
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
@@ -41,8 +41,15 @@ help_if_asked "$@"
 SCORE=${SCORE:-${CONFIG:+1}}
 [[ ${SCORE:-0} == [01] ]] || die "SCORE is '$SCORE'; it must be 0 or 1"
 words=()
-[[ -z ${METHODS:-} ]] || words+=("scheme=$METHODS")
-[[ -z ${DEPTHS:-} ]] || words+=("depth=$DEPTHS")
+for former in METHODS:SCHEME DEPTHS:DEPTH; do
+    name=${former#*:}
+    former=${former%:*}
+    [[ -n ${!former:-} ]] || continue
+    log "$former is now called $name; the former name still works"
+    [[ -n ${!name:-} ]] || printf -v "$name" %s "${!former}"
+done
+[[ -z ${SCHEME:-} ]] || words+=("scheme=$SCHEME")
+[[ -z ${DEPTH:-} ]] || words+=("depth=$DEPTH")
 [[ ${SCORE:-0} == 0 ]] || words+=(score=true)
 if [[ -z ${RUNS:-} ]]; then
     RUNS=$ROOT/runs/compare_methods

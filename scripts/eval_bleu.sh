@@ -28,7 +28,7 @@
 #               say how much, and what that changes (fairseq)
 #   QUANTIZATION  of ctranslate2: type of the weights, such as float32 (int8)
 #   THREADS     cores to use (all)
-#   BATCH       source tokens a batch, of ctranslate2 sentences (deepnet evaluate --help names what is best for each)
+#   BATCH       source tokens a batch (what is best for the engine)
 #   DIRECTIONS  of a multilingual model: only these, as in de-en,en-de (all)
 #   TEXT        folder of other text with SPLIT.A-B.A and SPLIT.A-B.B, raw (the data folder's text)
 #   TOKENIZER   of many directions: sacreBLEU's tokenizer, such as 13a or flores101 (chosen by the target language)

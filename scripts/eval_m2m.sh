@@ -34,7 +34,7 @@ target=$1
 shift
 [[ -e $target ]] || die "there is no run or checkpoint $target"
 SET=${SET:-flores101}
-[[ -f $ROOT/configs/evaluation/$SET.yaml ]] || die "SET is '$SET'; choose flores101, ted28, opus30 or wmt10"
+[[ $SET =~ ^[a-z0-9_]+$ && -f $ROOT/configs/evaluation/$SET.yaml ]] || die "SET is '$SET'; choose flores101, ted28, opus30 or wmt10"
 corpus=$(sed -n 's/^download: *//p' "$ROOT/configs/evaluation/$SET.yaml")
 paper=$(sed -n 's/^paper: *//p' "$ROOT/configs/evaluation/$SET.yaml")
 tokenizer=$(sed -n '/^tokenizer: *null/d; s/^tokenizer: *//p' "$ROOT/configs/evaluation/$SET.yaml")
@@ -52,15 +52,15 @@ OUT=${OUT:-$folder/scores/$SET}
 TEXT=${TEXT:-$OUT/text}
 
 activate_environment
-make=(evaluation-set "$SET" --output "$TEXT" --model "$target")
+make=(evaluation-set "$SET" --out "$TEXT" --model "$target")
 [[ -z ${RAW:-} || -z $corpus ]] || make+=(--raw "$RAW")
 [[ -z ${DATA:-} ]] || make+=(--data "$DATA")
 deepnet "${make[@]}" >&2
 
 export BEAM=${BEAM:-5} LENPEN=${LENPEN:-1} TEXT OUT SPLIT=$SET TOKENIZER=${TOKENIZER:-$tokenizer}
 bash "$ROOT/scripts/eval_bleu.sh" "$target" "$@" >/dev/null
-newest=$(find "$OUT" -mindepth 2 -maxdepth 2 -path "$OUT/$SET.*" -name summary.json -printf '%T@ %h\n' | sort -g | tail -1)
+newest=$(cd "$OUT" && find . -mindepth 2 -maxdepth 2 -path "./$SET.*" -name summary.json -printf '%T@ %h\n' | sort -g | tail -1)
 [[ -n $newest ]] || die "the evaluation left no summary in $OUT"
 expect=(--expect "$TEXT/directions.txt")
 [[ -z ${DIRECTIONS:-} ]] || expect=()
-deepnet directions "${newest#* }" "${expect[@]}" --paper "$paper"
+deepnet directions "$OUT/${newest#* ./}" "${expect[@]}" --paper "$paper"

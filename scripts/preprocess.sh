@@ -80,7 +80,7 @@ clean() {
     local options=(--min-words "$MIN_WORDS" --max-words "$MAX_WORDS" --max-ratio "$MAX_RATIO")
     [[ $DROP_DUPLICATES == 0 ]] || options+=(--drop-duplicates)
     [[ -z $TEST ]] || options+=(--test "$TEST")
-    run_deepnet clean --source "$SRC" --target "$TGT" --train "$TRAIN" --valid "$VALID" \
+    run_deepnet clean --src "$SRC" --tgt "$TGT" --train "$TRAIN" --valid "$VALID" \
         "${options[@]}" --workers "$WORKERS" --out "$1" >/dev/null
 }
 
@@ -89,7 +89,7 @@ learn() {
     options+=(--character-coverage "$CHARACTER_COVERAGE")
     [[ $BYTE_FALLBACK == 0 ]] || options+=(--byte-fallback)
     [[ $JOINT == 1 ]] || options+=(--separate)
-    run_deepnet subwords train --text "$PART/text/train" --source "$SRC" --target "$TGT" \
+    run_deepnet subwords train --text "$PART/text/train" --src "$SRC" --tgt "$TGT" \
         "${options[@]}" --out "$1"
 }
 

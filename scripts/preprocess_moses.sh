@@ -94,17 +94,17 @@ tokenise() {
     for name in LOWERCASE AGGRESSIVE PUNCTUATION APOSTROPHES; do
         [[ ${!name} == 0 ]] || options+=("--${name,,}")
     done
-    run_deepnet moses tokenise --source "$SRC" --target "$TGT" "${options[@]}" "${limits[@]}" \
+    run_deepnet moses tokenise --src "$SRC" --tgt "$TGT" "${options[@]}" "${limits[@]}" \
         --workers "$WORKERS" --out "$1"
 }
 
 learn() {
-    run_deepnet moses learn --source "$SRC" --target "$TGT" --tokens "$PART/tokenised/tokenised/train" \
+    run_deepnet moses learn --src "$SRC" --tgt "$TGT" --tokens "$PART/tokenised/tokenised/train" \
         --merges "$MERGES" --workers "$WORKERS" --out "$1/bpe.codes"
 }
 
 encode() {
-    run_deepnet moses encode --source "$SRC" --target "$TGT" --tokenised "$PART/tokenised" \
+    run_deepnet moses encode --src "$SRC" --tgt "$TGT" --tokenised "$PART/tokenised" \
         --codes "$PART/codes/bpe.codes" "${limits[@]}" --workers "$WORKERS" --out "$1"
 }
 

@@ -116,7 +116,7 @@ check_disk() {
     fi
     while [[ ! -d $place ]]; do place=$(dirname "$place"); done
     free_kb=$(df -Pk "$place" | awk 'NR == 2 { print $4 }')
-    ((free_kb >= need * 1024 * 1024)) || die "only $((free_kb / 1024 / 1024)) GB free in $place, and the" \
+    ((free_kb >= 10#$need * 1024 * 1024)) || die "only $((free_kb / 1024 / 1024)) GB free in $place, and the" \
         "installation takes up to $need GB: free some, or set VENV to a folder on a larger disk"
 }
 
@@ -136,7 +136,7 @@ quietly() {
     "$@" >>"$LOG" 2>&1 || status=$?
     if ((status != 0)); then
         tail -n 15 "$LOG" >&2
-        printf '%s\n' "[setup] error: failed with status $status: $*" \
+        printf '%s\n' "[$DEEPNET_COMMAND] error: failed with status $status: $*" \
             "[setup] all that it said is in $LOG; run this again to go on from here" >&2
         exit 1
     fi

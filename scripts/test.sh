@@ -23,6 +23,7 @@ if [[ ${1:-} == --all ]]; then
 fi
 activate_environment
 cd "$ROOT"
+unset PYTHONSAFEPATH # tests start modules of this folder
 
 failed=()
 check() {
@@ -42,6 +43,7 @@ for name in "${failed[@]}"; do
 done
 [[ ${#failed[@]} -gt 0 ]] || log "ruff, mypy and shellcheck are clean"
 
+unset DEEPNET_COMMAND # the tests type commands of their own
 # The workers share the cores: one thread each.
 export OMP_NUM_THREADS=1
 status=0

@@ -23,8 +23,10 @@
 #   CPU_PROCESSES   on the CPU: processes that share each update, on each node (1)
 #   THREADS         threads of each CPU process (cores / CPU_PROCESSES)
 #   PRECISION       auto, bf16, fp16 or fp32; auto is bf16 or fp16 on GPUs, fp32 on the CPU, where bf16
-#                   is faster on processors that have instructions for it (auto)
+#                   is faster with AMX and slower without (auto)
 #   PREEMPTION_GRACE   seconds to finish an update and to save it after SIGTERM or SIGUSR1 (90)
+#   MEMORY          GiB of one GPU, or auto (those that are visible, else 80): ask `deepnet plan` what makes the
+#                   training fit, and add it if the update stays the same; refuse otherwise (nothing is asked)
 #   RESUME          1: go on with a run although settings differ from the recorded ones (0)
 #   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
 #
@@ -126,6 +128,7 @@ lock_holders() {
 plan=(deepnet record --run "$RUN" --gpus "$GPUS" --nodes "$NODES")
 plan+=(--cpu-processes "$CPU_PROCESSES" --precision "$PRECISION")
 [[ -z ${DATA:-} ]] || plan+=(--data "$DATA")
+[[ -z ${MEMORY:-} ]] || plan+=(--memory "$MEMORY")
 plan+=(--launcher "$LAUNCHER" --node-timeout "$NODE_TIMEOUT")
 [[ -z $NODE_RANK ]] || plan+=(--node-rank "$NODE_RANK")
 [[ $RESUME == 0 ]] || plan+=(--resume)

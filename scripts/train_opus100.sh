@@ -12,7 +12,10 @@
 #   DEPTH    layers of the encoder and, as many, of the decoder: half of what the paper and the archs count. Its
 #            models of 12, 20, 100, 200 and 1,000 layers are DEPTH=6, 10, 50, 100 and 500. Above 100 a layer's
 #            activations are computed again in the backward pass (configs/opus100_1000.yaml) (100)
-#   SCHEME   deepnorm, post-ln, post-ln-init or pre-ln (deepnorm)
+#   MEMORY   GiB of one GPU: what makes the training fit is asked of `deepnet plan` and added; MEMORY= asks
+#            nothing (auto: of the GPUs that are visible, 80 where they are elsewhere)
+#   SCHEME   a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
+#            pre-ln, dlcl or normformer; docs/schemes.md (deepnorm)
 #   SEED     of initialisation and batches (1)
 #   DATA     data folder (data/opus100)
 #   RAW      files to make it from, see scripts/preprocess_opus100.sh (none: download)
@@ -28,6 +31,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
 help_if_asked "$@"
 
 recipe_variables 100
+export MEMORY=${MEMORY-auto}
 config=opus100
 ((DEPTH <= 100)) || config=opus100_1000
 case $DEPTH in

@@ -10,8 +10,9 @@
 #
 # Variables (with defaults):
 #   DEPTH    layers of the encoder and of the decoder; the paper has 6, 18, 50 and 100 (18)
-#   SCHEME   deepnorm, post-ln, post-ln-init or pre-ln; schemes without LayerNorm, once registered, will
-#            take the learning rate that table 5 has for them (deepnorm)
+#   SCHEME   a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
+#            pre-ln, dlcl or normformer; rezero, r-fixup and t-fixup take the learning rate that table 5 has
+#            for them; docs/schemes.md (deepnorm)
 #   SIZE     base: table 5, 512 wide, 100K updates; large-512, large-768 or large-1024: table 6, that wide,
 #            30K updates (base)
 #   SEED     of initialisation and batches (1)
@@ -20,7 +21,7 @@
 #   RUN      run folder (runs/wmt17_DEPTHl; SIZE, SCHEME and SEED are added where they differ)
 #   DRY_RUN, GPUS, NODES, PRECISION, ...   every other variable of scripts/train.sh
 #
-# Examples: DEPTH=100 bash scripts/train_wmt17.sh --max-tokens 2048 --checkpoint-every auto
+# Examples: DEPTH=100 bash scripts/train_wmt17.sh --max-tokens 2048 --checkpoint-activations-every auto
 #           DRY_RUN=1 GPUS=8 NODES=4 SIZE=large-1024 bash scripts/train_wmt17.sh
 #           NODES=4 NODE_RANK=0 MASTER_ADDR=node0 bash scripts/train_wmt17.sh   # on node0, and so on
 #           NODES=4 GPUS=8 LAUNCHER=slurm bash scripts/train_wmt17.sh

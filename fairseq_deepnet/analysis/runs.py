@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.records import Record
 from fairseq_deepnet.provenance import shown
 from fairseq_deepnet.report.results import Result, find_runs, read_result
+from fairseq_deepnet.sweeps import state
 
 RECORD: Final = "sweep.json"
 
@@ -47,7 +47,10 @@ def _run(folder: Path) -> Run:
     file = folder / RECORD
     if not file.is_file():
         raise ValueError(f"{shown(folder)} is no cell of a sweep: give the folder of one")
-    place = json.loads(file.read_text(encoding="utf-8"))["places"][0]
+    places = state.read(folder).get("places")
+    if not places:
+        raise ValueError(f"{shown(file)} names no place in a table: {shown(folder)} is no cell")
+    place = places[0]
     seed = int(place["seed"])
     cell = folder.name.removesuffix(f".seed{seed}")
     monitored = folder / records.NAME

@@ -102,7 +102,7 @@ def from_checkpoint(path: Path) -> Subject:
     Raises FileNotFoundError where there is none, ValueError for a damaged one and for a model that
     cannot be built.
     """
-    state = load_checkpoint(path, whole=True)
+    state = load_checkpoint(path, entire=True)
     args = _arguments(state, path)
     tensors: dict[str, Tensor] = state["model"]
     model = build(args, _vocabulary(tensors, path))

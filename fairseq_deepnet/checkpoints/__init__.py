@@ -18,7 +18,7 @@ import torch
 
 from fairseq_deepnet import literals
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.provenance import put_in_place
+from fairseq_deepnet.provenance import whole
 
 LAST: Final = "checkpoint_last.pt"
 _PERIODIC: Final = re.compile(
@@ -35,17 +35,25 @@ def refuse_damaged(path: Path | str, weights: bool = True) -> None:
     With `weights` all of it is read, at 1 to 3 GB/s; otherwise only what says what it holds.
     Checkpoints in torch's format of before 1.6 have no checksums.
 
-    Raises ConfigurationError for a damaged file.
+    Raises ConfigurationError for a damaged file, and for one whose records are packed: torch never
+    packs them, and a thousandth of their size on the disk could fill the memory.
     """
     with Path(path).open("rb") as stream:
         try:
             if not zipfile.is_zipfile(stream):
                 return  # torch's own loader tells what it is
             with zipfile.ZipFile(stream) as file:
+                if any(record.compress_type != zipfile.ZIP_STORED for record in file.infolist()):
+                    raise ConfigurationError(
+                        f"{path} is packed, as no checkpoint is; unzip and"
+                        " zip it without compression (zip -0) if you trust it"
+                    )
                 damaged = file.testzip() if weights else None
                 for name in file.namelist() if not weights else ():
                     if name.endswith(".pkl"):
                         file.read(name)
+        except ConfigurationError:
+            raise
         except _DAMAGE as error:
             damaged = _first_line(error)
     if damaged is not None:
@@ -55,10 +63,10 @@ def refuse_damaged(path: Path | str, weights: bool = True) -> None:
         )
 
 
-def load_checkpoint(path: Path | str, whole: bool = False) -> dict[str, Any]:
+def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
     """A checkpoint on the CPU, its tensors mapped from the file, so that only what is used is read.
 
-    With `whole`, all of it is read first and compared with its checksums.
+    With `entire`, all of it is read first and compared with its checksums.
 
     Raises FileNotFoundError where there is none, ValueError for a file that is damaged, that holds
     other classes than fairseq's or options that would run code, or that is no checkpoint.
@@ -66,7 +74,7 @@ def load_checkpoint(path: Path | str, whole: bool = False) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    refuse_damaged(path, weights=whole)
+    refuse_damaged(path, weights=entire)
     with telling_damage(path):
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
@@ -107,20 +115,15 @@ def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
         ConfigurationError: if it cannot be written; on a full disk with the bytes that are missing.
     """
     path = Path(path)
-    part = path.with_name(path.name + ".part")
     try:
-        with part.open("wb") as file:
-            torch.save(state, file)
-        put_in_place(part, path)
+        with whole(path) as part, part.open("wb") as stream:
+            torch.save(state, stream)
     except (OSError, RuntimeError) as error:
         # torch's writer covers the file's own error with one of its own
         reason = error if isinstance(error, OSError) else error.__context__
         if not isinstance(reason, OSError):
             raise
-        part.unlink(missing_ok=True)  # its bytes count as free
         raise not_written(path, reason, _size_of(state)) from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
@@ -129,15 +132,11 @@ def copy_checkpoint(source: Path, target: Path) -> None:
     Never a hard link: `cp other.pt checkpoint_last.pt`, as people type it, would write through it
     into every file that it is linked with.
     """
-    part = target.with_name(target.name + ".part")
     try:
-        shutil.copyfile(source, part)
-        put_in_place(part, target)
+        with whole(target) as part:
+            shutil.copyfile(source, part)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise not_written(target, error, source.stat().st_size) from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def not_written(path: Path, error: OSError, size: int) -> ConfigurationError:
@@ -205,22 +204,22 @@ def mend_last(folder: Path, only_damaged: bool = False) -> Path | None:
     damage = None
     if last.is_file():
         try:
-            load_checkpoint(last, whole=True)
+            load_checkpoint(last, entire=True)
             return None
         except ValueError as error:
             damage = error
     elif only_damaged:
         return None
-    whole: dict[int, Path] = {}
+    found: dict[int, Path] = {}
     for path in [*periodic_checkpoints(folder), *sorted(folder.glob("checkpoint[_.]best*.pt"))]:
         try:
-            state = load_checkpoint(path, whole=True)
+            state = load_checkpoint(path, entire=True)
         except (ValueError, FileNotFoundError):
             continue
         if state.get("last_optimizer_state") is not None:
-            whole.setdefault(num_updates(state), path)
-    if whole:
-        newest = whole[max(whole)]
+            found.setdefault(num_updates(state), path)
+    if found:
+        newest = found[max(found)]
         copy_checkpoint(newest, last)
         return newest
     if damage is not None:

@@ -112,7 +112,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> dict[str, Any]:
     it can be translated with and fine-tuned from, not resumed. Raises ValueError for files that are
     damaged or not of one model.
     """
-    states = [load_checkpoint(path, whole=True) for path in paths]
+    states = [load_checkpoint(path, entire=True) for path in paths]
     check_same_model(paths, states)
     result = {key: value for key, value in states[-1].items() if key != "last_optimizer_state"}
     result["model"] = average_states(states)
@@ -134,7 +134,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--last", type=int, metavar="N", help="the N latest epoch or update checkpoints"
     )
-    parser.add_argument("--output", type=Path, required=True, help="checkpoint to write")
+    parser.add_argument("--out", type=Path, required=True, help="checkpoint to write")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -149,6 +149,6 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("a folder needs --last N; otherwise name the checkpoints")
     for path in paths:
         print(f"averaging {path}", file=sys.stderr)
-    average_checkpoints(paths, args.output)
-    print(args.output)
+    average_checkpoints(paths, args.out)
+    print(args.out)
     return 0

@@ -23,7 +23,8 @@ import numpy as np  # noqa: E402
 import omegaconf  # noqa: E402
 import torch  # noqa: E402
 
-from ..errors import show_in_one_line  # noqa: E402
+from ..errors import ConfigurationError, show_in_one_line  # noqa: E402
+from ..option_ranges import refuse_absurd  # noqa: E402
 from . import (  # noqa: E402
     checkpoint_files,
     damaged_files,
@@ -112,8 +113,17 @@ def keep_bf16_off_tpus() -> None:
 
     @functools.wraps(parse)
     def parse_args_and_arch(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-        parsed = parse(parser, *args, **kwargs)
+        try:
+            parsed = parse(parser, *args, **kwargs)
+        except RuntimeError as error:
+            if error.args:
+                raise
+            # all that fairseq says where there is no --arch
+            raise ConfigurationError(
+                "--arch is missing, or unknown: name one, as in --arch deepnet_transformer"
+            ) from error
         namespace = parsed[0] if isinstance(parsed, tuple) else parsed
+        refuse_absurd(namespace)
         if getattr(namespace, "bf16", False):  # absent where defaults are suppressed
             words = args[0] if args else kwargs.get("input_args")
             namespace.tpu = "--tpu" in (sys.argv if words is None else words)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import lzma
 import shutil
@@ -12,6 +11,9 @@ import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from fairseq_deepnet.corpora import limits
+from fairseq_deepnet.records import read_record
 
 
 def take(origin: Path, wanted: Mapping[str, Path]) -> None:
@@ -52,21 +54,24 @@ def find_in_folder(folder: Path, name: str) -> Path | None:
 def _stream(origin: Path, missing: dict[str, Path]) -> None:
     """Read the archive as far as needed, and take out of `missing` what was found."""
     try:
-        with tarfile.open(origin, "r|*") as archive:
-            for member in archive:
+        with (
+            limits.open_archive(origin) as stream,
+            tarfile.open(fileobj=stream, mode="r|") as archive,
+        ):
+            for member in limits.members(archive, origin):
                 name = member.name.removeprefix("./")
                 if name not in missing or not member.isfile():
                     continue
-                stream = archive.extractfile(member)
-                assert stream is not None
+                content = archive.extractfile(member)
+                assert content is not None
                 place = missing[name]
                 with _part(place).open("wb") as out:
-                    shutil.copyfileobj(stream, out, 1 << 20)
+                    shutil.copyfileobj(content, out, 1 << 20)
                 _part(place).replace(place)
                 del missing[name]
                 if not missing:
                     break
-    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise ValueError(
             f"{origin} is no whole tar archive ({error}); remove it and fetch it again"
         ) from error
@@ -94,7 +99,7 @@ def make_once(
     """
     record = out / "extracted.json"
     if record.is_file():
-        content = json.loads(record.read_text(encoding="utf-8"))
+        content = read_record(record, {"from": object, "lines": dict}, "remove its folder")
         if content["from"] == json.loads(json.dumps(origin)):
             return dict(content["lines"])
     elif out.exists():

@@ -6,7 +6,6 @@ from and why it was trusted. A file is checked against it ever after.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import os
@@ -17,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from . import limits
 from .sources import File
 
 NAME: Final = "checksums.json"
@@ -52,9 +52,11 @@ def damage(path: Path, name: str) -> str | None:
         return "it is empty"
     if name.endswith(_GZIP):
         try:
-            with gzip.open(path, "rb") as stream:
+            with limits.open_packed(path) as stream:
                 while stream.read(1 << 20):
                     pass
+        except ValueError as error:
+            return str(error)
         except (OSError, EOFError, zlib.error) as error:
             return f"it is not a whole gzip file ({error})"
     return None

@@ -250,8 +250,8 @@ def clean_corpus(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `deepnet clean`."""
     parser.description = __doc__
-    parser.add_argument("--source", required=True, help="source language, the files' ending")
-    parser.add_argument("--target", required=True, help="target language, the files' ending")
+    parser.add_argument("--src", required=True, help="source language, the files' ending")
+    parser.add_argument("--tgt", required=True, help="target language, the files' ending")
     for split in ("train", "valid"):
         parser.add_argument(f"--{split}", metavar="PREFIX", help="of PREFIX.LANGUAGE[.gz]")
     parser.add_argument(
@@ -274,7 +274,7 @@ def run(args: argparse.Namespace) -> int:
     if not prefixes:
         raise ValueError("nothing to check: give --train, --valid or --test")
     limits = Limits(args.min_words, args.max_words, args.max_ratio, args.drop_duplicates)
-    report = clean_corpus(prefixes, (args.source, args.target), args.out, limits, args.workers)
+    report = clean_corpus(prefixes, (args.src, args.tgt), args.out, limits, args.workers)
     for split in prefixes:
         counts = report[split]
         assert isinstance(counts, dict)

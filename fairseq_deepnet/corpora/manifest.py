@@ -335,7 +335,8 @@ def main(arguments: list[str] | None = None) -> int:
             (args.folder / "binarised" / "corpus.json").write_text(text, encoding="utf-8")
             print(summarise(record))
     except (ValueError, OSError) as error:
-        print(f"[preprocess] error: {error}", file=sys.stderr)
+        command = os.environ.get("DEEPNET_COMMAND", "preprocess")
+        print(f"[{command}] error: {error}", file=sys.stderr)
         return 2
     return 0
 

@@ -29,6 +29,7 @@ from fairseq_deepnet.corpora.text import (
     numbered_chunks,
     pair_chunks,
 )
+from fairseq_deepnet.records import read_record
 
 TEXT, TOKENISED = "text", "tokenised"
 
@@ -131,7 +132,7 @@ def tokenise_split(
 
 def tokenise(args: argparse.Namespace) -> None:
     """`deepnet moses tokenise`: OUT/text, OUT/tokenised and OUT/clean.json."""
-    languages = (args.source, args.target)
+    languages = (args.src, args.tgt)
     splits = {"train": args.train}
     if (args.valid is None) == (args.hold_out == 0):
         raise ValueError("give either --valid or --hold-out")
@@ -185,7 +186,7 @@ def _count_words(chunk: tuple[int, list[bytes]], path: Path) -> Counter[str]:
 def learn(args: argparse.Namespace) -> None:
     """`deepnet moses learn`: joint codes of both sides of the tokenised training text."""
     words: Counter[str] = Counter()
-    for language in (args.source, args.target):
+    for language in (args.src, args.tgt):
         path = find_side(args.tokens, language)
         work = partial(_count_words, path=path)
         for counts in map_in_order(work, numbered_chunks(path, CHUNK), args.workers):
@@ -250,8 +251,8 @@ def encode_split(
 
 def encode(args: argparse.Namespace) -> None:
     """`deepnet moses encode`: OUT/SPLIT.LANGUAGE in subwords, with text, tokens and clean.json."""
-    report = json.loads((args.tokenised / "clean.json").read_text(encoding="utf-8"))
-    languages = (args.source, args.target)
+    report = read_record(args.tokenised / "clean.json", remedy="make the folder anew")
+    languages = (args.src, args.tgt)
     limits = _limits(args) if args.clean_on == "subwords" else None
     for split in [name for name in report if name != "limits"]:
         within = limits if split in ("train", "valid") else None
@@ -291,8 +292,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     codes = commands.add_parser("learn", help="byte-pair codes of both sides")
     pieces = commands.add_parser("encode", help="tokens to subwords; drop pairs")
     for command in (tokens, codes, pieces):
-        command.add_argument("--source", required=True, help="language, the files' ending")
-        command.add_argument("--target", required=True, help="language, the files' ending")
+        command.add_argument("--src", required=True, help="language, the files' ending")
+        command.add_argument("--tgt", required=True, help="language, the files' ending")
         command.add_argument("--out", required=True, type=Path)
         command.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     for command in (tokens, pieces):

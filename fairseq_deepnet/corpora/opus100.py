@@ -9,8 +9,6 @@ supervised/de-en/opus.de-en-{train,dev,test}.{de,en} and zero-shot/ar-de/opus.ar
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import os
 import re
 import shutil
@@ -23,7 +21,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from fairseq_deepnet.provenance import write_json, write_text
+from fairseq_deepnet.records import read_record
 
+from . import limits
 from .overlap import Question, ask
 
 _FILE: Final = re.compile(
@@ -85,7 +85,7 @@ def unpack(archives: Sequence[Path], out: Path, languages: Sequence[str] = ()) -
     """
     out.mkdir(parents=True, exist_ok=True)
     mark = out / _MARK
-    done = json.loads(mark.read_text(encoding="utf-8")) if mark.is_file() else {}
+    done = read_record(mark, remedy="remove it to unpack anew") if mark.is_file() else {}
     for archive in archives:
         status = archive.stat()
         identity = [status.st_size, status.st_mtime_ns]
@@ -99,9 +99,9 @@ def unpack(archives: Sequence[Path], out: Path, languages: Sequence[str] = ()) -
         write_json(mark, done)
         print(f"[opus100] unpacking {archive.name}", file=sys.stderr, flush=True)
         try:
-            with gzip.open(archive, "rb") as stream:
+            with limits.open_packed(archive) as stream:
                 with tarfile.open(fileobj=stream, mode="r|") as tar:
-                    for member in tar:
+                    for member in limits.members(tar, archive):
                         side = read_name(member.name)
                         if side and member.isfile() and is_wanted(side, languages):
                             _extract(tar, member, out / side.path, keep=same)
@@ -131,11 +131,14 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, keep: bo
         raise ValueError(f"{member.name} has no content; remove the archive and fetch it again")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
-    with source, part.open("wb") as target:
-        shutil.copyfileobj(source, target, 1 << 20)
-    if part.stat().st_size != member.size:
-        raise ValueError(f"{member.name} ends early; remove the archive and fetch it again")
-    part.replace(path)
+    try:
+        with source, part.open("wb") as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+        if part.stat().st_size != member.size:
+            raise ValueError(f"{member.name} ends early; remove the archive and fetch it again")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def find_archives(raw: Path) -> list[Path]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_deepnet.provenance import write_json
+from fairseq_deepnet.records import read_record, write_record
 
 from .parallel import map_in_order
-from .text import find_side, open_bytes
+from .text import find_side, raw_lines
 
 
 class Question(NamedTuple):
@@ -27,15 +26,13 @@ def count(question: Question) -> tuple[int, int]:
 
     Lines are compared as bytes, without white space at either end; blank lines are left out.
     """
-    with open_bytes(find_side(question.test, question.language)) as stream:
-        lines = [line.strip() for line in stream]
+    lines = [line.strip() for line in raw_lines(find_side(question.test, question.language))]
     lines = [line for line in lines if line]
     wanted, found = set(lines), set[bytes]()
-    with open_bytes(find_side(question.train, question.language)) as stream:
-        for line in stream:
-            stripped = line.strip()
-            if stripped in wanted:
-                found.add(stripped)
+    for line in raw_lines(find_side(question.train, question.language)):
+        stripped = line.strip()
+        if stripped in wanted:
+            found.add(stripped)
     return len(lines), sum(line in found for line in lines)
 
 
@@ -47,13 +44,21 @@ def _fingerprint(questions: Sequence[Question]) -> dict[str, Any]:
     }
 
 
+def _earlier(report: Path) -> dict[str, Any]:
+    """An earlier report; empty where there is none, or none that can be used."""
+    try:
+        return read_record(report, {"files": [list], "pairs": dict})
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
 def ask(questions: Sequence[Question], report: Path, workers: int = 1) -> str:
     """Answer all questions, write them to `report` (JSON), and return one line that sums them up.
 
     A report that answers the same questions, of files that are as they were, is not made anew.
     """
     fingerprint = _fingerprint(questions)
-    record = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
+    record = _earlier(report)
     if {key: record.get(key) for key in fingerprint} != fingerprint:
         answers: dict[str, dict[str, dict[str, int]]] = {}
         counted = map_in_order(count, questions, workers)
@@ -61,7 +66,7 @@ def ask(questions: Sequence[Question], report: Path, workers: int = 1) -> str:
             sides = answers.setdefault(question.pair, {})
             sides[question.language] = {"lines": lines, "in_training_text": seen}
         record = {**fingerprint, "pairs": answers}
-        write_json(report, record)
+        write_record(report, record)
     return summarise(record["pairs"])
 
 

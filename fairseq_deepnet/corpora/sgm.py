@@ -10,6 +10,7 @@ text.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -80,8 +81,11 @@ def read_segments(path: Path) -> list[Segment]:
 
     Raises ValueError for what is not UTF-8, holds no segment, or ends inside one.
     """
-    with open_bytes(path) as stream:
-        data = stream.read()
+    try:
+        with open_bytes(path) as stream:
+            data = stream.read()
+    except (EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: not a complete gzip file: {error}; fetch it again") from error
     try:
         content = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

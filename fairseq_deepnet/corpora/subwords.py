@@ -200,12 +200,12 @@ def _train(args: argparse.Namespace) -> int:
         byte_fallback=args.byte_fallback,
         sample=args.sample,
     )
-    languages = (args.source, args.target)
+    languages = (args.src, args.tgt)
     args.out.mkdir(parents=True, exist_ok=True)
     for language in languages:
         name = f"spm.{language}" if args.separate else "spm"
         sides = (language,) if args.separate else languages
-        if args.separate or language == args.source:
+        if args.separate or language == args.src:
             files = [Path(f"{args.text}.{side}") for side in sides]
             print(
                 f"training {options.kind} of {options.vocab_size:,} pieces on {' + '.join(sides)}",
@@ -241,8 +241,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True, metavar="train|encode")
     train = commands.add_parser("train", help="train a model and write fairseq's dictionaries")
     train.add_argument("--text", required=True, metavar="PREFIX", help="of PREFIX.LANGUAGE")
-    train.add_argument("--source", required=True)
-    train.add_argument("--target", required=True)
+    train.add_argument("--src", required=True)
+    train.add_argument("--tgt", required=True)
     train.add_argument("--out", required=True, type=Path, help="folder for models and dictionaries")
     train.add_argument("--kind", default=SubwordOptions.kind, help="bpe or unigram")
     train.add_argument("--vocab-size", type=int, default=SubwordOptions.vocab_size)

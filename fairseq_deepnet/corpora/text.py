@@ -7,14 +7,19 @@ corpus drift apart at the first such character.
 
 from __future__ import annotations
 
-import gzip
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, Final, NamedTuple
+
+from fairseq_deepnet.corpora import limits
+
+CHUNK_BYTES: Final = 32 << 20
+"""What a chunk of lines holds at most, and some lines more: several are in memory at once."""
+_AT_ONCE: Final = 256
 
 # Everything that Python or fairseq takes for a space (fairseq splits at \s and str.split), and what
 # sentencepiece takes for one: zero-width space, byte-order mark, and its own mark for spaces.
@@ -42,24 +47,28 @@ def find_side(prefix: str | Path, language: str) -> Path:
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """Open a plain or gzipped file (by its name's ending) for reading bytes."""
-    if path.suffix == ".gz":
-        return cast(BinaryIO, gzip.open(path, "rb"))
-    return path.open("rb")
+    """Open a plain or gzipped file (by its name's ending) for reading bytes.
+
+    Reading raises ValueError where a gzipped file unpacks to more than `limits` lets it.
+    """
+    return limits.open_packed(path) if path.suffix == ".gz" else path.open("rb")
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file, plain or .gz, as bytes with their ends.
 
-    Raises ValueError naming the file for what is not gzip or is cut short.
+    Raises ValueError naming the file for what is not gzip or is cut short, and for a line longer
+    than `limits` lets it be: it is not read to its end.
     """
-    number = 0
+    number, limit = 0, limits.max_line()
     try:
         with open_bytes(path) as stream:
-            for raw in stream:
+            while raw := stream.readline(limit + 1):
                 number += 1
+                if len(raw) > limit:
+                    raise limits.line_error(path, number)
                 yield raw
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except (EOFError, zlib.error) as error:
         raise ValueError(
             f"{path}: not a complete gzip file (after line {number}): {error}; fetch it again"
         ) from error
@@ -88,10 +97,26 @@ def read_lines(path: Path) -> Iterator[str]:
         yield decode(raw, path, number)
 
 
+def _take(sides: Sequence[Iterator[bytes]], size: int) -> list[list[bytes]]:
+    """The next lines of each side: `size`, fewer where they are long or a side ends."""
+    taken: list[list[bytes]] = [[] for _ in sides]
+    held = wanted = 0
+    while wanted < size and held < CHUNK_BYTES and all(len(part) == wanted for part in taken):
+        count = min(_AT_ONCE, size - wanted)
+        wanted += count
+        for part, side in zip(taken, sides, strict=True):
+            lines = list(islice(side, count))
+            part += lines
+            held += sum(map(len, lines))
+    return taken
+
+
 def numbered_chunks(path: Path, size: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield `size` lines at a time as bytes, with the number of the first of them."""
+    """Yield `size` lines at a time as bytes, with the number of the first of them; fewer where
+    they are long.
+    """
     lines, start = raw_lines(path), 1
-    while chunk := list(islice(lines, size)):
+    while chunk := _take([lines], size)[0]:
         yield start, chunk
         start += len(chunk)
 
@@ -113,11 +138,13 @@ class PairChunk(NamedTuple):
 
 
 def pair_chunks(source: Path, target: Path, size: int) -> Iterator[PairChunk]:
-    """Yield both sides `size` lines at a time; ValueError if they differ in length or are empty."""
+    """Yield both sides `size` lines at a time, fewer where they are long; ValueError if they
+    differ in length or are empty.
+    """
     sides = raw_lines(source), raw_lines(target)
     start = 1
     while True:
-        left, right = (list(islice(side, size)) for side in sides)
+        left, right = _take(sides, size)
         if len(left) != len(right):
             counts = [start - 1 + len(side) for side in (left, right)]
             for index, side in enumerate(sides):

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ..checkpoints import LAST
 from ..errors import ConfigurationError
-from ..provenance import write_json
+from ..records import Shape, read_record, write_record
 from . import good_states
 
 NAME: Final = "fallback.json"
+_SHAPE: Final[Shape] = {
+    "step?": int,
+    "overrides?": dict,
+    "resumes?": bool,
+    "running?": int,
+    "history?": [dict],
+    "pending?": {"folder": str, "good?": int},
+    "exhausted?": int,
+}
 PART: Final = "good.part"
 """The good state in the folder of checkpoints, before it takes the name of the last one."""
 
@@ -54,7 +63,7 @@ class Attempts:
     def write(self, folder: Path) -> None:
         """Into a run folder; whole or not at all."""
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / NAME, asdict(self))
+        write_record(folder / NAME, asdict(self))
 
     def first_value(self, option: str) -> str | None:
         """What an option was before the first fallback that changed it; None where none did."""
@@ -70,7 +79,7 @@ def read(folder: Path) -> Attempts:
     """
     file = folder / NAME
     try:
-        held = json.loads(file.read_text(encoding="utf-8"))
+        held = read_record(file, _SHAPE)
         if held.get("pending"):
             held["pending"] = Pending(**held["pending"])
         return Attempts(**held)
@@ -97,6 +106,6 @@ def finish(folder: Path, save_dir: Path) -> None:
     if good is None or part.is_file():
         good_states.set_aside(save_dir, good, save_dir / state.pending.folder)
     if good is not None and part.is_file():
-        part.replace(save_dir / good_states.LAST)
+        part.replace(save_dir / LAST)
     state.pending = None
     state.write(folder)

@@ -19,7 +19,6 @@ from .detectors import LOOKBACK
 
 FOLDER: Final = "good_states"
 LAST_GOOD: Final = "checkpoint_last_good.pt"
-LAST: Final = "checkpoint_last.pt"
 TESTED: Final = 2
 """Updates that a state must lie before the start of trouble: its parameters are first used by the
 update after it, and that one must have been well."""

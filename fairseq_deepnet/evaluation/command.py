@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -30,9 +29,9 @@ from fairseq_deepnet.provenance import (
     sha256,
     shown,
     versions,
-    write_json,
     write_text,
 )
+from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.training import launch
 from fairseq_deepnet.translation.cores import threads_of
 from fairseq_deepnet.translation.engine import BATCH, CPU_BATCH, ENGINES
@@ -59,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch",
         type=int,
-        help=f"source tokens a batch ({translation.TOKENS}); of ctranslate2 sentences ({BATCH}; on"
-        f" a CPU {CPU_BATCH})",
+        help=f"source tokens a batch ({translation.TOKENS}; of ctranslate2 {BATCH} sentences, on a"
+        f" CPU {CPU_BATCH})",
     )
     parser.add_argument(
         "--engine", choices=ENGINES, default=ENGINES[0], help="what decodes (fairseq)"
@@ -78,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="translate this folder's SPLIT.A-B.A and score against SPLIT.A-B.B",
     )
     parser.add_argument("--tokenizer", help="of many: BLEU's tokenizer (by target language)")
-    parser.add_argument("--output", type=Path, help="folder of the scores (scores/ in the run)")
+    parser.add_argument("--out", type=Path, help="folder of the scores (scores/ in the run)")
 
 
 def request(args: argparse.Namespace, model: Model, files: Sequence[Path]) -> dict[str, Any]:
@@ -122,12 +121,12 @@ def run(args: argparse.Namespace) -> int:
             " language chooses it; leave it out, and count the hypotheses with `deepnet score"
             f" --tokenizer {args.tokenizer}` afterwards"
         )
-    folder = args.output or (model.run or model.path.resolve().parent) / "scores"
+    folder = args.out or (model.run or model.path.resolve().parent) / "scores"
     name = _name(args, model)
     record = folder / f"{name}.json"
     wanted = request(args, model, what_scores_depend_on(data, args.split))
     if record.is_file():
-        recorded = json.loads(record.read_text(encoding="utf-8"))
+        recorded = read_record(record, remedy="remove it to score again")
         if recorded.get("request") == wanted and (folder / f"{name}.txt").is_file():
             print(f"already scored: {shown(record)}", file=sys.stderr)
             _print(recorded)
@@ -137,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / f"{name}.txt", "".join(f"{line}\n" for line in hypotheses))
     scores |= {"hypotheses": f"{name}.txt", "request": wanted}
-    write_json(record, scores)
+    write_record(record, scores)
     print(f"scores and hypotheses: {shown(record.with_suffix(''))}.{{json,txt}}", file=sys.stderr)
     _print(scores)
     return 0
@@ -160,7 +159,7 @@ def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
     """Score every direction of a split, or of a folder of text; a table on standard output."""
     import torch
 
-    folder = args.output or (model.run or model.path.resolve().parent) / "scores"
+    folder = args.out or (model.run or model.path.resolve().parent) / "scores"
     out = folder / _name(args, model)
     model.make()
     files = [data.subword_model(language) for language in data.languages]

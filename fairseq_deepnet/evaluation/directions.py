@@ -15,9 +15,20 @@ from typing import Any, Final
 
 from fairseq_deepnet.corpora.folder import Direction
 from fairseq_deepnet.languages import RESOURCE_CLASSES, resource_class
+from fairseq_deepnet.records import NUMBER, Shape, read_record
 
 ENGLISH: Final = "en"
-NEEDED: Final = ("bleu", "chrf", "bleu_signature", "lines")
+_SHAPE: Final[Shape] = {
+    "bleu": NUMBER,
+    "chrf": NUMBER,
+    "bleu_signature": str,
+    "lines": int,
+    "direction?": str,
+    "zero_shot?": bool,
+    "off_target?": NUMBER,
+    "off_target_floor?": NUMBER,
+    "request?": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -84,10 +95,7 @@ class Average:
 def read_score(path: Path) -> Score:
     """Read SRC-TGT.json; ValueError naming the file for one that is damaged or of another kind."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        missing = [key for key in NEEDED if key not in content]
-        if missing:
-            raise ValueError(f"it has no {', '.join(missing)}")
+        content = read_record(path, _SHAPE)
         direction = Direction.parse(str(content.get("direction", path.stem)))
         if str(direction) != path.stem:
             raise ValueError(f"it says that it is of {direction}")

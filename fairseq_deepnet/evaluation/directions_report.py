@@ -8,7 +8,6 @@ directions have been scored, and that of an incomplete set is marked wherever it
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,8 @@ from fairseq_deepnet.evaluation.directions_tables import (
     paper_table,
     tokenisations,
 )
-from fairseq_deepnet.provenance import write_json, write_text
+from fairseq_deepnet.provenance import write_text
+from fairseq_deepnet.records import read_record, write_record
 
 WIDEST_MATRIX: Final = 16
 """Languages that a matrix may have on a terminal; table.md has it whatever its width."""
@@ -112,7 +112,7 @@ def summarise(
         "averages": {item.name: item.record() for item in averages},
         "tokenisation": tokenisations(scores.values()),
     }
-    write_json(folder / "summary.json", summary)
+    write_record(folder / "summary.json", summary)
     if len(languages) <= WIDEST_MATRIX:
         return "\n\n".join([*notes, legend, full, *tables])
     return "\n\n".join([*filter(None, [by_language]), *notes, *tables])
@@ -141,5 +141,5 @@ def run(args: argparse.Namespace) -> int:
         raise FileNotFoundError(f"there is no folder {args.folder}")
     print(summarise(args.folder, expected, lines, args.paper))
     print(f"written: {args.folder}/table.md, table.csv, summary.json", file=sys.stderr)
-    complete = json.loads((args.folder / "summary.json").read_text(encoding="utf-8"))["complete"]
+    complete = read_record(args.folder / "summary.json")["complete"]
     return 0 if complete else 1

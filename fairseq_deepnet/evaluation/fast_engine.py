@@ -10,18 +10,21 @@ import argparse
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fairseq_deepnet.checkpoints.choice import Model
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.corpora.text import read_lines
-from fairseq_deepnet.provenance import shown
+from fairseq_deepnet.provenance import say, shown
 from fairseq_deepnet.training.progress import Counter
 from fairseq_deepnet.translation.ctranslate2_engine import CTranslate2Model
 from fairseq_deepnet.translation.engine import WINDOW, Search, told_cut
 from fairseq_deepnet.translation.exports import exported
 from fairseq_deepnet.translation.opening import QUANTIZATION
 from fairseq_deepnet.translation.stream import full_windows, translated
+
+FEW_TOKENS: Final = 256
+"""Of a batch: fewer are likely meant as sentences, which this engine counted once."""
 
 
 def settle(args: argparse.Namespace) -> None:
@@ -35,6 +38,8 @@ def settle(args: argparse.Namespace) -> None:
                 f"{' '.join(args.extra)}: options of fairseq-generate; leave them out, or set "
                 "ENGINE=fairseq"
             )
+        if args.batch is not None and args.batch < FEW_TOKENS:
+            say(f"BATCH={args.batch} are source tokens, with ctranslate2 too (they were sentences)")
     elif args.quantization:
         raise ValueError(f"QUANTIZATION={args.quantization} needs ENGINE=ctranslate2")
 
@@ -78,7 +83,7 @@ def folder_of(args: argparse.Namespace, model: Model, data: DataFolder) -> Path 
 
 def search_of(args: argparse.Namespace) -> Search:
     """How CTranslate2 searches."""
-    return Search(args.beam, args.lenpen, args.batch)
+    return Search(args.beam, args.lenpen, batch_tokens=args.batch)
 
 
 def translate(args: argparse.Namespace, model: Model, data: DataFolder, threads: int) -> list[str]:

@@ -6,7 +6,6 @@ direction is finished when its JSON is there; one that was scored the same way b
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import time
 from collections.abc import Sequence
@@ -20,7 +19,8 @@ from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.corpora.parallel import end_with_parent
 from fairseq_deepnet.corpora.text import read_lines
 from fairseq_deepnet.evaluation import bleu_tokenizers, off_target, scoring
-from fairseq_deepnet.provenance import say, sha256, shown, write_json, write_text
+from fairseq_deepnet.provenance import say, sha256, shown, write_text
+from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.translation import engine as translation
 from fairseq_deepnet.translation.ctranslate2_engine import CTranslate2Model
 from fairseq_deepnet.translation.fairseq_engine import Translator, use_device
@@ -54,7 +54,7 @@ class Job:
         """Whether this very score is recorded, and its hypotheses are there."""
         if not self.record.is_file() or not self.record.with_suffix(".txt").is_file():
             return False
-        recorded = json.loads(self.record.read_text(encoding="utf-8"))
+        recorded = read_record(self.record, remedy="remove it to score again")
         return bool(recorded.get("request") == self.wanted())
 
 
@@ -135,7 +135,7 @@ def finish(job: Job, translator: translation.Engine) -> dict[str, Any]:
     job.out.mkdir(parents=True, exist_ok=True)
     text = "".join(f"{line}\n" for line in hypotheses)
     write_text(job.record.with_suffix(".txt"), text)
-    write_json(job.record, scores)
+    write_record(job.record, scores)
     return scores
 
 

@@ -9,7 +9,6 @@ in its training; it is no probability of the text.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import subprocess
@@ -34,8 +33,8 @@ from fairseq_deepnet.provenance import (
     sha256,
     shown,
     versions,
-    write_json,
 )
+from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.training import launch
 
 _LM_RESULT = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity: [\d.]+")
@@ -55,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument("--batch", type=int, default=4000, help="tokens a batch (4000)")
     parser.add_argument("--gpus", default="all", help="0 is the CPU; else one GPU is used (all)")
-    parser.add_argument("--output", type=Path, help="folder of the scores (scores/ in the run)")
+    parser.add_argument("--out", type=Path, help="folder of the scores (scores/ in the run)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     if not binarised.is_file():
         known = ", ".join(data.record.get("lines") or ())
         raise ValueError(f"{shown(data.path)} has no split {args.split}; choose one of {known}")
-    folder = args.output or (model.run or model.path.resolve().parent) / "scores"
+    folder = args.out or (model.run or model.path.resolve().parent) / "scores"
     record = folder / f"{args.split}.{model.path.stem}.perplexity.json"
     wanted = {
         "checkpoints": [fingerprint(path) for path in model.sources],
@@ -81,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         "options": args.extra,
     }
     if record.is_file():
-        recorded = json.loads(record.read_text(encoding="utf-8"))
+        recorded = read_record(record, remedy="remove it to measure again")
         if recorded.get("request") == wanted:
             say(f"already measured: {shown(record)}")
             print(describe(recorded))
@@ -89,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     say(f"model {shown(model.path)}, data {shown(data.path)}, {args.split} set")
     facts = measure(args, model, data, task) | {"request": wanted}
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(record, facts)
+    write_record(record, facts)
     say(f"recorded: {shown(record)}")
     print(describe(facts))
     return 0

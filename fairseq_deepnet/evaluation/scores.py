@@ -9,12 +9,37 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.evaluation import directions
+from fairseq_deepnet.records import NUMBER, Shape, read_record
 
+_ASKED: Final[Shape] = {
+    "engine?": str,
+    "quantization?": str,
+    "beam?": NUMBER,
+    "lenpen?": NUMBER,
+    "split?": str,
+    "averaged?": list,
+    "request?": {
+        "options?": [str],
+        "checkpoints?": list,
+        "engine?": str,
+        "quantization?": str,
+        "beam?": NUMBER,
+        "lenpen?": NUMBER,
+    },
+}
+_REMEDY: Final = "remove it, and score again"
 SPLIT: Final = "test"
 TOKENISED: Final = "bleu_tokenised"
 """Key of fairseq's own BLEU on the tokens of the data, where a score has it beside sacreBLEU."""
 _OF_TRANSLATIONS: Final = ("bleu", "chrf", TOKENISED)
 _OF_MODELS: Final = ("perplexity", "word_perplexity")
+SHAPE: Final[Shape] = _ASKED | {
+    **{f"{key}?": NUMBER for key in (*_OF_TRANSLATIONS, *_OF_MODELS)},
+    "bleu_signature?": str,
+    "lines?": int,
+    "updates?": int,
+}
+"""What the JSON of a score holds."""
 _AVERAGES: Final = {
     "x-en": "X-En",
     "en-x": "En-X",
@@ -91,7 +116,7 @@ def decoding(record: Mapping[str, Any]) -> str:
 
 
 def _one(file: Path, run: Path) -> Score | None:
-    content = json.loads(file.read_text(encoding="utf-8"))
+    content = read_record(file, SHAPE, _REMEDY)
     values = {
         key: float(content[key])
         for key in (*_OF_TRANSLATIONS, *_OF_MODELS)
@@ -110,7 +135,7 @@ def _many(folder: Path, run: Path) -> Score | None:
     average as in the paper's table 2, and the rest zero-shot.
     """
     summary = folder / "summary.json"
-    told = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {}
+    told = read_record(summary, {"left_out?": [str]}, _REMEDY) if summary.is_file() else {}
     surplus = set(told.get("left_out", []))
     scores = {
         direction: score
@@ -127,7 +152,7 @@ def _many(folder: Path, run: Path) -> Score | None:
             values[key] = mean
     values.setdefault("average", directions.average("all", members["all"], scores).bleu or 0.0)
     signatures = sorted({score.signature for score in scores.values()})
-    first = json.loads((folder / f"{next(iter(scores))}.json").read_text(encoding="utf-8"))
+    first = read_record(folder / f"{next(iter(scores))}.json", _ASKED, _REMEDY)
     asked = first.get("request") or {}
     facts = {key: asked.get(key, first.get(key)) for key in ("beam", "lenpen", "split")}
     facts |= {key: asked.get(key) for key in ("engine", "quantization")}

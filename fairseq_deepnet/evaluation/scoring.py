@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `deepnet score`."""
     parser.add_argument("--hypotheses", type=Path, required=True, help="detokenised text")
     parser.add_argument("--references", type=Path, required=True, help="raw text, line by line")
-    parser.add_argument("--target", help="target language: chooses BLEU's tokenizer (none: 13a)")
+    parser.add_argument("--tgt", help="target language: chooses BLEU's tokenizer (none: 13a)")
     parser.add_argument("--tokenizer", help=", ".join(bleu_tokenizers.TOKENIZERS))
     parser.add_argument("--lowercase", action="store_true", help="ignore case")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     scores = score(
         list(read_lines(args.hypotheses)),
         list(read_lines(args.references)),
-        target_language=args.target,
+        target_language=args.tgt,
         tokenizer=args.tokenizer,
         lowercase=args.lowercase,
     )

@@ -7,9 +7,9 @@ as it was published; files are found by their names at any depth.
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import itertools
+import lzma
 import tarfile
 import urllib.error
 import zlib
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from fairseq_deepnet.corpora import limits
 from fairseq_deepnet.corpora.folder import Direction
 from fairseq_deepnet.languages import language
 
@@ -69,13 +70,16 @@ def read_raw(raw: Path, names: Sequence[str]) -> dict[str, str]:
 
 def _read_archive(archive: Path, wanted: set[str], found: dict[str, bytes]) -> None:
     try:
-        with tarfile.open(archive, "r|*") as tar:
-            for member in tar:
+        with (
+            limits.open_archive(archive) as stream,
+            tarfile.open(fileobj=stream, mode="r|") as tar,
+        ):
+            for member in limits.members(tar, archive):
                 name = Path(member.name).name
-                stream = tar.extractfile(member) if name in wanted and member.isfile() else None
-                if stream is not None:
-                    found.setdefault(name, stream.read())
-    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+                content = tar.extractfile(member) if name in wanted and member.isfile() else None
+                if content is not None:
+                    found.setdefault(name, content.read())
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise ValueError(f"{archive} is no whole archive ({error}): fetch it again") from error
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,8 @@ from fairseq_deepnet.checkpoints.choice import choose_model, find_data
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.evaluation.set_readers import READERS, Text
 from fairseq_deepnet.languages import CODES, find, language, languages
-from fairseq_deepnet.provenance import ROOT, shown, write_json, write_text
+from fairseq_deepnet.provenance import ROOT, shown, write_text
+from fairseq_deepnet.records import read_record, write_record
 
 FOLDER = ROOT / "configs" / "evaluation"
 
@@ -121,7 +121,7 @@ def make(
     request = {"set": name, "languages": called, "raw": str(raw.resolve()) if raw else None}
     record = out / "evaluation.json"
     if record.is_file():
-        before: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
+        before = read_record(record, {"request": dict, "lines": dict}, "remove its folder")
         if before["request"] == request:
             print(f"{shown(out)} is there already", file=sys.stderr)
             return before
@@ -150,7 +150,7 @@ def make(
         "lines": lines,
     }
     write_text(part / "directions.txt", "".join(f"{pair}\n" for pair in sorted(lines)))
-    write_json(part / "evaluation.json", facts)
+    write_record(part / "evaluation.json", facts)
     part.replace(out)
     return facts
 
@@ -159,7 +159,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `deepnet evaluation-set`."""
     parser.add_argument("set", help=", ".join(sets()))
     parser.add_argument("--raw", type=Path, help="folder or archive of the published files")
-    parser.add_argument("--output", type=Path, required=True, help="folder to make")
+    parser.add_argument("--out", type=Path, required=True, help="folder to make")
     parser.add_argument("--model", type=Path, help="run or checkpoint: only languages it knows")
     parser.add_argument("--data", type=Path, help="its data folder (as the run recorded it)")
     parser.add_argument("--codes", choices=CODES, default="own", help="codes without a model (own)")
@@ -173,10 +173,10 @@ def run(args: argparse.Namespace) -> int:
             known = find_data(choose_model(args.model, 0), args.data).languages
         else:
             known = DataFolder.open(args.data).languages
-    facts = make(args.set, args.raw, args.output, known, args.codes)
+    facts = make(args.set, args.raw, args.out, known, args.codes)
     total = sum(facts["lines"].values())
     print(
         f"{args.set}: {facts['directions']:,} of {facts['of']:,} directions, {total:,} lines"
-        f" to translate: {shown(args.output)}"
+        f" to translate: {shown(args.out)}"
     )
     return 0

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fairseq: a checkpoint of its own transformer; ctranslate2: a folder",
     )
     parser.add_argument(
-        "--output", type=Path, help="file or folder to write (of a run: in its export/)"
+        "--out", type=Path, help="file or folder to write (of a run: in its export/)"
     )
     parser.add_argument(
         "--quantization",
@@ -54,10 +54,10 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--quantization is CTranslate2's: leave it out, or --to ctranslate2")
     model = choose_model(args.target, args.average)
     if args.to == "fairseq":
-        output = to_fairseq(model, args.output, args.force)
+        output = to_fairseq(model, args.out, args.force)
     else:
         quantization = args.quantization or QUANTIZATIONS[0]
-        output = to_ctranslate2(model, args.output, quantization, args.data, args.force)
+        output = to_ctranslate2(model, args.out, quantization, args.data, args.force)
     print(output)
     return 0
 
@@ -78,7 +78,7 @@ def to_fairseq(model: Model, output: Path | None = None, force: bool = False) ->
         request = record.make_request(model, "fairseq")
         if not to_be_written(model, output, request, force):
             return output
-        state = load_checkpoint(model.make(), whole=True)
+        state = load_checkpoint(model.make(), entire=True)
         result = stock_checkpoint(state)
         result["export"] = record.describe(model, state, request)
         part = record.part_of(output)
@@ -125,7 +125,7 @@ def to_ctranslate2(
     with record.alone(model):
         request = ctranslate2_folder.request_of(model, folder, quantization)
         if to_be_written(model, output, request, force):
-            state = load_checkpoint(model.make(), whole=True)
+            state = load_checkpoint(model.make(), entire=True)
             ctranslate2_folder.write_folder(model, folder, state, request, output)
     return output
 
@@ -133,14 +133,14 @@ def to_ctranslate2(
 def default_output(model: Model, name: str) -> Path:
     """export/NAME in the model's run; ValueError for a checkpoint that stands alone."""
     if model.run is None:
-        raise ValueError(f"{shown(model.path)} belongs to no run: say where to, with --output")
+        raise ValueError(f"{shown(model.path)} belongs to no run: say where to, with --out")
     return exports_of(model) / name
 
 
 def to_be_written(model: Model, output: Path, request: dict[str, object], force: bool) -> bool:
     """Whether there is anything to do; says so where there is not."""
     if output.resolve() in {path.resolve() for path in (model.path, *model.sources)}:
-        raise ValueError(f"--output {shown(output)} is the checkpoint itself; choose another file")
+        raise ValueError(f"--out {shown(output)} is the checkpoint itself; choose another file")
     if record.may_write(output, request, force):
         if output.exists():
             say(f"replacing {shown(output)}")

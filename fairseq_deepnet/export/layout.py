@@ -32,7 +32,10 @@ QUANTIZATIONS: Final = (
     *("int16", "bfloat16", "float16"),
 )
 """CTranslate2's types of weights that this exports to."""
-NO_CTRANSLATE2: Final = "ctranslate2 is not installed: pip install 'fairseq_deepnet[ctranslate2]'"
+NO_CTRANSLATE2: Final = (
+    "ctranslate2 is not installed: pip install 'ctranslate2>=4,<5' (the extra: pip install"
+    " 'fairseq_deepnet[ctranslate2]')"
+)
 
 
 def is_exported(folder: Path) -> bool:

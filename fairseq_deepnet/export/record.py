@@ -100,7 +100,7 @@ def damage(output: Path) -> str:
             found = read_record(output / RECORD, SHAPE)
             refuse_changed(output, found.get("files"), found.get("files") or (), output / RECORD)
         else:
-            load_checkpoint(output, whole=True)
+            load_checkpoint(output, entire=True)
     except ValueError as error:
         return str(error)
     return ""
@@ -128,11 +128,11 @@ def may_write(output: Path, request: dict[str, Any], force: bool) -> bool:
     if output.is_dir() and any(output.iterdir()) and not is_exported(output):
         raise ValueError(
             f"{shown(output)} is a folder of something else, which even --force does not replace:"
-            " choose another --output"
+            " choose another --out"
         )
     if not force:
         raise ValueError(
-            f"{shown(output)} is there and no export of this command's: choose another --output,"
+            f"{shown(output)} is there and no export of this command's: choose another --out,"
             " or --force to replace it"
         )
     return True

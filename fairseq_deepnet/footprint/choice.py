@@ -31,8 +31,9 @@ def combines(scheme: type[ResidualScheme]) -> bool:
 
 
 def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape, layers: int) -> int:
-    """`--checkpoint-every auto`: from the tensors that a layer keeps, in multiples of its input.
+    """Return what `--checkpoint-activations-every auto` means for a stack.
 
+    It follows from the tensors that a layer keeps, in multiples of its input.
     With fused attention, relu and LayerNorm an encoder layer keeps 8 + F / C of them, one more
     attention with keys and values of a source as long adds 6; dropout adds one a branch.
     (activations.py counts bytes.)

@@ -33,8 +33,9 @@ def add_memory_argument(parser: ArgumentParser) -> None:
         help="activation checkpointing of as few layers as fit with weights, gradients and the"
         " optimiser's state into so much memory of a device, on a CPU of one process, with full"
         f" batches (`deepnet plan` shows the estimate); {AUTO}: {100 * FREE_SHARE:.0f} %% of what a"
-        f" GPU has free as training begins, on a CPU what --checkpoint-every {AUTO} does."
-        " --checkpoint-every says how long segments are",
+        f" GPU has free as training begins, on a CPU what"
+        f" --checkpoint-activations-every {AUTO} does; --checkpoint-activations-every says how long"
+        " segments are",
     )
 
 
@@ -61,12 +62,13 @@ def training_of(args: Namespace, on_gpu: bool) -> Training:
         training = read_training(args, int(args.distributed_world_size) if on_gpu else 0)
     except ValueError as error:
         raise ConfigurationError(
-            f"--checkpoint-memory cannot be kept: {error}; use --checkpoint-every {AUTO} instead"
+            f"--checkpoint-memory cannot be kept: {error}; use --checkpoint-activations-every"
+            f" {AUTO} instead"
         ) from error
     if not training.bounded:
         raise ConfigurationError(
             "--checkpoint-memory needs --max-tokens, which says how large a batch may be; add it,"
-            f" or use --checkpoint-every {AUTO}"
+            f" or use --checkpoint-activations-every {AUTO}"
         )
     return training
 

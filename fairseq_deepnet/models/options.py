@@ -9,6 +9,7 @@ from ..divergence.continuing import check_watch
 from ..errors import ConfigurationError
 from ..modules import LayerShape, TransformerLayer
 from ..monitoring.options import monitor_settings
+from ..option_ranges import refuse_absurd
 from ..preemption import grace_period
 from ..schemes import SCHEMES, NormPlacement, Place, ResidualScheme, Side, scheme_class
 from .running_options import check_running
@@ -63,6 +64,7 @@ UNSUPPORTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
 
 def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
     """Refuse what cannot be honoured; the ConfigurationError names the option and the remedy."""
+    refuse_absurd(args)
     scheme = scheme_class(args.residual_scheme)
     for attribute, option, neutral in UNSUPPORTED:
         value = getattr(args, attribute, neutral[0])

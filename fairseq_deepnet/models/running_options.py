@@ -5,6 +5,7 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from ..footprint import auto_segment, combines
+from ..former_names import FormerName
 from ..modules import ActivationCheckpointing, LayerShape
 from ..schemes import ResidualScheme, Side
 
@@ -14,12 +15,14 @@ AUTO = "auto"
 def add_running_arguments(parser: ArgumentParser) -> None:
     """The options that each of our models has."""
     parser.add_argument(
-        "--checkpoint-every",
+        "--checkpoint-activations-every",
+        dest="checkpoint_every",  # as checkpoints hold it
         metavar="LAYERS",
         help="activation checkpointing by segments: keep the input of every so many layers, and"
         " compute the rest again in backward; auto: the number that needs the least memory."
         " --checkpoint-activations is 1",
     )
+    parser.add_argument("--checkpoint-every", dest="checkpoint_every", action=FormerName)
     parser.add_argument(
         "--compile",
         action="store_true",
@@ -29,25 +32,25 @@ def add_running_arguments(parser: ArgumentParser) -> None:
 
 
 def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
-    """Raise ConfigurationError for a --checkpoint-every that means nothing."""
+    """Raise ConfigurationError for a --checkpoint-activations-every that means nothing."""
     every = getattr(args, "checkpoint_every", None)
     if every not in (None, AUTO) and not (str(every).isdigit() and int(every) > 0):
         raise ConfigurationError(
-            f"--checkpoint-every {every}: give a number of layers, or {AUTO}; leave it out to keep"
-            " all activations"
+            f"--checkpoint-activations-every {every}: give a number of layers, or {AUTO}; leave it"
+            " out to keep all activations"
         )
     if every in (None, AUTO) or int(every) == 1:
         return
     if getattr(args, "checkpoint_activations", False):
         raise ConfigurationError(
-            f"--checkpoint-every {every} contradicts --checkpoint-activations, which is"
-            " --checkpoint-every 1; leave one of them out"
+            f"--checkpoint-activations-every {every} contradicts --checkpoint-activations, which is"
+            " --checkpoint-activations-every 1; leave one of them out"
         )
     if combines(scheme):
         raise ConfigurationError(
-            f"--checkpoint-every {every} contradicts --residual-scheme {scheme.name}, which reads"
-            " every layer's output, so that no segment can be longer than one; use"
-            " --checkpoint-every 1"
+            f"--checkpoint-activations-every {every} contradicts --residual-scheme {scheme.name},"
+            " which reads every layer's output, so that no segment can be longer than one; use"
+            " --checkpoint-activations-every 1"
         )
 
 

@@ -50,6 +50,13 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
         metavar="{scheme,stock}",
         help=f"initial weights: the scheme's (default) or fairseq's (for {stock})",
     )
+    parser.add_argument(
+        "--allow-other-scheme",
+        action="store_true",
+        help="train weights on that come from a --restore-file or --finetune-from-model of another"
+        " scheme, variant or alpha (which follows from the depth); refused otherwise, and always"
+        " for what --save-dir holds",
+    )
     add_monitor_arguments(parser)
     add_watch_arguments(parser)
     add_preemption_arguments(parser)

@@ -37,9 +37,6 @@ class Observer:
     def end(self, trainer: Any, update: int, made: bool) -> None:
         """After the optimiser's step, or the failed try (`made` is False)."""
 
-    def validated(self, trainer: Any) -> None:
-        """After each batch of a validation."""
-
     def loaded(self, trainer: Any, update: int) -> None:
         """A checkpoint was loaded, with `update` updates made; 0 where there was none."""
 
@@ -71,7 +68,6 @@ def observe(trainer: Any, observers: Sequence[Observer]) -> None:
     """Wrap the methods of one trainer so that observers are told."""
     tries = 0  # --amp makes a try again by calling train_step from within
     train_step, clip, load = trainer.train_step, trainer.clip_grad_norm, trainer.load_checkpoint
-    valid_step = trainer.valid_step
 
     watching = list(observers)
 
@@ -100,12 +96,6 @@ def observe(trainer: Any, observers: Sequence[Observer]) -> None:
             if not tries:
                 tell("end", update, trainer.get_num_updates() == update)
 
-    @functools.wraps(valid_step)
-    def watched_validation(*args: Any, **kwargs: Any) -> Any:
-        output = valid_step(*args, **kwargs)
-        tell("validated")
-        return output
-
     @functools.wraps(clip)
     def watched_clip(clip_norm: float) -> Any:
         tell("gradients", trainer.get_num_updates() + 1)
@@ -118,7 +108,20 @@ def observe(trainer: Any, observers: Sequence[Observer]) -> None:
         return state
 
     trainer.train_step, trainer.clip_grad_norm = watched_step, watched_clip
-    trainer.load_checkpoint, trainer.valid_step = watched_load, watched_validation
+    trainer.load_checkpoint = watched_load
+
+
+def follow_validation(trainer: Any, follow: Callable[[], None]) -> None:
+    """Call `follow` after each batch of a validation."""
+    valid_step = trainer.valid_step
+
+    @functools.wraps(valid_step)
+    def followed(*args: Any, **kwargs: Any) -> Any:
+        output = valid_step(*args, **kwargs)
+        follow()
+        return output
+
+    trainer.valid_step = followed
 
 
 def share_word(trainer: Any, say: Callable[[], bool], hear: Callable[[Any], None]) -> None:

@@ -21,6 +21,11 @@ SMALLEST_MICRO_BATCH: Final = 512
 CHECKPOINTING: Final = {False: "checkpoint-memory", True: "checkpoint-activations"}
 """Is the model stock fairseq's -> the option that computes layers twice."""
 
+EXACT: Final = frozenset(
+    {"max-tokens", "update-freq", "checkpoint-memory", "checkpoint-activations", "ddp-backend"}
+)
+"""Options of which any value makes the same update, but for rounding."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Step:
@@ -63,6 +68,10 @@ class Advice:
     def options(self) -> dict[str, str | None]:
         """Options to change: name -> value, "true" for a switch, None for one to take out."""
         return difference(self.wanted, self.plan)
+
+    def is_exact(self, step: Step) -> bool:
+        """Return whether a step leaves the update as it is, but for rounding."""
+        return difference(self.wanted, step.plan).keys() <= EXACT
 
     @property
     def least_gib(self) -> float:

@@ -13,7 +13,7 @@ from fairseq_deepnet import configs
 from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH
 from fairseq_deepnet.planning import compute, report, vocabulary
 from fairseq_deepnet.planning.advice import advise
-from fairseq_deepnet.planning.plan import Plan, estimate, require_plannable
+from fairseq_deepnet.planning.plan import DEVICE_GIB, Plan, estimate, require_plannable
 from fairseq_deepnet.planning.speed import measure_teraflops
 from fairseq_deepnet.training import launch
 
@@ -37,7 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpus", type=int, default=1, help="devices in all; 0 is the CPU (%(default)s)"
     )
     parser.add_argument(
-        "--memory", type=float, default=80, metavar="GIB", help="of one device (%(default)s)"
+        "--memory",
+        type=float,
+        default=DEVICE_GIB,
+        metavar="GIB",
+        help="of one device (%(default)s)",
     )
     parser.add_argument(
         "--vocabulary", metavar="N[,M]", help="entries of the dictionary, or of source and target"
@@ -144,13 +148,8 @@ def read_vocabulary(
     if args.data is not None:
         return vocabulary.from_folder(args.data), f"of {args.data}"
     usual = config.recipe.get("data")
-    if usual is not None:
-        folder = configs.CONFIG_FOLDER.parent / str(usual)
-        if (folder / "corpus.json").is_file():
-            return vocabulary.from_folder(folder), f"of {usual}"
-    if "vocabulary" in config.recipe:
-        return vocabulary.parse(str(config.recipe["vocabulary"])), "of the config, without data yet"
-    raise ValueError("how many entries has the dictionary? give --vocabulary N or --data FOLDER")
+    folder = None if usual is None else configs.CONFIG_FOLDER.parent / str(usual)
+    return vocabulary.of_recipe(config, folder)
 
 
 def make(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Final
 
 from fairseq_deepnet import configs, fairseq_options
 from fairseq_deepnet.footprint import (
@@ -22,6 +23,9 @@ from fairseq_deepnet.models.checkpoint_memory import memory_of
 from fairseq_deepnet.models.deepnet_transformer import DeepNetTransformerModel
 from fairseq_deepnet.planning import compute
 from fairseq_deepnet.training import launch
+
+DEVICE_GIB: Final = 80
+"""Memory of a device, where nothing says it."""
 
 
 @dataclasses.dataclass(frozen=True)

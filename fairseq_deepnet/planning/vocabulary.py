@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from fairseq_deepnet.configs import Config
 from fairseq_deepnet.corpora.folder import DataFolder
+from fairseq_deepnet.provenance import shown
 
 _SPECIAL_SYMBOLS: Final = 4
 """fairseq's <s>, <pad>, </s> and <unk>, which stand in no dictionary file."""
@@ -26,6 +28,22 @@ def from_folder(path: Path) -> tuple[int, int]:
         return entries, entries
     source, target = (entries_of(path / f"dict.{name}.txt") for name in folder.languages)
     return source, target
+
+
+def of_recipe(config: Config, folder: Path | None) -> tuple[tuple[int, int], str]:
+    """Return the entries of both dictionaries, and where the numbers come from.
+
+    Args:
+        folder: the data folder; where it is not there yet, the config says what it will have.
+
+    Raises:
+        ValueError: where neither says it.
+    """
+    if folder is not None and (folder / "corpus.json").is_file():
+        return from_folder(folder), f"of {shown(folder)}"
+    if "vocabulary" in config.recipe:
+        return parse(str(config.recipe["vocabulary"])), "of the config, without data yet"
+    raise ValueError("how many entries has the dictionary? give --vocabulary N or --data FOLDER")
 
 
 def parse(text: str) -> tuple[int, int]:

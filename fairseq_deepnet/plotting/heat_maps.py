@@ -104,8 +104,10 @@ def layer_ticks(layers: int) -> list[int]:
 
 
 def mark_events(axes: Any, runs: Sequence[tuple[Run, str]]) -> None:
-    """A dashed line where an event began, with a triangle at the top."""
+    """Draw a dashed line where an event began, with a triangle at the top that a legend names."""
     for run, colour in runs:
+        kinds = dict.fromkeys(event.finding.kind.words for event in run.events if not event.is_end)
+        label = f"{run.name}, divergence watch: {', '.join(kinds)}"
         # a recovery has the start of its trouble
         for update in sorted({event.finding.started for event in run.events})[:20]:
             axes.axvline(update, color=colour, linestyle=(0, (4, 3)), linewidth=1, alpha=0.8)
@@ -116,10 +118,13 @@ def mark_events(axes: Any, runs: Sequence[tuple[Run, str]]) -> None:
                 color=colour,
                 markeredgecolor="white",
                 markersize=8,
+                linestyle="none",
+                label=label,
                 transform=axes.get_xaxis_transform(),
                 clip_on=False,
                 zorder=5,
             )
+            label = "_nolegend_"
 
 
 def draw_profiles(

@@ -5,6 +5,7 @@ A run has one colour wherever it appears; an event of the divergence watch is a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -106,7 +107,8 @@ def _colour(line: Line) -> str:
 def _look(line: Line) -> dict[str, Any]:
     look = _LOOKS[line.look]
     # a single point of a line would not be seen
-    return look if len(line.updates) > 1 else {**look, "marker": "o", "markersize": 5}
+    points = sum(map(math.isfinite, line.values))
+    return look if points != 1 else {**look, "marker": "o", "markersize": 5}
 
 
 def _by_layer(runs: Sequence[Run], show: str, part: str | None, head: str) -> Any:

@@ -115,7 +115,9 @@ def _panel(axes: Any, runs: Sequence[tuple[Key, Result]], looks: dict[Key, Style
         look = looks[name]
         points = smoothed(run.train_nll)
         if points:
-            axes.plot(*zip(*points, strict=True), color=look.colour, linewidth=1.4)
+            # a single point of a line would not be seen
+            alone = {"marker": "."} if len(points) == 1 else {}
+            axes.plot(*zip(*points, strict=True), color=look.colour, linewidth=1.4, **alone)
         valid = [point for point in run.valid_nll if math.isfinite(point[1])]
         if valid:
             axes.plot(

@@ -87,7 +87,7 @@ def read_result(run: Path) -> Result:
     curves = nll_curves(run) or Curves(run.name)
     updates = max((points[-1][0] for points in (curves.train, curves.valid) if points), default=0)
     if record:
-        status, reason = str(record["status"]), str(record.get("reason", ""))
+        status, reason = state.status_of(run).value, str(record.get("reason", ""))
     else:
         diverged = why_diverged(gather(run))
         is_done = (run / "done").is_file()

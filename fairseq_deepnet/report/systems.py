@@ -14,8 +14,9 @@ from typing import Any
 from fairseq_deepnet import configs
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.corpora.text import read_lines
-from fairseq_deepnet.evaluation.scores import decoding, read_score
+from fairseq_deepnet.evaluation.scores import SHAPE, decoding, read_score
 from fairseq_deepnet.provenance import inside_project, sha256, shown
+from fairseq_deepnet.records import read_record
 from fairseq_deepnet.report.results import find_runs
 from fairseq_deepnet.stock_names import in_stock_names
 
@@ -127,11 +128,11 @@ def read_scored(file: Path) -> Scored:
     is no score, and for a reference that is not the one of then.
     """
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = read_record(file, SHAPE)
         signature = dict(part.split(":", 1) for part in record["bleu_signature"].split("|"))
         bleu, request = float(record["bleu"]), record["request"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{shown(file)} is no score of scripts/eval_bleu.sh") from error
+        raise ValueError(f"{shown(file)} is no score of scripts/eval_bleu.sh ({error})") from error
     hypotheses = list(read_lines(file.with_suffix(".txt")))
     run = _run_of(file)
     config = configs.load_config(str(run / "config.yaml")) if run else None

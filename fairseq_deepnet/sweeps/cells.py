@@ -153,7 +153,7 @@ def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
         key, value = configs.parse_override(word)
         if key in factors:
             texts = word.partition("=")[2].split(",")
-            values[key] = tuple(yaml.safe_load(text) for text in texts if text.strip())
+            values[key] = tuple(configs.parse_value(text) for text in texts if text.strip())
             if not values[key]:
                 raise ValueError(f"{word!r}: {key} is a factor of {sweep.name}: give it values")
         elif key in set_by:

@@ -128,7 +128,7 @@ def load_sweep(name: str, folder: Path = FOLDER) -> Sweep:
     path = find_sweep(name, folder)
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         detail = " ".join(str(error).split())
         raise ValueError(f"{path}: not a valid sweep: {detail}") from error
     if not isinstance(content, dict):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fairseq_deepnet import configs
 from fairseq_deepnet.corpora.unigram import unigram_nll
 from fairseq_deepnet.divergence.verdict import Evidence
 from fairseq_deepnet.planning.vocabulary import entries_of
 from fairseq_deepnet.plotting.curves import Curves, read_curves
+from fairseq_deepnet.records import read_record
 
 TAIL: Final = 200
 """Last lines of train.log in which fairseq's own verdict is looked for."""
@@ -85,6 +85,6 @@ def _data_folder(config: configs.Config) -> Path:
 def _target(config: configs.Config, data: Path) -> str | None:
     """The language that is predicted; None in a folder of one language, or of many directions."""
     manifest = data / "corpus.json"
-    facts: dict[str, Any] = json.loads(manifest.read_text("utf-8")) if manifest.is_file() else {}
+    facts = read_record(manifest) if manifest.is_file() else {}
     told = config.options.get("target-lang") or facts.get("target")
     return None if told is None else str(told)

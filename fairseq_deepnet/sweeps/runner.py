@@ -22,7 +22,7 @@ CONFIG: Final = "cell.yaml"
 _NOT_FOR_CELLS: Final = {
     *("DATA", "RUN", "OUT", "RESUME", "DRY_RUN", "NODES", "CPU_PROCESSES", "THREADS"),
     *("SPLIT", "BEAM", "LENPEN", "AVERAGE", "PROCESSES", "GPUS", "LAUNCHER"),
-    *("DIRECTIONS", "TEXT", "TOKENIZER"),
+    *("DIRECTIONS", "TEXT", "TOKENIZER", "MEMORY"),
 }
 """Variables of the scripts that a cell sets itself, or that would make it another cell."""
 

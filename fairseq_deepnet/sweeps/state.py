@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.provenance import shown, write_json
+from fairseq_deepnet.provenance import shown
+from fairseq_deepnet.records import NUMBER, Shape, read_record, write_record
 from fairseq_deepnet.sweeps.cells import Cell
 
 RECORD: Final = "sweep.json"
+_SHAPE: Final[Shape] = {
+    "status?": str,
+    "settings?": dict,
+    "places?": [{"panel": str, "values": dict, "seed": int}],
+    "score?": str,
+    "definition?": str,
+    "unigram_nll?": NUMBER,
+    "updates?": int,
+}
 CONSOLE: Final = "console.log"
 """What a cell's scripts print."""
 
@@ -38,11 +47,10 @@ def read(folder: Path) -> dict[str, Any]:
     file = folder / RECORD
     if not file.is_file():
         return {}
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{shown(file)} is damaged: remove it to run the cell") from error
-    return content if isinstance(content, dict) else {}
+    content = read_record(file, _SHAPE, "remove it to run the cell")
+    if content.get("status", Status.TO_DO) not in set(Status):
+        raise ValueError(f"{shown(file)} is damaged: status {content['status']!r}; remove it")
+    return content
 
 
 def status_of(folder: Path) -> Status:
@@ -63,7 +71,7 @@ def write(folder: Path, cell: Cell, status: Status, **facts: object) -> None:
         "settings": cell.settings(),
         **facts,
     }
-    write_json(folder / RECORD, content)
+    write_record(folder / RECORD, content)
 
 
 def differences(folder: Path, cell: Cell) -> list[str]:

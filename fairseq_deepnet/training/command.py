@@ -15,9 +15,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet import configs, fairseq_options
+from fairseq_deepnet import configs, fairseq_options, processor
 from fairseq_deepnet.checkpoints.choice import refuse_other_words
 from fairseq_deepnet.optim.schedule import misfits
+from fairseq_deepnet.planning import fitting
 from fairseq_deepnet.provenance import say, shown, write_text
 from fairseq_deepnet.training import launch, launchers, nodes
 from fairseq_deepnet.training.run_folder import (
@@ -47,6 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true", help="show plan and commands, write nothing"
     )
     parser.add_argument("--cpu-processes", type=int, default=1, help="processes on the CPU (1)")
+    parser.add_argument(
+        "--memory",
+        help=f"GiB of one GPU, or {fitting.AUTO}: add the options that make it fit (no question)",
+    )
     parser.add_argument("--precision", default="auto", help=", ".join(launch.PRECISIONS))
     parser.add_argument(
         "--resume", action="store_true", help="go on even if the config is not as recorded"
@@ -68,10 +73,14 @@ def run(args: argparse.Namespace) -> int:
     launcher = launchers.choose_launcher(
         args.launcher, devices, os.environ, args.node_rank, planned=args.dry_run
     )
+    away = elsewhere and devices.gpus > visible
+    precision = launch.precision_arguments(args.precision, devices.gpus > 0, away)
+    if precision == ["--bf16"] and not devices.gpus and (remark := processor.bf16_remark()):
+        say(remark)
+    memory = fitting.device_memory(args.memory, devices, away) if args.memory else None
+    if memory is not None:
+        say(fitting.fit_into(config, data, devices, memory, precision))
     batch = share_batch(config, devices)
-    precision = launch.precision_arguments(
-        args.precision, devices.gpus > 0, elsewhere and devices.gpus > visible
-    )
     machine = precision + launcher.arguments()
     command = build_command(config, data, args.run, batch, machine)
     parsed = fairseq_options.parse_training(command[1:])

@@ -7,7 +7,6 @@ storage that all nodes share.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.provenance import ROOT, sha256, shown, versions, write_json
+from fairseq_deepnet.records import read_record
 
 PLAN: Final = "nodes.json"
 _VERSIONS: Final = ("fairseq_deepnet", "fairseq-fixed", "torch")
@@ -93,6 +93,6 @@ def wait_to_join(
 def _compare(run: Path, ours: dict[str, Any]) -> str | None:
     """What differs from node 0's plan; None where there is none."""
     try:
-        return mismatch(json.loads((run / PLAN).read_text(encoding="utf-8")), ours)
+        return mismatch(read_record(run / PLAN, {"command?": [str]}), ours)
     except FileNotFoundError:
         return None

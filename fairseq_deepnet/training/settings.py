@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet import configs, fairseq_options
 from fairseq_deepnet.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder
 from fairseq_deepnet.provenance import inside_project, say, shown
+from fairseq_deepnet.records import read_record
 from fairseq_deepnet.training import launch
 
 MANAGED: Final = {
@@ -35,8 +35,7 @@ def check_data(data: Path, recipe: dict[str, configs.Value]) -> dict[str, Any]:
     manifest = data / "corpus.json"
     if not manifest.is_file():
         return {}
-    content = json.loads(manifest.read_text(encoding="utf-8"))
-    return content if isinstance(content, dict) else {}
+    return read_record(manifest, remedy="copy it again, or make the folder anew")
 
 
 def check_task(corpus: dict[str, Any], config: configs.Config, data: Path) -> None:

@@ -13,6 +13,7 @@ import contextlib
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -34,7 +35,9 @@ SETTLE: Final = 20.0
 LEEWAY: Final = 15.0
 """Seconds beyond the grace period before processes are killed: each ends by itself when it is
 over."""
-_ERROR: Final = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b.*|fairseq_deepnet: .*")
+_ERROR: Final = re.compile(
+    r"(\[rank\d+\]: )?(?P<said>[\w.]*(Error|Exception|Interrupt)\b.*|fairseq_deepnet: .*)"
+)
 _ANOTHER_S: Final = re.compile(
     r"Connection (closed|reset|refused)|Broken pipe|NCCL|[Tt]imed? ?out|DistNetworkError"
 )
@@ -69,8 +72,8 @@ class Rank:
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(self.begins)
             lines = file.read().decode("utf-8", errors="replace").splitlines()
-            found = (line.strip() for line in reversed(lines) if _ERROR.fullmatch(line.strip()))
-            return next(found, "")
+            found = map(_ERROR.fullmatch, reversed(lines))
+            return next((match["said"].strip() for match in found if match), "")
         return ""
 
     def ended(self) -> str:
@@ -165,7 +168,7 @@ class Supervisor:
 
     def _watch(self) -> None:
         """Wait until every process has ended, or had to be killed."""
-        while any(rank.process.poll() is None for rank in self.ranks):
+        while None in [rank.process.poll() for rank in self.ranks]:
             while self.caught:
                 self._pass_on(self.caught.popleft())
             self._note_failures()
@@ -262,7 +265,8 @@ class Supervisor:
         part.replace(self.run / "done")
         say(f"trained: {self.run}")
         alone = option(self.command, "--task") in ("language_modeling", "masked_lm")
-        say(f"next: bash scripts/eval_{'perplexity' if alone else 'bleu'}.sh {self.run}")
+        script = f"scripts/eval_{'perplexity' if alone else 'bleu'}.sh"
+        say(f"next: bash {script} {shlex.quote(str(self.run))}")
 
 
 def option(command: Sequence[str], name: str) -> str | None:

@@ -3,7 +3,7 @@
 Reads files or standard input, a sentence a line, and writes a line for each, in the same order. A
 sentence that is typed is translated at once; files go through in windows of bounded size. Empty
 lines stay empty. What is not UTF-8 in a line is replaced by U+FFFD, and told at the end. With
---output the file appears when it is complete; an interrupted translation lies in FILE.part, and
+--out the file appears when it is complete; an interrupted translation lies in FILE.part, and
 --resume goes on from there.
 """
 
@@ -52,19 +52,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="*", type=Path, help="raw text, plain or .gz (- or none: standard input)"
     )
-    parser.add_argument("--output", type=Path, help="file of translations (standard output)")
-    parser.add_argument("--resume", action="store_true", help="go on with --output's .part file")
+    parser.add_argument("--out", type=Path, help="file of translations (standard output)")
+    parser.add_argument("--resume", action="store_true", help="go on with --out's .part file")
     parser.add_argument(
         "--engine", choices=ENGINES, help="fairseq for a run; ctranslate2 exports it first, once"
     )
-    parser.add_argument("--source", help="of a model of many directions: from which language")
-    parser.add_argument("--target", help="and into which")
+    parser.add_argument("--src", help="of a model of many directions: from which language")
+    parser.add_argument("--tgt", help="and into which")
     parser.add_argument("--beam", type=int, default=Search.beam, help="beam size (%(default)s)")
     parser.add_argument(
         "--lenpen", type=float, default=Search.lenpen, help="length penalty (%(default)g)"
     )
     parser.add_argument(
-        "--batch",
+        "--batch-sentences",
         type=int,
         help=f"sentences a batch ({BATCH}; of ctranslate2 on a CPU {CPU_BATCH})",
     )
@@ -95,15 +95,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Translate all lines."""
-    search = Search(args.beam, args.lenpen, args.batch, args.nbest)
+    search = Search(args.beam, args.lenpen, args.batch_sentences, args.nbest)
     files = args.files or [STANDARD_INPUT]
     _refuse_bad(args, files)
     typed = files == [STANDARD_INPUT] and sys.stdin.isatty()
     threads = args.threads or threads_of(1, all_cores())
     wish = Wish(
         engine=args.engine,
-        source=args.source,
-        target=args.target,
+        source=args.src,
+        target=args.tgt,
         data=args.data,
         average=args.average,
         quantization=args.quantization,
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
         "direction": str(opened.direction),
         "search": [search.beam, search.lenpen, search.nbest, args.scores],
     }
-    output = Output(args.output, request, args.resume)
+    output = Output(args.out, request, args.resume)
     say(f"{opened.direction}: {opened.what}, {threads} thread{'s' * (threads > 1)}")
     if typed:
         say("a sentence a line; Ctrl-D ends")
@@ -178,9 +178,9 @@ def _refuse_bad(args: argparse.Namespace, files: Sequence[Path]) -> None:
     for name in ("threads", "window"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(f"--{name} {getattr(args, name)}; at least 1 is needed")
-    if args.resume and args.output is None:
-        raise ValueError("--resume needs the --output that is to go on")
+    if args.resume and args.out is None:
+        raise ValueError("--resume needs the --out that is to go on")
     if args.resume and args.nbest > 1:
         raise ValueError("--resume counts a line a sentence: not with --nbest")
-    if args.output is not None and args.output.resolve() in {path.resolve() for path in files}:
-        raise ValueError(f"--output {args.output} is the input; choose another file")
+    if args.out is not None and args.out.resolve() in {path.resolve() for path in files}:
+        raise ValueError(f"--out {args.out} is the input; choose another file")

@@ -130,7 +130,8 @@ class CTranslate2Model:
         results = self.translator.translate_batch(
             [self._pieces(line, direction) for line in self._encoded(lines, direction)],
             [prefix] * len(lines) if prefix else None,
-            max_batch_size=self.batch,
+            max_batch_size=self.search.batch_tokens or self.batch,
+            batch_type="tokens" if self.search.batch_tokens else "examples",
             beam_size=self.search.beam,
             length_penalty=self.search.lenpen,
             num_hypotheses=nbest,

@@ -28,15 +28,19 @@ class Search:
         lenpen: exponent of the length that a sum of log-probabilities is divided by
         batch: sentences at a time; None: what is best for the engine
         nbest: translations of each sentence, the best first
+        batch_tokens: source tokens at a time instead, padding included
     """
 
     beam: int = 5
     lenpen: float = 1.0
     batch: int | None = None
     nbest: int = 1
+    batch_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("beam", self.beam), ("batch", self.batch), ("nbest", self.nbest)):
+        sizes: dict[str, int | None] = {"beam": self.beam, "nbest": self.nbest}
+        sizes |= {"batch-sentences": self.batch, "batch": self.batch_tokens}
+        for name, value in sizes.items():
             if value is not None and value < 1:
                 raise ValueError(f"--{name} {value}; at least 1 is needed")
         if self.nbest > self.beam:

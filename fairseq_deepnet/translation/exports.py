@@ -23,5 +23,5 @@ def exported(model: Model, data: Path | None, quantization: str) -> Path:
     except PermissionError as error:
         raise ValueError(
             f"{shown(place)} cannot be written ({error.strerror}): export the model elsewhere with "
-            "deepnet export --to ctranslate2 --output FOLDER, and name that folder"
+            "deepnet export --to ctranslate2 --out FOLDER, and name that folder"
         ) from error

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import fairseq_deepnet
+from fairseq_deepnet import processor
 from fairseq_deepnet.corpora.folder import Direction
 from fairseq_deepnet.export.layout import MODEL, is_exported
-from fairseq_deepnet.provenance import fingerprint, shown
+from fairseq_deepnet.provenance import fingerprint, say, shown
 from fairseq_deepnet.translation.ctranslate2_engine import CTranslate2Model
 from fairseq_deepnet.translation.engine import BATCH, Engine, Search
 
@@ -134,6 +135,9 @@ def _on_fairseq(model: Model, search: Search, wish: Wish) -> Opened:
         str(search.nbest),
         *wish.options,
     ]
+    on_cpu = wish.cpu or not torch.cuda.is_available()
+    if on_cpu and "--bf16" in wish.options and (remark := processor.bf16_remark()):
+        say(remark)
     engine = Translator(model.path, data, words, cpu=wish.cpu)
     sources = [fingerprint(path) for path in model.sources]
     request = {
@@ -151,15 +155,13 @@ def choose_direction(only: Direction | None, languages: Sequence[str], wish: Wis
     Raises ValueError for one that the model does not have, or where it has many and none is named.
     """
     if only is not None:
-        for name, given, has in zip(
-            ("source", "target"), (wish.source, wish.target), only, strict=True
-        ):
+        for name, given, has in zip(("src", "tgt"), (wish.source, wish.target), only, strict=True):
             if given not in (None, has):
                 raise ValueError(f"--{name} {given}: the model translates {only}")
         return only
     if wish.source is None or wish.target is None:
         raise ValueError(
-            f"the model has many directions: name --source and --target ({', '.join(languages)})"
+            f"the model has many directions: name --src and --tgt ({', '.join(languages)})"
         )
     for name in (wish.source, wish.target):
         if name not in languages:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fairseq_deepnet.provenance import shown, write_json
+from fairseq_deepnet.records import read_record
 from fairseq_deepnet.translation.stream import Windows
 
 
@@ -42,7 +43,8 @@ def interrupted(path: Path, request: dict[str, Any], resume: bool) -> dict[str, 
             f"{shown(part)} holds {lines:,} lines of a translation that was interrupted: go on "
             "from there with --resume, or remove it"
         )
-    began = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    shape = {"request": dict, "lines": int, "digest": str}
+    began = read_record(record, shape, f"remove it and {part.name}") if record.is_file() else {}
     if began.get("request") != json.loads(json.dumps(request)) or began["lines"] > lines:
         raise _another(path)
     return dict(began)
@@ -82,7 +84,7 @@ class Output:
         if path is None:
             return
         if not path.parent.is_dir():
-            raise FileNotFoundError(f"--output {path}: there is no folder {path.parent}")
+            raise FileNotFoundError(f"--out {path}: there is no folder {path.parent}")
         began = interrupted(path, request, resume)
         if began is not None:
             self.done, self.expected = began["lines"], began["digest"]

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
+from fairseq_deepnet.corpora import limits
 from fairseq_deepnet.corpora.folder import Direction
-from fairseq_deepnet.corpora.text import decode, is_blank, raw_lines
+from fairseq_deepnet.corpora.text import CHUNK_BYTES, decode, is_blank, raw_lines
 from fairseq_deepnet.training.progress import clock
 from fairseq_deepnet.translation.engine import Engine, Hypothesis
 
@@ -73,15 +74,18 @@ def windows_of(files: Sequence[Path], size: int, idle: float = 0.2, text: Text =
 
 
 def full_windows(lines: Iterable[str], size: int) -> Windows:
-    """`size` lines at a time. What comes before an error is given before the error is raised."""
+    """`size` lines at a time, fewer where they are long. What comes before an error is given
+    before the error is raised.
+    """
     window: list[str] = []
-    failure = None
+    failure, held = None, 0
     try:
         for line in lines:
             window.append(line)
-            if len(window) == size:
+            held += len(line)
+            if len(window) == size or held >= CHUNK_BYTES:
                 yield window
-                window = []
+                window, held = [], 0
     except ValueError as error:
         failure = error
     if window:
@@ -96,21 +100,25 @@ def live_windows(descriptor: int, size: int, idle: float, text: Text = decode) -
     """
     number, rest, ended = 0, b"", False
     waiting: list[bytes] = []
+    limit, too_long = limits.max_line(), False
     while waiting or not ended:
         while not ended and len(waiting) < size:
             if waiting and not select.select([descriptor], [], [], idle)[0]:
                 break
             read = os.read(descriptor, _READ)
-            ended = not read
             *whole, rest = (rest + read).split(b"\n")
             waiting += whole
-            if ended and rest:
+            too_long = len(rest) > limit
+            ended = not read or too_long
+            if ended and rest and not too_long:
                 waiting.append(rest)
         window, waiting = waiting[:size], waiting[size:]
         start, number = number + 1, number + len(window)
         yield from full_windows(
             (text(raw, _NAMED, position) for position, raw in enumerate(window, start)), size
         )
+    if too_long:
+        raise limits.line_error(_NAMED, number + 1)
 
 
 def translated(

@@ -2,6 +2,11 @@
 # What every script shares: where the project is, how it speaks, how it fails, and its Python environment.
 # Sourced, never run. A script sets `set -euo pipefail` itself before sourcing this file.
 
+# What a user's shell may have set, and what would lead astray: with CDPATH, cd goes elsewhere and prints where;
+# `python -m` takes modules of the working folder first, and that may be a stranger's.
+unset CDPATH
+export PYTHONSAFEPATH=1
+
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export ROOT
 
@@ -25,11 +30,24 @@ log() {
     printf '%s\n' "[$(basename "$0" .sh)] $*" >&2
 }
 
+# The command that was typed: errors of the scripts and subcommands that it starts bear its name.
+export DEEPNET_COMMAND=${DEEPNET_COMMAND:-$(basename "$0" .sh)}
+
 # One line that names the cause and the remedy, then exit 2 (bad usage or bad input).
 die() {
-    printf '%s\n' "[$(basename "$0" .sh)] error: $*" >&2
+    printf '%s\n' "[$DEEPNET_COMMAND] error: $*" >&2
     exit 2
 }
+
+# Paths that the user sets: one that begins with a dash would be read as an option, one with a line break as two.
+check_paths() {
+    local name
+    for name in OUT RUN RUNS DATA TRAIN VALID TEST TEXT RAW TABLE DOWNLOADS UNPACKED CONFIG VENV PYTHON TMPDIR; do
+        [[ ${!name:-} != *[[:cntrl:]]* ]] || die "$name is $(printf '%q' "${!name}"); a path has no line breaks or tabs"
+        [[ ${!name:-} != -* ]] || export "$name=./${!name}"
+    done
+}
+check_paths
 
 # The absolute path of the Python environment: the active one, otherwise VENV, otherwise .venv in the project.
 environment_dir() {
@@ -60,12 +78,12 @@ add_switches() {
 
 # Hold the folder $1 while this script runs: two runs that make the same one would overwrite each other's work.
 hold_output() {
+    HELD=$1.lock
     mkdir -p "$(dirname "$1")"
     if command -v flock >/dev/null; then
-        exec 9>"$1.lock"
+        exec 9>"$HELD"
         flock --timeout 2 9 || die "another run is making $1; wait for it, or set OUT=FOLDER"
-        # shellcheck disable=SC2064 # the name of now
-        trap "rm -f '$1.lock'" EXIT
+        trap 'rm -f "$HELD"' EXIT # the name is not part of the command: it may hold anything
     fi
 }
 

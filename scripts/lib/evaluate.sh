@@ -22,7 +22,7 @@ score_model() {
     for name in "${numbers[@]}" "${words[@]}"; do
         [[ -n ${!name:-} ]] || continue
         option=${name,,}
-        arguments+=("--${option/#out/output}" "${!name}")
+        arguments+=("--$option" "${!name}")
     done
     activate_environment
     if [[ $# -gt 0 ]]; then

@@ -34,7 +34,7 @@ make_data() {
     local script=$1
     [[ ! -f $DATA/corpus.json && $DRY_RUN == 0 ]] || return 0
     if [[ ${NODES:-1} != 1 || ${LAUNCHER:-auto} == slurm ]]; then
-        die "no data in $DATA: make it first, on one machine, with OUT=$DATA bash scripts/$script, or set DATA=FOLDER"
+        die "no data in $DATA: make it first, on one machine, with OUT=$(printf '%q' "$DATA") bash scripts/$script, or set DATA=FOLDER"
     fi
     log "no data in $DATA yet: making it"
     # the seed of a corpus is another one: every run trains on the same sentences

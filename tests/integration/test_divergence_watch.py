@@ -169,7 +169,7 @@ def test_when_no_fallback_is_left_the_training_stops(
     assert [event["attempt"] for event in told(save_dir)] == [0, 1]
     assert "Traceback" not in done.stdout + done.stderr
     again = train(run_command, tiny_data, save_dir, *options, "--fallbacks=clip-norm=7, fp32")
-    assert again.returncode == 1
+    assert again.returncode == 2
     assert "this run has diverged after the last of 2 steps" in again.stderr
 
 
@@ -308,6 +308,6 @@ def test_torchrun_is_refused_for_fallback_in_one_line(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("RANK", "0")
     done = train(run_command, tiny_data, tmp_path / "run", *SHALLOW, "--on-divergence=fallback")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "use --on-divergence stop" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr

@@ -30,7 +30,7 @@ def checkpoint(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture(scope="module")
 def exported(checkpoint: Path) -> Path:
     output = checkpoint.with_name("stock.pt")
-    assert cli.main(["export", str(checkpoint), "--to", "fairseq", "--output", str(output)]) == 0
+    assert cli.main(["export", str(checkpoint), "--to", "fairseq", "--out", str(output)]) == 0
     return output
 
 

@@ -132,7 +132,7 @@ def test_bad_options_end_in_one_line_and_leave_nothing_behind(
 ) -> None:
     base = ["--user-dir", "fairseq_deepnet", *ARCH, *SMALL, *TRAIN, "--save-dir", tmp_path / "run"]
     done = run_command("fairseq-train", tiny_data, *base, *options, cwd=project_root)
-    assert done.returncode == 1
+    assert done.returncode == 2
     errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
     assert len(errors) == 1
     assert errors[0].startswith("fairseq_deepnet: error: " + message)
@@ -149,3 +149,17 @@ def test_a_schedule_shorter_than_the_training_is_told_by_fairseq_train_itself(
     schedule += ["--total-num-update=1", "--max-update=3", "--reset-optimizer"]
     train_here(tiny_data, tmp_path, *ARCH, *SMALL, *TRAIN, *schedule)
     assert "--total-num-update 1 is below --max-update 3" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["fairseq_deepnet", "my-clone"])
+def test_the_user_dir_may_be_the_clone_whatever_its_name(
+    name: str, run_command: RunCommand, project_root: Path, tmp_path: Path
+) -> None:
+    clone = tmp_path / name
+    clone.mkdir()
+    shutil.copy(project_root / "__init__.py", clone)
+    (clone / "fairseq_deepnet").symlink_to(project_root / "fairseq_deepnet")
+    options = ["--user-dir", clone, *ARCH, "--encoder-layers=0"]
+    done = run_command("fairseq-train", tmp_path, *options, cwd=tmp_path)
+    assert done.returncode != 0
+    assert "--encoder-layers 0: a stack needs at least one layer" in done.stderr

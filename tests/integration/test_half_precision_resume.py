@@ -87,8 +87,10 @@ def test_a_resumed_training_is_the_uninterrupted_one(
     assert ("fp32_params" in resumed["last_optimizer_state"]) == ("without" not in way)
 
 
-def test_two_processes_resume_exactly(tiny_data: Path, tmp_path: Path, project_root: Path) -> None:
-    """What rank 0 reads goes to the other too; only rank 0 says what there is to say."""
+def test_two_processes_resume_exactly_and_both_refuse_another_scheme(
+    tiny_data: Path, tmp_path: Path, project_root: Path
+) -> None:
+    """What rank 0 reads, and what it finds wrong, goes to the other too."""
     module = [sys.executable, "-m", "tests.support.resume_process"]
     given = [free_port(), tiny_data, tmp_path, f"checkpoint_1_{BEGUN}.pt"]
     given += [*COMMON, "--bf16", "--optimizer=fused_adam", f"--max-update={UPDATES}"]
@@ -106,6 +108,9 @@ def test_two_processes_resume_exactly(tiny_data: Path, tmp_path: Path, project_r
     )
     for key in ("model", "last_optimizer_state"):
         assert_equal(resumed[key], expected[key])
+    for rank in (0, 1):
+        refusal = (tmp_path / f"refused_{rank}").read_text(encoding="utf-8")
+        assert "was trained with deepnorm(2L-2L" in refusal
 
 
 def test_a_checkpoint_without_fp32_weights_is_resumed_with_one_warning(

@@ -109,7 +109,7 @@ def test_ctranslate2_scores_every_direction_as_fairseq_does(run: Path) -> None:
         assert texts[0] == texts[1]
     words = ["translate", str(run), str(run.parent / "text.en"), "--engine", "ctranslate2"]
     assert cli.main(words) == 2, "it does not say into which language"
-    assert cli.main([*words, "--source", "en", "--target", "yy", "--beam", "1"]) == 0
+    assert cli.main([*words, "--src", "en", "--tgt", "yy", "--beam", "1"]) == 0
 
 
 def test_other_text_is_scored_by_the_tokenizer_asked_for(run: Path, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_ctranslate2_is_told_the_target_language_by_its_token(run: Path, tmp_pat
     ctranslate2 = pytest.importorskip("ctranslate2", reason="needs the extra ctranslate2")
     folder = DataFolder.open(run.parent / "data")
     checkpoint = run / "checkpoints" / "checkpoint_best.pt"
-    words = ["export", str(run), "--to", "ctranslate2", "--output", str(tmp_path / "out")]
+    words = ["export", str(run), "--to", "ctranslate2", "--out", str(tmp_path / "out")]
     assert cli.main(words) == 0
     facts = json.loads((tmp_path / "out" / "export.json").read_text(encoding="utf-8"))[
         "language_tokens"

@@ -80,8 +80,8 @@ def test_a_checkpoint_whose_option_is_code_is_one_line(
     words = {
         "translate": [tmp_path / "run", text, "--threads", 1],
         "check": [path],
-        "export": [path, "--to", "fairseq", "--output", out],
-        "average": [path, "--output", out],
+        "export": [path, "--to", "fairseq", "--out", out],
+        "average": [path, "--out", out],
     }[command]
     assert cli.main([command, *map(str, words)]) == 2
     said = capsys.readouterr().err.strip().splitlines()

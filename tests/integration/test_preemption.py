@@ -118,8 +118,9 @@ def test_a_validation_that_a_signal_prevents_is_made_up_for(
     when: str, process: InProcess, tiny_data: Path, tmp_path: Path
 ) -> None:
     options = ["--max-update=8", "--validate-interval-updates=5", "--save-interval-updates=5"]
-    options += ["--keep-best-checkpoints=2", "--num-workers=0"]
-    if when == "epoch":
+    if when != "epoch":
+        options += ["--keep-best-checkpoints=2"]  # their names tell the loss
+    else:
         options += ["--max-tokens=600", "--max-epoch=2", "--validate-interval-updates=0"]
     last = 3 if when == "epoch" else 5
     whole = process.train(tiny_data, tmp_path / "whole", *options)
@@ -267,3 +268,14 @@ class TestSignals:
         rig(plugin, "kill(); time.sleep(600)")
         (said,) = self.finish([self.start(tiny_data, plugin)], PREEMPTED)
         assert "SIGTERM: before the training began" in said
+
+    @pytest.mark.parametrize("act", ["os.kill(os.getpid(), 9)", "1 / 0"])
+    def test_when_one_of_spawned_processes_fails_all_end_and_its_error_is_the_last_word(
+        self, act: str, tiny_data: Path, plugin: Path
+    ) -> None:
+        rig(plugin, f"during(3, lambda: {act}, rank=1)", before=SPAWNING)
+        command = self.start(tiny_data, plugin, *TOGETHER, "--max-update=30", "--num-workers=1")
+        (said,) = self.finish([command], 1)
+        last = next(line for line in reversed(said.splitlines()) if line.strip())
+        killed = "process 1 terminated with signal SIGKILL"
+        assert last.endswith(killed if "kill" in act else "ZeroDivisionError: division by zero")

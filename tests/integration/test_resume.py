@@ -31,6 +31,7 @@ def of_one_side(side: str, kind: str, task: str, criterion: str) -> list[str]:
 
 CASES: dict[str, list[str]] = {
     "adam, update-freq 2, monitored": [*PAIR, "--update-freq=2", "--monitor-interval=2"],
+    "bf16": [*PAIR, "--bf16"],
     "fused_adam, workers": [*PAIR, "--optimizer=fused_adam", "--num-workers=1"],
     "sharded": PAIR,
     "many directions": [*MANY, "--sampling-method=temperature", "--sampling-temperature=2"],

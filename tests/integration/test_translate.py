@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -13,11 +14,15 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet import cli
+from fairseq_deepnet import cli, processor
+from fairseq_deepnet.checkpoints.choice import choose_model
 from fairseq_deepnet.corpora.folder import Direction
+from fairseq_deepnet.evaluation import command as evaluation
+from fairseq_deepnet.evaluation import fast_engine
 from fairseq_deepnet.translation import ctranslate2_engine, opening
 from fairseq_deepnet.translation.ctranslate2_engine import CTranslate2Model, use_avx512
 from fairseq_deepnet.translation.engine import Search
+from fairseq_deepnet.translation.exports import exported
 from fairseq_deepnet.translation.opening import Wish, open_engine
 from tests.support.runs import SENTENCES, make_data
 from tests.support.shell import run_script
@@ -111,7 +116,7 @@ def test_a_file_is_translated_line_by_line(
     lines = whole.stdout.split("\n")
     assert len(lines) == len(LINES) + 1
     assert [not line for line in lines] == [False, True, False, True, False, True]
-    kept = translate(run, text, f"--engine={engine}", "--beam=2", f"--output={tmp_path}/out")
+    kept = translate(run, text, f"--engine={engine}", "--beam=2", f"--out={tmp_path}/out")
     assert kept.stdout == ""
     assert (tmp_path / "out").read_text(encoding="utf-8") == whole.stdout
     before = translate(run, "--beam=2", f"--engine={engine}", text)  # options before the file
@@ -128,7 +133,15 @@ def test_what_is_done_before_broken_input_is_kept_and_gone_on_from(
 ) -> None:
     text, out = tmp_path / "text", tmp_path / "out"
     text.write_bytes(b"A dog.\nA man.\n\xff\xfe\nA girl.\n")
-    words = (run, text, f"--engine={engine}", "--beam=1", f"--output={out}", "--window=1")
+    words = (
+        run,
+        text,
+        f"--engine={engine}",
+        "--beam=1",
+        f"--out={out}",
+        "--window=1",
+        "--strict",
+    )
     broken = translate(*words)
     assert broken.returncode == 2
     assert f"{text}, line 3: not valid UTF-8" in broken.stderr
@@ -161,7 +174,14 @@ def test_another_standard_input_or_data_folder_is_not_gone_on_with(
         (tmp_path / "piped").write_bytes(content)
         monkeypatch.setattr("sys.stdin", (tmp_path / "piped").open(encoding="utf-8"))
 
-    words = (run, "--engine=fairseq", "--beam=1", f"--output={tmp_path}/out", "--window=1")
+    words = (
+        run,
+        "--engine=fairseq",
+        "--beam=1",
+        f"--out={tmp_path}/out",
+        "--window=1",
+        "--strict",
+    )
     pipe(b"A dog.\n\xff\xfe\n")
     assert translate(*words).returncode == 2
     first = (tmp_path / "out.part").read_text(encoding="utf-8")
@@ -256,11 +276,11 @@ def test_an_exported_folder_is_all_that_is_needed(
         (["RUN", "/nowhere"], "there is no file /nowhere"),
         (["RUN", "."], ". is a folder"),
         (["RUN", "TEXT", "--data=nodata"], ": nodata is no complete data folder"),
-        (["RUN", "TEXT", "--target=fr"], "--target fr: the model translates de-en"),
+        (["RUN", "TEXT", "--tgt=fr"], "--tgt fr: the model translates de-en"),
         (["RUN", "TEXT", "--quantization=int8"], "--quantization is CTranslate2's"),
-        (["RUN", "TEXT", "--resume"], "--resume needs the --output"),
-        (["RUN", "TEXT", "--output=TEXT"], "is the input"),
-        (["RUN", "TEXT", "--output=/nowhere/out"], "there is no folder /nowhere"),
+        (["RUN", "TEXT", "--resume"], "--resume needs the --out"),
+        (["RUN", "TEXT", "--out=TEXT"], "is the input"),
+        (["RUN", "TEXT", "--out=/nowhere/out"], "there is no folder /nowhere"),
         (["RUN", "TEXT", "--nbest=9"], "--nbest 9 of a beam of 5"),
         (["RUN", "TEXT", "--window=0"], "--window 0; at least 1"),
         pytest.param(
@@ -280,6 +300,21 @@ def test_bad_input_is_refused_in_one_line(
     assert found.stdout == ""
     (error,) = [line for line in found.stderr.splitlines() if "error:" in line]
     assert message in error
+
+
+@pytest.mark.parametrize(("gain", "told"), [(0.55, 1), (7.0, 0)])
+def test_bf16_on_a_cpu_whose_products_gain_nothing_is_one_warning(
+    gain: float,
+    told: int,
+    run: Path,
+    text: Path,
+    translate: Translate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processor, "bf16_gain", lambda: gain)
+    done = translate(run, text, "--beam=1", "--bf16", "--cpu")
+    assert done.returncode == 0
+    assert done.stderr.count("warning: bf16 gains nothing") == told
 
 
 @pytest.mark.parametrize("precision", ["--bf16", "--fp16"])
@@ -389,7 +424,7 @@ def test_a_model_of_many_directions_wants_to_know_which() -> None:
     choose = opening.choose_direction
     languages = ["cs", "de", "en"]
     assert choose(None, languages, Wish(source="cs", target="en")) == Direction("cs", "en")
-    with pytest.raises(ValueError, match=r"name --source and --target \(cs, de, en\)"):
+    with pytest.raises(ValueError, match=r"name --src and --tgt \(cs, de, en\)"):
         choose(None, languages, Wish(source="cs"))
     with pytest.raises(ValueError, match="the model knows no fr"):
         choose(None, languages, Wish(source="cs", target="fr"))
@@ -411,3 +446,28 @@ def test_language_tokens_stand_where_the_model_learnt_them() -> None:
     assert prepared("src", False) == (["__de__", "a", "b", "c"], [])
     assert prepared("tgt", True) == (["__en__", "a", "b", "c"], ["__en__"])
     assert prepared(None, True) == (["a", "b", "c"], ["__en__"])
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize("size", [1, 12, 5000])
+def test_a_batch_that_is_counted_in_tokens_changes_no_translation(
+    size: int, run: Path, data: Path
+) -> None:
+    folder = exported(choose_model(run, 0), data, "float32")
+    direction = Direction("de", "en")
+    by_sentences = CTranslate2Model(folder, Search(beam=2), cpu=True)
+    by_tokens = CTranslate2Model(folder, Search(beam=2, batch_tokens=size), cpu=True)
+    assert by_tokens.translate(LINES, direction) == by_sentences.translate(LINES, direction)
+
+
+def test_an_evaluation_counts_its_batch_in_tokens_with_either_engine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parser = argparse.ArgumentParser()
+    evaluation.add_arguments(parser)
+    for size, told in ((512, ""), (16, "BATCH=16 are source tokens, with ctranslate2 too")):
+        args = parser.parse_args(["--batch", str(size), "--engine", "ctranslate2"])
+        fast_engine.settle(args)
+        search = fast_engine.search_of(args)
+        assert (search.batch, search.batch_tokens) == (None, size)
+        assert capsys.readouterr().err.startswith(told)

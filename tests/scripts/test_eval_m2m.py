@@ -15,7 +15,7 @@ from tests.support.shell import FakeBin, run_script
 EVALUATE = """
 if [[ $1 == evaluate ]]; then
     while [[ $# -gt 0 ]]; do
-        case $1 in --output) out=$2 ;; --text) text=$2 ;; esac
+        case $1 in --out) out=$2 ;; --text) text=$2 ;; esac
         shift
     done
     mkdir -p "$out/flores101.checkpoint_best.beam5.lenpen1"

@@ -73,6 +73,11 @@ def test_a_comparison_takes_methods_depths_and_a_corpus_of_one_s_own(fake_bin: F
     ]
 
 
+def test_a_comparison_names_schemes_and_depths_as_a_recipe_does(fake_bin: FakeBin) -> None:
+    words = ["scheme=deepnorm,admin", "depth=6,18"]
+    assert compared(fake_bin, SCHEME="deepnorm,admin", DEPTH="6,18")[:2] == words
+
+
 def test_whether_a_comparison_is_scored_can_be_said(fake_bin: FakeBin) -> None:
     assert "score=true" not in compared(fake_bin, CONFIG="iwslt14", SCORE="0")
 

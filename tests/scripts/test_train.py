@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -109,6 +108,7 @@ def test_the_exit_status_of_fairseq_train_is_the_scripts(
         (["multi30k"], {"RESUME": "yes"}, "RESUME is 'yes'"),
         (["multi30k"], {"DRY_RUN": "yes"}, "DRY_RUN is 'yes'"),
         (["multi30k"], {"NODE_RANK": "first"}, "NODE_RANK is 'first'"),
+        (["multi30k"], {"PREEMPTION_GRACE": "0"}, "PREEMPTION_GRACE is '0'"),
         (["multi30k"], {"NODE_TIMEOUT": "0"}, "NODE_TIMEOUT is '0'"),
         (["multi30k", "--max-token", "5"], {}, "no such option; did you mean max-tokens"),
     ],
@@ -126,127 +126,52 @@ def test_bad_input_is_one_line_status_2_and_leaves_no_run_folder(
     assert fake_bin.calls("fairseq-train") == []
 
 
-class Supervised:
-    """scripts/train.sh at work, with what stands for fairseq-train: it notes the signals it gets.
-
-    It ends on them as fairseq-train does, and writes its process id to RUN/pid.RANK.
-    """
-
-    def __init__(self, fakes: FakeBin, folder: Path, data: Path, body: str = "") -> None:
-        self.run, self.noted = folder / "run", folder / "noted"
-        note = "".join(
-            f"trap 'echo {name} >>{self.noted}; exit {status}' {name}\n"
-            for name, status in (("INT", 130), ("TERM", 85), ("USR1", 85))
-        )
-        number = 'rank=0; [[ "$*" != *"--distributed-rank 1"* ]] || rank=1\n'
-        wait = f"{body}\nfor i in $(seq 600); do sleep 0.1; done"
-        fakes.add("fairseq-train", f'{note}{number}echo $$ >"{self.run}/pid.$rank"\n{wait}')
-        self.environment = {
-            **os.environ,
-            **{"DEEPNET_SKIP_SETUP": "1", "PATH": fakes.path(), "OMP_NUM_THREADS": "1"},
-            **{"RUN": str(self.run), "DATA": str(data), "GPUS": "0"},
-        }
-
-    def start(self, *prefix: str, **env: str) -> subprocess.Popen[str]:
-        script = str(ROOT / "scripts" / "train.sh")
-        return subprocess.Popen(
-            [*prefix, "bash", script, "multi30k", *TINY],
-            env={**self.environment, **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-        )
-
-    def pid(self, rank: int = 0) -> int:
-        """Return the process of a rank, once it is at work."""
-        file = self.run / f"pid.{rank}"
-        wait_until(lambda: file.is_file() and file.read_text(encoding="utf-8").strip() != "")
-        return int(file.read_text(encoding="utf-8"))
-
-    def signals(self) -> list[str]:
-        return self.noted.read_text(encoding="utf-8").split() if self.noted.exists() else []
-
-
-@pytest.mark.parametrize(("number", "status"), [("TERM", 85), ("USR1", 85), ("INT", 130)])
-def test_a_signal_ends_a_training_with_all_that_it_started_and_frees_the_folder(
-    number: str, status: int, fake_bin: FakeBin, tmp_path: Path, data: Path
+def test_a_preempted_training_ends_with_all_that_it_started_and_frees_the_folder(
+    fake_bin: FakeBin, tmp_path: Path, data: Path
 ) -> None:
-    work = Supervised(fake_bin, tmp_path, data)
-    script = work.start(CPU_PROCESSES="2")
+    # stands for fairseq-train: ends on the signal as that does
+    began, ended, run = tmp_path / "began", tmp_path / "ended", tmp_path / "run"
+    fake_bin.add(
+        "fairseq-train",
+        f"trap 'touch {ended}; exit 85' TERM; echo $$ >{began}\n"
+        "for i in $(seq 600); do sleep 0.1; done",
+    )
+    environment = {
+        **os.environ,
+        **{"DEEPNET_SKIP_SETUP": "1", "PATH": fake_bin.path(), "OMP_NUM_THREADS": "1"},
+        **{"RUN": str(run), "DATA": str(data), "GPUS": "0", "PREEMPTION_GRACE": "7"},
+    }
+    # nohup and & of a script without job control: what is started so ignores SIGINT
+    script = subprocess.Popen(
+        [
+            *("bash", "-c", 'nohup bash "$@" & echo $! >"$0"; wait $!', str(tmp_path / "pid")),
+            *(str(ROOT / "scripts" / "train.sh"), "multi30k", *TINY),
+        ],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
     try:
-        processes = {work.pid(0), work.pid(1)}
-        if number == "TERM":
-            beside = train(fake_bin, work.run, data)
-            assert beside.returncode == 2
-            (line,) = [line for line in beside.stderr.splitlines() if "error: " in line]
-            named = line.partition("another training is at work")[2].partition("(process ")[2]
-            assert {script.pid, *processes} <= set(map(int, named.partition(")")[0].split()))
-        script.send_signal(signal.Signals[f"SIG{number}"])
+        wait_until(lambda: began.is_file() and began.read_text(encoding="utf-8").strip() != "")
+        pid = int((tmp_path / "pid").read_text(encoding="utf-8"))
+        beside = train(fake_bin, run, data)
+        assert beside.returncode == 2
+        (line,) = [line for line in beside.stderr.splitlines() if "error: " in line]
+        named = line.partition("another training is at work")[2].partition("(process ")[2]
+        assert {pid, int(began.read_text(encoding="utf-8"))} <= set(
+            map(int, named.partition(")")[0].split())
+        )
+        os.kill(pid, signal.SIGTERM)
         _, errors = script.communicate(timeout=60)
     finally:
         script.kill()
-    assert script.returncode == status
-    assert "the same command goes on" in errors.splitlines()[-1]
-    assert work.signals() == ["INT" if number == "INT" else "TERM"] * 2
-    assert not lock_is_held(work.run)
-    assert not (work.run / "done").exists()
-
-
-def test_a_training_in_the_background_of_a_script_hears_the_signal(
-    fake_bin: FakeBin, tmp_path: Path, data: Path
-) -> None:
-    # without job control, what is started with & ignores SIGINT, and so does all that it starts
-    work = Supervised(fake_bin, tmp_path, data)
-    script = work.start("bash", "-c", 'nohup "$@" & echo $! >"$0"; wait $!', str(tmp_path / "pid"))
-    try:
-        work.pid()
-        os.kill(int((tmp_path / "pid").read_text(encoding="utf-8")), signal.SIGTERM)
-        script.communicate(timeout=60)
-    finally:
-        script.kill()
-    assert work.signals() == ["TERM"]
     assert script.returncode == 85
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's signal at a parent's end")
-def test_a_script_that_is_killed_outright_takes_its_processes_along(
-    fake_bin: FakeBin, tmp_path: Path, data: Path
-) -> None:
-    work = Supervised(fake_bin, tmp_path, data)
-    script = work.start(CPU_PROCESSES="2")
-    work.pid(0), work.pid(1)
-    script.kill()
-    script.communicate(timeout=60)
-    wait_until(lambda: work.signals() == ["TERM", "TERM"] and not lock_is_held(work.run))
-
-
-@pytest.mark.parametrize("way", ["killed", "raised"])
-def test_one_rank_that_fails_ends_the_others_and_its_error_is_the_last_word(
-    way: str, fake_bin: FakeBin, tmp_path: Path, data: Path
-) -> None:
-    # rank 0 first says what it misses, and then hangs, deaf to signals
-    fails = "kill -9 $$" if way == "killed" else 'echo "RuntimeError: out of luck"; exit 7'
-    body = f"""
-    if [[ $rank == 1 ]]; then
-        {fails}
-    fi
-    trap '' TERM INT; echo "RuntimeError: Connection closed by peer"; {"exit 1" if way == "raised" else ""}
-    """
-    work = Supervised(fake_bin, tmp_path, data, body)
-    script = work.start(CPU_PROCESSES="2")
-    try:
-        _, errors = script.communicate(timeout=120)
-    finally:
-        script.kill()
-    assert script.returncode == (137 if way == "killed" else 7)
-    last = errors.splitlines()[-1]
-    if way == "killed":
-        assert last.startswith("[train] rank 1 was ended by SIGKILL; see the end of ")
-    else:
-        assert last.startswith("[train] rank 1 ended with status 7: RuntimeError: out of luck; see")
-    assert last.endswith("rank1.log")
-    assert (work.run / "train.log").read_text(encoding="utf-8").splitlines()[-1] in last
-    assert not lock_is_held(work.run)
+    assert errors.splitlines()[-1] == "[train] preempted; the same command goes on where it was"
+    assert ended.exists()
+    assert not lock_is_held(run)
+    (call,) = fake_bin.calls("fairseq-train")
+    assert option(call, "--preemption-grace") == "7"
 
 
 def lock_is_held(run: Path) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -206,3 +208,48 @@ class TestSbatchFile:
         assert fake_bin.calls("bash") == [["scripts/train_opus100.sh", "--lr", "1"]]
         seen = environment(tmp_path / "env")
         assert (seen["NODES"], seen["LAUNCHER"]) == ("2", "slurm")
+
+    @pytest.mark.parametrize(
+        ("state", "requeued"), [("RUNNING", True), ("COMPLETING", False), ("CANCELLED", False)]
+    )
+    def test_a_signal_is_passed_on_and_a_job_that_was_preempted_queues_itself_again(
+        self, state: str, requeued: bool, fake_bin: FakeBin, tmp_path: Path
+    ) -> None:
+        began = tmp_path / "began"
+        wait = f"touch {began}; for i in $(seq 600); do sleep 0.1; done"
+        fake_bin.add("bash", f"trap 'touch {tmp_path}/ended; exit 85' TERM; {wait}")
+        fake_bin.add("scontrol", stdout=f"JobId=77 JobState={state} Reason=None")
+        job = subprocess.Popen(
+            ["/bin/bash", ROOT / "scripts" / "slurm_train.sbatch", "multi30k"],
+            env={**SLURM_JOB, "PATH": fake_bin.path()},
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+        )
+        try:
+            limit = time.monotonic() + 60
+            while not began.exists():
+                assert time.monotonic() < limit
+                time.sleep(0.02)
+            job.send_signal(signal.SIGTERM)
+            _, errors = job.communicate(timeout=60)
+        finally:
+            job.kill()
+        assert job.returncode == 85
+        assert (tmp_path / "ended").exists()
+        calls = [["show", "job", "77"], *([["requeue", "77"]] if requeued else [])]
+        assert fake_bin.calls("scontrol") == calls
+        assert ("is queued again" in errors) is requeued
+
+    @pytest.mark.parametrize("status", [0, 2, 143])
+    def test_a_job_that_is_complete_or_failed_does_not(
+        self, status: int, fake_bin: FakeBin
+    ) -> None:
+        fake_bin.add("bash", status=status)
+        fake_bin.add("scontrol")
+        job = subprocess.run(
+            ["/bin/bash", ROOT / "scripts" / "slurm_train.sbatch", "multi30k"],
+            env={**SLURM_JOB, "PATH": fake_bin.path()},
+            check=False,
+        )
+        assert job.returncode == status
+        assert fake_bin.calls("scontrol") == []

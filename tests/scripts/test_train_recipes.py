@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.schemes import SCHEMES
 from tests.support.runs import make_data
 from tests.support.shell import ROOT, FakeBin, run_script
 
@@ -35,6 +38,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def option(call: list[str], name: str) -> str:
     """The last value of an option: it wins."""
     return call[len(call) - call[::-1].index(name)]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_help_lists_every_residual_scheme(recipe: str) -> None:
+    header = run_script(recipe, "--help").stdout
+    listed = re.search(r"SCHEME +a residual scheme: ([^;]+);", header)
+    assert listed is not None
+    assert re.split(r",\s+| or ", listed.group(1)) == list(SCHEMES)
 
 
 class DryRun:
@@ -100,6 +111,16 @@ def test_a_variable_without_a_meaning_is_refused(recipe: str, name: str, value: 
     result = run_script(recipe, env={name: value})
     assert result.returncode == 2
     assert f"{name} is '{value}'" in result.stderr
+
+
+def test_an_error_bears_the_name_of_the_recipe_that_was_typed(fake_bin: FakeBin) -> None:
+    fake_bin.add("deepnet", f'exec {sys.executable} -m fairseq_deepnet.cli "$@"')
+    env = {"DRY_RUN": "1", "PRECISION": "fp64", "DATA": "nowhere"}
+    result = run_script("train_multi30k.sh", env=env, path=fake_bin.path())
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith("[train_multi30k] error: PRECISION=fp64")
+    result = run_script("train_multi30k.sh", env=env | {"THREADS": "none"}, path=fake_bin.path())
+    assert result.stderr.splitlines()[-1].startswith("[train_multi30k] error: THREADS is")
 
 
 class Recipe:
@@ -280,5 +301,8 @@ def test_a_dry_run_for_slurm_shows_the_submission_and_what_the_job_runs(
     assert submission[:3] == ["sbatch", "--nodes=16", "--gpus-per-node=8"]
     assert step[:3] == ["srun", "--nodes=16", "--ntasks=16"]
     assert (option(step, "--max-tokens"), option(step, "--update-freq")) == ("2048", "2")
-    assert option(step, "--checkpoint-every") == "auto"
+    assert option(step, "--checkpoint-activations-every") == "auto"
+    # 80 GiB are assumed of GPUs that are elsewhere: the plan is asked, and its answer taken
+    assert option(step, "--ddp-backend") == "legacy_ddp"
+    assert "memory   78.6 of 80 GiB of a GPU with --ddp-backend legacy_ddp" in dry_run.plan
     assert "deepnet_transformer_opus100_1000, 500L-500L" in dry_run.plan

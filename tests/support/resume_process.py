@@ -1,7 +1,8 @@
 """One of two processes that train without an interruption, then again from a checkpoint of it.
 
 Run as `python -m tests.support.resume_process RANK PORT DATA FOLDER NAME ARGUMENTS...`; checkpoints
-go to FOLDER/whole, and to FOLDER/part, which begins with FOLDER/whole/NAME.
+go to FOLDER/whole, and to FOLDER/part, which begins with FOLDER/whole/NAME. A training with another
+scheme follows; FOLDER/refused_RANK says why it was refused.
 """
 
 import shutil
@@ -14,7 +15,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed
 from fairseq_cli import train
 
-import fairseq_deepnet  # noqa: F401  (registers the architectures)
+from fairseq_deepnet.errors import ConfigurationError
 
 
 def main(rank: str, port: str, data: str, folder: str, name: str, *arguments: str) -> None:
@@ -34,6 +35,10 @@ def main(rank: str, port: str, data: str, folder: str, name: str, *arguments: st
         shutil.copy(Path(folder) / "whole" / name, Path(folder) / "part" / "checkpoint_last.pt")
     torch.distributed.barrier()
     train_in("part")
+    try:
+        train_in("part", "--residual-scheme=post-ln")
+    except ConfigurationError as error:
+        (Path(folder) / f"refused_{rank}").write_text(str(error), encoding="utf-8")
     torch.distributed.destroy_process_group()
 
 

@@ -155,7 +155,9 @@ def budget(share: float) -> str:
     return f"--checkpoint-memory={needed[0] + share * (needed[1] - needed[0])}"
 
 
-@pytest.mark.parametrize("more", [[], ["--checkpoint-every=2"], ["--checkpoint-activations"]])
+@pytest.mark.parametrize(
+    "more", [[], ["--checkpoint-activations-every=2"], ["--checkpoint-activations"]]
+)
 def test_what_is_chosen_changes_neither_loss_nor_gradient(
     more: list[str], batch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -175,10 +177,12 @@ def test_what_is_chosen_changes_neither_loss_nor_gradient(
     given = float(budget(0.4).partition("=")[2])
     assert line.endswith(f" of {given:.5g} GiB at 4,096 tokens)")
     assert 0 < model.encoder.checkpointing.plain < 6
-    assert model.encoder.checkpointing.every == (2 if "--checkpoint-every=2" in more else 1)
+    assert model.encoder.checkpointing.every == (
+        2 if "--checkpoint-activations-every=2" in more else 1
+    )
 
 
-@pytest.mark.parametrize("wanted", ["--checkpoint-memory=0.1", "--checkpoint-every=2"])
+@pytest.mark.parametrize("wanted", ["--checkpoint-memory=0.1", "--checkpoint-activations-every=2"])
 def test_nothing_is_settled_or_told_where_nothing_is_trained(
     wanted: str, batch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

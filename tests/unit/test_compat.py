@@ -3,6 +3,8 @@
 import argparse
 import collections
 import importlib.metadata
+import sys
+import traceback
 from pathlib import Path
 
 import fairseq.data.data_utils
@@ -10,9 +12,11 @@ import fairseq.options
 import numpy as np
 import pytest
 import torch
+import torch.multiprocessing
 from fairseq.data import Dictionary, LanguagePairDataset, TokenBlockDataset
 
 from fairseq_deepnet import compat
+from fairseq_deepnet.errors import ConfigurationError
 
 
 def test_the_guard_and_setup_name_the_same_fairseq() -> None:
@@ -120,3 +124,17 @@ def test_sentences_are_padded_to_the_lengths_of_their_buckets() -> None:
     batch = data.collater([data[0], data[2]])
     assert batch["net_input"]["src_tokens"].tolist() == [[2, 2, 2], [1, 1, 2]]  # the longer first
     assert data.buckets == [(None, 3), (None, 8)]
+
+
+def test_the_error_of_a_process_that_torch_spawned_is_one_line_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    try:
+        raise ConfigurationError("give another --save-dir")
+    except ConfigurationError:
+        text = f"\n\n-- Process 1 terminated with the following error:\n{traceback.format_exc()}\n"
+    error = torch.multiprocessing.ProcessRaisedException(text, 1, 4711)
+    with pytest.raises(SystemExit) as ended:
+        sys.excepthook(type(error), error, None)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "fairseq_deepnet: error: give another --save-dir\n"

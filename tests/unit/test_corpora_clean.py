@@ -195,7 +195,7 @@ def test_the_command_prints_its_counts_as_json(
     prefix = write_corpus(tmp_path, ["a", ""], ["b", "c"])
     parser = argparse.ArgumentParser()
     clean.add_arguments(parser)
-    words = ["--source=eo", "--target=ia", f"--train={prefix}", f"--out={tmp_path / 'out'}"]
+    words = ["--src=eo", "--tgt=ia", f"--train={prefix}", f"--out={tmp_path / 'out'}"]
     assert clean.run(parser.parse_args(words)) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["train"] == {"read": 2, "kept": 1, "dropped": {"empty": 1}}
@@ -205,6 +205,6 @@ def test_the_command_prints_its_counts_as_json(
 def test_the_command_needs_something_to_check(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     clean.add_arguments(parser)
-    words = ["--source=eo", "--target=ia", f"--out={tmp_path / 'out'}"]
+    words = ["--src=eo", "--tgt=ia", f"--out={tmp_path / 'out'}"]
     with pytest.raises(ValueError, match="nothing to check"):
         clean.run(parser.parse_args(words))

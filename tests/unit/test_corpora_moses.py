@@ -130,7 +130,7 @@ def write_raw(folder: Path, lines: int) -> None:
 
 def tokenised(folder: Path, out: str, *options: str) -> tuple[Path, dict[str, Any]]:
     raw, result = folder / "raw", folder / out
-    common = ["--source", "de", "--target", "en", "--train", str(raw / "train")]
+    common = ["--src", "de", "--tgt", "en", "--train", str(raw / "train")]
     stages("tokenise", *common, "--test", str(raw / "test"), "--out", str(result), *options)
     return result, json.loads((result / "clean.json").read_text(encoding="utf-8"))
 
@@ -167,7 +167,7 @@ def test_cleaning_by_subwords_drops_text_and_tokens_alike(tmp_path: Path) -> Non
     options = ["--clean-on", "subwords", "--max-ratio", "1.5"]
     out, report = tokenised(tmp_path, "out", "--hold-out", "5", *options)
     assert report["train"]["kept"] + report["valid"]["kept"] == 26
-    sides = ["--source", "de", "--target", "en"]
+    sides = ["--src", "de", "--tgt", "en"]
     codes = tmp_path / "bpe.codes"
     tokens = str(out / "tokenised" / "train")
     stages("learn", *sides, "--tokens", tokens, "--merges", "30", "--out", str(codes))

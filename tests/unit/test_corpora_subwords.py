@@ -196,7 +196,7 @@ def test_the_command_trains_one_model_a_language_when_asked(tmp_path: Path) -> N
     subwords.add_arguments(parser)
     write_text(tmp_path / "train.eo")
     (tmp_path / "train.ru").write_text("кот и дом\nдом и кот\n" * 50, encoding="utf-8")
-    words = ["train", f"--text={tmp_path / 'train'}", "--source=eo", "--target=ru"]
+    words = ["train", f"--text={tmp_path / 'train'}", "--src=eo", "--tgt=ru"]
     words += ["--vocab-size=16", "--separate", f"--out={tmp_path / 'out'}"]
     with pytest.raises(ValueError, match="characters alone need"):  # the Esperanto side
         subwords.run(parser.parse_args(words))

@@ -261,7 +261,7 @@ def test_many_languages_give_one_line_a_language(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("{", "de-en.json is no score of a direction"),
-        ("[]", "it has no bleu, chrf"),
+        ("[]", "a mapping is expected, not a list"),
         (json.dumps({"bleu": 1, "chrf": 2, "lines": 3}), "it has no bleu_signature"),
         (
             json.dumps(

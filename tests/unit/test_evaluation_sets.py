@@ -198,7 +198,7 @@ def test_deepnet_evaluation_set_says_how_much_of_the_set_can_be_scored(
     record = {"languages": ["de", "en", "fr"], "directions": {}, "lines": {}}
     (data / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
     words = ["--raw", str(flores101(tmp_path)), "--data", str(data)]
-    assert cli.main(["evaluation-set", "flores101", *words, "--output", str(tmp_path / "o")]) == 0
+    assert cli.main(["evaluation-set", "flores101", *words, "--out", str(tmp_path / "o")]) == 0
     assert capsys.readouterr().out.startswith("flores101: 6 of 7,482 directions, 18 lines")
-    assert cli.main(["evaluation-set", "flores", *words, "--output", str(tmp_path / "p")]) == 2
+    assert cli.main(["evaluation-set", "flores", *words, "--out", str(tmp_path / "p")]) == 2
     assert "no evaluation set 'flores'" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_a_run_becomes_a_checkpoint_without_anything_of_ours(
 def test_a_stock_model_has_no_option_that_stock_does_not_know(arch: str) -> None:
     kind, tasks = stock.KINDS[arch], {2: "translation", 1: "language_modeling"}
     common = ["DATA", f"--task={tasks[len(kind.sides)]}", "--optimizer=adam", "--max-tokens=64"]
-    words = ["--checkpoint-every=2", "--compile", "--monitor-interval=5"]
+    words = ["--checkpoint-activations-every=2", "--compile", "--monitor-interval=5"]
     words += ["--checkpoint-memory=4"] if len(kind.sides) == 2 else []
     ours = fairseq_options.parse_training([*common, f"--arch={arch}", *words])
     theirs = fairseq_options.parse_training([*common, f"--arch={kind.stock}"])
@@ -154,7 +154,7 @@ def test_a_file_of_somebody_else_is_replaced_by_force_alone(
 ) -> None:
     theirs = tmp_path / "theirs.pt"
     theirs.write_text("notes", encoding="utf-8")
-    words = (run_folder, "--to", "fairseq", "--output", theirs)
+    words = (run_folder, "--to", "fairseq", "--out", theirs)
     assert export(*words) == 2
     assert "no export of this command's" in capsys.readouterr().err
     assert theirs.read_text(encoding="utf-8") == "notes"
@@ -168,7 +168,7 @@ def test_the_checkpoint_itself_is_never_overwritten(
 ) -> None:
     source = run_folder / "checkpoints" / "checkpoint_best.pt"
     before = source.read_bytes()
-    assert export(run_folder, "--to", "fairseq", "--output", source, "--force") == 2
+    assert export(run_folder, "--to", "fairseq", "--out", source, "--force") == 2
     assert "is the checkpoint itself" in capsys.readouterr().err
     assert source.read_bytes() == before
 
@@ -180,7 +180,7 @@ def test_a_folder_of_something_else_is_not_replaced_even_by_force(
     folder = tmp_path / "thesis"
     folder.mkdir()
     (folder / "chapter.tex").write_text("text", encoding="utf-8")
-    assert export(run_folder, "--to", "fairseq", "--output", folder, *force) == 2
+    assert export(run_folder, "--to", "fairseq", "--out", folder, *force) == 2
     assert "even --force does not replace" in capsys.readouterr().err
     assert (folder / "chapter.tex").read_text(encoding="utf-8") == "text"
 
@@ -213,8 +213,8 @@ def test_a_lone_checkpoint_needs_an_output(
     alone.parent.mkdir()
     (run_folder / "checkpoints" / "checkpoint_best.pt").rename(alone)
     assert export(alone, "--to", "fairseq") == 2
-    assert "say where to, with --output" in capsys.readouterr().err
-    assert export(alone, "--to", "fairseq", "--output", alone.with_name("stock.pt")) == 0
+    assert "say where to, with --out" in capsys.readouterr().err
+    assert export(alone, "--to", "fairseq", "--out", alone.with_name("stock.pt")) == 0
 
 
 def test_a_model_of_another_kind_is_refused(

@@ -122,7 +122,7 @@ def test_the_folder_stands_alone_and_says_what_it_is(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_trained_run(tmp_path / "run", data)
-    assert export(tmp_path / "run", "--quantization", "int8", "--output", tmp_path / "out") == 0
+    assert export(tmp_path / "run", "--quantization", "int8", "--out", tmp_path / "out") == 0
     assert capsys.readouterr().out == f"{tmp_path / 'out'}\n"
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
     assert (tmp_path / "out" / "spm.model").read_bytes() == (data / "spm.model").read_bytes()
@@ -172,7 +172,7 @@ def test_another_quantization_in_the_same_place_replaces_the_first(
     make_trained_run(tmp_path / "run", data)
     out = tmp_path / "out"
     for quantization in ("float32", "int8"):
-        assert export(tmp_path / "run", "--quantization", quantization, "--output", out) == 0
+        assert export(tmp_path / "run", "--quantization", quantization, "--out", out) == 0
         assert (
             json.loads((out / "export.json").read_text(encoding="utf-8"))["quantization"]
             == quantization
@@ -185,7 +185,7 @@ def test_what_an_interrupted_export_left_is_cleared_away(tmp_path: Path, data: P
     for leftover in ("out.part", "out.old"):
         (tmp_path / leftover).mkdir()
         (tmp_path / leftover / "model.bin").write_bytes(b"half")
-    assert export(tmp_path / "run", "--output", tmp_path / "out") == 0
+    assert export(tmp_path / "run", "--out", tmp_path / "out") == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
     assert ctranslate2.contains_model(str(tmp_path / "out"))
 
@@ -194,13 +194,13 @@ def test_an_export_that_fails_leaves_the_one_that_was_there(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_trained_run(tmp_path / "run", data)
-    export(tmp_path / "run", "--output", tmp_path / "out")
+    export(tmp_path / "run", "--out", tmp_path / "out")
     before = (tmp_path / "out" / "model.bin").read_bytes()
     source = tmp_path / "run" / "checkpoints" / "checkpoint_best.pt"
     state = load_checkpoint(source)
     state["cfg"]["model"].activation_fn = "linear"
     save_checkpoint(state, source)
-    assert export(tmp_path / "run", "--output", tmp_path / "out") == 2
+    assert export(tmp_path / "run", "--out", tmp_path / "out") == 2
     assert "--activation-fn linear is unknown to CTranslate2" in capsys.readouterr().err
     assert (tmp_path / "out" / "model.bin").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
@@ -215,7 +215,7 @@ def test_an_export_that_fails_half_way_leaves_nothing(
 
     make_trained_run(tmp_path / "run", data)
     monkeypatch.setattr("fairseq_deepnet.export.ctranslate2_folder.write_record", fail)
-    assert export(tmp_path / "run", "--output", tmp_path / "out") == 2
+    assert export(tmp_path / "run", "--out", tmp_path / "out") == 2
     assert "no space left" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -252,10 +252,10 @@ def test_another_ctranslate2_model_is_replaced_by_force_alone(
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "model.bin").write_bytes(b"theirs")
-    assert export(tmp_path / "run", "--output", theirs) == 2
+    assert export(tmp_path / "run", "--out", theirs) == 2
     assert "--force to replace it" in capsys.readouterr().err
     assert (theirs / "model.bin").read_bytes() == b"theirs"
-    assert export(tmp_path / "run", "--output", theirs, "--force") == 0
+    assert export(tmp_path / "run", "--out", theirs, "--force") == 0
     assert f"replacing {theirs}\n" in capsys.readouterr().err
     assert ctranslate2.contains_model(str(theirs))
 

@@ -144,6 +144,25 @@ def test_loss_curves_have_depths_across_and_groups_down(folder: Path) -> None:
     assert labels(figure.axes[5]) == ["rezero"]
 
 
+def test_a_run_with_one_loss_has_a_mark_that_can_be_seen(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(DEFINITION, encoding="utf-8")
+    place = {"scheme": "deepnorm", "depth": "6"}
+    losses = {100: 9.1}
+    write_cell(
+        tmp_path / "runs",
+        "deepnorm_6l.seed1",
+        str(file),
+        place,
+        "done",
+        losses=losses,
+        train={50: 9.0},
+    )
+    axes = drawn(tmp_path / "runs")["curves"].axes[0]
+    (alone,) = (line for line in axes.lines if list(line.get_xdata()) == [50])
+    assert alone.get_marker() == "."
+
+
 def test_the_paper_s_values_are_dotted_beside_ours(tmp_path: Path) -> None:
     for depth in (6, 18, 50):
         values = {"scheme": "deepnorm", "depth": str(depth)}

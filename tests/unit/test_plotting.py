@@ -70,6 +70,20 @@ def test_a_loss_that_is_not_finite_is_kept(tmp_path: Path) -> None:
     assert draw(str(run), "--out", str(tmp_path / "x.png")) == 0
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [line("train_inner", 20, 8.5)],
+        [line("train_inner", 20, 8.5), line("train_inner", 40, "nan")],
+    ],
+)
+def test_a_run_with_one_point_has_a_mark_that_can_be_seen(tmp_path: Path, lines: list[str]) -> None:
+    folder = make_run(tmp_path / "a", *lines)
+    run = Run("a", folder, curves.read_metrics(folder, ("loss",)))
+    (drawn,) = images.draw([run]).axes[0].lines
+    assert drawn.get_marker() == "o"
+
+
 def test_runs_are_drawn_into_a_png(tmp_path: Path) -> None:
     names = ("deepnorm", "post-ln")
     lines = (line("train_inner", 20, 9), line("train_inner", 40, 8), line("valid", 40, 8))

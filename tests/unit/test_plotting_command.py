@@ -57,6 +57,12 @@ def test_the_event_of_a_run_is_marked(runs: list[Run]) -> None:
     assert [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "v"] == [60]
 
 
+def test_the_legend_says_what_the_mark_of_an_event_is(runs: list[Run]) -> None:
+    legend = images.draw(runs, "loss").axes[0].get_legend()
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts.count("broken, divergence watch: not finite") == 1
+
+
 def test_a_bound_is_drawn_with_what_it_bounds(runs: list[Run]) -> None:
     labels = [line.label for line in lines_of(runs, "update_bound")]
     assert labels[:2] == ["deep", "deep, measured model_update"]

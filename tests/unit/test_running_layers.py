@@ -138,7 +138,9 @@ def test_two_lengths_of_segments_contradict_each_other(model_builder: BuildModel
 def test_layers_whose_outputs_are_all_read_have_no_longer_segments(
     model_builder: BuildModel,
 ) -> None:
-    with pytest.raises(ConfigurationError, match=r"--checkpoint-every 4 contradicts .* dlcl"):
+    with pytest.raises(
+        ConfigurationError, match=r"--checkpoint-activations-every 4 contradicts .* dlcl"
+    ):
         model_builder(residual_scheme="dlcl", checkpoint_every="4")
     model = model_builder(residual_scheme="dlcl", encoder_layers=50, checkpoint_every="auto")
     assert model.encoder.checkpointing.every == 1
@@ -148,7 +150,9 @@ def test_layers_whose_outputs_are_all_read_have_no_longer_segments(
 def test_a_segment_that_is_no_number_of_layers_is_refused(
     every: str, model_builder: BuildModel
 ) -> None:
-    with pytest.raises(ConfigurationError, match=f"--checkpoint-every {every}: give a number"):
+    with pytest.raises(
+        ConfigurationError, match=f"--checkpoint-activations-every {every}: give a number"
+    ):
         model_builder(checkpoint_every=every)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fairseq_deepnet import cli
+from fairseq_deepnet import cli, processor
 from fairseq_deepnet.fairseq_options import option_actions, training_parser
 from fairseq_deepnet.training.settings import MANAGED
 from tests.support.runs import TINY, make_checkpoint, make_data
@@ -181,6 +181,18 @@ def test_a_schedule_that_does_not_fit_the_training_is_one_warning_that_names_bot
     assert record("--max-update", "300")
     (warning,) = (line for line in record.said.splitlines() if line.startswith("warning: "))
     assert "--warmup-updates 400 is not below --max-update 300" in warning
+
+
+@pytest.mark.parametrize(("gain", "told"), [(0.55, True), (7.0, False)])
+def test_bf16_on_a_cpu_whose_products_gain_nothing_is_one_warning(
+    gain: float, told: bool, record: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "bf16_gain", lambda: gain)
+    assert record(precision="bf16")
+    warnings = [line for line in record.said.splitlines() if line.startswith("warning: ")]
+    assert ["at 0.55 times the speed of fp32" in line for line in warnings] == [True] * told
+    assert record()
+    assert "warning" not in record.said
 
 
 def test_other_data_is_another_run(record: Recorder, tmp_path: Path) -> None:

@@ -312,7 +312,7 @@ def test_other_settings_than_those_recorded_are_refused(sweep: Sweep, cells: Any
 
 def test_a_damaged_record_is_named_and_its_remedy(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"sweep.json is damaged: remove it"):
+    with pytest.raises(ValueError, match=r"sweep.json is damaged: .*; remove it to run the cell"):
         state.status_of(tmp_path)
 
 

@@ -18,6 +18,7 @@ from fairseq_deepnet.translation.engine import Hypothesis, Search
 from fairseq_deepnet.translation.output import Output
 from fairseq_deepnet.translation.stream import (
     STANDARD_INPUT,
+    Mending,
     Rate,
     full_windows,
     live_windows,
@@ -47,6 +48,25 @@ class Upper:
 
 def texts(engine: Upper, windows: Iterator[list[str]]) -> list[str]:
     return [best[0].text for window in translated(engine, windows, DIRECTION) for best in window]
+
+
+def test_a_byte_that_is_not_utf8_costs_its_own_line_alone(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"A dog.\n\xffA man.\nA girl.\n")
+    mending = Mending()
+    windows = list(windows_of([path], 2, text=mending))
+    assert windows == [["A dog.", "\ufffdA man."], ["A girl."]]
+    assert mending.count == 1
+    assert f"{path}, line 2" in mending.told()
+    read, write = os.pipe()
+    os.write(write, path.read_bytes())
+    os.close(write)
+    piped = Mending()
+    assert [line for window in live_windows(read, 2, 0.01, piped) for line in window] == [
+        *("A dog.", "\ufffdA man.", "A girl."),
+    ]
+    os.close(read)
+    assert "standard input, line 2" in piped.told()
 
 
 def test_translations_come_in_the_order_of_the_lines_and_empty_lines_stay(tmp_path: Path) -> None:
@@ -257,7 +277,7 @@ def test_progress_is_told_every_few_seconds_and_of_short_work_never() -> None:
     ("settings", "message"),
     [
         ({"beam": 0}, "--beam 0; at least 1"),
-        ({"batch": -1}, "--batch -1; at least 1"),
+        ({"batch": -1}, "--batch-sentences -1; at least 1"),
         ({"nbest": 6}, "--nbest 6 of a beam of 5"),
     ],
     ids=["beam", "batch", "nbest"],

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fairseq_deepnet.checkpoints import LAST
 from fairseq_deepnet.divergence import good_states
 from fairseq_deepnet.divergence.detectors import LOOKBACK
 
@@ -80,7 +81,7 @@ def test_the_last_good_state_takes_no_room_and_is_there_whole(tmp_path: Path) ->
 
 def test_what_people_write_over_in_place_is_never_linked(tmp_path: Path) -> None:
     save_at(1000, tmp_path)
-    source, last = tmp_path / "good_states" / "update_1000.pt", tmp_path / good_states.LAST
+    source, last = tmp_path / "good_states" / "update_1000.pt", tmp_path / LAST
     part = tmp_path / "good.part"
     good_states.copy(source, part)
     part.replace(last)

@@ -1,0 +1,68 @@
+"""Names that options had once: they still work, and one line says the name of today."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from fairseq_deepnet.provenance import say
+
+TRAINING: Final[Mapping[str, str]] = {"checkpoint-every": "checkpoint-activations-every"}
+"""Options of fairseq-train, as configs write them."""
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "--output": "--out",
+    "--source": "--src",
+    "--target": "--tgt",
+}
+"""Options of every `deepnet` subcommand: in small letters what scripts call OUT, SRC and TGT."""
+
+TRANSLATE: Final[Mapping[str, str]] = {**COMMANDS, "--batch": "--batch-sentences"}
+"""Of `deepnet translate`: elsewhere a batch is counted in tokens."""
+
+
+@functools.cache
+def tell(former: str, name: str) -> None:
+    """Say once in a process that an option has another name now."""
+    say(f"{former} is now called {name}; the former name still works")
+
+
+def training_option(name: str) -> str:
+    """Return the name that an option of fairseq-train has today."""
+    if name not in TRAINING:
+        return name
+    tell(name, TRAINING[name])
+    return TRAINING[name]
+
+
+def of_today(subcommand: str, words: Sequence[str]) -> list[str]:
+    """Return the words of a `deepnet` subcommand with today's names of its own options."""
+    names = TRANSLATE if subcommand == "translate" else COMMANDS
+    own = words.index("--") if "--" in words else len(words)
+    found = []
+    for word in words[:own]:
+        option, equals, value = word.partition("=")
+        if option in names:
+            tell(option, names[option])
+        found.append(names.get(option, option) + equals + value)
+    return [*found, *words[own:]]
+
+
+class FormerName(argparse.Action):
+    """An option of fairseq-train under its former name: hidden, stored where the new one is."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **_: Any) -> None:
+        hidden = argparse.SUPPRESS
+        super().__init__(option_strings, dest, default=hidden, help=hidden)
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        training_option(self.option_strings[0].removeprefix("--"))
+        setattr(namespace, self.dest, values)

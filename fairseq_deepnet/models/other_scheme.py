@@ -1,0 +1,132 @@
+"""Refuse to train on from a checkpoint of another scheme, unless it is said.
+
+fairseq compares names and shapes of parameters, which most schemes share, and takes the rest from
+the command line: a model would go on as another function than the one that was trained, and
+overwrite it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from typing import Any, Final
+
+from fairseq.distributed import utils as distributed
+from fairseq.file_io import PathManager
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY
+from fairseq.trainer import Trainer
+
+from ..checkpoints import LAST, load_checkpoint, model_arguments
+from ..errors import ConfigurationError
+from ..schemes import Depths, ResidualScheme, Side
+from .options import DECODER_ONLY, ENCODER_DECODER, ENCODER_ONLY, ModelKind
+from .scheme_options import scheme_of, stock_scheme
+
+logger = logging.getLogger(__name__)
+
+OPTION: Final = "--allow-other-scheme"
+
+
+def install() -> None:
+    """Let every trainer look at the scheme of a checkpoint before it loads it."""
+    load = Trainer.load_checkpoint
+
+    @functools.wraps(load)
+    def load_checkpoint(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+        _refuse_together(self, filename)
+        return load(self, filename, *args, **kwargs)
+
+    Trainer.load_checkpoint = load_checkpoint
+
+
+def _refuse_together(trainer: Any, filename: str) -> None:
+    """Raise ConfigurationError in every process where rank 0, which reads, finds another scheme."""
+    refusal = _refusal(trainer.cfg, filename) if trainer.data_parallel_rank == 0 else None
+    if trainer.data_parallel_world_size > 1:
+        refusal = distributed.broadcast_object(refusal, 0, trainer.data_parallel_process_group)
+    if refusal is not None:
+        raise ConfigurationError(refusal)
+
+
+def _refusal(cfg: Any, filename: str) -> str | None:
+    """Say why a training may not begin with this checkpoint; None where it may."""
+    if not PathManager.isfile(filename):
+        return None
+    try:
+        state = load_checkpoint(PathManager.get_local_path(filename))
+    except ValueError:
+        return None  # fairseq reads it next, and says what is wrong with it
+    args = model_arguments(state)
+    if not (hasattr(args, "residual_scheme") or hasattr(cfg.model, "residual_scheme")):
+        return None  # fairseq's own, by its own rules
+    chosen = scheme_in(cfg.model)
+    try:
+        trained = scheme_in(args)
+        if trained is None or chosen is None or not differ(trained, chosen):
+            return None
+        what = f"{filename} was trained with {trained}, not {chosen}"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{filename}: its record of the residual scheme cannot be read ({error!r})"
+    given = f"give {_as_options(trained, cfg.model)}"
+    paths = cfg.checkpoint
+    elsewhere = (paths.finetune_from_model, getattr(paths, "continue_once", None))
+    if paths.restore_file == LAST and filename not in elsewhere:
+        return f"{what}: {given} to go on with it, or another --save-dir to begin anew"
+    if getattr(cfg.model, "allow_other_scheme", False):
+        logger.warning("%s; its weights are trained on as those of the latter", what)
+        return None
+    return f"{what}: {given}, or {OPTION} to train its weights on as those of the latter"
+
+
+def scheme_in(args: Any) -> ResidualScheme | None:
+    """The scheme of the model that these arguments describe, of ours or of fairseq's own.
+
+    None for any other model, and for one of fairseq's that is no scheme of ours.
+    """
+    kind = _kind_of(args)
+    if kind is None:
+        return None
+    if hasattr(args, "residual_scheme"):
+        return scheme_of(args, kind.sides)
+    found = {stock_scheme(args, side) for side in kind.sides}
+    if len(found) > 1:
+        return None
+    layers = {side: getattr(args, f"{side.value}_layers") for side in kind.sides}
+    return found.pop()(Depths(*(layers.get(side, 0) for side in Side)))
+
+
+def _kind_of(args: Any) -> ModelKind | None:
+    """Which of our models an arch is, or which is fairseq's of the same structure."""
+    arch = getattr(args, "arch", None) or getattr(args, "_name", None)
+    model = ARCH_MODEL_NAME_REGISTRY.get(arch, arch)
+    kinds = (ENCODER_DECODER, DECODER_ONLY, ENCODER_ONLY)
+    return next((kind for kind in kinds if model in (kind.arch, kind.stock)), None)
+
+
+def differ(one: ResidualScheme, other: ResidualScheme) -> bool:
+    """Whether two schemes have another name, variant or alpha.
+
+    Their depths may differ where that changes no alpha: fairseq compares layers by itself.
+    """
+    if (one.name, one.variant) != (other.name, other.variant):
+        return True
+    sides = one.alphas.keys() | other.alphas.keys()
+    return any(
+        not math.isclose(one.alphas.get(side, 0), other.alphas.get(side, 0), rel_tol=1e-6)
+        for side in sides
+    )
+
+
+def _as_options(scheme: ResidualScheme, args: Any) -> str:
+    """The options that choose a scheme, where `args` are those of the command line."""
+    words = ["--residual-scheme", scheme.name]
+    kind = _kind_of(args)
+    if kind is not None and not hasattr(args, "residual_scheme"):
+        words = ["--arch", kind.arch, *words]
+    if scheme.variant:
+        words += ["--scheme-variant", scheme.variant]
+    for side in Side:
+        if scheme.depths.of(side):
+            words += [f"--{side.value}-layers", str(scheme.depths.of(side))]
+    return " ".join(words)

@@ -1,0 +1,181 @@
+"""A training does not go on from a checkpoint of another scheme unless it is told to."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq.tasks.translation import TranslationTask
+
+from fairseq_deepnet.errors import ConfigurationError
+from tests.integration.conftest import SMALL, TRAIN, RunCommand
+from tests.support.training import train_here
+
+COMMON = (*SMALL, *TRAIN, "--disable-validation", "--max-update=1")
+OURS = "--arch=deepnet_transformer"
+STOCK = "--arch=transformer"
+
+
+def train(data: Path, folder: Path, *options: object) -> dict[str, Any]:
+    return train_here(data, folder, *COMMON, *options)
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with DeepNorm's checkpoint."""
+    folder = tmp_path_factory.mktemp("deepnorm")
+    train(tiny_data, folder, OURS)
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("options", "cause", "remedy"),
+    [
+        (
+            [OURS, "--residual-scheme=post-ln"],
+            r"was trained with deepnorm\(2L-2L, .*, not post-ln\(2L-2L",
+            "give --residual-scheme deepnorm",
+        ),
+        (
+            [OURS, "--decoder-layers=4"],
+            r"deepnorm\(2L-2L, encoder alpha 1\.\d+, .*, not deepnorm\(2L-4L, encoder alpha 1\.",
+            "--encoder-layers 2 --decoder-layers 2",
+        ),
+        ([OURS, "--residual-scheme=post-ln", "--allow-other-scheme"], "not post-ln", "--save-dir"),
+        ([STOCK], r"not post-ln\(2L-2L", "--arch deepnet_transformer --residual-scheme deepnorm"),
+    ],
+    ids=["scheme", "depth", "not even if allowed", "stock"],
+)
+def test_a_folder_with_another_scheme_is_refused_and_left_alone(
+    trained: Path, tiny_data: Path, options: list[str], cause: str, remedy: str
+) -> None:
+    before = content(trained)
+    with pytest.raises(ConfigurationError, match=cause) as refused:
+        train(tiny_data, trained, *options, "--max-update=2")
+    assert remedy in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert content(trained) == before
+
+
+def test_fairseq_train_says_so_in_its_last_line(
+    trained: Path, tiny_data: Path, project_root: Path, run_command: RunCommand
+) -> None:
+    before = content(trained)
+    plugin = ["--user-dir", project_root / "fairseq_deepnet", "--save-dir", trained]
+    options = [OURS, "--residual-scheme=post-ln", "--max-update=2"]
+    done = run_command("fairseq-train", tiny_data, *plugin, *COMMON, *options, cwd=trained)
+    assert done.returncode != 0
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"fairseq_deepnet: error: {trained / 'checkpoint_last.pt'} was trained")
+    assert "Traceback" not in done.stderr
+    assert content(trained) == before
+
+
+@pytest.mark.parametrize("how", ["--restore-file", "--finetune-from-model"])
+def test_weights_of_another_scheme_are_taken_if_that_is_said(
+    trained: Path, tiny_data: Path, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = trained / "checkpoint_last.pt"
+    options = (OURS, "--residual-scheme=post-ln", f"{how}={path}", "--max-update=2", "--lr=1e-30")
+    with pytest.raises(ConfigurationError, match=r"was trained with deepnorm.* --allow-other-sch"):
+        train(tiny_data, tmp_path, *options)
+    assert not any(tmp_path.iterdir())
+    held = train(tiny_data, tmp_path, *options, "--allow-other-scheme")
+    (warning,) = [r.message for r in caplog.records if r.levelno == logging.WARNING]
+    assert "was trained with deepnorm" in warning
+    assert held["cfg"]["model"].residual_record["scheme"] == "post-ln"
+    begun = torch.load(path, weights_only=True)["model"]
+    for name, weights in begun.items():
+        assert torch.allclose(held["model"][name], weights, atol=1e-6), name
+    # and it goes on from its own, with the same command
+    train(tiny_data, tmp_path, *options, "--allow-other-scheme", "--max-update=3")
+
+
+def test_the_same_scheme_goes_on(
+    trained: Path, tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = trained / "checkpoint_last.pt"
+    options = (OURS, "--residual-scheme=deepnorm", "--max-update=2")
+    held = train(tiny_data, tmp_path, *options, f"--restore-file={path}")
+    assert held["optimizer_history"][-1]["num_updates"] == 2
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_initial_weights_make_no_other_scheme(tiny_data: Path, tmp_path: Path) -> None:
+    post_ln = (OURS, "--residual-scheme=post-ln")
+    train(tiny_data, tmp_path, *post_ln)
+    held = train(tiny_data, tmp_path, *post_ln, "--init=stock", "--max-update=2")
+    assert held["optimizer_history"][-1]["num_updates"] == 2
+
+
+def test_another_variant_is_another_scheme(tiny_data: Path, tmp_path: Path) -> None:
+    admin = (OURS, "--residual-scheme=admin-log")
+    train(tiny_data, tmp_path, *admin)
+    with pytest.raises(ConfigurationError, match="--scheme-variant logarithmic"):
+        train(tiny_data, tmp_path, *admin, "--scheme-variant=constant", "--max-update=2")
+
+
+def test_fairseqs_own_checkpoints_are_post_ln(tiny_data: Path, tmp_path: Path) -> None:
+    stock = tmp_path / "stock"
+    train(tiny_data, stock, STOCK)
+    given = (OURS, f"--finetune-from-model={stock / 'checkpoint_last.pt'}")
+    train(tiny_data, tmp_path / "post", *given, "--residual-scheme=post-ln")
+    for scheme in ("deepnorm", "pre-ln"):
+        with pytest.raises(ConfigurationError, match=r"was trained with post-ln\(2L-2L"):
+            train(tiny_data, tmp_path / scheme, *given, f"--residual-scheme={scheme}")
+    held = train(tiny_data, stock, OURS, "--residual-scheme=post-ln", "--max-update=2")
+    assert held["optimizer_history"][-1]["num_updates"] == 2
+
+
+def test_layers_left_out_keep_the_alpha_of_the_whole(
+    trained: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = trained / "checkpoint_last.pt"
+    build = TranslationTask.build_model
+
+    def build_shorter(self: Any, cfg: Any, from_checkpoint: bool = False) -> Any:
+        # fairseq-train makes lists of the options, and stumbles over them
+        cfg.encoder_layers_to_keep, cfg.decoder_layers_to_keep = "1", "0,1"
+        return build(self, cfg, from_checkpoint)
+
+    monkeypatch.setattr(TranslationTask, "build_model", build_shorter)
+    held = train(tiny_data, tmp_path, OURS, f"--finetune-from-model={path}")
+    whole = torch.load(path, weights_only=True)["cfg"]["model"].residual_record
+    assert held["cfg"]["model"].residual_record == whole
+    assert held["cfg"]["model"].encoder_layers == 1
+
+
+@pytest.fixture(scope="module")
+def one_language(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("text")
+    shutil.copy(tiny_data / "dict.xx.txt", folder / "dict.txt")
+    for end in ("bin", "idx"):
+        shutil.copy(tiny_data / f"train.xx-yy.xx.{end}", folder / f"train.{end}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "side"), [("transformer_lm", "decoder"), ("masked_lm", "encoder")]
+)
+def test_models_of_one_stack_are_refused_too(
+    kind: str, side: str, one_language: Path, tmp_path: Path
+) -> None:
+    task = {"transformer_lm": "language_modeling"}.get(kind, kind)
+    criterion = {"transformer_lm": "cross_entropy"}.get(kind, kind)
+    common = [option for option in SMALL if option.startswith(f"--{side}-")]
+    common += [*TRAIN, f"--task={task}", f"--arch=deepnet_{kind}", "--tokens-per-sample=16"]
+    common = [option for option in common if "label-smoothing" not in option]
+    common += [f"--criterion={criterion}", "--max-tokens=64", "--disable-validation"]
+    train_here(one_language, tmp_path, *common)
+    for other in (f"--{side}-layers=4", "--residual-scheme=post-ln"):
+        with pytest.raises(
+            ConfigurationError, match=rf"give .*deepnorm --{side}-layers 2 to go on"
+        ):
+            train_here(one_language, tmp_path, *common, other)
+    assert train_here(one_language, tmp_path, *common, "--max-update=3")

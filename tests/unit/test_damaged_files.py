@@ -1,0 +1,390 @@
+"""What is damaged or was changed is told in one line, and nothing is computed from it."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data import Dictionary, data_utils
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.checkpoints import load_checkpoint, refuse_damaged
+from fairseq_deepnet.corpora import manifest
+from fairseq_deepnet.corpora.folder import DataFolder
+from fairseq_deepnet.errors import ConfigurationError, in_one_line, told
+from fairseq_deepnet.records import misshapen, read_record, write_record
+from tests.support.runs import TINY, make_checkpoint, make_data
+from tests.support.trained import make_trained_run
+from tests.support.training import train_here
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data folder that records what its files hold, as scripts/preprocess.sh makes it."""
+    folder = make_data(tmp_path / "data")
+    record = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
+    record["files"] = manifest.folder_digests(folder)
+    write_record(folder / "corpus.json", record)
+    return folder
+
+
+def swap_lines(path: Path, one: int = 3, other: int = 4) -> None:
+    lines = path.read_text(encoding="utf-8").split("\n")
+    lines[one], lines[other] = lines[other], lines[one]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def flip_bit(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(bytes(content))
+
+
+Deepnet = Callable[..., str]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Deepnet:
+    """Run `deepnet WORDS`, which must end with exit status 2 and one line: that line."""
+
+    def run(*words: object) -> str:
+        capsys.readouterr()
+        assert cli.main([str(word) for word in words]) == 2
+        errors = capsys.readouterr().err
+        lines = [line for line in errors.splitlines() if "error: " in line]
+        assert len(lines) == 1, errors
+        assert "Traceback" not in errors
+        return lines[0]
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["dict.de.txt", "spm.model"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("translate", "RUN", "TEXT"),
+        ("export", "RUN", "--to=ctranslate2"),
+        ("evaluate", "RUN"),
+    ],
+)
+def test_a_changed_dictionary_or_subword_model_is_refused(
+    name: str, words: tuple[str, ...], data: Path, tmp_path: Path, refused: Deepnet
+) -> None:
+    run = tmp_path / "run"
+    make_trained_run(run, data)
+    swap_lines(data / name) if name.endswith(".txt") else flip_bit(data / name, 100)
+    places = {"RUN": run, "TEXT": data / "text" / "test.de"}
+    line = refused(*(places.get(word, word) for word in words))
+    assert f"{name} is damaged or another file than" in line
+    assert not (run / "export").exists()
+
+
+def test_a_run_is_not_used_with_another_dictionary_than_its_own(
+    data: Path, tmp_path: Path, refused: Deepnet
+) -> None:
+    run = tmp_path / "run"
+    make_trained_run(run, data)
+    digests = {path.name: manifest.digest(path) for path in data.glob("dict*.txt")}
+    write_record(run / "environment.json", {"data": {"dictionaries_sha256": digests}})
+    swap_lines(data / "dict.en.txt")
+    (data / "corpus.json").write_text('{"source": "de", "target": "en"}', encoding="utf-8")
+    line = refused("translate", run, data / "text" / "test.de")
+    assert "dict.en.txt is damaged or another file than" in line
+    assert "environment.json recorded" in line
+
+
+def test_a_flipped_bit_in_a_weight_is_seen_by_the_checkpoints_own_checksum(
+    tmp_path: Path, refused: Deepnet
+) -> None:
+    paths = [make_checkpoint(tmp_path / f"{number}.pt", number) for number in (1, 2)]
+    (place,) = [
+        index
+        for index in range(paths[0].stat().st_size)
+        if paths[0].read_bytes()[index : index + 8] == np.float32([1, 1]).tobytes()
+    ][:1]
+    flip_bit(paths[0], place)
+    assert float(load_checkpoint(paths[0])["model"]["weight"][0]) != 1  # mapped, not compared
+    with pytest.raises(ConfigurationError, match="not what its checksums say"):
+        load_checkpoint(paths[0], entire=True)
+    refuse_damaged(paths[0], weights=False)
+    assert "1.pt is damaged" in refused("average", *paths, f"--out={tmp_path}/mean.pt")
+    assert not (tmp_path / "mean.pt").exists()
+
+
+def test_no_flipped_bit_or_cut_of_a_checkpoint_is_a_traceback_or_another_weight(
+    tmp_path: Path,
+) -> None:
+    path = make_checkpoint(tmp_path / "one.pt", 5)
+    whole, expected = path.read_bytes(), load_checkpoint(path)["model"]["weight"].clone()
+    rng = random.Random(1)
+    for trial in range(150):
+        content = bytearray(whole)
+        if trial % 3:
+            bit = rng.randrange(8 * len(whole))
+            content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content if trial % 3 else whole[: rng.randrange(len(whole))])
+        try:
+            found = load_checkpoint(path, entire=True)["model"]["weight"]
+        except ValueError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+        else:
+            assert torch.equal(found, expected)
+
+
+def test_a_checkpoint_whose_records_are_packed_is_refused_unread(tmp_path: Path) -> None:
+    """torch.load unpacks such records, which may take a thousand times the file's size."""
+    whole, packed = tmp_path / "whole.pt", tmp_path / "packed.pt"
+    torch.save({"model": {"w": torch.zeros(100_000)}}, whole)
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(packed, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name), zipfile.ZIP_DEFLATED)
+    for weights in (True, False):
+        refuse_damaged(whole, weights)
+        with pytest.raises(ConfigurationError, match=r"packed\.pt is packed, as no checkpoint is"):
+            refuse_damaged(packed, weights)
+
+
+def test_a_run_goes_on_from_the_newest_checkpoint_without_flipped_bits(tmp_path: Path) -> None:
+    from fairseq_deepnet.checkpoints import mend_last
+
+    for name, updates in (("checkpoint_1_3.pt", 3), ("checkpoint_last.pt", 4)):
+        make_checkpoint(tmp_path / name, updates)
+    last = tmp_path / "checkpoint_last.pt"
+    flip_bit(last, last.read_bytes().index(np.float32([4, 4]).tobytes()))
+    assert mend_last(tmp_path) == tmp_path / "checkpoint_1_3.pt"
+
+
+@pytest.mark.parametrize("ending", ["bin", "idx"])
+def test_binarised_text_that_has_changed_is_not_read(ending: str, data: Path) -> None:
+    path = data / f"test.de-en.de.{ending}"
+    words = Dictionary.load(str(data / "dict.de.txt"))
+    assert len(data_utils.load_indexed_dataset(str(path.with_suffix("")), words)) == 4
+    flip_bit(path, path.stat().st_size - 3)
+    with pytest.raises(ConfigurationError, match=f"{ending} is damaged or another file"):
+        data_utils.load_indexed_dataset(str(path.with_suffix("")), words)
+
+
+def test_without_a_record_binarised_text_has_at_least_the_right_shape(data: Path) -> None:
+    (data / "corpus.json").unlink()
+    words = Dictionary.load(str(data / "dict.de.txt"))
+    prefix = data / "test.de-en.de"
+    index, text = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    whole = {path: path.read_bytes() for path in (index, text)}
+    damages = [(index, whole[index][:length]) for length in (0, 10, 26, 40, -1)]
+    damages += [(index, whole[index][:at] + b"\xfe" + whole[index][at + 1 :]) for at in range(60)]
+    damages += [(text, whole[text][:-1]), (text, b"\xff\xff" + whole[text][2:]), (text, b"")]
+    for path, content in damages:
+        path.write_bytes(content)
+        with pytest.raises(ConfigurationError, match=r"make the data folder anew$"):
+            data_utils.load_indexed_dataset(str(prefix), words)
+        path.write_bytes(whole[path])
+    assert len(data_utils.load_indexed_dataset(str(prefix), words)) == 4
+
+
+@pytest.mark.parametrize("content", [b"word\n", b"\xff\xfe 1\n", b"a 1\na 1\n", b"a x\n"])
+def test_a_malformed_dictionary_is_one_line(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "dict.txt").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"dict\.txt is damaged, or no dictionary: "):
+        Dictionary.load(str(tmp_path / "dict.txt"))
+
+
+def test_a_model_is_built_only_with_the_words_it_was_trained_with() -> None:
+    from argparse import Namespace
+
+    from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+    from fairseq_deepnet.models.dictionaries import RECORD, record_dictionaries
+
+    def task(*words: str) -> Any:
+        dictionary = Dictionary()
+        for word in words:
+            dictionary.add_symbol(word)
+        return TranslationTask(TranslationConfig(), dictionary, dictionary)
+
+    args = Namespace()
+    record_dictionaries(args, task("a", "b"))
+    before = dict(getattr(args, RECORD))
+    record_dictionaries(args, task("a", "b"))
+    assert getattr(args, RECORD) == before
+    with pytest.raises(ConfigurationError, match="the source dictionary is not the one"):
+        record_dictionaries(args, task("b", "a"))
+
+
+def test_a_bare_training_and_translation_refuse_another_dictionary_than_the_checkpoints(
+    tmp_path: Path,
+) -> None:
+    from fairseq import checkpoint_utils, tasks
+
+    from fairseq_deepnet import fairseq_options
+
+    data, save_dir = make_data(tmp_path / "data"), tmp_path / "checkpoints"
+    options = ["--arch=deepnet_transformer", *TINY, "--optimizer=adam", "--lr=0.01", "--cpu"]
+    options += ["--source-lang=de", "--target-lang=en", "--disable-validation"]
+    state = train_here(data, save_dir, *options, "--max-update=1")
+    assert set(state["cfg"]["model"].dictionary_record) == {"source", "target"}
+    last = str(save_dir / "checkpoint_last.pt")
+    config = fairseq_options.parse_generation([str(data), "--path", last])
+    checkpoint_utils.load_model_ensemble([last], task=tasks.setup_task(config.task))
+    swap_lines(data / "dict.de.txt")
+    with pytest.raises(ConfigurationError, match="another source dictionary than"):
+        train_here(data, save_dir, *options, "--max-update=2")
+    with pytest.raises(ConfigurationError, match="the source dictionary is not the one"):
+        checkpoint_utils.load_model_ensemble([last], task=tasks.setup_task(config.task))
+    tuned = [*options, f"--finetune-from-model={last}", "--max-update=1"]
+    train_here(data, tmp_path / "tuned", *tuned)  # a warning: weights alone may be of use
+
+
+def test_a_record_that_is_damaged_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.json"
+    shape = {"source": str, "lines": {"train": int}, "names?": [str]}
+    write_record(path, {"source": "de", "lines": {"train": 4}, "alpha": 0.1, "names": ["a"]})
+    whole = path.read_bytes()
+    content = read_record(path, shape)
+    assert content == {"source": "de", "lines": {"train": 4}, "alpha": 0.1, "names": ["a"]}
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(bytes(damaged))
+        try:
+            assert read_record(path, shape).items() >= content.items()
+        except ValueError as error:
+            assert "is damaged" in str(error)  # noqa: PT017
+            assert "\n" not in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ({}, "it has no source"),
+        ({"source": 3}, "source is 3, not text"),
+        ({"source": "de", "lines": {"train": "many"}}, "lines.train is 'many', not a number"),
+        ({"source": "de", "lines": {"train": True}}, "lines.train is true or false, not a number"),
+        ({"source": "de", "names": ["a", 1]}, r"names[1] is 1, not text"),
+        ({"source": "de", "names": None}, ""),
+    ],
+)
+def test_a_record_of_another_shape_is_told_by_its_first_fault(
+    content: dict[str, Any], fault: str
+) -> None:
+    assert misshapen(content, {"source": str, "lines?": {"train": int}, "names?": [str]}) == fault
+
+
+@pytest.mark.parametrize("record", ["[]", "{", '{"source": 3, "target": "en"}', '"text"', "7"])
+def test_a_data_folders_damaged_record_is_one_line(
+    record: str, data: Path, tmp_path: Path, refused: Deepnet
+) -> None:
+    make_trained_run(tmp_path / "run", data)
+    (data / "corpus.json").write_text(record, encoding="utf-8")
+    assert "corpus.json" in refused("translate", tmp_path / "run", data / "text" / "test.de")
+
+
+def test_a_folder_without_digests_still_opens(tmp_path: Path) -> None:
+    folder = DataFolder.open(make_data(tmp_path / "data"))
+    folder.refuse_changed(folder.model_files())
+
+
+def test_errors_of_the_file_system_name_the_file_and_the_remedy() -> None:
+    full = OSError(28, "No space left on device", "/data/out.bin")
+    assert told(full) == "/data/out.bin: No space left on device; make room, or write elsewhere"
+    assert told(OSError("odd")) == "odd"
+    assert in_one_line(KeyError("a mistake of ours")) is None
+
+
+SPAWNED = """
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "train.py", line 1, in main
+fairseq_deepnet.errors.ConfigurationError: --x contradicts --y; leave out --x
+"""
+
+
+def test_a_rank_that_was_spawned_ends_in_its_own_one_line() -> None:
+    from torch.multiprocessing.spawn import ProcessRaisedException
+
+    error = ProcessRaisedException(SPAWNED, 1, 7)
+    assert in_one_line(error) == "--x contradicts --y; leave out --x"
+    assert in_one_line(ProcessRaisedException("KeyError: 'a mistake of ours'", 1, 7)) is None
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "last"),
+    [
+        ("OSError(28, 'No space left on device', 'out.pt')", 2, "make room, or write elsewhere"),
+        ("KeyError('a mistake of ours')", 1, "KeyError: 'a mistake of ours'"),
+    ],
+)
+def test_fairseqs_commands_tell_a_full_disk_in_one_line_and_a_mistake_with_its_traceback(
+    raised: str, status: int, last: str
+) -> None:
+    code = f"import fairseq_deepnet.errors as e; e.show_in_one_line(); raise {raised}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert done.stderr.rstrip().endswith(last)
+    assert ("Traceback" in done.stderr) == (status == 1)
+
+
+def test_a_subcommand_that_meets_a_full_disk_ends_in_one_line_and_leaves_nothing(
+    data: Path, tmp_path: Path
+) -> None:
+    """A limit on the size of files stands for the disk: it needs no rights."""
+    paths = [make_checkpoint(tmp_path / f"{number}.pt", number) for number in (1, 2)]
+    words = ["average", *map(str, paths), f"--out={tmp_path}/mean.pt"]
+    code = f"import sys; from fairseq_deepnet import cli; sys.exit(cli.main({words!r}))"
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        preexec_fn=limit,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    assert done.returncode == 2, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "error: " in line]
+    assert "mean.pt" in line
+    assert "Traceback" not in done.stderr
+    assert sorted(path.name for path in tmp_path.glob("*.pt*")) == ["1.pt", "2.pt"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--encoder-layers=1000000000"], "--encoder-layers 1e+09: give a number from 0 to 10000"),
+        (["--max-tokens=0"], "--max-tokens 0: give a number from 1"),
+        (["--lr=-1e400"], "--lr -inf: give a number from 0"),
+        (["--clip-norm=nan"], "--clip-norm nan"),
+        (["--save-interval=0"], "--save-interval 0"),
+        (["--seed=-1"], "--seed -1"),
+        (["--update-freq=1,0"], "--update-freq 0"),
+    ],
+)
+def test_absurd_numbers_are_refused_before_anything_is_built(options: list[str], says: str) -> None:
+    from fairseq_deepnet import fairseq_options
+
+    with pytest.raises(ConfigurationError) as refused:
+        fairseq_options.parse_training(["DATA", "--arch=deepnet_transformer", *options])
+    assert str(refused.value).startswith(says)
+
+
+@pytest.mark.parametrize("text", ["[a, b]: 1\n", "? {a: 1}\n: 2\n", "lr: 2020-01-01\n"])
+def test_a_config_with_a_list_for_a_key_is_one_line(
+    text: str, tmp_path: Path, refused: Deepnet
+) -> None:
+    (tmp_path / "odd.yaml").write_text(f"arch: deepnet_transformer\n{text}", encoding="utf-8")
+    assert "odd.yaml" in refused("args", tmp_path / "odd.yaml")
+    assert "'['" in refused("args", "multi30k", "lr=[")
