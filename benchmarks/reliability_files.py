@@ -223,7 +223,12 @@ def make_world(world: Path) -> None:
 def _script(world: Path, name: str, *words: str, **variables: str) -> None:
     command = ["bash", str(ROOT / "scripts" / name), *words]
     done = subprocess.run(
-        command, cwd=world, env=os.environ | variables, capture_output=True, text=True, check=False
+        command,
+        cwd=world,
+        env=os.environ | variables,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
     )
     if done.returncode:
         sys.exit(f"{name} failed:\n{done.stderr}")

@@ -69,7 +69,7 @@ def try_value(script: Path, name: str, value: str, folder: Path, fakes: FakeBin)
     """Run a script with one variable set so; what went wrong, None where nothing did."""
     for part in ("run", "raw", "data"):
         (folder / part).mkdir(parents=True)
-    (folder / "data" / "corpus.json").write_text("{}")
+    (folder / "data" / "corpus.json").write_text("{}", encoding="utf-8")
     (folder / "table.tsv").touch()
     places = {key: str(folder / key.lower()) for key in ("OUT", "RUNS", "DATA", "DOWNLOADS")}
     environment = {**places, "RUN": str(folder / "new"), "UNPACKED": str(folder / "text")}
@@ -150,14 +150,14 @@ def run_with_common(code: str, cwd: Path, **environment: str) -> str:
         env={**os.environ, **environment},
         cwd=ROOT,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=True,
     )
     return done.stdout
 
 
 def test_modules_of_the_working_folder_are_not_imported(tmp_path: Path) -> None:
-    (tmp_path / "platform.py").write_text("open('ran', 'w')\n")
+    (tmp_path / "platform.py").write_text("open('ran', 'w')\n", encoding="utf-8")
     assert run_with_common('cd "$1"; python -m platform', tmp_path)
     assert not (tmp_path / "ran").exists()
 

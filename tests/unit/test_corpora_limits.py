@@ -74,7 +74,7 @@ def test_the_limit_holds_however_an_archive_is_packed(
 ) -> None:
     monkeypatch.setenv("DEEPNET_MAX_UNPACKED", "2M")
     content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as tar:
+    with tarfile.open(fileobj=content, mode="w", encoding="utf-8") as tar:
         for name, size in (("small", 5), ("large", 3 << 20)):
             member = tarfile.TarInfo(name)
             member.size = size
@@ -187,7 +187,7 @@ def test_the_limit_of_a_line_counts_its_end(
 
 @pytest.mark.parametrize("said", ["10 MB", "-1", "x", "1.5G", "9" * 40])
 def test_a_limit_is_a_size(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "lines").write_text("x\n")
+    (tmp_path / "lines").write_text("x\n", encoding="utf-8")
     monkeypatch.setenv("DEEPNET_MAX_LINE", said)
     with pytest.raises(ValueError, match="a size such as 300M is expected"):
         list(text.read_lines(tmp_path / "lines"))
@@ -200,7 +200,7 @@ def test_chunks_are_shorter_where_lines_are_long(
     monkeypatch.setattr(text, "_AT_ONCE", 4)
     lines = [f"{number} " + "x" * (number % 7) * 20 for number in range(100)]
     for side in ("xx", "yy"):
-        (tmp_path / side).write_text("".join(f"{line}\n" for line in lines))
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     chunks = list(text.pair_chunks(tmp_path / "xx", tmp_path / "yy", 50))
     assert max(len(chunk.source) for chunk in chunks) < 30
     pairs = [pair for chunk in chunks for pair in chunk.decode(tmp_path, tmp_path)]
@@ -214,7 +214,7 @@ def test_a_window_is_shorter_where_lines_are_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairseq_deepnet.translation.stream.CHUNK_BYTES", 100)
-    (tmp_path / "text").write_text("".join(f"{'x' * 40}\n" for _ in range(7)))
+    (tmp_path / "text").write_text("".join(f"{'x' * 40}\n" for _ in range(7)), encoding="utf-8")
     assert [len(window) for window in windows_of([tmp_path / "text"], 50)] == [3, 3, 1]
 
 

@@ -328,7 +328,9 @@ def test_fairseqs_commands_tell_a_full_disk_in_one_line_and_a_mistake_with_its_t
     raised: str, status: int, last: str
 ) -> None:
     code = f"import fairseq_deepnet.errors as e; e.show_in_one_line(); raise {raised}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False
+    )
     assert done.returncode == status
     assert done.stderr.rstrip().endswith(last)
     assert ("Traceback" in done.stderr) == (status == 1)

@@ -113,7 +113,8 @@ def test_a_direction_is_scored_with_the_tokenizer_of_its_target(
     job = job_of(tmp_path, name, asked)
     scores = finish(job, Copier())  # type: ignore[arg-type]
     assert f"|tok:{tokenizer}|" in scores["bleu_signature"]
-    assert json.loads(job.record.read_text(encoding="utf-8")) == scores
+    recorded = json.loads(job.record.read_text(encoding="utf-8"))
+    assert {key: recorded[key] for key in scores} == scores
 
 
 @pytest.mark.parametrize("language", ["de", "en"])
