@@ -203,7 +203,8 @@ def make_world(world: Path) -> None:
     (world / "sweep.yaml").write_text(
         "title: one\nconfig: multi30k_tiny\ncell: '{depth}l'\nscore: false\nfactors:\n"
         "  depth: {set: [encoder-layers, decoder-layers], values: [1]}\n"
-        "tables:\n- {rows: depth, measure: valid_nll}\n",
+        "  scheme: {set: residual-scheme, values: [deepnorm]}\n"
+        "tables:\n- {rows: scheme, columns: depth, measure: valid_nll}\n",
         encoding="utf-8",
     )
     subprocess.run(expand("SWEEP --runs=cells"), cwd=world, check=True, capture_output=True)

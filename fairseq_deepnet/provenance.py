@@ -44,19 +44,24 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Where to write a file that is to be there whole or not at all: it gets its name at the end.
-
-    An error of the file system names the file, which a full disk alone does not.
-    """
-    part = path.with_name(path.name + ".part")
+def naming(path: Path) -> Iterator[None]:
+    """Let an error of the file system name a file, which that of a full disk does not."""
     try:
-        yield part
-        put_in_place(part, path)
+        yield
     except OSError as error:
         if error.filename is None and error.errno is not None:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Where to write a file that is to be there whole or not at all; its name comes at the end."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with naming(path):
+            yield part
+            put_in_place(part, path)
     finally:
         part.unlink(missing_ok=True)
 

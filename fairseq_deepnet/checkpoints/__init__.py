@@ -78,7 +78,7 @@ def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
     with telling_damage(path):
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
-        raise ValueError(f"{path} is not a fairseq checkpoint: it holds no model")
+        raise ConfigurationError(f"{path} is not a fairseq checkpoint: it holds no model")
     literals.check_state(state, path)
     return state
 

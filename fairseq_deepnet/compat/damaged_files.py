@@ -126,10 +126,11 @@ def _checked_dataset(
         combine = args[1] if len(args) > 1 else kwargs.get("combine", False)
         for number in itertools.count():
             part = f"{name}{number or ''}"
-            if not (folder / f"{part}.idx").is_file():
-                break
             files = [f"{part}.idx", f"{part}.bin"]
-            if not _refuse_changed(folder, files):
+            known = _refuse_changed(folder, files)  # which tells, too, what is gone
+            if not any((folder / file).is_file() for file in files):
+                break
+            if not known:
                 fault = misshapen(folder / part, dictionary)
                 if fault:
                     raise ConfigurationError(f"{folder / part}.{fault}; make the data folder anew")
@@ -168,6 +169,8 @@ def misshapen(path: Path, dictionary: Any) -> str:
     Returns its first fault, after the ending of the file; empty where there is none.
     """
     index, text = path.with_name(f"{path.name}.idx"), path.with_name(f"{path.name}.bin")
+    if not (index.is_file() and text.is_file()):
+        return f"{'bin' if index.is_file() else 'idx'} is gone, and its other half is there"
     with index.open("rb") as stream:
         raw = stream.read(_HEADER.itemsize)
     if raw.startswith(b"TNTIDX"):

@@ -124,7 +124,9 @@ def run(args: argparse.Namespace) -> int:
     folder = args.out or (model.run or model.path.resolve().parent) / "scores"
     name = _name(args, model)
     record = folder / f"{name}.json"
-    wanted = request(args, model, what_scores_depend_on(data, args.split))
+    files = what_scores_depend_on(data, args.split)
+    data.refuse_changed(str(path.relative_to(data.path)) for path in files)
+    wanted = request(args, model, files)
     if record.is_file():
         recorded = read_record(record, remedy="remove it to score again")
         if recorded.get("request") == wanted and (folder / f"{name}.txt").is_file():
@@ -175,6 +177,9 @@ def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
     else:
         texts = many_directions.texts_of_folder(data, args.split, only)
     jobs = many_directions.make_jobs(data, texts, args.tokenizer, out, wanted)
+    sides = {path for job in jobs for path in (job.source, job.reference)}
+    own = sorted(path for path in sides if path.is_relative_to(data.path))
+    data.refuse_changed(str(path.relative_to(data.path)) for path in own)
     gpus = launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
     cores = translation.cores_of(args)
     processes = args.processes or gpus or cores

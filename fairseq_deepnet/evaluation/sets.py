@@ -20,8 +20,8 @@ from fairseq_deepnet.checkpoints.choice import choose_model, find_data
 from fairseq_deepnet.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.evaluation.set_readers import READERS, Text
 from fairseq_deepnet.languages import CODES, find, language, languages
-from fairseq_deepnet.provenance import ROOT, shown, write_text
-from fairseq_deepnet.records import read_record, write_record
+from fairseq_deepnet.provenance import ROOT, shown, write_json, write_text
+from fairseq_deepnet.records import read_record
 
 FOLDER = ROOT / "configs" / "evaluation"
 
@@ -150,7 +150,7 @@ def make(
         "lines": lines,
     }
     write_text(part / "directions.txt", "".join(f"{pair}\n" for pair in sorted(lines)))
-    write_record(part / "evaluation.json", facts)
+    write_json(part / "evaluation.json", facts)
     part.replace(out)
     return facts
 

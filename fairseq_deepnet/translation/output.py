@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fairseq_deepnet.provenance import shown, write_json
+from fairseq_deepnet.provenance import naming, shown, write_json
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.translation.stream import Windows
 
@@ -120,8 +120,9 @@ class Output:
 
     def write(self, lines: Iterable[str], sources: int) -> None:
         """The lines of so many lines of input, at once on disk or screen."""
-        self.stream.write("".join(f"{line}\n" for line in lines).encode())
-        self.stream.flush()
+        with naming(_part(self.path) if self.path is not None else Path("standard output")):
+            self.stream.write("".join(f"{line}\n" for line in lines).encode())
+            self.stream.flush()
         self.done += sources
         self._note()
 

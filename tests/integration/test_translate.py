@@ -264,7 +264,7 @@ def test_an_exported_folder_is_all_that_is_needed(
     assert "name the run for fairseq" in translate(folder, text, "--engine=fairseq").stderr
     assert "this machine computes with" in translate(folder, text, "--quantization=x").stderr
     (folder / "model.bin").write_bytes(b"broken")
-    assert "cannot be loaded" in translate(folder, text).stderr
+    assert "model.bin is damaged" in translate(folder, text).stderr
     (folder / "export.json").unlink()
     assert "deepnet export --to ctranslate2" in translate(folder, text).stderr
 

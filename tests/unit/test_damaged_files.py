@@ -173,6 +173,9 @@ def test_binarised_text_that_has_changed_is_not_read(ending: str, data: Path) ->
     flip_bit(path, path.stat().st_size - 3)
     with pytest.raises(ConfigurationError, match=f"{ending} is damaged or another file"):
         data_utils.load_indexed_dataset(str(path.with_suffix("")), words)
+    path.unlink()
+    with pytest.raises(ConfigurationError, match=f"{ending} is gone, and "):
+        data_utils.load_indexed_dataset(str(path.with_suffix("")), words)
 
 
 def test_without_a_record_binarised_text_has_at_least_the_right_shape(data: Path) -> None:
@@ -190,6 +193,9 @@ def test_without_a_record_binarised_text_has_at_least_the_right_shape(data: Path
             data_utils.load_indexed_dataset(str(prefix), words)
         path.write_bytes(whole[path])
     assert len(data_utils.load_indexed_dataset(str(prefix), words)) == 4
+    index.unlink()
+    with pytest.raises(ConfigurationError, match=r"idx is gone, and its other half is there"):
+        data_utils.load_indexed_dataset(str(prefix), words)
 
 
 @pytest.mark.parametrize("content", [b"word\n", b"\xff\xfe 1\n", b"a 1\na 1\n", b"a x\n"])
