@@ -287,18 +287,20 @@ class Preemption(Observer):
         self.epoch_itr = epoch_itr
         update = self.trainer.get_num_updates()
         if self.made and self.asked and not self.ending:
-            self._save(update)
-            if not self._ends_with(update):
-                self._leave(update)
-            self.ending = True  # what is left, such as the last validation, fits or is made up for
+            self._save_and_leave(update)
         self.made = False
 
     def _validated(self) -> None:
-        update = self.trainer.get_num_updates()
         if self.asked and not self.ending:
-            if update > self.kept:
-                self._save(update)
+            self._save_and_leave(self.trainer.get_num_updates())
+
+    def _save_and_leave(self, update: int) -> None:
+        """End the training, but for one of which only the last validation is left."""
+        if update > self.kept:
+            self._save(update)
+        if self.epoch_itr is None or not self._ends_with(update):
             self._leave(update)
+        self.ending = True  # what is left is made up for where the grace period is over before
 
     def _ends_with(self, update: int) -> bool:
         """Whether the training ends with this update anyway."""

@@ -24,6 +24,7 @@ from fairseq_deepnet.training import launch, launchers, nodes
 from fairseq_deepnet.training.run_folder import (
     differences,
     environment,
+    owes_validation,
     record,
     refuse_changes,
     updates_so_far,
@@ -102,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
         say(f"{shown(args.run)} is complete: nothing to do (RUN=FOLDER trains another)")
         return 0
     updates = updates_so_far(args.run)
-    if updates is not None and parsed.max_update and updates >= parsed.max_update:
+    at_the_end = updates is not None and parsed.max_update and updates >= parsed.max_update
+    if at_the_end and not owes_validation(args.run):
         write_text(args.run / "done", f"{updates} updates\n")
         say(f"{shown(args.run)} is complete at update {updates:,}: nothing to do")
         return 0

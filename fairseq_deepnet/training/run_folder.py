@@ -13,6 +13,7 @@ from typing import Any, Final
 from fairseq_deepnet import configs, fairseq_options
 from fairseq_deepnet.checkpoints import load_checkpoint, mend_last, num_updates
 from fairseq_deepnet.checkpoints.choice import WORDS
+from fairseq_deepnet.compat.owed_validation import OWED
 from fairseq_deepnet.provenance import (
     git_revision,
     inside_project,
@@ -122,3 +123,9 @@ def updates_so_far(run: Path) -> int | None:
         say(f"checkpoint_last.pt is damaged or missing: going on from {mended.name}")
     last = folder / "checkpoint_last.pt"
     return num_updates(load_checkpoint(last)) if last.is_file() else None
+
+
+def owes_validation(run: Path) -> bool:
+    """Whether a signal ended the run before fairseq had validated at its last update."""
+    last = run / "checkpoints" / "checkpoint_last.pt"
+    return OWED in load_checkpoint(last).get("extra_state", {})

@@ -139,24 +139,36 @@ def test_a_validation_that_a_signal_prevents_is_made_up_for(
         assert updates(held(run, name)) == updates(held(tmp_path / "whole", name))
 
 
+@pytest.mark.parametrize("method", ["zero_grad", "valid_step"])
 def test_the_last_update_s_validation_is_not_put_off(
-    process: InProcess, tiny_data: Path, tmp_path: Path
+    method: str, process: InProcess, tiny_data: Path, tmp_path: Path
 ) -> None:
     whole = process.train(tiny_data, tmp_path / "whole", "--max-update=3")
     run = tmp_path / "run"
-    process.patch.setattr(Trainer, "zero_grad", _heard_in(process, Trainer.zero_grad))
+    update = 3 if method == "valid_step" else 2
+    process.patch.setattr(Trainer, method, _heard_in(process, getattr(Trainer, method), update))
     assert process.train(tiny_data, run, "--max-update=3") == whole
     assert_same(held(run), held(tmp_path / "whole"))
     assert "preempted" not in held(run)["extra_state"]
 
 
-def _heard_in(process: InProcess, original: Any) -> Any:
-    def zero_grad(trainer: Any) -> None:
-        if trainer.get_num_updates() == 2:
-            process.listener.heard = signal.SIGTERM
-        original(trainer)
+def test_a_last_validation_that_was_cut_off_is_made_without_a_further_update(
+    process: InProcess, tiny_data: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    process.preempt(tiny_data, run, "--max-update=8", update=3)
+    told = process.train(tiny_data, run, "--max-update=3")
+    assert [line["valid_num_updates"] for line in told] == [[3.0]]
+    assert updates(held(run)) == updates(held(run, "checkpoint_best.pt")) == 3
 
-    return zero_grad
+
+def _heard_in(process: InProcess, original: Any, update: int) -> Any:
+    def signalled(trainer: Any, *args: Any) -> Any:
+        if trainer.get_num_updates() == update:
+            process.listener.heard = signal.SIGTERM
+        return original(trainer, *args)
+
+    return signalled
 
 
 def test_a_checkpoint_that_cannot_be_written_is_said_and_the_former_stays(
@@ -169,7 +181,7 @@ def test_a_checkpoint_that_cannot_be_written_is_said_and_the_former_stays(
         raise OSError(28, "No space left on device")
 
     process.patch.setattr(Trainer, "save_checkpoint", full)
-    process.patch.setattr(Trainer, "zero_grad", _heard_in(process, Trainer.zero_grad))
+    process.patch.setattr(Trainer, "zero_grad", _heard_in(process, Trainer.zero_grad, 2))
     with pytest.raises(SystemExit) as ended:
         process.train(tiny_data, run, "--max-update=8")
     assert ended.value.code == UNSAVED

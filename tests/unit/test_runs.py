@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from fairseq_deepnet import cli, processor
+from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
 from fairseq_deepnet.fairseq_options import option_actions, training_parser
 from fairseq_deepnet.training.settings import MANAGED
 from tests.support.runs import TINY, make_checkpoint, make_data
@@ -236,6 +237,17 @@ def test_a_run_whose_last_checkpoint_is_at_the_end_is_complete(record: Recorder)
     assert (record.run / "done").is_file()
     # and more updates make it a run to go on with
     assert record("--max-update", "400", resume="")
+    assert not (record.run / "done").exists()
+
+
+def test_a_run_that_was_preempted_before_its_last_validation_is_not_complete(
+    record: Recorder,
+) -> None:
+    record("--max-update", "300")
+    last = make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 300)
+    owed = {"preempted": {"epoch": 1, "end_of_epoch": False}}
+    save_checkpoint({**load_checkpoint(last), "extra_state": owed}, last)
+    assert record("--max-update", "300")
     assert not (record.run / "done").exists()
 
 
