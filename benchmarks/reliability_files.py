@@ -348,9 +348,12 @@ def misshapen(text: bytes, rng: random.Random) -> bytes | None:
     """A JSON record with one value gone, or another; without the digest of itself."""
     try:
         content = json.loads(text)
-        content.pop("sha256", None)
-    except (ValueError, AttributeError):
+    except ValueError:
         return None
+    if not isinstance(content, dict | list) or not content:
+        return None
+    if isinstance(content, dict):
+        content.pop("sha256", None)
     if rng.random() < 0.2:
         return json.dumps(rng.choice([[], {}, None, "text", 7, [content]])).encode()
     part: Any = content
