@@ -21,6 +21,7 @@ import sentencepiece
 
 from fairseq_deepnet.corpora.parallel import CHUNK, map_in_order
 from fairseq_deepnet.corpora.text import decode, normalise, numbered_chunks, read_lines
+from fairseq_deepnet.provenance import whole, write_text
 
 KINDS = ("bpe", "unigram")
 UNKNOWN = "<unk>"
@@ -104,13 +105,14 @@ def train_model(files: Iterable[Path], prefix: Path, options: SubwordOptions) ->
         )
     except RuntimeError as error:
         raise ValueError(_explain(str(error), options)) from error
-    Path(f"{prefix}.model").write_bytes(model.getvalue())
+    with whole(Path(f"{prefix}.model")) as part:
+        part.write_bytes(model.getvalue())
     trained = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     vocabulary = "".join(
         f"{trained.id_to_piece(index)}\t{trained.get_score(index):g}\n"
         for index in range(trained.get_piece_size())
     )
-    Path(f"{prefix}.vocab").write_text(vocabulary, encoding="utf-8", newline="\n")
+    write_text(Path(f"{prefix}.vocab"), vocabulary)
 
 
 def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:
@@ -139,7 +141,7 @@ def fairseq_symbols(model: sentencepiece.SentencePieceProcessor) -> list[str]:
 def write_dictionary(model: sentencepiece.SentencePieceProcessor, path: Path) -> None:
     """Write fairseq's dict.LANGUAGE.txt; the counts say nothing, as the order is already given."""
     text = "".join(f"{piece} 1\n" for piece in fairseq_symbols(model))
-    path.write_text(text, encoding="utf-8", newline="\n")
+    write_text(path, text)
 
 
 def encode_lines(
@@ -182,7 +184,7 @@ def encode_file(model: Path, source: Path, target: Path, workers: int) -> int:
     """
     load_model(model)  # a bad model is told before any text is read
     count = 0
-    with target.open("wb") as stream:
+    with whole(target) as part, part.open("wb") as stream:
         work = partial(_encode_chunk, source=source, model=model)
         for encoded in map_in_order(work, numbered_chunks(source, CHUNK), workers):
             stream.write(encoded)

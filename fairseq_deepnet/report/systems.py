@@ -136,7 +136,12 @@ def read_scored(file: Path) -> Scored:
     hypotheses = list(read_lines(file.with_suffix(".txt")))
     run = _run_of(file)
     config = configs.load_config(str(run / "config.yaml")) if run else None
-    reference, digests = _reference(file, record, request, config)
+    try:
+        reference, digests = _reference(file, record, request, config)
+    except (KeyError, TypeError, StopIteration) as error:
+        raise ValueError(
+            f"{shown(file)} does not say what it was scored against ({error}); score it anew"
+        ) from error
     settings = [str(file.resolve())]
     if config is not None:
         options = in_stock_names(config.options)
