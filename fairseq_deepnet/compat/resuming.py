@@ -1,6 +1,6 @@
 """A training that is resumed makes the updates that it would have made without the interruption.
 
-fairseq-fixed 0.12.3.1 keeps three things out of its checkpoints, all mended here:
+What fairseq-fixed 0.12.3.1 does otherwise, all mended here:
 
 - Batches are made once for all epochs, under the seed of the epoch in which the *process* began.
   A run resumed in epoch 2 or later gets other batches than before: some sentences of that epoch
@@ -9,11 +9,14 @@ fairseq-fixed 0.12.3.1 keeps three things out of its checkpoints, all mended her
   set draws anew for each epoch (the masks of masked_lm) stays that of the epoch in which they
   started, and changes with an interruption.
 - --patience counts validations from the last start.
+- Whether --max-update is reached is asked after an update only: a training that had ended, or that
+  was killed after its last checkpoint, makes one more whenever it is started again.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 from typing import Any, Final
 
 import fairseq.checkpoint_utils
@@ -23,14 +26,17 @@ from fairseq.trainer import Trainer
 
 from .owed_validation import training_program
 
+logger = logging.getLogger(__name__)
+
 PATIENCE: Final = "patience"  # key of a checkpoint's extra_state
 
 
 def apply() -> None:
-    """Mend all three; a second call does nothing."""
+    """Mend all of these; a second call does nothing."""
     if not hasattr(FairseqTask.get_batch_iterator, "__wrapped__"):
         make_the_same_batches()
         keep_patience()
+        make_no_update_too_many()
 
 
 def make_the_same_batches() -> None:
@@ -81,6 +87,22 @@ def keep_patience() -> None:
         return extra_state, epoch_itr
 
     Trainer.save_checkpoint = save_checkpoint
+    fairseq.checkpoint_utils.load_checkpoint = load_checkpoint
+
+
+def make_no_update_too_many() -> None:
+    """Train no epoch where the checkpoint has all of --max-update already."""
+    load = fairseq.checkpoint_utils.load_checkpoint
+
+    @functools.wraps(load)
+    def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+        loaded = load(cfg, trainer, **kwargs)
+        limit, made = trainer.cfg.optimization.max_update, trainer.get_num_updates()
+        if limit and made >= limit:
+            logger.info("update %d of --max-update %d is made already: nothing to do", made, limit)
+            trainer.cfg.optimization.max_epoch = -1
+        return loaded
+
     fairseq.checkpoint_utils.load_checkpoint = load_checkpoint
 
 

@@ -139,3 +139,13 @@ def test_patience_counts_validations_of_before_the_interruption(
     stopped = train(tiny_data, tmp_path / "stopped", UPDATES, *words)
     updates = [held["optimizer_history"][-1]["num_updates"] for held in (whole, stopped)]
     assert updates[0] == updates[1] == 6
+
+
+def test_a_training_that_has_ended_makes_no_update_when_it_is_started_again(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    words = [*PAIR, "--disable-validation", "--max-epoch=5"]
+    whole = train(tiny_data, tmp_path, 4, *words)
+    again = train(tiny_data, tmp_path, 4, *words)
+    assert again["optimizer_history"][-1]["num_updates"] == 4
+    assert_same_checkpoints(whole, again)
