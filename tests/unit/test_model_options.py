@@ -65,7 +65,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"encoder_normalize_before": True}, "--encoder-normalize-before contradicts .* deepnorm"),
     ({"decoder_normalize_before": True}, "--decoder-normalize-before contradicts .* deepnorm"),
     ({"decoder_attention_heads": 5}, "--decoder-attention-heads 5 does not divide .* 32"),
-    ({"encoder_attention_heads": 0}, "--encoder-attention-heads 0 does not divide"),
+    ({"encoder_attention_heads": 0}, "--encoder-attention-heads 0: give a number from 1 to"),
     ({"encoder_layers": 0}, "--encoder-layers 0: a stack needs at least one layer"),
     ({"decoder_layers": -2}, "--decoder-layers -2"),
     ({"init": "stock"}, "--init stock contradicts --residual-scheme deepnorm"),

@@ -261,7 +261,8 @@ def test_a_damaged_record_is_one_line_and_its_remedy(
     (run / "sweep.json").write_text('{"cell": ', encoding="utf-8")
     assert cli.main(["report", str(sweep.folder)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "deepnorm_6l/sweep.json is damaged: remove it to run the cell" in line
+    assert "deepnorm_6l/sweep.json is damaged: it is not JSON" in line
+    assert "remove it to run the cell" in line
 
 
 @pytest.mark.parametrize(

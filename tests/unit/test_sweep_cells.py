@@ -156,8 +156,8 @@ def test_table_2_shares_its_layers_out_between_encoder_and_decoder() -> None:
         "depth1000": 500,
     }
     assert options(table2["depth1000"])["decoder-layers"] == 500
-    assert options(table2["depth1000"])["checkpoint-every"] == "auto"
-    assert "checkpoint-every" not in options(table2["depth200"])
+    assert options(table2["depth1000"])["checkpoint-activations-every"] == "auto"
+    assert "checkpoint-activations-every" not in options(table2["depth200"])
     with pytest.raises(ValueError, match=r"depth=7: encoder-layers would be 3.5, .* whole number"):
         cells_of("table2", "depth=7")
 
