@@ -3,7 +3,7 @@
 fairseq writes a checkpoint beside its place and renames it, but copies it onto checkpoint_best.pt
 and checkpoint_last.pt in place: a kill or a full disk leaves half a file, and a process that has
 mapped the old one dies of SIGBUS. A run whose checkpoint_last.pt is damaged or missing is not
-resumed from the whole checkpoints beside it.
+resumed from the whole checkpoints beside it, and a --restore-file that is not there is passed over.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WholeFiles(PathManager):
 
 
 def apply() -> None:
-    """Mend both; a second call does nothing."""
+    """Mend all of it; a second call does nothing."""
     if fairseq.checkpoint_utils.PathManager is not WholeFiles:
         fairseq.checkpoint_utils.PathManager = WholeFiles
         write_whole_files()
@@ -74,11 +74,19 @@ def resume_from_a_whole_file() -> None:
 
     @functools.wraps(load)
     def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-        if cfg.restore_file == LAST and not trainer.checkpoint_suffix:
+        if cfg.restore_file != LAST:
+            _refuse_missing(cfg.restore_file, trainer.checkpoint_suffix)
+        elif not trainer.checkpoint_suffix:
             _mend_together(cfg, trainer)
         return load(cfg, trainer, **kwargs)
 
     fairseq.checkpoint_utils.load_checkpoint = load_checkpoint
+
+
+def _refuse_missing(path: str, suffix: str) -> None:
+    """Refuse a mistyped --restore-file, without which fairseq trains from scratch."""
+    if not PathManager.exists(path.replace(".pt", f"{suffix}.pt")):
+        raise ConfigurationError(f"--restore-file {path}: there is no such file")
 
 
 def _mend_together(cfg: Any, trainer: Any) -> None:

@@ -78,6 +78,12 @@ def test_a_training_does_not_begin_anew_where_no_checkpoint_is_whole(
         train_here(tiny_data, folder, *WORDS, *FOUR)
 
 
+def test_a_restore_file_that_is_not_there_is_refused(tiny_data: Path, tmp_path: Path) -> None:
+    words = [*WORDS, f"--restore-file={tmp_path / 'mistyped.pt'}"]
+    with pytest.raises(ConfigurationError, match=r"mistyped\.pt: there is no such file"):
+        train_here(tiny_data, tmp_path / "run", *words)
+
+
 def test_fine_tuning_in_a_folder_of_checkpoints_begins_with_the_model_it_was_given(
     tiny_data: Path, folder: Path
 ) -> None:
