@@ -14,8 +14,10 @@ from tests.support.shell import ROOT, FakeBin
 
 SHARED = ROOT.parent / "shared" / "data"
 
-# A run that was started in the background ignores Ctrl-C, and so would every script it starts.
+# A run that was started in the background ignores Ctrl-C, one under nohup the end of its terminal,
+# and so would every script it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
