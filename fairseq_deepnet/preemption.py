@@ -156,7 +156,8 @@ def listen() -> None:
         end_with_parent()
     else:
         # of the process that counts semaphores: it would have the last word, after the error
-        os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
+        filters = [os.environ.get("PYTHONWARNINGS"), "ignore:resource_tracker:UserWarning"]
+        os.environ["PYTHONWARNINGS"] = ",".join(filter(None, filters))
         _end_as_spawned_processes_do(_listener)
     os.register_at_fork(after_in_child=_forget)
     _protect_workers()

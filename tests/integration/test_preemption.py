@@ -283,8 +283,9 @@ class TestSignals:
 
     @pytest.mark.parametrize("act", ["os.kill(os.getpid(), 9)", "1 / 0"])
     def test_when_one_of_spawned_processes_fails_all_end_and_its_error_is_the_last_word(
-        self, act: str, tiny_data: Path, plugin: Path
+        self, act: str, tiny_data: Path, plugin: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setenv("PYTHONWARNINGS", "default")  # also where a user wants to see them
         rig(plugin, f"during(3, lambda: {act}, rank=1)", before=SPAWNING)
         command = self.start(tiny_data, plugin, *TOGETHER, "--max-update=30", "--num-workers=1")
         (said,) = self.finish([command], 1)
