@@ -59,7 +59,7 @@ def processor_seconds(root: Path, command: Sequence[str]) -> float:
 
 def make_data(place: Path) -> Path:
     """fairseq's data folder of 4,000 made-up pairs."""
-    from fairseq_deepnet.corpora.sample.corpus import generate, write
+    from fairseq_deepnet.tools.corpora.sample.corpus import generate, write
 
     write(generate(1, {"train": 4000, "valid": 20, "test": 20}), place / "text")
     words = ["fairseq-preprocess", "--source-lang=de", "--target-lang=en", "--joined-dictionary"]

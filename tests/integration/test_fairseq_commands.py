@@ -8,7 +8,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-import fairseq_deepnet  # noqa: F401  (allow-lists what checkpoints hold)
+import fairseq_deepnet.models  # noqa: F401  (allow-lists what checkpoints hold)
 from fairseq_deepnet.schemes import Side, gains
 from tests.integration.conftest import SMALL, TRAIN, RunCommand
 from tests.support.training import train_here

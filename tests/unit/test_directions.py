@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.corpora.text import read_lines
-from fairseq_deepnet.evaluation.directions_report import summarise
-from fairseq_deepnet.evaluation.scoring import score
+from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.evaluation.directions_report import summarise
+from fairseq_deepnet.tools.evaluation.scoring import score
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 BLEU = {
@@ -311,7 +311,7 @@ def test_real_text_of_four_languages_goes_from_lines_to_a_table(
     tmp_path: Path, shared_data: Path
 ) -> None:
     """Multi30k's references as their own translations, and the source copied in zero-shot ones."""
-    off_target = pytest.importorskip("fairseq_deepnet.evaluation.off_target")
+    off_target = pytest.importorskip("fairseq_deepnet.tools.evaluation.off_target")
     pytest.importorskip("py3langid", reason="needs the extra langid")
     languages = ["cs", "de", "en", "fr"]
     text = {
