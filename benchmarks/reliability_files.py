@@ -71,13 +71,11 @@ WORDS = {
     "SCORE": "deepnet evaluate run --engine=ctranslate2 --beam=1 --output=OUT",
     "PERPLEXITY": "deepnet perplexity run_lm --gpus=0 --output=OUT",
     "PLOT": "deepnet plot run --out=OUT/page.html",
-    "CLEAN": "deepnet clean --source=de --target=en --train=raw/train --out=OUT/c --workers=1",
-    "SUBWORDS": "deepnet subwords train --text=raw/valid --source=de --target=en --vocab-size=100"
-    " --out=OUT",
-    "PAIRS": "deepnet pairs pairs.tsv --vocab-size=150 --out=OUT/p --workers=1",
-    "MONOLINGUAL": "deepnet monolingual --language=de --train=raw/valid --valid=raw/test"
+    "PAIR": "deepnet preprocess pair --src=de --tgt=en --train=raw/train --valid=raw/valid"
+    " --vocab-size=100 --out=OUT/c --workers=1",
+    "PAIRS": "deepnet preprocess pairs pairs.tsv --vocab-size=150 --out=OUT/p --workers=1",
+    "MONOLINGUAL": "deepnet preprocess language --lang-code=de --train=raw/valid --valid=raw/test"
     " --vocab-size=100 --out=OUT/m",
-    "ENCODE": "deepnet subwords encode raw/test.de --model=spm.model --out=OUT",
     "BLEU": "deepnet score --hypotheses=raw/test.de --references=raw/test.en",
     "SWEEP": "deepnet sweep sweep.yaml --gpus=0 --data=data max-update=4 monitor-interval=2",
     "BEST": "run/checkpoints/checkpoint_best.pt",
