@@ -101,7 +101,6 @@ dictionary             | data/dict.de.txt        | RECORD
 dictionary, no record  | bare/dict.en.txt        | fairseq-generate bare GENERATE
 subword model          | data/spm.model          | TRANSLATE
 subword model          | data/spm.model          | TO_CT2
-subword model, alone   | spm.model               | ENCODE | -
 .bin                   | data/test.de-en.de.bin  | fairseq-generate data GENERATE
 .bin                   | data/train.de-en.en.bin | fairseq-train data TRAIN
 .bin                   | lm/test.bin             | PERPLEXITY
@@ -130,8 +129,8 @@ config                 | config.yaml             | RECORD | -
 sweep's definition     | sweep.yaml              | SWEEP --runs=other --dry-run | -
 monitor.jsonl          | run/monitor.jsonl       | PLOT | -
 train.log              | run/train.log           | PLOT | -
-text                   | raw/train.de            | CLEAN | -
-text                   | raw/valid.de            | SUBWORDS | -
+text                   | raw/train.de            | PAIR | -
+text                   | raw/valid.de            | MONOLINGUAL | -
 text                   | raw/test.de             | SERVE | -
 text                   | raw/valid.de            | MONOLINGUAL | -
 text                   | raw/test.de             | BLEU | -
@@ -144,8 +143,7 @@ TO_CT2
 deepnet export run --to=fairseq --output=OUT/m.pt
 SCORE
 PLOT
-CLEAN
-SUBWORDS
+PAIR
 PAIRS
 MONOLINGUAL
 SERVE --output=OUT/text

@@ -28,4 +28,8 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
-hand_over preprocess iwslt14 --variables -- "$@"
+case ${VARIANT:-tokenized} in
+    tokenized) hand_over preprocess iwslt14 --variables -- "$@" ;;
+    sentencepiece) hand_over preprocess iwslt14-sentencepiece --variables -- "$@" ;;
+    *) die "VARIANT is '$VARIANT'; it must be tokenized or sentencepiece" ;;
+esac

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The sample corpus, ready for fairseq-train: German to English sentences that a seeded grammar makes.
 #
-#   bash scripts/preprocess_sample.sh [dictionary options of fairseq-preprocess]
+#   bash scripts/preprocess_sample.sh [fairseq-preprocess options]
 #
 # Input: none; nothing is downloaded. Valid and test hold combinations of words that train does not.
 # Output: OUT, a data folder as scripts/preprocess.sh makes it, and in it sample.txt (the settings).

@@ -27,4 +27,8 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
-hand_over preprocess wmt17 --variables -- "$@"
+case ${VARIANT:-sentencepiece} in
+    sentencepiece) hand_over preprocess wmt17 --variables -- "$@" ;;
+    tokenized) hand_over preprocess wmt17-tokenized --variables -- "$@" ;;
+    *) die "VARIANT is '$VARIANT'; it must be tokenized or sentencepiece" ;;
+esac

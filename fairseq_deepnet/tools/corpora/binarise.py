@@ -27,7 +27,7 @@ _SPECIALS: Final = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
 """How fairseq's dictionary begins."""
 _END, _UNKNOWN = _SPECIALS["</s>"], _SPECIALS["<unk>"]
 _MAGIC: Final = b"MMIDIDX\x00\x00"
-_NUMBERS: Final = ((65_500, np.uint16, 8), (1 << 32, np.uint32, 9))
+_NUMBERS: Final = ((65_500, np.dtype(np.uint16), 8), (1 << 32, np.dtype(np.uint32), 9))
 """Size of the dictionary below which a type of number is taken, and its code in an index."""
 
 LineChunk = tuple[int, list[bytes]]
@@ -171,7 +171,7 @@ def _number_words(
 
 def _write(chunks: Iterator[_Numbered], out: Path, vocabulary: int) -> Counts:
     """Write OUT.bin and then OUT.idx: what has an index is complete."""
-    dtype, code = next(found for limit, *found in _NUMBERS if vocabulary < limit)
+    dtype, code = next((kind, code) for limit, kind, code in _NUMBERS if vocabulary < limit)
     sizes = [np.empty(0, dtype=np.int32)]
     unknown = 0
     names = {ending: Path(f"{out}.{ending}") for ending in ("bin", "idx")}
@@ -182,7 +182,7 @@ def _write(chunks: Iterator[_Numbered], out: Path, vocabulary: int) -> Counts:
             sizes.append(chunk.sizes)
             unknown += chunk.unknown
     lengths = np.concatenate(sizes)
-    ends = lengths.astype(np.int64).cumsum() * np.dtype(dtype).itemsize
+    ends = lengths.astype(np.int64).cumsum() * dtype.itemsize
     starts = np.concatenate([np.zeros(1, dtype=np.int64), ends[:-1]])[: len(lengths)]
     with parts["idx"].open("wb") as stream:
         stream.write(struct.pack("<9sQBQ", _MAGIC, 1, code, len(lengths)))

@@ -43,8 +43,16 @@ def download(corpus: str, value: SimpleNamespace, languages: Sequence[str] = ())
     return call(*words, *(["--languages", *languages] if languages else []))
 
 
-def refuse_foreign(*languages: str) -> None:
-    """Raise ValueError for a language that Multi30k has not."""
+def _languages(value: SimpleNamespace) -> tuple[str, ...]:
+    return (value.lang_code,) if hasattr(value, "lang_code") else (value.src, value.tgt)
+
+
+def check_multi30k(value: SimpleNamespace) -> None:
+    """Refuse a language that Multi30k has not."""
+    _refuse_foreign(*_languages(value))
+
+
+def _refuse_foreign(*languages: str) -> None:
     for language in languages:
         if language not in ("de", "en", "fr", "cs"):
             raise ValueError(
@@ -60,11 +68,12 @@ def check_multi30k_languages(value: SimpleNamespace) -> None:
             f"LANGS is {value.langs!r}; two or more languages are needed, en among them, separated"
             " by spaces: cs de en"
         )
-    refuse_foreign(*languages)
+    _refuse_foreign(*languages)
 
 
 def multi30k(value: SimpleNamespace, *languages: str) -> list[Row]:
-    """Return the rows of a pair or language, after counting their lines."""
+    """Return the rows of a pair, one language or those named, after counting their lines."""
+    languages = languages or _languages(value)
     folder = Path(value.raw or value.downloads or ROOT / "data" / "downloads" / "multi30k")
     if not value.raw:
         download("multi30k", value, languages)
@@ -139,7 +148,6 @@ def _check_published(value: SimpleNamespace, wanted: Sequence[str], must: str) -
         raise ValueError(f"SRC and TGT are {value.src!r} and {value.tgt!r}; {must}")
     if value.raw and not Path(value.raw).exists():
         raise ValueError(f"there is no archive or folder RAW={value.raw}")
-    value.valid = None
 
 
 def check_iwslt14(value: SimpleNamespace) -> None:
@@ -153,20 +161,28 @@ def check_wmt17(value: SimpleNamespace) -> None:
 
 
 def iwslt14(value: SimpleNamespace) -> list[Row]:
-    """Return the rows of IWSLT 2014; its valid is held out before or after tokenising."""
-    raw_pairs = value.variant == "sentencepiece"
-    held_out = ("--hold-out", str(value.hold_out)) if raw_pairs else ()
-    text = _raw_text(value, "iwslt14", *held_out)
-    valid = str(text / "valid") if raw_pairs else None
-    return rows_of((value.src, value.tgt), str(text / "train"), valid, str(text / "test"))
+    """Return the rows of IWSLT 2014 without valid, which is held out of its tokens."""
+    text = _raw_text(value, "iwslt14")
+    return rows_of((value.src, value.tgt), f"{text}/train", None, f"{text}/test")
+
+
+def iwslt14_raw(value: SimpleNamespace) -> list[Row]:
+    """Return the rows of IWSLT 2014; valid is held out of its raw pairs."""
+    text = _raw_text(value, "iwslt14", "--hold-out", str(value.hold_out))
+    return rows_of((value.src, value.tgt), f"{text}/train", f"{text}/valid", f"{text}/test")
 
 
 def wmt17(value: SimpleNamespace) -> list[Row]:
-    """Return the rows of WMT 2017; test1 is newstest2017."""
+    """Return the rows of WMT 2017 without newstest2013; test1 is newstest2017."""
     text = _raw_text(value, "wmt17")
-    valid = None if value.variant == "tokenized" else str(text / "valid")
-    tests = f"{text / 'test'},{text / 'test1'}"
-    return rows_of((value.src, value.tgt), str(text / "train"), valid, tests)
+    return rows_of((value.src, value.tgt), f"{text}/train", None, f"{text}/test,{text}/test1")
+
+
+def wmt17_raw(value: SimpleNamespace) -> list[Row]:
+    """Return the rows of WMT 2017; valid is newstest2013, test1 newstest2017."""
+    text = _raw_text(value, "wmt17")
+    tests = f"{text}/test,{text}/test1"
+    return rows_of((value.src, value.tgt), f"{text}/train", f"{text}/valid", tests)
 
 
 def check_opus100(value: SimpleNamespace) -> None:

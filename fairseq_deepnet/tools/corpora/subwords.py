@@ -84,7 +84,7 @@ def train_model(files: Iterable[Path], prefix: Path, options: SubwordOptions) ->
     # Written from memory: into a file of its own naming, sentencepiece would also write its path.
     model = io.BytesIO()
     files = list(files)
-    text = (line for path in files for line in read_lines(path))
+    text: Iterator[str] = (line for path in files for line in read_lines(path))
     total = sum(1 for path in files for _ in raw_lines(path))
     if total > options.sample:  # sentencepiece would draw other lines in every process
         text = spread(text, 0, options.sample, total)
