@@ -31,6 +31,7 @@ class TextCorpus(Corpus):
 
     Attributes:
         odd: what is done to a blank line of valid or test; see `clean.clean_split`.
+        text_name, binarised_name, model_name, dictionary_name: patterns of file names.
     """
 
     rows: Sequence[Row]
@@ -38,23 +39,22 @@ class TextCorpus(Corpus):
     limits: clean.Limits
     workers: int = 1
     odd: ClassVar[str] = "refuse"
+    text_name: ClassVar[str] = "{split}"
+    binarised_name: ClassVar[str] = "{split}.{pair}.{language}"
+    dictionary_name: ClassVar[str] = "dict.txt"
+
+    def name(self, row: Row) -> str:
+        """Return the name of a row's text, without the language."""
+        return self.text_name.format(split=row.split, pair="-".join(row.pair))
 
     @property
     def languages(self) -> list[str]:
         """Return every language, once."""
         return list(dict.fromkeys(language for row in self.rows for language in row.pair))
 
-    def binarised_name(self, row: Row, language: str) -> str:
-        """Return the name of a side's .bin and .idx."""
-        return f"{self.name(row)}.{language}"
-
     def model_name(self, language: str) -> str:
         """Return the name of a language's sentencepiece model."""
         return "spm"
-
-    def dictionary_name(self, language: str) -> str:
-        """Return the name of a language's dictionary."""
-        return "dict.txt"
 
     def make(self, part: Path) -> tuple[dict[str, Any], str]:
         """Run all stages; PART/whole is then the data folder but for its record."""
@@ -112,7 +112,9 @@ class TextCorpus(Corpus):
             subwords.train_model(files, out / name, self.options)
             model = subwords.load_model(out / f"{name}.model")
             for language in languages:
-                subwords.write_dictionary(model, out / self.dictionary_name(language))
+                subwords.write_dictionary(
+                    model, out / self.dictionary_name.format(language=language)
+                )
 
     def _to_learn_from(self, text: Path, languages: list[str], out: Path) -> list[Path]:
         """Return the files that a model is trained on."""
@@ -123,16 +125,14 @@ class TextCorpus(Corpus):
     def _binarise(self, row: Row, folder: Path, workers: int) -> dict[str, Any]:
         from fairseq_deepnet.tools.corpora.binarise import binarise_text
 
-        part = folder.parent
-        return {
-            language: binarise_text(
-                part / "subwords" / f"{self.model_name(language)}.model",
-                part / "text" / f"{self.name(row)}.{language}",
-                folder / self.binarised_name(row, language),
-                workers,
-            )._asdict()
-            for language in row.pair
-        }
+        part, counts = folder.parent, {}
+        for language in row.pair:
+            model = part / "subwords" / f"{self.model_name(language)}.model"
+            text = part / "text" / f"{self.name(row)}.{language}"
+            names = {"split": row.split, "pair": "-".join(row.pair), "language": language}
+            out = folder / self.binarised_name.format(**names)
+            counts[language] = binarise_text(model, text, out, workers)._asdict()
+        return counts
 
     def _write_cleaning(self, whole: Path, cleaned: Counted) -> dict[str, Any]:
         """Write text/clean.json and return the part of the record that it is."""
@@ -153,6 +153,7 @@ class OnePair(TextCorpus):
 
     joint: bool = True
     fairseq_options: str = ""
+    dictionary_name = "dict.{language}.txt"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -170,17 +171,9 @@ class OnePair(TextCorpus):
             "fairseq_options": self.fairseq_options,
         }
 
-    def binarised_name(self, row: Row, language: str) -> str:
-        """Return the name of a side's .bin and .idx, as fairseq wants it."""
-        return f"{row.name}.{language}"
-
     def model_name(self, language: str) -> str:
         """Return the name of a language's sentencepiece model."""
         return "spm" if self.joint else f"spm.{language}"
-
-    def dictionary_name(self, language: str) -> str:
-        """Return the name of a language's dictionary."""
-        return f"dict.{language}.txt"
 
     def record(self, whole: Path, cleaned: Counted, counts: Counted) -> dict[str, Any]:
         """Return what corpus.json says; write text/clean.json."""
@@ -211,6 +204,7 @@ class OneLanguage(TextCorpus):
     """A folder of one language, for language models."""
 
     odd = "drop"
+    binarised_name = "{split}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -220,10 +214,6 @@ class OneLanguage(TextCorpus):
             "subwords": dataclasses.asdict(self.options),
             "limits": dataclasses.asdict(self.limits),
         }
-
-    def binarised_name(self, row: Row, language: str) -> str:
-        """Return the name of .bin and .idx, without the language."""
-        return row.split
 
     def record(self, whole: Path, cleaned: Counted, counts: Counted) -> dict[str, Any]:
         """Return what corpus.json says; write text/clean.json."""
@@ -245,6 +235,7 @@ class ManyPairs(TextCorpus):
 
     temperature: float = 5.0
     odd = "keep"
+    text_name = "{split}.{pair}"
 
     def __post_init__(self) -> None:
         if not self.temperature >= 1:
@@ -258,10 +249,6 @@ class ManyPairs(TextCorpus):
             "temperature": self.temperature,
             "limits": dataclasses.asdict(self.limits),
         }
-
-    def name(self, row: Row) -> str:
-        """Return the name of a row's text, without the language."""
-        return row.name
 
     def _to_learn_from(self, text: Path, languages: list[str], out: Path) -> list[Path]:
         """Write a sample of every language's training text; the lines taken go to sample.json."""
