@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fairseq_deepnet.provenance import write_json, write_text
+from fairseq_deepnet.files import write_json, write_text
 from fairseq_deepnet.records import read_record
 
 from . import limits
