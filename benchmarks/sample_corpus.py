@@ -24,8 +24,7 @@ def write_sample(folder: Path, **counts: int) -> None:
     """Write the first pairs of each split to folder/SPLIT.de and folder/SPLIT.en."""
     folder.mkdir(parents=True)
     for split, count in counts.items():
-        for language, side in zip(
-            ("de", "en"), zip(*sample_pairs(split, count), strict=True), strict=True
-        ):
-            text = "".join(f"{line}\n" for line in side)
+        pairs = sample_pairs(split, count)
+        for side, language in enumerate(("de", "en")):
+            text = "".join(f"{pair[side]}\n" for pair in pairs)
             (folder / f"{split}.{language}").write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""scripts/preprocess_sample.sh: the text it brings to scripts/preprocess.sh, which a stand-in keeps."""
+"""scripts/preprocess_sample.sh: which text it brings to scripts/preprocess.sh (a stand-in)."""
 
 from __future__ import annotations
 
