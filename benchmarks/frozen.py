@@ -38,8 +38,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-SCHEMES: Final = ["deepnorm", "post-ln", "post-ln-init", "ds-init", "admin", "admin-log", "rezero"]
-SCHEMES += ["r-fixup", "t-fixup", "pre-ln", "dlcl", "normformer"]
+SCHEMES: Final = [
+    *("deepnorm", "post-ln", "post-ln-init", "ds-init", "admin", "admin-log"),
+    *("rezero", "r-fixup", "t-fixup", "pre-ln", "dlcl", "normformer"),
+]
 
 CORPORA: Final[dict[str, tuple[str, str]]] = {
     "multi30k.de-en": ("preprocess_multi30k.sh", ""),
@@ -132,14 +134,14 @@ sys.exit(cli_main())
 CHANGING: Final = (
     (r"[\w./-]*/frozen_\w{8}(?!\w)", "WORK"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d([.,]\d+)?(\+\d\d:\d\d|Z)?", "TIME"),
-    (r'"(train_|valid_)?(wall|train_wall|wps|ups|gb_free|seconds|sha256|revision|hostname|version)":'
+    (r'"(train_|valid_)?(wall|train_wall|wps|ups|gb_free|seconds|sha256|corpus_sha256|modified|revision|hostname|version)":'
      r' ("[^"]*"|[\d.e+-]+|null)', r'"\1\2": ...'),
     (r"\b[0-9a-f]{40}\b(-dirty)?", "REVISION"),
     (r"(\d+ hours?,? )?(\d+ min(utes)?,? )?\b\d+(\.\d+)? (s|seconds)\b", "SECONDS"),
     (r"(/tmp/[a-z0-9]+)[._][A-Za-z0-9_]{6,8}\b", r"\1.XXXXXX"),
 )  # fmt: skip
 """Patterns of what differs from run to run, and what is written instead."""
-TEXT: Final = {".json", ".log", ".md", ".csv", ".tsv", ".yaml", ".txt", ".jsonl"}
+TEXT: Final = {".json", ".md", ".csv", ".tsv", ".yaml", ".txt", ".jsonl"}
 
 
 class FailedError(Exception):
@@ -162,9 +164,10 @@ def weights(path: Path) -> dict[str, str]:
         names.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         numbers.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     model = (state.get("cfg") or {}).get("model") or state.get("args")
-    options = "\n".join(f"{name}: {value}" for name, value in sorted(vars(model).items()))
+    model = model if isinstance(model, dict) else vars(model)
+    options = "\n".join(f"{name}: {value}" for name, value in sorted(model.items()))
     found = {"names": names.hexdigest(), "numbers": numbers.hexdigest()}
-    return found | {"record": str(vars(model).get("residual_record")), "arguments": options}
+    return found | {"record": str(model.get("residual_record")), "arguments": options}
 
 
 class Recorder:
@@ -254,7 +257,7 @@ class Recorder:
             if path.suffix in TEXT and path.stat().st_size < 100_000 and "dict." not in path.name
             else sha256(path)
             for path in sorted(folder.rglob("*"))
-            if path.is_file()
+            if path.is_file() and path.suffix != ".log"
         }
 
     def fresh(self, name: str, of: Path | None = None) -> Path:
@@ -373,7 +376,13 @@ class Recorder:
         data = self.kept / "data" / corpus
         folder, log = self.fresh("training"), self.work / "losses.txt"
         log.unlink(missing_ok=True)
-        words = [data, "--user-dir", self.checkout / "fairseq_deepnet", "--save-dir", folder]
+        words: list[object] = [
+            data,
+            "--user-dir",
+            self.checkout / "fairseq_deepnet",
+            "--save-dir",
+            folder,
+        ]
         words += ["--max-update", updates, *COMMON.split()]
         words += options.replace("DATA/", f"{data}/").split()
         words += [] if restore is None else ["--restore-file", restore]
@@ -471,7 +480,7 @@ class Recorder:
     def run_folder(self, run: Path) -> dict[str, Any]:
         """Return a run's records, the lines of its log that hold numbers, and its weights."""
         log = self.plain((run / "train.log").read_text(encoding="utf-8")).splitlines()
-        numbers = [line[line.index("{") :] for line in log if "loss" in line and "{" in line]
+        numbers = [line[line.index("{") :] for line in log if '{"' in line]
         paths = [path for path in sorted(run.iterdir()) if path.suffix in TEXT]
         found = {path.name: self.plain(path.read_text(encoding="utf-8")) for path in paths}
         found["train.log"] = "\n".join(numbers)
@@ -634,7 +643,7 @@ def differences(before: Any, after: Any, name: str) -> Iterator[str]:
         if max(map(len, texts)) <= 1:
             yield f"{name}: {before} -> {after}"
         else:
-            lines = difflib.unified_diff(*texts, "BEFORE", "AFTER", lineterm="", n=1)
+            lines = difflib.unified_diff(texts[0], texts[1], "BEFORE", "AFTER", lineterm="", n=1)
             yield "\n".join([f"{name}:", *(f"    {line}" for line in lines)])
 
 
@@ -645,7 +654,7 @@ def compare(before: Path, after: Path, only: list[str]) -> int:
         side.pop("seconds")
         for section in [name for name in side if only and name not in only]:
             del side[section]
-    found = list(differences(*sides, ""))
+    found = list(differences(sides[0], sides[1], ""))
     print(*found, sep="\n", end="\n" if found else "")
     entries = [sum(map(len, side.values())) for side in sides]
     print(f"{len(found)} differences; {entries[0]} and {entries[1]} entries")
