@@ -32,6 +32,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -137,6 +138,7 @@ CHANGING: Final = (
     (r'"(train_|valid_)?(wall|train_wall|wps|ups|gb_free|seconds|sha256|corpus_sha256|modified|revision|hostname|version)":'
      r' ("[^"]*"|[\d.e+-]+|null)', r'"\1\2": ...'),
     (r"\b[0-9a-f]{40}\b(-dirty)?", "REVISION"),
+    (r"tcp://127\.0\.0\.1:\d+", "tcp://127.0.0.1:PORT"),
     (r"(\d+ hours?,? )?(\d+ min(utes)?,? )?\b\d+(\.\d+)? (s|seconds)\b", "SECONDS"),
     (r"(/tmp/[a-z0-9]+)[._][A-Za-z0-9_]{6,8}\b", r"\1.XXXXXX"),
 )  # fmt: skip
@@ -335,8 +337,10 @@ class Recorder:
         more = dict(word.split("=", 1) for word in settings.split())
         text = self.shared / "multi30k"
         if name == "tatoeba":
-            more |= {"RAW": str(self.shared / "tatoeba/tatoeba.tar.xz"), "LANGS": languages}
-            more["UNPACKED"] = str(self.fresh("unpacked"))
+            raw = self.fresh("tatoeba")
+            with tarfile.open(self.shared / "tatoeba/tatoeba.tar.xz") as archive:
+                archive.extractall(raw, filter="data")
+            more |= {"RAW": str(raw), "LANGS": languages, "UNPACKED": str(self.fresh("unpacked"))}
         elif name == "multi30k_moses.de-en":
             more |= {"TRAIN": str(text / "train"), "TEST": str(text / "test")}
         elif name != "sample.de-en":
