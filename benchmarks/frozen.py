@@ -150,6 +150,12 @@ class FailedError(Exception):
     """A command ended with a status that is not due."""
 
 
+def asked(only: list[str], section: str, name: str) -> bool:
+    """Return whether an entry is one of those that --only names."""
+    entry = f"{section}/{name}"
+    return not only or any(section == p or fnmatch.fnmatch(entry, p) for p in only)
+
+
 def sha256(path: Path) -> str:
     """Return the digest of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -256,7 +262,9 @@ class Recorder:
         """Return what each file of a folder holds: the text of records, digests of all else."""
         return {
             str(path.relative_to(folder)): self.plain(path.read_text(encoding="utf-8"))
-            if path.suffix in TEXT and path.stat().st_size < 100_000 and "dict." not in path.name
+            if path.suffix in TEXT
+            and path.stat().st_size < 100_000
+            and not re.search(r"dict\.|vocabulary", path.name)
             else sha256(path)
             for path in sorted(folder.rglob("*"))
             if path.is_file() and path.suffix != ".log"
@@ -282,8 +290,7 @@ class Recorder:
         """Write down what a call returns, unless it is there or not asked for."""
         entry = f"{section}/{name}"
         known = self.found.get(section, {}).get(name, "FAILED")
-        asked = not self.only or any(section == p or fnmatch.fnmatch(entry, p) for p in self.only)
-        if not asked or not str(known).startswith("FAILED"):
+        if not asked(self.only, section, name) or not str(known).startswith("FAILED"):
             return
         begun = time.monotonic()
         try:
@@ -656,12 +663,12 @@ def compare(before: Path, after: Path, only: list[str]) -> int:
     sides = [json.loads(path.read_text(encoding="utf-8")) for path in (before, after)]
     for side in sides:
         side.pop("seconds")
-        for section in [name for name in side if only and name not in only]:
-            del side[section]
+        for section, entries in side.items():
+            side[section] = {k: v for k, v in entries.items() if asked(only, section, k)}
     found = list(differences(sides[0], sides[1], ""))
     print(*found, sep="\n", end="\n" if found else "")
-    entries = [sum(map(len, side.values())) for side in sides]
-    print(f"{len(found)} differences; {entries[0]} and {entries[1]} entries")
+    counts = [sum(map(len, side.values())) for side in sides]
+    print(f"{len(found)} differences; {counts[0]} and {counts[1]} entries")
     return 1 if found else 0
 
 
@@ -684,7 +691,7 @@ def main() -> int:
     both = commands.add_parser("compare")
     both.add_argument("before", type=Path)
     both.add_argument("after", type=Path)
-    both.add_argument("--only", nargs="+", default=[], help="sections")
+    both.add_argument("--only", nargs="+", default=[], help="as for record")
     args = parser.parse_args()
     if args.command == "compare":
         return compare(args.before, args.after, args.only)
