@@ -161,23 +161,6 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def weights(path: Path) -> dict[str, str]:
-    """Return digests of a checkpoint's names and numbers, its scheme, and all of its arguments."""
-    import torch
-
-    torch.serialization.add_safe_globals([argparse.Namespace])
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    names, numbers = hashlib.sha256(), hashlib.sha256()
-    for name, tensor in sorted(state["model"].items()):
-        names.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        numbers.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    model = (state.get("cfg") or {}).get("model") or state.get("args")
-    model = model if isinstance(model, dict) else vars(model)
-    options = "\n".join(f"{name}: {value}" for name, value in sorted(model.items()))
-    found = {"names": names.hexdigest(), "numbers": numbers.hexdigest()}
-    return found | {"record": str(model.get("residual_record")), "arguments": options}
-
-
 class Recorder:
     """Runs the commands of one checkout and notes what comes out.
 
@@ -268,6 +251,25 @@ class Recorder:
             else sha256(path)
             for path in sorted(folder.rglob("*"))
             if path.is_file() and path.suffix != ".log"
+        }
+
+    def weights(self, path: Path) -> dict[str, str]:
+        """Return digests of a checkpoint's names and numbers, its scheme, and all of its arguments."""
+        import torch
+
+        torch.serialization.add_safe_globals([argparse.Namespace])
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        names, numbers = hashlib.sha256(), hashlib.sha256()
+        for name, tensor in sorted(state["model"].items()):
+            names.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            numbers.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        model = (state.get("cfg") or {}).get("model") or state.get("args")
+        model = model if isinstance(model, dict) else vars(model)
+        options = "\n".join(f"{name}: {value}" for name, value in sorted(model.items()))
+        found = {"names": names.hexdigest(), "numbers": numbers.hexdigest()}
+        return found | {
+            "record": str(model.get("residual_record")),
+            "arguments": self.plain(options),
         }
 
     def fresh(self, name: str, of: Path | None = None) -> Path:
@@ -404,7 +406,7 @@ class Recorder:
             found["ended"] = said.splitlines()[0]
         last = folder / "checkpoint_last.pt"
         if last.exists():
-            found |= {key: self.plain(value) for key, value in weights(last).items()}
+            found |= self.weights(last)
             if name not in TOLD:
                 del found["arguments"]
         for path in folder.rglob("*.jsonl"):
@@ -470,7 +472,7 @@ class Recorder:
         said = {"said": self.deepnet(*words, "--out", out, due=(0, 2))}
         if not out.exists():
             return said
-        return said | (weights(out) if target == "fairseq" else self.files(out))
+        return said | (self.weights(out) if target == "fairseq" else self.files(out))
 
     def make_run(self, scheme: str) -> dict[str, Any]:
         """Return what a run folder of scripts/train.sh holds; keep it, scored."""
@@ -498,7 +500,7 @@ class Recorder:
         found["checkpoints"] = "\n".join(
             sorted(path.name for path in (run / "checkpoints").iterdir())
         )
-        return found | {"numbers": weights(run / "checkpoints/checkpoint_last.pt")["numbers"]}
+        return found | {"numbers": self.weights(run / "checkpoints/checkpoint_last.pt")["numbers"]}
 
     def resume_run(self, run: Path) -> dict[str, Any]:
         """Return what scripts/train.sh makes of a kept run with three further updates."""
@@ -526,7 +528,7 @@ class Recorder:
         out = self.fresh("average") / "mean.pt"
         out.parent.mkdir()
         self.script("average.sh", run, N=2, OUT=out)
-        return weights(out)
+        return self.weights(out)
 
     # 5. reports
 
