@@ -254,7 +254,7 @@ class Recorder:
         }
 
     def weights(self, path: Path) -> dict[str, str]:
-        """Return digests of a checkpoint's names and numbers, its scheme, and all of its arguments."""
+        """Return digests of a checkpoint's names and numbers, its scheme and its arguments."""
         import torch
 
         torch.serialization.add_safe_globals([argparse.Namespace])
@@ -332,7 +332,8 @@ class Recorder:
             settings = dict(word.split("=", 1) for word in line.split() if word[0].isupper())
             words = [word for word in line.split() if not word[0].isupper()]
             settings = {"DRY_RUN": "1", "GPUS": "0"} | settings
-            self.note("arguments", line, self.script, *words, said=True, **settings)
+            more = {"said": True, "due": (0, 2), **settings}  # 2: what is asked for is refused
+            self.note("arguments", line, self.script, *words, **more)
         data = self.kept / "data" / KEPT[0]
         for name in ("train_multi30k.sh", "train_iwslt14.sh"):
             settings = {"DRY_RUN": "1", "GPUS": "2", "DATA": str(data)}
@@ -665,8 +666,10 @@ def compare(before: Path, after: Path, only: list[str]) -> int:
     sides = [json.loads(path.read_text(encoding="utf-8")) for path in (before, after)]
     for side in sides:
         side.pop("seconds")
-        for section, entries in side.items():
+        for section, entries in list(side.items()):
             side[section] = {k: v for k, v in entries.items() if asked(only, section, k)}
+            if not side[section]:
+                del side[section]
     found = list(differences(sides[0], sides[1], ""))
     print(*found, sep="\n", end="\n" if found else "")
     counts = [sum(map(len, side.values())) for side in sides]
