@@ -115,7 +115,7 @@ def test_pruning_layers_keeps_the_alpha_of_the_trained_depth(model_builder: Buil
     alphas = dict(zip(("encoder", "decoder"), trained, strict=True))
     assert record == {
         **{"scheme": "deepnorm", "depths": [6, 4], "alphas": alphas},
-        "variant": None,
+        "variant": "paper",
     }
     recorded = {"residual_record": record}
     kept = {"encoder_layers": 6, "decoder_layers": 4, "encoder_layers_to_keep": "0,3"}
