@@ -44,7 +44,7 @@ def content(folder: Path) -> dict[str, bytes]:
         ),
         (
             [OURS, "--decoder-layers=4"],
-            r"deepnorm\(2L-2L, encoder alpha 1\.\d+, .*, not deepnorm\(2L-4L, encoder alpha 1\.",
+            r"deepnorm\(2L-2L, .*, encoder alpha 1\.\d+, .*, not deepnorm\(2L-4L, .*, encoder alpha 1\.",
             "--encoder-layers 2 --decoder-layers 2",
         ),
         ([OURS, "--residual-scheme=post-ln", "--allow-other-scheme"], "not post-ln", "--save-dir"),
@@ -119,6 +119,15 @@ def test_another_variant_is_another_scheme(tiny_data: Path, tmp_path: Path) -> N
     train(tiny_data, tmp_path, *admin)
     with pytest.raises(ConfigurationError, match="--scheme-variant logarithmic"):
         train(tiny_data, tmp_path, *admin, "--scheme-variant=constant", "--max-update=2")
+
+
+def test_half_of_deepnorm_is_another_scheme(trained: Path, tiny_data: Path, tmp_path: Path) -> None:
+    for half in ("alpha-only", "beta-only"):
+        options = (OURS, f"--scheme-variant={half}", "--max-update=2")
+        with pytest.raises(ConfigurationError, match=r"give .* --scheme-variant paper"):
+            train(tiny_data, trained, *options)
+        held = train(tiny_data, tmp_path / half, *options)
+        assert held["cfg"]["model"].residual_record["variant"] == half
 
 
 def test_fairseqs_own_checkpoints_are_post_ln(tiny_data: Path, tmp_path: Path) -> None:

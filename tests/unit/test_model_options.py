@@ -148,6 +148,18 @@ def test_another_variant_than_the_checkpoints_is_refused(model_builder: BuildMod
         model_builder(scheme_variant="sublayer", **chosen)
 
 
+def test_a_checkpoint_from_before_a_scheme_had_variants_is_the_first_of_them(
+    model_builder: BuildModel,
+) -> None:
+    record = {"scheme": "deepnorm", "depths": [3, 2], "alphas": {"encoder": 7.0, "decoder": 8.0}}
+    for old in (record, record | {"variant": None}):
+        for variant in (None, "paper"):
+            model = model_builder(residual_record=old, scheme_variant=variant)
+            assert "variant paper" in repr(model.encoder.scheme)
+        with pytest.raises(ConfigurationError, match=r"alpha-only contradicts .* with paper"):
+            model_builder(residual_record=old, scheme_variant="alpha-only")
+
+
 def test_hints_name_every_scheme_that_would_do(model_builder: BuildModel) -> None:
     with pytest.raises(ConfigurationError, match=r"--residual-scheme \{pre-ln,dlcl,normformer\}"):
         model_builder(residual_scheme="deepnorm", encoder_normalize_before=True)
