@@ -15,4 +15,4 @@ if __name__ == "fairseq_deepnet":
     # the package takes the place of this module, whose import then gives the package
     del sys.modules[__name__]
 sys.path.insert(0, str(_PROJECT))
-importlib.import_module("fairseq_deepnet")
+importlib.import_module("fairseq_deepnet.models")

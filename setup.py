@@ -16,7 +16,7 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=find_packages(include=["fairseq_deepnet", "fairseq_deepnet.*"]),
-    package_data={"fairseq_deepnet": ["*.yaml", "plotting/page.*"]},
+    package_data={"fairseq_deepnet": ["*/*.yaml", "tools/plotting/page.*"]},
     install_requires=[
         "torch==2.13.0",
         "fairseq-fixed==0.12.3.1",
@@ -32,6 +32,7 @@ setup(
         "dev": [
             "pytest>=8,<10",
             "pytest-xdist>=3.5,<4",
+            "grimp>=3,<4",
             "ruff>=0.17,<0.18",
             "mypy>=2,<3",
             "types-PyYAML>=6,<7",

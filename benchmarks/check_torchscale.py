@@ -104,9 +104,9 @@ def main() -> int:
     install(args.version, args.folder.resolve())
     sys.path.insert(0, str(args.folder.resolve()))
 
-    from fairseq_deepnet.checking.inspection import inspect_model
-    from fairseq_deepnet.checking.text import as_text
     from fairseq_deepnet.provenance import write_json
+    from fairseq_deepnet.tools.checking.inspection import inspect_model
+    from fairseq_deepnet.tools.checking.text import as_text
 
     subject = f"torchscale {args.version}, EncoderDecoder with deepnorm=True ({args.switch})"
     found = inspect_model(build(args), subject, claim_name="deepnorm")

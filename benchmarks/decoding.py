@@ -102,8 +102,8 @@ def stock(setting: dict[str, Any]) -> Translate:
 
 def ours(setting: dict[str, Any]) -> Translate:
     """The checkpoint as it was trained, by this plugin."""
-    from fairseq_deepnet.corpora.folder import DataFolder, Direction
-    from fairseq_deepnet.translation.fairseq_engine import Translator
+    from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
+    from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 
     words = ["--beam", str(setting["beam"]), "--batch-size", str(setting["batch"])]
     words += ["--bf16"] * setting["bf16"]
@@ -115,9 +115,9 @@ def ours(setting: dict[str, Any]) -> Translate:
 
 def ctranslate2(setting: dict[str, Any]) -> Translate:
     """An exported folder."""
-    from fairseq_deepnet.corpora.folder import Direction
-    from fairseq_deepnet.translation.ctranslate2_engine import CTranslate2Model
-    from fairseq_deepnet.translation.engine import Search
+    from fairseq_deepnet.tools.corpora.folder import Direction
+    from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
+    from fairseq_deepnet.tools.translation.engine import Search
 
     search = Search(beam=setting["beam"], batch=setting["batch"])
     model = CTranslate2Model(Path(setting["folder"]), search, threads=1, cpu=True)
@@ -148,7 +148,7 @@ def serve(name: str, setting: dict[str, Any], clock: str, orders: Connection) ->
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     if kind_of(name) != "stock":
-        import fairseq_deepnet  # noqa: F401
+        import fairseq_deepnet.models  # noqa: F401
     translate = SYSTEMS.get(kind_of(name), ctranslate2)(setting)
     if kind_of(name) == "stock" and "fairseq_deepnet" in sys.modules:
         raise SystemExit("the stock system has imported the plugin")
@@ -192,8 +192,8 @@ class Running:
 
 def settings(args: argparse.Namespace, names: Sequence[str], place: Path) -> dict[str, Any]:
     """What each system is told; exports what it needs into `place`, if it is not there."""
-    from fairseq_deepnet.checkpoints.choice import choose_model, find_data
-    from fairseq_deepnet.export import command as export
+    from fairseq_deepnet.tools.checkpoints.choice import choose_model, find_data
+    from fairseq_deepnet.tools.export import command as export
 
     model = choose_model(args.model, 0)
     data = find_data(model, args.data)

@@ -41,8 +41,8 @@ def measure(layers: int, width: int, tokens: int, checkpoint: bool) -> dict[str,
     import torch
     from fairseq.sequence_generator import SequenceGenerator
 
-    import fairseq_deepnet  # noqa: F401  (registers the architectures)
-    from fairseq_deepnet.standalone import VocabularyTask, build_model
+    import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
+    from fairseq_deepnet.tools.checking.standalone import VocabularyTask, build_model
 
     task = VocabularyTask(VOCABULARY)
     sides: dict[str, Any] = {}

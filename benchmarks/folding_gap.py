@@ -15,7 +15,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet import fairseq_options  # first: it keeps fairseq from advising tensorboardX
+from fairseq_deepnet.tools import (
+    fairseq_options,
+)  # first: it keeps fairseq from advising tensorboardX
 
 # isort: split
 import fairseq.models
@@ -23,12 +25,12 @@ import torch
 from fairseq import tasks
 
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.checkpoints.choice import choose_model, find_data, task_arguments
-from fairseq_deepnet.corpora.folder import DataFolder, Direction
-from fairseq_deepnet.corpora.text import read_lines
-from fairseq_deepnet.export.command import to_ctranslate2
-from fairseq_deepnet.export.stock import fold_model, required_arguments, scheme_name
 from fairseq_deepnet.quiet import quiet
+from fairseq_deepnet.tools.checkpoints.choice import choose_model, find_data, task_arguments
+from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.export.command import to_ctranslate2
+from fairseq_deepnet.tools.export.stock import fold_model, required_arguments, scheme_name
 
 Pieces = list[list[str]]
 

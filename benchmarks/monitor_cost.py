@@ -36,7 +36,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import fairseq_deepnet  # noqa: F401  (first: it keeps fairseq from advising tensorboardX)
+import fairseq_deepnet.models  # noqa: F401  (first: it keeps fairseq from advising tensorboardX)
 
 # isort: split
 import torch
@@ -51,7 +51,7 @@ from fairseq_deepnet.monitoring.instruments import INSTRUMENTS
 from fairseq_deepnet.monitoring.quantities import EVERYTHING
 from fairseq_deepnet.monitoring.trainer import Observer, observe
 from fairseq_deepnet.observers import build_observers
-from fairseq_deepnet.standalone import VocabularyTask
+from fairseq_deepnet.tools.checking.standalone import VocabularyTask
 
 EOS = 2
 NEVER = 10**9

@@ -94,7 +94,7 @@ def build(shape: Shape, device: str) -> Any:
     from fairseq.tasks.translation import TranslationTask
     from fairseq.trainer import Trainer
 
-    from fairseq_deepnet import fairseq_options
+    from fairseq_deepnet.tools import fairseq_options
 
     place = ["--cpu"] if device == "cpu" else []
     args = fairseq_options.parse_training([*shape.arguments(), *place])
@@ -227,9 +227,9 @@ def in_own_process(index: int, options: argparse.Namespace) -> dict[str, float]:
 
 def estimated(shape: Shape, device: str) -> Any:
     """The plan of a shape."""
-    from fairseq_deepnet import fairseq_options
     from fairseq_deepnet.models import account
-    from fairseq_deepnet.planning import plan
+    from fairseq_deepnet.tools import fairseq_options
+    from fairseq_deepnet.tools.planning import plan
 
     args = fairseq_options.parse_training(shape.arguments())
     model = account.read_model(args, (shape.vocabulary, shape.vocabulary))

@@ -40,12 +40,12 @@ SYLLABLES = re.findall(r"\w+", "ba de fi go ku la me ni or pa qui re so tu wen x
 def base_pairs(prefix: str | None, seed: int) -> list[tuple[str, str]]:
     """The sentences that lines are joined from."""
     if prefix is None:
-        from fairseq_deepnet.corpora.sample.corpus import generate
+        from fairseq_deepnet.tools.corpora.sample.corpus import generate
 
         sizes = {"train": 5000, "valid": 100, "test": 100}
         return [(pair.german, pair.english) for pair in generate(seed, sizes)["train"]]
-    from fairseq_deepnet.corpora.clean import read_pairs
-    from fairseq_deepnet.corpora.text import find_side
+    from fairseq_deepnet.tools.corpora.clean import read_pairs
+    from fairseq_deepnet.tools.corpora.text import find_side
 
     return list(read_pairs(find_side(prefix, "de"), find_side(prefix, "en")))
 

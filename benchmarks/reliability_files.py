@@ -168,9 +168,9 @@ def expand(text: str, out: Path | None = None) -> list[str]:
 
 def make_world(world: Path) -> None:
     """Everything that the cases read, by the project's own commands."""
-    from fairseq_deepnet.corpora.sample.corpus import generate
     from fairseq_deepnet.divergence.attempts import Attempts
     from fairseq_deepnet.records import write_record
+    from fairseq_deepnet.tools.corpora.sample.corpus import generate
 
     (world / "raw").mkdir(parents=True)
     for split, pairs in generate(1, {"train": 600, "valid": 60, "test": 12}).items():

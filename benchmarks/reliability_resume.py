@@ -39,14 +39,14 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import fairseq_deepnet
+import fairseq_deepnet.models
 
 # isort: split
 import torch
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.corpora.sample.corpus import generate
-from fairseq_deepnet.corpora.text import find_side, read_lines
+from fairseq_deepnet.tools.corpora.sample.corpus import generate
+from fairseq_deepnet.tools.corpora.text import find_side, read_lines
 
 PLUGIN: Final = Path(fairseq_deepnet.__file__).parent
 MODEL: Final = (

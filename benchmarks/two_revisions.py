@@ -59,7 +59,7 @@ def processor_seconds(root: Path, command: Sequence[str]) -> float:
 
 def make_data(place: Path) -> Path:
     """fairseq's data folder of 4,000 made-up pairs."""
-    from fairseq_deepnet.corpora.sample.corpus import generate, write
+    from fairseq_deepnet.tools.corpora.sample.corpus import generate, write
 
     write(generate(1, {"train": 4000, "valid": 20, "test": 20}), place / "text")
     words = ["fairseq-preprocess", "--source-lang=de", "--target-lang=en", "--joined-dictionary"]
@@ -80,7 +80,9 @@ def measure(root: Path, data: Path, place: Path, options: argparse.Namespace) ->
     more = options.updates
     shutil.rmtree(place / "run", ignore_errors=True)
     saving = [*train, f"--save-dir={place / 'run'}"]
-    found = {"import": processor_seconds(root, [sys.executable, "-c", "import fairseq_deepnet"])}
+    found = {
+        "import": processor_seconds(root, [sys.executable, "-c", "import fairseq_deepnet.models"])
+    }
     found["start"] = processor_seconds(root, [*train, "--no-save", "--max-update=1"])
     longer = processor_seconds(root, [*train, "--no-save", f"--max-update={1 + more}"])
     found["update"] = (longer - found["start"]) / more

@@ -1,9 +1,11 @@
 """Errors that are the user's to mend, shown as one line instead of a traceback."""
 
+import difflib
 import errno
 import os
 import re
 import sys
+from collections.abc import Iterable
 from types import TracebackType
 
 
@@ -24,6 +26,12 @@ _REMEDIES = {
     errno.EROFS: "write elsewhere",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
 }
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message: the known name that is nearest, or nothing."""
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def told(error: OSError) -> str:

@@ -7,17 +7,40 @@ earlier versions or written by hand, are read too: their shape is checked, which
 from __future__ import annotations
 
 import functools
+import gzip
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.corpora.manifest import SEAL, digest, sealed
 from fairseq_deepnet.provenance import shown, write_json
 
+SEAL: Final = "sha256"
+"""Key of a record's digest of itself."""
 Shape = dict[str, Any]
 """Key -> type, tuple of types, a Shape, or [what each item is]; "key?" may be missing or null."""
 NUMBER: Final = (int, float)
+
+
+def digest(path: Path, packed: bool = True) -> str:
+    """SHA-256 of a file's text: of the unpacked bytes where the name ends in .gz and `packed`."""
+    result = hashlib.sha256()
+    opener = gzip.open if packed and path.suffix == ".gz" else open
+    try:
+        with opener(path, "rb") as stream:
+            while block := stream.read(1 << 20):
+                result.update(block)
+    except (OSError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read whole: {error}; fetch it again") from error
+    return result.hexdigest()
+
+
+def sealed(record: dict[str, Any]) -> dict[str, Any]:
+    """A record with a digest of itself, by which a reader sees whether it is whole."""
+    content = {key: value for key, value in record.items() if key != SEAL}
+    text = json.dumps(content, sort_keys=True)
+    return content | {SEAL: hashlib.sha256(text.encode()).hexdigest()}
 
 
 def write_record(path: Path, content: Mapping[str, Any]) -> None:

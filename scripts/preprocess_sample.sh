@@ -39,7 +39,7 @@ settings() {
         printf '%s=%s\n' "$name" "${!name}"
     done
     printf 'options=%s\n' "$*"
-    printf 'grammar=%s\n' "$(cat "$ROOT"/fairseq_deepnet/corpora/sample/*.py | cksum)"
+    printf 'grammar=%s\n' "$(cat "$ROOT"/fairseq_deepnet/tools/corpora/sample/*.py | cksum)"
 }
 
 if [[ $FORCE != 1 && -f $OUT/corpus.json && -f $OUT/sample.txt ]] &&

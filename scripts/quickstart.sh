@@ -178,7 +178,7 @@ for scheme in "${SCHEMES[@]}"; do
 done
 python -m fairseq_deepnet.cli plot "${runs[@]}" --out "$OUT/curves.png" \
     --title "Sample corpus, German-English, ${DEPTH}L-${DEPTH}L: DeepNorm and its Post-LN twin"
-python -m fairseq_deepnet.quickstart "$OUT" "$DATA" >"$OUT/summary.txt.part"
+python -m fairseq_deepnet.experiments.quickstart "$OUT" "$DATA" >"$OUT/summary.txt.part"
 mv "$OUT/summary.txt.part" "$OUT/summary.txt"
 cat "$OUT/summary.txt"
 log "took $((SECONDS / 60)) min $((SECONDS % 60)) s"

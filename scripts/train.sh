@@ -150,6 +150,6 @@ if [[ ${command[0]} == sbatch ]]; then
 fi
 lock_run
 # From here on this process is the supervisor, so that a signal to it reaches the training.
-supervisor=(python -m fairseq_deepnet.training.supervisor --run "$RUN" --processes "$CPU_PROCESSES")
+supervisor=(python -m fairseq_deepnet.tools.training.supervisor --run "$RUN" --processes "$CPU_PROCESSES")
 PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} exec "${supervisor[@]}" \
     --nodes "$NODES" --node-rank "${NODE_RANK:-0}" -- "${command[@]}" "${grace[@]}"

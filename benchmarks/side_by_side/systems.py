@@ -114,10 +114,10 @@ def estimated_gib(system: System, shape: Shape, gpus: int = 0) -> float:
 
     torchscale is taken for stock; options that the plan does not cover are left out.
     """
-    from fairseq_deepnet import fairseq_options
     from fairseq_deepnet.models import account
     from fairseq_deepnet.models.checkpoint_memory import memory_of
-    from fairseq_deepnet.planning import plan
+    from fairseq_deepnet.tools import fairseq_options
+    from fairseq_deepnet.tools.planning import plan
 
     length = 18  # Multi30k's
     alike = dataclasses.replace(system, kind="ours" if system.kind == "ours" else "stock")

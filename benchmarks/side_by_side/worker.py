@@ -33,7 +33,7 @@ def load(system: System) -> None:
 
     if system.kind == "ours":
         sys.path.insert(0, str(system.plugin))
-        import fairseq_deepnet  # noqa: F401
+        import fairseq_deepnet.models  # noqa: F401
     if system.kind == "torchscale":
         import side_by_side.torchscale_model  # noqa: F401
 

@@ -22,6 +22,7 @@ from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import _code_to_dtype
 
 from ..checkpoints import load_checkpoint, model_arguments, refuse_damaged, telling_damage
+from ..dictionaries import RECORD
 from ..errors import ConfigurationError
 from ..provenance import say
 from ..records import read_record, refuse_changed
@@ -75,8 +76,6 @@ def _checked_ensemble(load: Any, filenames: list[str], *args: Any, **kwargs: Any
 
 def _checked_resume(load: Any, trainer: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
     """A training goes on with the dictionaries that it began with."""
-    from ..models.dictionaries import RECORD  # which registers the models
-
     path = Path(filename)
     if path.is_file() and trainer.data_parallel_rank == 0:
         before = getattr(model_arguments(load_checkpoint(path)), RECORD, None) or {}

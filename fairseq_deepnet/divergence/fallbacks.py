@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..errors import ConfigurationError
-from ..fairseq_options import nearest
+from ..errors import ConfigurationError, did_you_mean
 
 FP32: Final = "fp32"
 PRECISIONS: Final = ("fp16", "bf16", "amp", "memory-efficient-fp16", "memory-efficient-bf16")
@@ -134,7 +133,7 @@ def _changed(change: Change, present: Mapping[str, Any]) -> str:
         options = [option.replace("_", "-") for option in present]
         raise ConfigurationError(
             f"--fallbacks: {change}: this training has no option --{change.option}"
-            f"{nearest(change.option, options)}"
+            f"{did_you_mean(change.option, options)}"
         )
     if isinstance(present[name], bool):
         raise ConfigurationError(

@@ -1,7 +1,7 @@
 """When a training counts as diverged: one rule for sweeps and reports. The paper states none.
 
 `why_diverged` is a pure function of `Evidence`, so that a training can be judged while it runs just
-as well as afterwards; fairseq_deepnet.sweeps.evidence reads the evidence off a run folder.
+as well as afterwards; experiments/sweeps/evidence.py reads the evidence off a run folder.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Evidence:
         valid: updates and validation losses
         warmup: updates until the learning rate is at its peak
         vocabulary: symbols of the target side
-        unigram: validation loss of a unigram model: fairseq_deepnet.corpora.unigram
+        unigram: validation loss of a unigram model: fairseq_deepnet.tools.corpora.unigram
     """
 
     log_tail: tuple[str, ...] = ()

@@ -1,7 +1,30 @@
-"""Models and their named shapes, registered with fairseq on import."""
+"""Models and their named shapes. Importing this tells fairseq of everything that is here.
 
+fairseq does so for a user-dir. What is mended in fairseq comes first: the rest builds on it.
+"""
+
+from fairseq_deepnet import compat
+
+compat.apply()
+
+# ruff: noqa: E402
+from fairseq_deepnet import criterions, optim, preemption
+from fairseq_deepnet.monitoring import trainer
+from fairseq_deepnet.observers import build_observers
+
+from . import other_scheme
 from .deepnet_masked_lm import DeepNetMaskedLM
 from .deepnet_transformer import DeepNetTransformerModel
 from .deepnet_transformer_lm import DeepNetTransformerLM
 
-__all__ = ["DeepNetMaskedLM", "DeepNetTransformerLM", "DeepNetTransformerModel"]
+other_scheme.install()
+trainer.install(build_observers)
+preemption.listen()
+
+__all__ = [
+    "DeepNetMaskedLM",
+    "DeepNetTransformerLM",
+    "DeepNetTransformerModel",
+    "criterions",
+    "optim",
+]

@@ -12,10 +12,11 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.tasks import FairseqTask
 from torch import nn
 
+from fairseq_deepnet.dictionaries import record_dictionaries
+
 from ..schemes import ResidualScheme, Side
 from .checkpoint_memory import settle_checkpointing
 from .defaults import default, default_depth, default_shape
-from .dictionaries import record_dictionaries
 from .encoder import DeepNetEncoder
 from .options import ENCODER_ONLY, check_options
 from .running_options import add_running_arguments

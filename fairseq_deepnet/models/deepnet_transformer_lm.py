@@ -16,11 +16,12 @@ from fairseq.models.transformer_lm import (
 )
 from fairseq.tasks import FairseqTask
 
+from fairseq_deepnet.dictionaries import record_dictionaries
+
 from ..schemes import Side
 from .checkpoint_memory import settle_checkpointing
 from .decoder import DeepNetDecoder
 from .defaults import default, default_depth, default_shape
-from .dictionaries import record_dictionaries
 from .inference import Inference
 from .options import DECODER_ONLY, check_options
 from .running_options import add_running_arguments

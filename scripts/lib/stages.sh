@@ -25,7 +25,7 @@ tidy() {
 }
 
 manifest() {
-    python "$ROOT/fairseq_deepnet/corpora/manifest.py" "$@"
+    PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" python -m fairseq_deepnet.tools.corpora.manifest "$@"
 }
 
 true_or_false() { if [[ $1 == 1 ]]; then echo true; else echo false; fi; }

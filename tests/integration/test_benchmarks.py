@@ -13,7 +13,7 @@ import torch
 from fairseq_deepnet.criterions import chunked, one_kernel
 from fairseq_deepnet.footprint import activations
 from fairseq_deepnet.models import account
-from fairseq_deepnet.planning import compute
+from fairseq_deepnet.tools.planning import compute
 from tests.integration.conftest import RunCommand
 from tests.support.shell import ROOT
 
@@ -218,7 +218,7 @@ def test_products_are_the_operations_that_the_plan_counts(benchmarks: Path) -> N
     from side_by_side.limits import operations, products
     from side_by_side.systems import Shape, System
 
-    from fairseq_deepnet import fairseq_options
+    from fairseq_deepnet.tools import fairseq_options
 
     shape = Shape(3, 128, 500, 1024)
     args: Any = fairseq_options.parse_training(System("ours", "ours").arguments(shape))

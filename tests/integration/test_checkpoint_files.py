@@ -190,7 +190,7 @@ def test_readers_of_a_training_that_saves_every_update_never_meet_half_a_file(
     code = """
 import sys, time, torch
 from pathlib import Path
-import fairseq_deepnet
+import fairseq_deepnet.models
 from fairseq_deepnet.checkpoints import load_checkpoint
 from tests.support.training import train_here
 import multiprocessing

@@ -218,7 +218,7 @@ import sys, torch
 sys.path.insert(0, {root!r})
 torch.Tensor.cuda = lambda self, *rest, **options: self  # fairseq's fp16 takes a GPU for granted
 torch.cuda.current_device = lambda: None
-import fairseq_deepnet
+import fairseq_deepnet.models
 """
 
 
@@ -251,7 +251,7 @@ SPAWNING = """
 import sys, torch
 sys.path.insert(0, {root!r})
 torch.cuda.device_count = lambda: 2  # fairseq spawns a process for each
-import fairseq_deepnet
+import fairseq_deepnet.models
 """
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_deepnet import cli, fairseq_options
-from fairseq_deepnet.corpora.subwords import load_model
+from fairseq_deepnet import cli
+from fairseq_deepnet.tools import fairseq_options
+from fairseq_deepnet.tools.corpora.subwords import load_model
 from tests.integration.conftest import RunCommand
 from tests.support.runs import SENTENCES
 from tests.support.shell import run_script

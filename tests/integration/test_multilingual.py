@@ -14,8 +14,8 @@ import torch
 import yaml
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.corpora.folder import DataFolder, Direction
-from fairseq_deepnet.translation.fairseq_engine import Translator
+from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 from tests.support.runs import SENTENCES, TINY
 
 ROOT = Path(__file__).resolve().parents[2]

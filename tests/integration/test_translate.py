@@ -14,16 +14,17 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet import cli, processor
-from fairseq_deepnet.checkpoints.choice import choose_model
-from fairseq_deepnet.corpora.folder import Direction
-from fairseq_deepnet.evaluation import command as evaluation
-from fairseq_deepnet.evaluation import fast_engine
-from fairseq_deepnet.translation import ctranslate2_engine, opening
-from fairseq_deepnet.translation.ctranslate2_engine import CTranslate2Model, use_avx512
-from fairseq_deepnet.translation.engine import Search
-from fairseq_deepnet.translation.exports import exported
-from fairseq_deepnet.translation.opening import Wish, open_engine
+from fairseq_deepnet import cli
+from fairseq_deepnet.tools import processor
+from fairseq_deepnet.tools.checkpoints.choice import choose_model
+from fairseq_deepnet.tools.corpora.folder import Direction
+from fairseq_deepnet.tools.evaluation import command as evaluation
+from fairseq_deepnet.tools.evaluation import fast_engine
+from fairseq_deepnet.tools.translation import ctranslate2_engine, opening
+from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model, use_avx512
+from fairseq_deepnet.tools.translation.engine import Search
+from fairseq_deepnet.tools.translation.exports import exported
+from fairseq_deepnet.tools.translation.opening import Wish, open_engine
 from tests.support.runs import SENTENCES, make_data
 from tests.support.shell import run_script
 from tests.support.trained import make_trained_run

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.evaluation.scoring import score
+from fairseq_deepnet.tools.evaluation.scoring import score
 from tests.support.runs import (
     SENTENCES,
     TRANSLATIONS,

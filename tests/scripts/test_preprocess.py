@@ -15,8 +15,8 @@ import pytest
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
-from fairseq_deepnet.corpora.subwords import decode_line, load_model
-from fairseq_deepnet.corpora.text import normalise, read_lines
+from fairseq_deepnet.tools.corpora.subwords import decode_line, load_model
+from fairseq_deepnet.tools.corpora.text import normalise, read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "preprocess.sh"

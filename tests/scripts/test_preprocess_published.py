@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.corpora.manifest import count_binarised
+from fairseq_deepnet.tools.corpora.manifest import count_binarised
 from tests.support.archives import PAIRS, REAL_TALKS, pack, real_iwslt, small_iwslt, small_wmt
 from tests.support.server import serving
 from tests.support.shell import ROOT, run_script

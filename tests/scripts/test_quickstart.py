@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet import quickstart
-from fairseq_deepnet.plotting.curves import Curves
-from fairseq_deepnet.quickstart import Result, read_result, summary, verdict
+from fairseq_deepnet.experiments import quickstart
+from fairseq_deepnet.experiments.quickstart import Result, read_result, summary, verdict
+from fairseq_deepnet.tools.plotting.curves import Curves
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -116,7 +116,7 @@ def test_steps_run_in_order_and_a_second_run_trains_nothing(project: Path) -> No
         "eval HERE/runs/quickstart/deepnorm --max-len-a 2 --max-len-b 10",
         "eval HERE/runs/quickstart/post-ln --max-len-a 2 --max-len-b 10",
         "python -m fairseq_deepnet.cli plot",
-        "python -m fairseq_deepnet.quickstart HERE/runs/quickstart",
+        "python -m fairseq_deepnet.experiments.quickstart HERE/runs/quickstart",
     ]
     again = start(project)
     assert again.returncode == 0

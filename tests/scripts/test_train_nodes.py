@@ -17,7 +17,7 @@ from tests.support.shell import ROOT, FakeBin, run_script
 SEEMING_GPUS = """
 import sys, torch
 from fairseq_deepnet import cli
-from fairseq_deepnet.training import launch
+from fairseq_deepnet.tools.training import launch
 torch.cuda.device_count = lambda: 4
 torch.cuda.get_device_name = lambda index: f"GPU {index}"
 launch._bf16_works = lambda: True

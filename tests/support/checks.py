@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_deepnet.checking.findings import Findings
-from fairseq_deepnet.checking.inspection import inspect_model
 from fairseq_deepnet.schemes import Role, Sublayer
+from fairseq_deepnet.tools.checking.findings import Findings
+from fairseq_deepnet.tools.checking.inspection import inspect_model
 from tests.support.models import build_model
 
 N, M = 6, 4

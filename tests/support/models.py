@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import fairseq_deepnet  # noqa: F401  (registers the architectures)
-from fairseq_deepnet import standalone
+import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
 from fairseq_deepnet.schemes import SCHEMES, ResidualScheme
+from fairseq_deepnet.tools.checking import standalone
 
 SYMBOLS = 60
 VARIANTS = [(name, variant) for name in SCHEMES for variant in SCHEMES[name].variants or (None,)]

@@ -13,7 +13,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed
 from fairseq_cli import train
 
-import fairseq_deepnet  # noqa: F401  (registers the architectures)
+import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
 
 
 def main(rank: str, port: str, data: str, folder: str, *arguments: str) -> None:

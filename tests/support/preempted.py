@@ -12,7 +12,7 @@ _RIG = """
     sys.path.insert(0, {root!r})
     import torch
     {before}
-    import fairseq_deepnet
+    import fairseq_deepnet.models
     from fairseq.trainer import Trainer
 
     def during(update, act, rank=None, method="train_step"):

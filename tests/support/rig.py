@@ -18,8 +18,8 @@ from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 from torch import nn
 
-import fairseq_deepnet  # noqa: F401  (registers the architectures)
-from fairseq_deepnet.standalone import VocabularyTask
+import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
+from fairseq_deepnet.tools.checking.standalone import VocabularyTask
 
 SYMBOLS = 20
 PAD, EOS = 1, 2

@@ -12,7 +12,7 @@ from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from fairseq_deepnet.checkpoints import save_checkpoint
-from fairseq_deepnet.corpora.subwords import (
+from fairseq_deepnet.tools.corpora.subwords import (
     SubwordOptions,
     encode_lines,
     load_model,

@@ -9,7 +9,7 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import train
 
-import fairseq_deepnet  # noqa: F401  (registers the architectures)
+import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
 
 
 def train_here(data: Path, save_dir: Path, *arguments: object) -> dict[str, Any]:

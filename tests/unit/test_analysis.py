@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet import cli, paper
-from fairseq_deepnet.analysis import NAMES, figures, runs, tables
-from fairseq_deepnet.analysis.drawing import draw
-from fairseq_deepnet.analysis.figures import OWN_NAMES, Panel, make, window
+from fairseq_deepnet import cli
+from fairseq_deepnet.experiments import paper
+from fairseq_deepnet.experiments.analysis import NAMES, figures, runs, tables
+from fairseq_deepnet.experiments.analysis.drawing import draw
+from fairseq_deepnet.experiments.analysis.figures import OWN_NAMES, Panel, make, window
+from fairseq_deepnet.experiments.sweeps.cells import expand, read_overrides
+from fairseq_deepnet.experiments.sweeps.definition import load_sweep
 from fairseq_deepnet.monitoring import records
-from fairseq_deepnet.sweeps.cells import expand, read_overrides
-from fairseq_deepnet.sweeps.definition import load_sweep
 from tests.support.cells import write_cell
 
 

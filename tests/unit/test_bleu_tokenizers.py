@@ -12,8 +12,8 @@ import sacrebleu.tokenizers.tokenizer_spm as sacrebleu_spm
 import sacrebleu.utils
 import sentencepiece
 
-from fairseq_deepnet.evaluation import bleu_tokenizers
-from fairseq_deepnet.evaluation.scoring import score
+from fairseq_deepnet.tools.evaluation import bleu_tokenizers
+from fairseq_deepnet.tools.evaluation.scoring import score
 
 needs_mecab = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("MeCab", "ipadic", "mecab_ko")),

@@ -13,8 +13,10 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 from torch import nn
 
-from fairseq_deepnet import cli, fairseq_options, standalone
+from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import save_checkpoint
+from fairseq_deepnet.tools import fairseq_options
+from fairseq_deepnet.tools.checking import standalone
 from tests.support.checks import M, N
 
 SMALL = [

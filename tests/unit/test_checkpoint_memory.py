@@ -12,7 +12,6 @@ import pytest
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_deepnet import configs, fairseq_options
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.footprint import Model, count, fit, follow, micro_batch, needed_gib
 from fairseq_deepnet.footprint.choice import recomputing
@@ -21,9 +20,10 @@ from fairseq_deepnet.footprint.walk import Walk
 from fairseq_deepnet.models.account import read_training
 from fairseq_deepnet.models.checkpoint_memory import choose, free_on_gpu, memory_of
 from fairseq_deepnet.modules import ActivationCheckpointing, EncoderLayer, run_layers
-from fairseq_deepnet.planning import estimate
 from fairseq_deepnet.schemes import Place, Side
-from fairseq_deepnet.standalone import VocabularyTask
+from fairseq_deepnet.tools import configs, fairseq_options
+from fairseq_deepnet.tools.checking.standalone import VocabularyTask
+from fairseq_deepnet.tools.planning import estimate
 from tests.support.models import SYMBOLS, small
 from tests.support.plans import TRAINING, plan_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.configs import (
+from fairseq_deepnet.tools.configs import (
     CONFIG_FOLDER,
     Config,
     check_options,

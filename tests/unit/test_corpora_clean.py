@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.corpora import clean
-from fairseq_deepnet.corpora.clean import Limits, clean_corpus, clean_train, count_words
-from fairseq_deepnet.corpora.text import find_side, is_blank, normalise, read_lines
+from fairseq_deepnet.tools.corpora import clean
+from fairseq_deepnet.tools.corpora.clean import Limits, clean_corpus, clean_train, count_words
+from fairseq_deepnet.tools.corpora.text import find_side, is_blank, normalise, read_lines
 
 PAIR = ("eo", "ia")
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.corpora import downloader as module
-from fairseq_deepnet.corpora.download import download, indexed_by_mtdata
-from fairseq_deepnet.corpora.downloader import Downloader
-from fairseq_deepnet.corpora.sources import CATALOGUE, OPUS100_LANGUAGES, File
+from fairseq_deepnet.tools.corpora import downloader as module
+from fairseq_deepnet.tools.corpora.download import download, indexed_by_mtdata
+from fairseq_deepnet.tools.corpora.downloader import Downloader
+from fairseq_deepnet.tools.corpora.sources import CATALOGUE, OPUS100_LANGUAGES, File
 from tests.support.server import PROXIES, Server, serving
 
 NAME = "text.tgz"

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.corpora import archive, limits, opus100, text
-from fairseq_deepnet.corpora.checksums import damage
-from fairseq_deepnet.evaluation.set_readers import read_raw
-from fairseq_deepnet.translation.stream import live_windows, windows_of
+from fairseq_deepnet.tools.corpora import archive, limits, opus100, text
+from fairseq_deepnet.tools.corpora.checksums import damage
+from fairseq_deepnet.tools.evaluation.set_readers import read_raw
+from fairseq_deepnet.tools.translation.stream import live_windows, windows_of
 from tests.support.archives import small_iwslt
 
 LARGE = 80 << 20
@@ -213,7 +213,7 @@ def test_chunks_are_shorter_where_lines_are_long(
 def test_a_window_is_shorter_where_lines_are_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairseq_deepnet.translation.stream.CHUNK_BYTES", 100)
+    monkeypatch.setattr("fairseq_deepnet.tools.translation.stream.CHUNK_BYTES", 100)
     (tmp_path / "text").write_text("".join(f"{'x' * 40}\n" for _ in range(7)), encoding="utf-8")
     assert [len(window) for window in windows_of([tmp_path / "text"], 50)] == [3, 3, 1]
 

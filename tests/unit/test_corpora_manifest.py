@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.corpora import manifest
+from fairseq_deepnet.tools.corpora import manifest
 
 SETTINGS: dict[str, object] = {"source": "eo", "target": "ia", "vocab_size": 200}
 

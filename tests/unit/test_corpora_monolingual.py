@@ -10,9 +10,9 @@ import pytest
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.corpora import monolingual
-from fairseq_deepnet.corpora.folder import DataFolder
-from fairseq_deepnet.corpora.subwords import load_model
+from fairseq_deepnet.tools.corpora import monolingual
+from fairseq_deepnet.tools.corpora.folder import DataFolder
+from fairseq_deepnet.tools.corpora.subwords import load_model
 from tests.support.runs import SENTENCES
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from fairseq.data import Dictionary
 
-from fairseq_deepnet.corpora import moses, moses_stages
-from fairseq_deepnet.corpora.clean import Limits
-from fairseq_deepnet.corpora.folder import DataFolder
-from fairseq_deepnet.corpora.moses import Tokenisation, tokenise
-from fairseq_deepnet.evaluation import tokenised_bleu
+from fairseq_deepnet.tools.corpora import moses, moses_stages
+from fairseq_deepnet.tools.corpora.clean import Limits
+from fairseq_deepnet.tools.corpora.folder import DataFolder
+from fairseq_deepnet.tools.corpora.moses import Tokenisation, tokenise
+from fairseq_deepnet.tools.evaluation import tokenised_bleu
 
 PLAIN = Tokenisation()
 LIMITS = Limits(1, 175, 1.5)

@@ -11,10 +11,10 @@ import pytest
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.corpora.folder import DataFolder, Direction
-from fairseq_deepnet.corpora.pairs import read_table
-from fairseq_deepnet.corpora.sampling import allot, spread
-from fairseq_deepnet.corpora.subwords import load_model
+from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.tools.corpora.pairs import read_table
+from fairseq_deepnet.tools.corpora.sampling import allot, spread
+from fairseq_deepnet.tools.corpora.subwords import load_model
 from tests.support.runs import SENTENCES
 
 OPTIONS = ("--vocab-size", "60", "--temperature", "1", "--workers", "1", "--max-ratio", "9")

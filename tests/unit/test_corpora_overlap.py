@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.corpora import overlap
-from fairseq_deepnet.corpora.overlap import Question, ask, count
+from fairseq_deepnet.tools.corpora import overlap
+from fairseq_deepnet.tools.corpora.overlap import Question, ask, count
 
 TEST = ["Yes.", "A dog runs.", "Yes.", "", "  No.\t", "Yes."]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.corpora import clean, subwords
-from fairseq_deepnet.corpora.clean import Limits, clean_corpus
-from fairseq_deepnet.corpora.parallel import map_in_order
-from fairseq_deepnet.corpora.text import pair_chunks
+from fairseq_deepnet.tools.corpora import clean, subwords
+from fairseq_deepnet.tools.corpora.clean import Limits, clean_corpus
+from fairseq_deepnet.tools.corpora.parallel import map_in_order
+from fairseq_deepnet.tools.corpora.text import pair_chunks
 
 MODULE = Path(clean.__file__).with_name("parallel.py")
 LANGUAGES = ("eo", "ia")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.corpora import archive, iwslt, sgm, wmt
+from fairseq_deepnet.tools.corpora import archive, iwslt, sgm, wmt
 from tests.support.archives import (
     PAIRS,
     REAL_TALKS,

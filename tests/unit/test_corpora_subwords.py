@@ -10,8 +10,8 @@ import pytest
 import sentencepiece
 from fairseq.data import Dictionary
 
-from fairseq_deepnet.corpora import subwords
-from fairseq_deepnet.corpora.subwords import (
+from fairseq_deepnet.tools.corpora import subwords
+from fairseq_deepnet.tools.corpora.subwords import (
     FAIRSEQ_SPECIALS,
     SubwordOptions,
     decode_line,
@@ -21,7 +21,7 @@ from fairseq_deepnet.corpora.subwords import (
     train_model,
     write_dictionary,
 )
-from fairseq_deepnet.corpora.text import normalise
+from fairseq_deepnet.tools.corpora.text import normalise
 
 SYLLABLES = [
     "do",

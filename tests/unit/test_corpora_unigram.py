@@ -11,8 +11,8 @@ import pytest
 import torch
 from fairseq.data import indexed_dataset
 
-from fairseq_deepnet.corpora import unigram
-from fairseq_deepnet.corpora.unigram import unigram_nll
+from fairseq_deepnet.tools.corpora import unigram
+from fairseq_deepnet.tools.corpora.unigram import unigram_nll
 from tests.support.shell import ROOT
 
 SYMBOLS = 8

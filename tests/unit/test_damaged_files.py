@@ -19,10 +19,10 @@ from fairseq.data import Dictionary, data_utils
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, refuse_damaged
-from fairseq_deepnet.corpora import manifest
-from fairseq_deepnet.corpora.folder import DataFolder
 from fairseq_deepnet.errors import ConfigurationError, in_one_line, told
-from fairseq_deepnet.records import misshapen, read_record, write_record
+from fairseq_deepnet.records import digest, misshapen, read_record, write_record
+from fairseq_deepnet.tools.corpora import manifest
+from fairseq_deepnet.tools.corpora.folder import DataFolder
 from tests.support.runs import TINY, make_checkpoint, make_data
 from tests.support.trained import make_trained_run
 from tests.support.training import train_here
@@ -95,7 +95,7 @@ def test_a_run_is_not_used_with_another_dictionary_than_its_own(
 ) -> None:
     run = tmp_path / "run"
     make_trained_run(run, data)
-    digests = {path.name: manifest.digest(path) for path in data.glob("dict*.txt")}
+    digests = {path.name: digest(path) for path in data.glob("dict*.txt")}
     write_record(run / "environment.json", {"data": {"dictionaries_sha256": digests}})
     swap_lines(data / "dict.en.txt")
     (data / "corpus.json").write_text('{"source": "de", "target": "en"}', encoding="utf-8")
@@ -210,7 +210,7 @@ def test_a_model_is_built_only_with_the_words_it_was_trained_with() -> None:
 
     from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-    from fairseq_deepnet.models.dictionaries import RECORD, record_dictionaries
+    from fairseq_deepnet.dictionaries import RECORD, record_dictionaries
 
     def task(*words: str) -> Any:
         dictionary = Dictionary()
@@ -232,7 +232,7 @@ def test_a_bare_training_and_translation_refuse_another_dictionary_than_the_chec
 ) -> None:
     from fairseq import checkpoint_utils, tasks
 
-    from fairseq_deepnet import fairseq_options
+    from fairseq_deepnet.tools import fairseq_options
 
     data, save_dir = make_data(tmp_path / "data"), tmp_path / "checkpoints"
     options = ["--arch=deepnet_transformer", *TINY, "--optimizer=adam", "--lr=0.01", "--cpu"]
@@ -382,7 +382,7 @@ def test_a_subcommand_that_meets_a_full_disk_ends_in_one_line_and_leaves_nothing
     ],
 )
 def test_absurd_numbers_are_refused_before_anything_is_built(options: list[str], says: str) -> None:
-    from fairseq_deepnet import fairseq_options
+    from fairseq_deepnet.tools import fairseq_options
 
     with pytest.raises(ConfigurationError) as refused:
         fairseq_options.parse_training(["DATA", "--arch=deepnet_transformer", *options])

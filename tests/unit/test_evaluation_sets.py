@@ -9,8 +9,8 @@ import pytest
 import sacrebleu
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.corpora.text import read_lines
-from fairseq_deepnet.evaluation.sets import definition, directions, make, sets
+from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.evaluation.sets import definition, directions, make, sets
 from tests.support.evaluation_sets import SENTENCES, flores101, opus100, pack, ted
 
 

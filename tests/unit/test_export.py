@@ -14,10 +14,11 @@ import pytest
 import torch
 from fairseq.models import MODEL_REGISTRY
 
-import fairseq_deepnet.export
-from fairseq_deepnet import cli, fairseq_options
+import fairseq_deepnet.tools.export
+from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
-from fairseq_deepnet.export import record, stock
+from fairseq_deepnet.tools import fairseq_options
+from fairseq_deepnet.tools.export import record, stock
 from tests.support.runs import make_data
 from tests.support.trained import make_trained_run
 
@@ -241,8 +242,8 @@ def test_without_ctranslate2_the_command_says_what_to_install(
     for name in [name for name in sys.modules if name.split(".")[0] == "ctranslate2"]:
         monkeypatch.setitem(sys.modules, name, None)
     for name in ("ctranslate2_folder", "ctranslate2_spec", "vocabulary"):
-        monkeypatch.delitem(sys.modules, f"fairseq_deepnet.export.{name}", raising=False)
-        monkeypatch.delattr(fairseq_deepnet.export, name, raising=False)
+        monkeypatch.delitem(sys.modules, f"fairseq_deepnet.tools.export.{name}", raising=False)
+        monkeypatch.delattr(fairseq_deepnet.tools.export, name, raising=False)
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     assert export(run_folder, "--to", "ctranslate2") == 2
     assert "pip install 'fairseq_deepnet[ctranslate2]'" in capsys.readouterr().err

@@ -11,8 +11,8 @@ import torch
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
-from fairseq_deepnet.checkpoints.folding import foldable
-from fairseq_deepnet.corpora.subwords import encode_lines, load_model
+from fairseq_deepnet.tools.corpora.subwords import encode_lines, load_model
+from fairseq_deepnet.tools.export.folding import foldable
 from tests.support.runs import SENTENCES, make_data
 from tests.support.trained import make_trained_run, task
 
@@ -214,7 +214,7 @@ def test_an_export_that_fails_half_way_leaves_nothing(
         raise ValueError("no space left")
 
     make_trained_run(tmp_path / "run", data)
-    monkeypatch.setattr("fairseq_deepnet.export.ctranslate2_folder.write_record", fail)
+    monkeypatch.setattr("fairseq_deepnet.tools.export.ctranslate2_folder.write_record", fail)
     assert export(tmp_path / "run", "--out", tmp_path / "out") == 2
     assert "no space left" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.plotting.style import quiet_matplotlib
-from fairseq_deepnet.report import make
-from fairseq_deepnet.report.figures import styles
+from fairseq_deepnet.experiments.report import make
+from fairseq_deepnet.experiments.report.figures import styles
 from fairseq_deepnet.schemes import SCHEMES
+from fairseq_deepnet.tools.plotting.style import quiet_matplotlib
 from tests.support.cells import write_cell
 
 TRAIN = {update: 12.0 - update / 50 for update in range(10, 210, 10)}

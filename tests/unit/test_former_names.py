@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet import cli, fairseq_options, former_names
-from fairseq_deepnet.configs import check_options, load_config
+from fairseq_deepnet import cli, former_names
+from fairseq_deepnet.tools import fairseq_options
+from fairseq_deepnet.tools.configs import check_options, load_config
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from fairseq.optim.adam import FairseqAdamConfig
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-import fairseq_deepnet  # noqa: F401  (registers the optimiser)
+import fairseq_deepnet.models  # noqa: F401  (registers the optimiser)
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.optim import fused_adam, gradients
 from fairseq_deepnet.optim.fairseq_adam import FairseqAdam

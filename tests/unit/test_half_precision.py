@@ -13,7 +13,7 @@ from fairseq.optim.fp16_optimizer import FP16Optimizer
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import fairseq_deepnet  # noqa: F401  (registers the optimiser)
+import fairseq_deepnet.models  # noqa: F401  (registers the optimiser)
 from fairseq_deepnet.divergence.precision import as_fp32
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.optim.half_precision import ForeachMasters

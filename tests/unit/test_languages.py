@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from fairseq_deepnet.evaluation import bleu_tokenizers
-from fairseq_deepnet.languages import find, language, languages, resource_class
+from fairseq_deepnet.tools.evaluation import bleu_tokenizers
+from fairseq_deepnet.tools.languages import find, language, languages, resource_class
 
 
 def test_the_sets_of_languages_have_the_published_sizes() -> None:

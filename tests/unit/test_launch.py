@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairseq_deepnet.training import launch
+from fairseq_deepnet.tools.training import launch
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.distributed import utils as distributed_utils
 from omegaconf import OmegaConf
 
-from fairseq_deepnet.fairseq_options import parse_training
-from fairseq_deepnet.training import launchers
-from fairseq_deepnet.training.launch import Devices
-from fairseq_deepnet.training.launchers import Launcher, choose_launcher
+from fairseq_deepnet.tools.fairseq_options import parse_training
+from fairseq_deepnet.tools.training import launchers
+from fairseq_deepnet.tools.training.launch import Devices
+from fairseq_deepnet.tools.training.launchers import Launcher, choose_launcher
 
 ALONE = "--load-checkpoint-on-all-dp-ranks"
 

@@ -25,13 +25,14 @@ from fairseq.models import (
 )
 from fairseq.optim import OPTIMIZER_DATACLASS_REGISTRY, build_optimizer
 
-from fairseq_deepnet import literals, standalone
+from fairseq_deepnet import literals
 from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.compat import literals as compat
-from fairseq_deepnet.corpora.folder import DataFolder
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.literals import FORMS, evaluate
 from fairseq_deepnet.quiet import quiet
+from fairseq_deepnet.tools.checking import standalone
+from fairseq_deepnet.tools.corpora.folder import DataFolder
 from tests.support.models import SYMBOLS
 
 CODE = "__import__('pathlib').Path('ran').touch()"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet.corpora.folder import DataFolder, Direction
-from fairseq_deepnet.evaluation.many_directions import (
+from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.tools.evaluation.many_directions import (
     finish,
     make_jobs,
     texts_in,

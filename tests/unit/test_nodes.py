@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.training import nodes
+from fairseq_deepnet.tools.training import nodes
 
 
 @pytest.fixture

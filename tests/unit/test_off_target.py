@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.corpora.text import read_lines
-from fairseq_deepnet.evaluation import off_target as module
-from fairseq_deepnet.evaluation.off_target import letters, off_target, off_target_record
+from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.evaluation import off_target as module
+from fairseq_deepnet.tools.evaluation.off_target import letters, off_target, off_target_record
 
 pytest.importorskip("py3langid", reason="needs the extra langid")
 FOUR = ["cs", "de", "en", "fr"]

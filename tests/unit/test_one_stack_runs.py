@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet import cli, configs
-from fairseq_deepnet.evaluation.scores import read_score
-from fairseq_deepnet.planning.vocabulary import from_folder
-from fairseq_deepnet.training.settings import check_task
-from fairseq_deepnet.training.summary import _depth
+from fairseq_deepnet import cli
+from fairseq_deepnet.tools import configs
+from fairseq_deepnet.tools.evaluation.scores import read_score
+from fairseq_deepnet.tools.planning.vocabulary import from_folder
+from fairseq_deepnet.tools.training.settings import check_task
+from fairseq_deepnet.tools.training.summary import _depth
 
 FOLDERS: dict[str, dict[str, Any]] = {
     "translation": {"source": "de", "target": "en"},

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.report import make
-from fairseq_deepnet.report.fit import fit
-from fairseq_deepnet.report.own_tables import build
-from fairseq_deepnet.report.results import read_result
-from fairseq_deepnet.report.table import Entry, Seed
-from fairseq_deepnet.sweeps.definition import load_sweep
+from fairseq_deepnet.experiments.report import make
+from fairseq_deepnet.experiments.report.fit import fit
+from fairseq_deepnet.experiments.report.own_tables import build
+from fairseq_deepnet.experiments.report.results import read_result
+from fairseq_deepnet.experiments.report.table import Entry, Seed
+from fairseq_deepnet.experiments.sweeps.definition import load_sweep
 from tests.support.cells import write_cell
 
 DEFINITION = """

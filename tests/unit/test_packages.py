@@ -1,56 +1,76 @@
-"""Which package may import which: from scores to checkpoints, from plans to schemes, not back."""
+"""Three wings, and imports run one way: experiments -> tools -> plugin, and in no circle."""
 
 from __future__ import annotations
 
-import ast
+import subprocess
+import sys
 from collections.abc import Iterator
-from pathlib import Path
 
+import grimp
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[2] / "fairseq_deepnet"
-ORDER = ("evaluation", "translation", "export", "checkpoints")
-LAYERS = ("planning", "models", "footprint", "criterions", "optim", "modules", "schemes")
-"""In both, each may import those after it."""
+NAME = "fairseq_deepnet"
+WINGS = ("experiments", "tools")
+TOOLS = ("evaluation", "translation", "export", "checkpoints")
+PLUGIN = ("models", "footprint", "criterions", "optim", "modules", "schemes")
+"""In all three, each may import those after it; what is in no list is the plugin's."""
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Modules that a file imports anywhere in it, functions included."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = path.relative_to(PACKAGE.parent).parts[: -node.level or None]
-            module = ".".join([*above, node.module or ""] if node.level else [node.module or ""])
-            yield module
-            yield from (f"{module}.{alias.name}".replace("..", ".") for alias in node.names)
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    return grimp.build_graph(NAME, cache_dir=None)
 
 
-@pytest.mark.parametrize(
-    ("order", "name"), [(order, name) for order in (ORDER, LAYERS) for name in order]
-)
-def test_imports_run_one_way(order: tuple[str, ...], name: str) -> None:
-    forbidden = {f"{PACKAGE.name}.{before}" for before in order[: order.index(name)]}
-    found = {
-        (path.name, module)
-        for path in (PACKAGE / name).rglob("*.py")
-        for module in imported(path)
-        if ".".join(module.split(".")[:2]) in forbidden
+def imports_between(graph: grimp.ImportGraph, above: str, below: str) -> Iterator[str]:
+    """Imports from one package into another, "importer -> imported"."""
+    for module in sorted(graph.modules):
+        if f"{module}.".startswith(f"{NAME}.{above}."):
+            for imported in sorted(graph.find_modules_directly_imported_by(module)):
+                if f"{imported}.".startswith(f"{NAME}.{below}."):
+                    yield f"{module} -> {imported}"
+
+
+def wing(module: str) -> str:
+    part = module.split(".")[1] if "." in module else "plugin"
+    return {"cli": "command line"}.get(part, part if part in WINGS else "plugin")
+
+
+def test_the_plugin_imports_no_tool_and_no_tool_an_experiment(graph: grimp.ImportGraph) -> None:
+    ranks = {"command line": 3, "experiments": 2, "tools": 1, "plugin": 0}
+    upward = {
+        f"{module} -> {imported}"
+        for module in graph.modules
+        for imported in graph.find_modules_directly_imported_by(module)
+        if ranks[wing(imported)] > ranks[wing(module)]
     }
-    assert not found
+    assert not upward
 
 
-def test_no_import_waits_in_a_function_for_a_cycle_to_be_over() -> None:
-    """But for what needs ctranslate2, which not everybody has installed, and what needs torch and
-    fairseq, which an exported folder is translated without.
-    """
-    waiting = {
-        str(path.relative_to(PACKAGE))
-        for name in ORDER
-        for path in (PACKAGE / name).rglob("*.py")
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(function, ast.FunctionDef)
-        for node in ast.walk(function)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE.name)
+@pytest.mark.parametrize("order", [tuple(f"tools.{name}" for name in TOOLS), PLUGIN])
+def test_within_a_wing_imports_run_one_way(
+    graph: grimp.ImportGraph, order: tuple[str, ...]
+) -> None:
+    for number, above in enumerate(order):
+        for below in order[number + 1 :]:
+            assert not list(imports_between(graph, below, above))
+
+
+def test_no_module_imports_itself_by_way_of_others(graph: grimp.ImportGraph) -> None:
+    circles = {
+        module
+        for module in graph.modules
+        for imported in graph.find_modules_directly_imported_by(module)
+        if graph.find_shortest_chain(imported, module)
     }
-    assert waiting == {"export/command.py", "export/layout.py", "translation/opening.py"}
+    assert not circles
+
+
+@pytest.mark.parametrize("module", ["", ".cli", ".tools", ".experiments"])
+def test_what_needs_neither_torch_nor_fairseq_does_not_import_them(module: str) -> None:
+    program = (
+        f"import sys, {NAME}{module}; print(*{{'torch', 'fairseq', 'numpy'}} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True
+    )
+    assert done.stdout.strip() == ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fairseq_deepnet import paper
-from fairseq_deepnet.report.fit import fit
+from fairseq_deepnet.experiments import paper
+from fairseq_deepnet.experiments.report.fit import fit
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet import cli, configs
+from fairseq_deepnet import cli
 from fairseq_deepnet.models.checkpoint_memory import FREE_SHARE
-from fairseq_deepnet.planning import Plan, estimate
-from fairseq_deepnet.planning.advice import Advice, advise
-from fairseq_deepnet.planning.report import as_arguments, as_overrides
+from fairseq_deepnet.tools import configs
+from fairseq_deepnet.tools.planning import Plan, estimate
+from fairseq_deepnet.tools.planning.advice import Advice, advise
+from fairseq_deepnet.tools.planning.report import as_arguments, as_overrides
 
 
 def config(**options: configs.Value) -> configs.Config:

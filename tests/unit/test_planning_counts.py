@@ -11,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from fairseq_deepnet.footprint import parameters
 from fairseq_deepnet.footprint.activations import MicroBatch
 from fairseq_deepnet.models import account
-from fairseq_deepnet.planning import compute, paper
 from fairseq_deepnet.schemes import SCHEMES, Side
+from fairseq_deepnet.tools.planning import compute, paper
 from tests.support.models import build_model
 from tests.support.plans import WORDS, plan_of
 

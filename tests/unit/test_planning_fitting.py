@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.configs import load_config
-from fairseq_deepnet.planning.fitting import device_memory, fit_into
-from fairseq_deepnet.training.launch import Devices
+from fairseq_deepnet.tools.configs import load_config
+from fairseq_deepnet.tools.planning.fitting import device_memory, fit_into
+from fairseq_deepnet.tools.training.launch import Devices
 
 EIGHT = Devices(gpus=8)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.plotting import command, curves, images
-from fairseq_deepnet.plotting.runs import Run
+from fairseq_deepnet.tools.plotting import command, curves, images
+from fairseq_deepnet.tools.plotting.runs import Run
 
 HEAD = "2024-05-01 12:00:00 | INFO | "
 

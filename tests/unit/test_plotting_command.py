@@ -16,10 +16,10 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.divergence import attempts
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.plotting import images, page, sections, tables
-from fairseq_deepnet.plotting.interactive import line_figure
-from fairseq_deepnet.plotting.lines import lines_of
-from fairseq_deepnet.plotting.runs import Grid, Key, Run, read_runs
+from fairseq_deepnet.tools.plotting import images, page, sections, tables
+from fairseq_deepnet.tools.plotting.interactive import line_figure
+from fairseq_deepnet.tools.plotting.lines import lines_of
+from fairseq_deepnet.tools.plotting.runs import Grid, Key, Run, read_runs
 from tests.support.monitored import add_events, make_run
 
 

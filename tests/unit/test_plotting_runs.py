@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairseq_deepnet import plotting
 from fairseq_deepnet.divergence.events import Event, Finding, Kind, ended, read
-from fairseq_deepnet.evaluation.scores import read_scores
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
-from fairseq_deepnet.plotting.runs import Key, distinct_names, read_run, read_runs
+from fairseq_deepnet.tools import plotting
+from fairseq_deepnet.tools.evaluation.scores import read_scores
+from fairseq_deepnet.tools.plotting.runs import Key, distinct_names, read_run, read_runs
 from tests.support.monitored import add_events, add_score, make_run
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from fairseq_deepnet.divergence.events import Event, Finding, Kind
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.plotting.heat_maps import edges_of, layer_ticks
-from fairseq_deepnet.plotting.runs import Grid
-from fairseq_deepnet.plotting.scales import (
+from fairseq_deepnet.tools.plotting.heat_maps import edges_of, layer_ticks
+from fairseq_deepnet.tools.plotting.runs import Grid
+from fairseq_deepnet.tools.plotting.scales import (
     axis,
     chosen_updates,
     columns,

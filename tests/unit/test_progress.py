@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.training import progress
+from fairseq_deepnet.tools.training import progress
 
 STAMP = "2026-01-02 03:04:05"
 INTERVAL = (

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.evaluation.scores import read_score
-from fairseq_deepnet.report import make
+from fairseq_deepnet.experiments.report import make
+from fairseq_deepnet.tools.evaluation.scores import read_score
 from tests.support.cells import SIGNATURE, write_cell, write_config, write_log, write_score
 
 Rows = list[dict[str, str]]

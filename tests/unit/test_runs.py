@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fairseq_deepnet import cli, processor
+from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
-from fairseq_deepnet.fairseq_options import option_actions, training_parser
-from fairseq_deepnet.training.settings import MANAGED
+from fairseq_deepnet.tools import processor
+from fairseq_deepnet.tools.fairseq_options import option_actions, training_parser
+from fairseq_deepnet.tools.training.settings import MANAGED
 from tests.support.runs import TINY, make_checkpoint, make_data
 
 
@@ -88,7 +89,7 @@ def test_eight_gpus_share_the_papers_batch(
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda index: f"GPU {index}")
-    monkeypatch.setattr("fairseq_deepnet.training.launch._bf16_works", lambda: True)
+    monkeypatch.setattr("fairseq_deepnet.tools.training.launch._bf16_works", lambda: True)
     command = record(config="wmt17_base", gpus="all")
     assert command is not None
     assert option(command, "--distributed-world-size") == "8"

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.corpora import sample
-from fairseq_deepnet.corpora.sample import phrases
-from fairseq_deepnet.corpora.sample.clauses import Clause, Place, english, german, sentence
-from fairseq_deepnet.corpora.sample.corpus import (
+from fairseq_deepnet.tools.corpora import sample
+from fairseq_deepnet.tools.corpora.sample import phrases
+from fairseq_deepnet.tools.corpora.sample.clauses import Clause, Place, english, german, sentence
+from fairseq_deepnet.tools.corpora.sample.corpus import (
     SPLITS,
     generate,
     split_of,
     split_of_combination,
     write,
 )
-from fairseq_deepnet.corpora.sample.lexicon import ADJECTIVES, COMPOUNDS, NOUNS, VERBS
-from fairseq_deepnet.corpora.sample.main_clauses import front_options
-from fairseq_deepnet.corpora.sample.phrases import Phrase, noun_phrase, pronoun_for
-from fairseq_deepnet.corpora.sample.sentences import SentenceSampler
+from fairseq_deepnet.tools.corpora.sample.lexicon import ADJECTIVES, COMPOUNDS, NOUNS, VERBS
+from fairseq_deepnet.tools.corpora.sample.main_clauses import front_options
+from fairseq_deepnet.tools.corpora.sample.phrases import Phrase, noun_phrase, pronoun_for
+from fairseq_deepnet.tools.corpora.sample.sentences import SentenceSampler
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = {"train": 300, "valid": 40, "test": 60}
@@ -322,7 +322,7 @@ def test_the_same_seed_gives_the_same_corpus_and_another_seed_another() -> None:
 @pytest.mark.parametrize("hash_seed", ["0", "77"])
 def test_the_corpus_does_not_depend_on_the_hash_seed(tmp_path: Path, hash_seed: str) -> None:
     script = (
-        "from fairseq_deepnet.corpora.sample.corpus import generate; "
+        "from fairseq_deepnet.tools.corpora.sample.corpus import generate; "
         "found = generate(3, {'train': 20, 'valid': 3, 'test': 3})['train']; "
         "print(ascii([p.german for p in found]))"  # in any locale
     )

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.report import significance, significance_tables
-from fairseq_deepnet.report.significance import Comparison, compare, paired
-from fairseq_deepnet.report.systems import find_systems, read_scored
+from fairseq_deepnet.experiments.report import significance, significance_tables
+from fairseq_deepnet.experiments.report.significance import Comparison, compare, paired
+from fairseq_deepnet.experiments.report.systems import find_systems, read_scored
 from tests.support.systems import REFERENCES, spoilt, write_run, write_texts
 
 BOTH = ("bootstrap", "randomisation")

@@ -4,7 +4,7 @@ import pytest
 from fairseq.criterions import CRITERION_DATACLASS_REGISTRY, CRITERION_REGISTRY
 from fairseq.optim import OPTIMIZER_DATACLASS_REGISTRY, OPTIMIZER_REGISTRY
 
-import fairseq_deepnet  # noqa: F401  (registers ours)
+import fairseq_deepnet.models  # noqa: F401  (registers ours)
 from fairseq_deepnet.stock_names import STOCK_NAMES, in_stock_names
 
 CLASSES = {**CRITERION_REGISTRY, **OPTIMIZER_REGISTRY}

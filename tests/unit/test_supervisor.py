@@ -15,12 +15,12 @@ import pytest
 from fairseq_deepnet.signals import INTERRUPTED, PREEMPTED, RECORD, UNSAVED
 from tests.support.shell import ROOT, FakeBin
 
-MODULE = "fairseq_deepnet.training.supervisor"
+MODULE = "fairseq_deepnet.tools.training.supervisor"
 # the time that others have to end is shorter than for real trainings
 START = f"""
 import sys
 from {MODULE} import main
-from fairseq_deepnet.training import supervisor
+from fairseq_deepnet.tools.training import supervisor
 assert "torch" not in sys.modules
 supervisor.SETTLE = supervisor.LEEWAY = 1.0
 sys.exit(main(sys.argv[2:]))

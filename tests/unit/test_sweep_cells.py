@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet import configs
+from fairseq_deepnet.experiments.sweeps import cells as cells_module
+from fairseq_deepnet.experiments.sweeps.cells import Cell, choose, expand, read_overrides
+from fairseq_deepnet.experiments.sweeps.definition import FOLDER, find_sweep, load_sweep
 from fairseq_deepnet.schemes import PostLN
-from fairseq_deepnet.sweeps import cells as cells_module
-from fairseq_deepnet.sweeps.cells import Cell, choose, expand, read_overrides
-from fairseq_deepnet.sweeps.definition import FOLDER, find_sweep, load_sweep
+from fairseq_deepnet.tools import configs
 from tests.support.models import Schemes
 
 SWEEPS = sorted(path.stem for path in FOLDER.glob("*.yaml"))

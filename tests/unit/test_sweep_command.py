@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet import cli, configs
-from fairseq_deepnet.planning import estimate
-from fairseq_deepnet.sweeps import runner
+from fairseq_deepnet import cli
+from fairseq_deepnet.experiments.sweeps import runner
+from fairseq_deepnet.tools import configs
+from fairseq_deepnet.tools.planning import estimate
 from tests.support.runs import make_data
 
 TRAIN = """

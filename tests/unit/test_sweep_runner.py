@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet.divergence.verdict import Evidence
-from fairseq_deepnet.sweeps import state, verdicts
-from fairseq_deepnet.sweeps.cells import Cell, Place
-from fairseq_deepnet.sweeps.devices import shares
-from fairseq_deepnet.sweeps.runner import Runner, Scripts
-from fairseq_deepnet.sweeps.state import Status
+from fairseq_deepnet.experiments.sweeps import state, verdicts
+from fairseq_deepnet.experiments.sweeps.cells import Cell, Place
+from fairseq_deepnet.experiments.sweeps.devices import shares
+from fairseq_deepnet.experiments.sweeps.runner import Runner, Scripts
+from fairseq_deepnet.experiments.sweeps.state import Status
 
 TRAIN = """
 cd "$RUN"
@@ -449,7 +449,7 @@ def test_a_training_that_is_still_ending_is_waited_for(sweep: Sweep, cells: Any)
 
 
 def test_what_does_not_heed_the_signal_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
-    from fairseq_deepnet.sweeps import children
+    from fairseq_deepnet.experiments.sweeps import children
 
     # a grandchild in a process group of its own, as scripts/train.sh starts fairseq-train
     pid = tmp_path / "pid"

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.corpora.folder import Direction
-from fairseq_deepnet.translation.command import formatted
-from fairseq_deepnet.translation.engine import Hypothesis, Search
-from fairseq_deepnet.translation.output import Output
-from fairseq_deepnet.translation.stream import (
+from fairseq_deepnet.tools.corpora.folder import Direction
+from fairseq_deepnet.tools.translation.command import formatted
+from fairseq_deepnet.tools.translation.engine import Hypothesis, Search
+from fairseq_deepnet.tools.translation.output import Output
+from fairseq_deepnet.tools.translation.stream import (
     STANDARD_INPUT,
     Mending,
     Rate,

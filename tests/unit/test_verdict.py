@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet.divergence.verdict import Evidence, smoothed, why_diverged
-from fairseq_deepnet.sweeps import evidence
-from fairseq_deepnet.sweeps.evidence import gather
+from fairseq_deepnet.experiments.sweeps import evidence
+from fairseq_deepnet.experiments.sweeps.evidence import gather
 from tests.support.cells import write_config, write_log
 from tests.support.runs import make_data
 

@@ -1,0 +1,243 @@
+"""Reading and writing fairseq checkpoints: safely, and whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import pickle
+import re
+import shutil
+import zipfile
+import zlib
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from fairseq_deepnet import literals
+from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.provenance import whole
+
+LAST: Final = "checkpoint_last.pt"
+_PERIODIC: Final = re.compile(
+    r"checkpoint(\d+|_\d+_\d+)\.pt"
+)  # checkpoint7.pt, checkpoint_7_2000.pt
+
+_DAMAGE: Final = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError, OSError)
+"""What reading a damaged file raises."""
+
+
+def checkpoint_globals() -> tuple[Any, ...]:
+    """What fairseq's checkpoints hold beyond torch's own classes, for the weights-only loader.
+
+    Found by torch.serialization.get_unsafe_globals_in_checkpoint on checkpoints of every optimiser,
+    scheduler and configuration style: the model's Namespace, and, with --eval-bleu, the integer
+    arrays of the BLEU counts in the meters. Any other class stays refused.
+    """
+    array_rebuilder = np.zeros(0).__reduce__()[0]  # numpy moved it between its versions
+    dtypes = {type(np.dtype(kind)) for kind in (np.int64, np.float64)}
+    return Namespace, np.ndarray, np.dtype, array_rebuilder, *dtypes
+
+
+torch.serialization.add_safe_globals(list(checkpoint_globals()))
+
+
+def refuse_damaged(path: Path | str, weights: bool = True) -> None:
+    """Compare the records in a checkpoint with their checksums, which torch.load does not.
+
+    With `weights` all of it is read, at 1 to 3 GB/s; otherwise only what says what it holds.
+    Checkpoints in torch's format of before 1.6 have no checksums.
+
+    Raises ConfigurationError for a damaged file, and for one whose records are packed: torch never
+    packs them, and a thousandth of their size on the disk could fill the memory.
+    """
+    with Path(path).open("rb") as stream:
+        try:
+            if not zipfile.is_zipfile(stream):
+                return  # torch's own loader tells what it is
+            with zipfile.ZipFile(stream) as file:
+                if any(record.compress_type != zipfile.ZIP_STORED for record in file.infolist()):
+                    raise ConfigurationError(
+                        f"{path} is packed, as no checkpoint is; unzip and"
+                        " zip it without compression (zip -0) if you trust it"
+                    )
+                damaged = file.testzip() if weights else None
+                for name in file.namelist() if not weights else ():
+                    if name.endswith(".pkl"):
+                        file.read(name)
+        except ConfigurationError:
+            raise
+        except _DAMAGE as error:
+            damaged = _first_line(error)
+    if damaged is not None:
+        raise ConfigurationError(
+            f"{path} is damaged ({damaged}: not what its checksums say); copy it again, or use"
+            " another checkpoint"
+        )
+
+
+def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
+    """A checkpoint on the CPU, its tensors mapped from the file, so that only what is used is read.
+
+    With `entire`, all of it is read first and compared with its checksums.
+
+    Raises FileNotFoundError where there is none, ValueError for a file that is damaged, that holds
+    other classes than fairseq's or options that would run code, or that is no checkpoint.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {path}")
+    refuse_damaged(path, weights=entire)
+    with telling_damage(path):
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
+        raise ConfigurationError(f"{path} is not a fairseq checkpoint: it holds no model")
+    literals.check_state(state, path)
+    return state
+
+
+@contextmanager
+def telling_damage(path: Path | str) -> Iterator[None]:
+    """Turn what torch raises over a damaged file into a ConfigurationError of one line.
+
+    What the file system refuses (there is no such file, no permission) stays as it is.
+    """
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except pickle.UnpicklingError as error:
+        raise ConfigurationError(f"{path} cannot be loaded safely: {_first_line(error)}") from error
+    except _DAMAGE as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        raise ConfigurationError(
+            f"{path} is damaged or incomplete, or no checkpoint at all ({_first_line(error)});"
+            " copy it again if it should be one"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
+    """Write a checkpoint so that it is there whole or not at all.
+
+    Raises:
+        ConfigurationError: if it cannot be written; on a full disk with the bytes that are missing.
+    """
+    path = Path(path)
+    try:
+        with whole(path) as part, part.open("wb") as stream:
+            torch.save(state, stream)
+    except (OSError, RuntimeError) as error:
+        # torch's writer covers the file's own error with one of its own
+        reason = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(reason, OSError):
+            raise
+        raise not_written(path, reason, _size_of(state)) from error
+
+
+def copy_checkpoint(source: Path, target: Path) -> None:
+    """Copy a checkpoint so that the copy is there whole or not at all; errors as in saving.
+
+    Never a hard link: `cp other.pt checkpoint_last.pt`, as people type it, would write through it
+    into every file that it is linked with.
+    """
+    try:
+        with whole(target) as part:
+            shutil.copyfile(source, part)
+    except OSError as error:
+        raise not_written(target, error, source.stat().st_size) from error
+
+
+def not_written(path: Path, error: OSError, size: int) -> ConfigurationError:
+    """Return what to tell of a checkpoint of `size` bytes that could not be written."""
+    text = f"{path} was not written: {error.strerror}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        missing = size - shutil.disk_usage(path.parent).free
+        text += f" ({size:,} bytes are needed"
+        text += f", {missing:,} more than are free" if missing > 0 else ""
+        text += f"); free some in {path.parent}, and the same command goes on"
+    return ConfigurationError(f"{text}. Files that were there before are whole")
+
+
+def _size_of(state: dict[str, Any]) -> int:
+    """Return the bytes that a checkpoint takes as a file."""
+
+    class Counter:
+        size = 0
+
+        def write(self, data: Any) -> int:
+            self.size += len(data)
+            return len(data)
+
+        def flush(self) -> None:
+            """Do nothing: torch asks for it."""
+
+    counter = Counter()
+    torch.save(state, counter)  # type: ignore[arg-type]
+    return counter.size
+
+
+def model_arguments(state: Mapping[str, Any]) -> Namespace | None:
+    """The model's arguments, as new or old fairseq keeps them; None where there are none."""
+    model = (state.get("cfg") or {}).get("model") or state.get("args")
+    if not model:
+        return None
+    return Namespace(**(model if isinstance(model, dict) else vars(model)))
+
+
+def num_updates(state: dict[str, Any]) -> int:
+    """Updates that a checkpoint's model has been trained for."""
+    history = state.get("optimizer_history") or [{}]
+    return int(history[-1].get("num_updates", 0))
+
+
+def periodic_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints that fairseq wrote at the end of an epoch or after a number of updates."""
+    return sorted(path for path in folder.glob("checkpoint*.pt") if _PERIODIC.fullmatch(path.name))
+
+
+def mend_last(folder: Path, only_damaged: bool = False) -> Path | None:
+    """Put the newest whole checkpoint in the place of a checkpoint_last.pt that cannot be read.
+
+    Args:
+        folder: of a training's checkpoints
+        only_damaged: leave alone a folder that has no checkpoint_last.pt
+
+    Returns the checkpoint that was taken; None where there is nothing to mend, or, where
+    checkpoint_last.pt is missing, nothing to resume from.
+
+    Raises:
+        ValueError: if checkpoint_last.pt is damaged and there is no other to resume from.
+    """
+    last = folder / LAST
+    damage = None
+    if last.is_file():
+        try:
+            load_checkpoint(last, entire=True)
+            return None
+        except ValueError as error:
+            damage = error
+    elif only_damaged:
+        return None
+    found: dict[int, Path] = {}
+    for path in [*periodic_checkpoints(folder), *sorted(folder.glob("checkpoint[_.]best*.pt"))]:
+        try:
+            state = load_checkpoint(path, entire=True)
+        except (ValueError, FileNotFoundError):
+            continue
+        if state.get("last_optimizer_state") is not None:
+            found.setdefault(num_updates(state), path)
+    if found:
+        newest = found[max(found)]
+        copy_checkpoint(newest, last)
+        return newest
+    if damage is not None:
+        raise damage
+    return None

@@ -1,0 +1,1 @@
+"""Tables and figures of this and other papers, made of many runs."""

@@ -1,0 +1,86 @@
+"""`deepnet directions`: the scores of many directions as one table, beside the paper's numbers."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from fairseq_deepnet.experiments import paper
+from fairseq_deepnet.records import read_record
+from fairseq_deepnet.tools.corpora.folder import DataFolder
+from fairseq_deepnet.tools.evaluation.directions import Average, Score
+from fairseq_deepnet.tools.evaluation.directions_report import summarise
+from fairseq_deepnet.tools.evaluation.directions_tables import markdown, number
+
+PAPER: Final[dict[str, tuple[str, dict[str, tuple[str, int]]]]] = {
+    "opus100": (
+        "table2",
+        {"x-en": ("X-En", 94), "en-x": ("En-X", 94), "average": ("all supervised", 188)},
+    ),
+    "wmt": ("table3", {"wmt": ("all", 18)}),
+    "opus": ("table3", {"opus": ("all", 30)}),
+    "ted": ("table3", {"ted": ("all", 756)}),
+    "flores": ("table3", {"flores": ("all", 7482)}),
+}
+"""Published numbers to show beside ours: the paper's table, and for each of its columns the name of
+the average and how many directions it is over."""
+
+
+def beside_paper(averages: Sequence[Average], scores: Sequence[Score], published: str) -> list[str]:
+    """Return the paper's table with our averages below it, and where the tokenisations differ."""
+    tables = [paper_table(averages, published)]
+    differing = sum("tok:13a" not in score.signature for score in scores)
+    if published == "opus100" and differing:
+        tables.append(f"The paper used 13a throughout; {differing} directions here do not.")
+    return tables
+
+
+def paper_table(averages: Sequence[Average], published: str) -> str:
+    """Our averages below the paper's numbers; one over fewer directions says over how many."""
+    if published not in PAPER:
+        raise ValueError(f"no published numbers for {published!r}; choose from {', '.join(PAPER)}")
+    name, columns = PAPER[published]
+    table = paper.table(name)
+    ours = {item.name: item for item in averages}
+    rows = [[f"{table.source}, BLEU", *(group for group, _ in columns.values())]]
+    for key, row in table.rows.items():
+        rows.append([row.name, *(str(table.value(key, column)) for column in columns)])
+    cells = []
+    for group, count in columns.values():
+        item = ours.get(group)
+        lacks = item is not None and item.present != count
+        note = f" (over {item.present:,} of {count:,} directions)" if item and lacks else ""
+        cells.append(f"{number(item.bleu)}{note}" if item else "")
+    return f"{markdown([*rows, ['this model', *cells]])}\n\nThe paper's numbers: {table.metric}."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `deepnet directions`."""
+    parser.add_argument("folder", type=Path, help="folder of SRC-TGT.json")
+    parser.add_argument("--data", type=Path, help="data folder: which directions, training lines")
+    parser.add_argument("--split", default="test", help="part of the data folder (test)")
+    parser.add_argument("--expect", type=Path, help="file with one direction a line, as in de-en")
+    parser.add_argument("--paper", choices=sorted(PAPER), help="show the paper's numbers beside")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table of a folder; exit status 1 where directions are still to be scored."""
+    expected: list[str] = []
+    lines: dict[str, int] = {}
+    if args.data is not None:
+        data = DataFolder.open(args.data)
+        expected = list(map(str, data.directions(args.split)))
+        lines = data.record.get("lines", {}).get("train", {})
+    if args.expect is not None:
+        expected = args.expect.read_text(encoding="utf-8").split()
+    if not args.folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {args.folder}")
+    beside = functools.partial(beside_paper, published=args.paper) if args.paper else None
+    print(summarise(args.folder, expected, lines, beside))
+    print(f"written: {args.folder}/table.md, table.csv, summary.json", file=sys.stderr)
+    complete = read_record(args.folder / "summary.json")["complete"]
+    return 0 if complete else 1

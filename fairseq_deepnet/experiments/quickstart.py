@@ -1,0 +1,162 @@
+"""The last page of scripts/quickstart.sh: what was measured of two trained models, side by side.
+
+Every sentence follows from the numbers of both runs; nothing is taken for granted about who wins.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_deepnet.records import read_record
+from fairseq_deepnet.tools.configs import load_config
+from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.plotting.curves import Curves, read_curves
+
+MODELS = {"deepnorm": "DeepNorm", "post-ln": "Post-LN"}
+_EXAMPLES = 4
+_CLOSE = 2.0  # BLEU: less is no difference worth a word
+_NOTHING = 10.0  # BLEU: less is no translation
+_HALF = 0.5  # of the other's BLEU: less is a failure to learn
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run gave; bleu, chrf and hypotheses are missing where it left no model."""
+
+    name: str
+    curves: Curves | None
+    diverged: bool
+    bleu: float | None = None
+    chrf: float | None = None
+    signature: str = ""
+    hypotheses: tuple[str, ...] = ()
+
+    @property
+    def updates(self) -> int:
+        """The last update in its log."""
+        curves = self.curves
+        return max(u for u, _ in curves.train + curves.valid) if curves else 0
+
+
+def read_result(run: Path, name: str) -> Result:
+    """Read log, scores and hypotheses of a run folder; several scores: the newest."""
+    try:
+        curves = read_curves(run, "nll_loss")
+    except (FileNotFoundError, ValueError):
+        curves = None  # it ended before its first line: there is nothing to tell
+    diverged = (run / "diverged").is_file()
+    records = sorted((run / "scores").glob("test.*.json"), key=lambda path: path.stat().st_mtime)
+    if not records:
+        return Result(name, curves, diverged)
+    scores = read_record(records[-1])
+    hypotheses = tuple(read_lines(records[-1].parent / scores["hypotheses"]))
+    signature = scores["bleu_signature"]
+    return Result(name, curves, diverged, scores["bleu"], scores["chrf"], signature, hypotheses)
+
+
+def verdict(deep: Result, twin: Result) -> str:
+    """One paragraph that the numbers of both allow, and no more."""
+    if twin.diverged:
+        return (
+            f"{twin.name} diverged at about update {twin.updates:,}: its gradients were no longer"
+            f" finite. {deep.name}, with the same seed, data and options, trained to the end."
+        )
+    if deep.bleu is None or twin.bleu is None:
+        return f"{twin.name} ended early and left no model to score; its log says why."
+    if max(deep.bleu, twin.bleu) < _NOTHING:
+        return (
+            f"Neither model learnt to translate in {deep.updates:,} updates: both are below"
+            f" {_NOTHING:g} BLEU. A lower lr (configs/sample.yaml), another SEED or DEPTH may help."
+        )
+    gap = deep.bleu - twin.bleu
+    if abs(gap) < _CLOSE:
+        return (
+            "Both models trained at this depth: they are within "
+            f"{_CLOSE:g} BLEU of each other. A larger DEPTH may tell them apart."
+        )
+    ahead, behind = (deep, twin) if gap > 0 else (twin, deep)
+    if min(deep.bleu, twin.bleu) < _HALF * max(deep.bleu, twin.bleu):
+        return (
+            f"With the same seed, data and options, {ahead.name} learnt to translate in"
+            f" {ahead.updates:,} updates and {behind.name} did not."
+        )
+    return (
+        f"Both models trained at this depth; with the same seed, data and options {ahead.name} is"
+        f" {abs(gap):.1f} BLEU ahead after {ahead.updates:,} updates."
+    )
+
+
+def _cell(value: float | None, digits: int = 1) -> str:
+    return f"{value:>10.{digits}f}" if value is not None else f"{'-':>10}"
+
+
+def summary(deep: Result, twin: Result, depth: str, texts: tuple[list[str], list[str]]) -> str:
+    """The whole page.
+
+    Args:
+        depth: for instance 18L-18L.
+        texts: source and reference lines of the test set.
+    """
+    sources, references = texts
+    lines = [
+        "",
+        f"{depth}, sample corpus, German to English, {len(sources):,} held-out test sentences",
+        "",
+        f"{'':10}{'BLEU':>10}{'chrF':>10}{'train nll':>11}{'valid nll':>11}{'updates':>10}",
+    ]
+    for result in (deep, twin):
+        train = result.curves.train[-1][1] if result.curves and result.curves.train else None
+        valid = result.curves.valid[-1][1] if result.curves and result.curves.valid else None
+        lines.append(
+            f"{result.name:10}{_cell(result.bleu)}{_cell(result.chrf)} {_cell(train, 2)}"
+            f" {_cell(valid, 2)}{result.updates:>10,}"
+        )
+    signature = deep.signature or twin.signature
+    lines += [f"(nll: negative log-likelihood, bits per token; BLEU: {signature})", ""]
+    lines += [verdict(deep, twin), "", "Some translations:"]
+    step = max(1, len(sources) // _EXAMPLES)
+    for index in range(0, min(len(sources), step * _EXAMPLES), step):
+        lines += ["", f"  source     {sources[index]}"]
+        for result in (deep, twin):
+            text = result.hypotheses[index] if result.hypotheses else "(no model)"
+            lines.append(f"  {result.name:10} {text}")
+        lines.append(f"  reference  {references[index]}")
+    return "\n".join(lines)
+
+
+def where_next(folder: Path) -> str:
+    """What to run after this."""
+    return "\n".join(
+        [
+            "",
+            f"Loss curves: {folder / 'curves.png'}",
+            "",
+            "Where to go next:",
+            "  DEPTH=6 bash scripts/quickstart.sh              the same comparison, less deep",
+            "  bash scripts/train_multi30k.sh                  real text: Multi30k German-English",
+            "  bash scripts/train_sample.sh --lr 5e-4          your own options, on this corpus",
+            "  SCHEME=pre-ln bash scripts/train_sample.sh      another residual scheme",
+            "  SRC=.. TGT=.. TRAIN=.. VALID=.. bash scripts/preprocess.sh      your own text",
+        ]
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Print the page of a quickstart folder; `arguments` are FOLDER and DATA."""
+    folder, data = Path(arguments[0]), Path(arguments[1])
+    deep, twin = (read_result(folder / run, name) for run, name in MODELS.items())
+    options = load_config(str(folder / "deepnorm" / "config.yaml")).options
+    depth = f"{options['encoder-layers']}L-{options['decoder-layers']}L"
+    texts = (
+        list(read_lines(data / "text" / "test.de")),
+        list(read_lines(data / "text" / "test.en")),
+    )
+    print(summary(deep, twin, depth, texts))
+    print(where_next(folder))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

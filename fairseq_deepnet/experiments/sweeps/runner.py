@@ -1,0 +1,167 @@
+"""Train and score the cells of a sweep, some at a time; whatever one comes to, the next follows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from fairseq_deepnet.experiments.sweeps import children, state
+from fairseq_deepnet.experiments.sweeps.cells import Cell
+from fairseq_deepnet.experiments.sweeps.state import Status
+from fairseq_deepnet.experiments.sweeps.verdicts import judge, prune
+from fairseq_deepnet.provenance import ROOT, shown, write_text
+from fairseq_deepnet.tools.training.progress import clock
+
+CONFIG: Final = "cell.yaml"
+_NOT_FOR_CELLS: Final = {
+    *("DATA", "RUN", "OUT", "RESUME", "DRY_RUN", "NODES", "CPU_PROCESSES", "THREADS"),
+    *("SPLIT", "BEAM", "LENPEN", "AVERAGE", "PROCESSES", "GPUS", "LAUNCHER"),
+    *("DIRECTIONS", "TEXT", "TOKENIZER", "MEMORY"),
+}
+"""Variables of the scripts that a cell sets itself, or that would make it another cell."""
+
+
+@dataclass(frozen=True)
+class Scripts:
+    """What trains and scores; the config or the run folder is put after them."""
+
+    train: tuple[str, ...] = ("bash", str(ROOT / "scripts" / "train.sh"))
+    score: tuple[str, ...] = ("bash", str(ROOT / "scripts" / "eval_bleu.sh"))
+    score_options: tuple[str, ...] = ()
+
+
+@dataclass
+class _Work:
+    """A cell at work on one share of the machine."""
+
+    cell: Cell
+    folder: Path
+    number: int
+    share: dict[str, str]
+    stage: str = "train"
+    process: subprocess.Popen[bytes] | None = None
+    started: float = field(default_factory=time.monotonic)
+
+
+class Runner:
+    """Runs cells to their results.
+
+    Arguments:
+        folder: the sweep's; a cell's run folder lies in it under the cell's name
+        shares: variables for the scripts, one set a cell at work
+        say: takes a line about what happens
+        definition: the file that defines the sweep, for reports
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        shares: list[dict[str, str]],
+        say: Callable[[str], None],
+        definition: str,
+        scripts: Scripts | None = None,
+        pause: float = 0.2,
+    ) -> None:
+        self.folder = folder
+        self.free = list(shares)
+        self.say = say
+        self.definition = definition
+        self.scripts = scripts or Scripts()
+        self.pause = pause
+        self.total = 0
+        self.working: list[_Work] = []
+
+    def run(self, cells: list[Cell]) -> None:
+        """Run the cells in their order. Ctrl-C stops those at work and leaves them unfinished."""
+        self.total = len(cells)
+        waiting = list(enumerate(cells, start=1))
+        try:
+            while waiting or self.working:
+                while waiting and self.free:
+                    number, cell = waiting.pop(0)
+                    self._begin(cell, number)
+                time.sleep(self.pause)
+                for work in list(self.working):
+                    status = work.process.poll() if work.process else 0
+                    if status is not None:
+                        self._next_stage(work, status)
+        except KeyboardInterrupt:
+            self.say(f"stopping {len(self.working)} at work")
+            children.stop([work.process for work in self.working if work.process])
+            self.say("stopped; the same command goes on from the last checkpoints")
+            raise
+        except BaseException:
+            children.stop([work.process for work in self.working if work.process])
+            raise
+
+    def _tell(self, work: _Work, text: str) -> None:
+        self.say(f"[{work.number}/{self.total}] {work.cell.name}: {text}")
+
+    def _begin(self, cell: Cell, number: int) -> None:
+        folder = self.folder / cell.name
+        work = _Work(cell, folder, number, self.free.pop())
+        self._wait_for_the_last(work)
+        config = cell.resolve()
+        before = state.read(folder)
+        state.write(
+            folder,
+            cell,
+            Status.UNFINISHED,
+            definition=self.definition,
+            started=before.get("started") or _now(),
+            starts=int(before.get("starts", 0)) + 1,
+        )
+        write_text(folder / CONFIG, config.to_yaml())
+        self._tell(work, f"training, see {shown(folder / state.CONSOLE)}")
+        variables = {"RUN": str(folder), **work.share, **cell.variables}
+        work.process = self._start(work, [*self.scripts.train, str(folder / CONFIG)], variables)
+        self.working.append(work)
+
+    def _wait_for_the_last(self, work: _Work) -> None:
+        """Let a training end that a killed sweep has left; scripts/train.sh refuses a second."""
+        limit = time.monotonic() + children.PATIENCE
+        if state.is_training(work.folder):
+            self._tell(work, "waiting for its last training to end")
+        while state.is_training(work.folder) and time.monotonic() < limit:
+            time.sleep(self.pause)
+
+    def _start(
+        self, work: _Work, command: list[str], variables: dict[str, str]
+    ) -> subprocess.Popen[bytes]:
+        environment = {key: value for key, value in os.environ.items() if key not in _NOT_FOR_CELLS}
+        return children.start(command, work.folder / state.CONSOLE, environment | variables)
+
+    def _next_stage(self, work: _Work, status: int) -> None:
+        if work.stage == "train" and status == 0 and work.cell.score is not None:
+            work.stage = "score"
+            self._tell(work, "scoring")
+            options = [*work.cell.score_options, *self.scripts.score_options]
+            command = [*self.scripts.score, str(work.folder), *options]
+            variables = {**work.share, **work.cell.score_variables}
+            work.process = self._start(work, command, variables)
+            return
+        self.working.remove(work)
+        self.free.append(work.share)
+        outcome, facts = judge(work.folder, work.stage, status, work.cell.score is not None)
+        seconds = time.monotonic() - work.started
+        before = float(state.read(work.folder).get("seconds", 0.0))
+        state.write(
+            work.folder,
+            work.cell,
+            outcome,
+            ended=_now(),
+            seconds=round(before + seconds, 1),
+            **facts,
+        )
+        prune(work.folder, work.cell)
+        self._tell(work, f"{facts['reason']} ({clock(seconds)})")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

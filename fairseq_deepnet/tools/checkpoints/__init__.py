@@ -1,0 +1,1 @@
+"""Which checkpoint is meant, and the average of several."""

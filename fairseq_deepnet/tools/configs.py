@@ -1,0 +1,275 @@
+"""Training configs: flat YAML of fairseq-train options, each file building on others.
+
+A key is a long option of fairseq-train without its dashes (`max-tokens: 4096`). `defaults: [base]`
+reads other files of the same folder first; what is said later wins. null takes an
+option back. `recipe:` holds what is the recipe's and no option of fairseq's (data, global batch).
+
+A `total-num-update` that equals `max-update` follows it where a later file or the command line sets
+`max-update` alone: a longer training would otherwise end with a learning rate of 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from fairseq_deepnet import former_names, literals
+from fairseq_deepnet.tools import fairseq_options
+
+Value = bool | int | float | str | None
+
+CONFIG_FOLDER: Final = Path(__file__).resolve().parents[2] / "configs"
+RECIPE_KEYS: Final = {
+    "data": "the folder that scripts/preprocess*.sh made; relative to the project",
+    "global-batch-tokens": "tokens of one update over all devices: 524288 or 128 x 4096",
+    "preprocess": "the script that makes the data folder",
+    "vocabulary": "entries of the dictionary, to plan with while there is no data folder",
+    "reference": "where the hyper-parameters come from",
+}
+
+
+@dataclasses.dataclass
+class Config:
+    """A config with everything it builds on."""
+
+    name: str
+    options: dict[str, Value]
+    recipe: dict[str, Value]
+    sources: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Option -> the file (or command line) that set it, for error messages."""
+
+    def choosing(self) -> list[str]:
+        """Those options that decide which other options there are, as fairseq-train takes them."""
+        names = (name for name in fairseq_options.CHOOSING if name in self.options)
+        return to_arguments({name: self.options[name] for name in names})
+
+    def to_yaml(self) -> str:
+        """One flat config file that stands for all of them."""
+        content: dict[str, Any] = dict(self.options)
+        if self.recipe:
+            content["recipe"] = dict(self.recipe)
+        return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+
+
+# libyaml's where it is there: a sweep of 120 cells reads a thousand files
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _StrictLoader(_Loader):  # type: ignore[misc]
+    """YAML in which saying the same key twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=deep)
+            if not isinstance(key, Hashable):
+                raise ValueError(f"line {key_node.start_mark.line + 1}: a key is a word, no list")
+            if key in seen:
+                raise ValueError(f"line {key_node.start_mark.line + 1}: {key!r} is set twice")
+            seen.add(key)
+        return dict(super().construct_mapping(node, deep=deep))
+
+
+def find_config(name: str, folder: Path = CONFIG_FOLDER) -> Path:
+    """The file of a config given as a path or as a name in configs/."""
+    candidates = [Path(name), folder / name, folder / f"{name}.yaml"]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    there = ", ".join(sorted(path.stem for path in folder.glob("*.yaml"))) or "none"
+    raise FileNotFoundError(f"no config {name!r}: not a file, and configs/ holds {there}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        detail = " ".join(str(error).split())
+        raise ValueError(f"{path}: not a valid config: {detail}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"{path}: a config is a mapping `option: value`, not {type(content).__name__}"
+        )
+    return content
+
+
+def _plain(key: object, value: object, source: str) -> Value:
+    """A value as argparse can take it; lists become comma-separated, as fairseq reads them."""
+    if isinstance(value, list) and all(isinstance(item, int | float | str) for item in value):
+        return ",".join(map(str, value))
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(
+        f"{source}: {key}: a value is one scalar or a list of scalars, not {type(value).__name__}"
+    )
+
+
+def override(config: Config, content: Mapping[str, Any], source: str) -> None:
+    """Let options and `recipe` of `content` win over a config's; null takes an option back.
+
+    Arguments:
+        content: as a config file has it; `defaults` is left out
+        source: the file (or command line) it is from, for error messages
+    """
+    content = _with_what_follows(config, content)
+    for key, value in content.items():
+        if key == "defaults":
+            continue
+        if key == "recipe":
+            _merge_recipe(config, value, source)
+        elif not isinstance(key, str):
+            raise ValueError(f"{source}: {key!r}: an option's name is a word")
+        else:
+            literals.check_name(key, source)
+            name = former_names.training_option(key)
+            if value is None:
+                config.options.pop(name, None)
+            else:
+                config.options[name] = _plain(key, value, source)
+                literals.check_options({name: config.options[name]}, source)
+                config.sources[name] = source
+
+
+def _with_what_follows(config: Config, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    length = content.get("max-update")
+    before = config.options.get("max-update")
+    tied = before is not None and config.options.get("total-num-update") == before
+    if not tied or length is None or "total-num-update" in content:
+        return content
+    return {**content, "total-num-update": length}
+
+
+def _merge_recipe(config: Config, content: object, source: str) -> None:
+    if not isinstance(content, dict):
+        raise ValueError(f"{source}: recipe: a mapping `key: value` is expected")
+    for key, value in content.items():
+        if key not in RECIPE_KEYS:
+            known = ", ".join(RECIPE_KEYS)
+            raise ValueError(f"{source}: recipe: unknown key {key!r}; known are {known}")
+        config.recipe[key] = _plain(f"recipe.{key}", value, source)
+
+
+def _load_into(config: Config, path: Path, above: tuple[Path, ...]) -> None:
+    resolved = path.resolve()
+    if resolved in above:
+        chain = " -> ".join(item.name for item in (*above, resolved))
+        raise ValueError(f"{path}: defaults: the files build on one another in a circle: {chain}")
+    content = _read(path)
+    defaults = content.get("defaults") or []
+    if not isinstance(defaults, list) or not all(isinstance(item, str) for item in defaults):
+        raise ValueError(f"{path}: defaults: a list of names is expected, such as [base]")
+    for name in defaults:
+        below = path.parent / (name if name.endswith(".yaml") else f"{name}.yaml")
+        if not below.is_file():
+            raise FileNotFoundError(f"{path}: defaults: {name!r}: there is no file {below}")
+        _load_into(config, below, (*above, resolved))
+    override(config, content, str(path))
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`key=value` -> key and value, the value read as YAML reads it."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError(f"{text!r} is not of the form key=value")
+    return key.removeprefix("--"), parse_value(value)
+
+
+def parse_value(text: str) -> Any:
+    """A value as YAML reads it; ValueError for what is none."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{text!r}: {' '.join(str(error).split())}") from error
+
+
+def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_FOLDER) -> Config:
+    """Read a config with everything that it builds on, then apply `key=value` overrides.
+
+    Raises FileNotFoundError for a config or a default that is not there, ValueError (with file and
+    key) for what is malformed. Whether fairseq knows the options is `check_options`'s business.
+    """
+    path = find_config(name, folder)
+    config = Config(path.stem, {}, {})
+    _load_into(config, path, ())
+    said = dict(map(parse_override, overrides))
+    recipes = [key for key in said if key.startswith("recipe.")]
+    recipe = {key.removeprefix("recipe."): said.pop(key) for key in recipes}
+    override(config, {**said, "recipe": recipe}, "command line")
+    return config
+
+
+def to_arguments(options: dict[str, Value]) -> list[str]:
+    """fairseq-train's argument list: true is a bare flag, false and null are left out."""
+    arguments = []
+    for key, value in options.items():
+        if value is None or value is False:
+            continue
+        if value is True:
+            arguments.append(f"--{key}")
+        elif str(value).startswith("-"):
+            arguments.append(f"--{key}={value}")
+        else:
+            arguments += [f"--{key}", str(value)]
+    return arguments
+
+
+def check_options(config: Config) -> None:
+    """Let fairseq's real parser look at every option and value.
+
+    Raises ValueError that names the file and the option, and the nearest option where the name is
+    unknown.
+    """
+    try:
+        parser = fairseq_options.training_parser(["DATA", *config.choosing()])
+    except ValueError as error:
+        raise ValueError(f"{_blame(config, str(error))}{error}") from error
+    known = fairseq_options.option_actions(parser)
+    for key, value in config.options.items():
+        source = config.sources.get(key, config.name)
+        if key not in known:
+            hint = fairseq_options.nearest(key, list(known))
+            raise ValueError(f"{source}: {key}: fairseq-train has no such option{hint}")
+        if isinstance(value, bool) and known[key].nargs != 0:
+            raise ValueError(f"{source}: {key}: takes a value, not {str(value).lower()}")
+        if value is not None and not isinstance(value, bool) and known[key].nargs == 0:
+            raise ValueError(f"{source}: {key}: is a switch (true or false), not {value!r}")
+    try:
+        fairseq_options.parse_training(["DATA", *to_arguments(config.options)])
+    except ValueError as error:
+        raise ValueError(f"{_blame(config, str(error))}{error}") from error
+
+
+def _blame(config: Config, message: str) -> str:
+    """The file that set the option which argparse complains about ("argument --lr: ...")."""
+    for key, source in config.sources.items():
+        if f"--{key}:" in message or f"--{key}/" in message:
+            return f"{source}: "
+    return f"{config.name}: "
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `deepnet args`."""
+    parser.add_argument("config", help="a YAML file, or a name in configs/")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="options that win")
+    parser.add_argument(
+        "--print", action="store_true", dest="as_yaml", help="print one flat YAML file instead"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the arguments, each ended by NUL, so that a shell need not parse YAML."""
+    config = load_config(args.config, args.overrides)
+    check_options(config)
+    if args.as_yaml:
+        print(config.to_yaml(), end="")
+    else:
+        sys.stdout.write("".join(f"{argument}\0" for argument in to_arguments(config.options)))
+    return 0

@@ -1,0 +1,214 @@
+"""A data folder, as scripts/preprocess*.sh make it: what is in it, and how its subwords read.
+
+A folder holds one language pair, many pairs that share one dictionary and are told apart by
+language tokens, or text of one language. data/README.md shows the layouts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import sentencepiece
+
+from fairseq_deepnet.records import Shape, misshapen, read_record, refuse_changed
+from fairseq_deepnet.tools.corpora import moses
+from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
+
+MULTILINGUAL_TASK = "translation_multi_simple_epoch"
+"""fairseq's task for folders of many pairs: it adds language tokens and samples by temperature."""
+
+MONOLINGUAL_TASKS = ("language_modeling", "masked_lm")
+"""fairseq's tasks for folders of one language."""
+
+
+_LANGUAGE = re.compile(r"[^\W_][\w.@-]*")
+"""It becomes part of file names and of command lines: no folder, no option."""
+_REMEDY = "copy it again, or make the folder anew"
+_SHAPES: dict[str, Shape] = {
+    "directions": {"directions": dict, "languages": [str], "lines?": {"train?": dict}},
+    "language": {"language": str},
+    "source": {"source": str, "target": str},
+}
+"""What a record must hold, by the key that tells kinds of folders apart."""
+_EVERY: Shape = {"lines?": dict, "files?": dict, "lowercase?": bool, "tokenisation?": str}
+
+
+class Direction(NamedTuple):
+    """From which language into which."""
+
+    source: str
+    target: str
+
+    @classmethod
+    def parse(cls, name: str) -> Direction:
+        """Read "de-en"; ValueError for anything that is not two different languages."""
+        source, dash, target = name.partition("-")
+        if not (source and dash and target) or "-" in target or source == target:
+            raise ValueError(f"{name!r} is no direction; two languages are expected, as in de-en")
+        return cls(source, target)
+
+    @property
+    def pair(self) -> str:
+        """The name that both directions of a pair share in a folder of many pairs."""
+        return "-".join(sorted(self))
+
+    def __str__(self) -> str:
+        return f"{self.source}-{self.target}"
+
+
+@dataclasses.dataclass(frozen=True)
+class DataFolder:
+    """A complete data folder and the record in its corpus.json."""
+
+    path: Path
+    record: dict[str, Any]
+    _models: dict[Path, sentencepiece.SentencePieceProcessor] = dataclasses.field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    @classmethod
+    def open(cls, path: Path) -> DataFolder:
+        """Read a folder's record; FileNotFoundError where there is none, so nothing complete."""
+        manifest = path / "corpus.json"
+        if not manifest.is_file():
+            raise FileNotFoundError(
+                f"{path} is no complete data folder of scripts/preprocess*.sh: it has no"
+                " corpus.json; name another with --data FOLDER (of scripts: DATA=FOLDER)"
+            )
+        record = read_record(manifest, remedy=_REMEDY)
+        shape = next((shape for key, shape in _SHAPES.items() if key in record), None)
+        if shape is None:
+            raise ValueError(f"{manifest} is not the record of a data folder; make it anew")
+        fault = misshapen(record, {**shape, **_EVERY})
+        if fault:
+            raise ValueError(f"{manifest} is damaged: {fault}; {_REMEDY}")
+        folder = cls(path, record)
+        for language in folder.languages:
+            if not _LANGUAGE.fullmatch(language):
+                raise ValueError(f"{manifest} names a language {language!r}: no code such as de")
+        return folder
+
+    def refuse_changed(self, names: Iterable[str]) -> None:
+        """Raise ValueError where one of these files is not as it was when the folder was made.
+
+        A folder that was made before digests were recorded is taken as it is.
+        """
+        refuse_changed(self.path, self.record.get("files"), names, self.path / "corpus.json")
+
+    def model_files(self) -> list[str]:
+        """The files that decide how raw text goes into a model and comes out again."""
+        models = {self.subword_model(language).name for language in self.languages}
+        dictionaries = {path.name for path in self.path.glob("dict*.txt")}
+        recorded = {name for name in self.record.get("files") or () if name.startswith("dict.")}
+        tokens = {"languages.txt"} if self.is_multilingual else set()
+        return sorted(models | dictionaries | recorded | tokens)
+
+    @property
+    def is_multilingual(self) -> bool:
+        """Whether it holds many pairs with language tokens."""
+        return "directions" in self.record
+
+    @property
+    def is_monolingual(self) -> bool:
+        """Whether it holds text of one language, for language models."""
+        return "language" in self.record
+
+    @property
+    def languages(self) -> list[str]:
+        """Every language in it; of many pairs in the order of their tokens."""
+        if self.is_multilingual:
+            return list(self.record["languages"])
+        if self.is_monolingual:
+            return [self.record["language"]]
+        return [self.record["source"], self.record["target"]]
+
+    def directions(self, split: str) -> list[Direction]:
+        """The directions that a split has text of; empty where there is no such split."""
+        if self.is_monolingual:
+            return []
+        if self.is_multilingual:
+            return [Direction.parse(name) for name in self.record["directions"].get(split, [])]
+        only = Direction(self.record["source"], self.record["target"])
+        there = split == "train" or self.text(split, only, only.target).is_file()
+        return [only] if there else []
+
+    def is_trained(self, direction: Direction) -> bool:
+        """Whether there is training text for a direction; zero-shot directions have none."""
+        return direction in self.directions("train")
+
+    def text(self, split: str, direction: Direction, language: str) -> Path:
+        """The raw text of one side."""
+        name = f"{split}.{direction.pair}" if self.is_multilingual else split
+        return self.path / "text" / f"{name}.{language}"
+
+    @property
+    def is_moses(self) -> bool:
+        """Whether its subwords are byte-pair codes of Moses tokens, not sentencepiece."""
+        return self.record.get("tokenisation") == "moses"
+
+    @property
+    def is_lowercase(self) -> bool:
+        """Whether models learn lower case only."""
+        return bool(self.record.get("lowercase", False))
+
+    def tokenised(self, split: str, language: str) -> Path:
+        """The tokens of one side, where `is_moses`."""
+        return self.path / "tokenised" / f"{split}.{language}"
+
+    def subword_model(self, language: str) -> Path:
+        """The sentencepiece model of a language, its own or the joint one; byte-pair codes where
+        `is_moses`."""
+        if self.is_moses:
+            return self.path / "bpe.codes"
+        own = self.path / f"spm.{language}.model"
+        return own if own.is_file() else self.path / "spm.model"
+
+    def decode(self, lines: Iterable[str], language: str) -> list[str]:
+        """Text from lines of space-separated subwords."""
+        if self.is_moses:
+            return [moses.decode_line(line, language) for line in lines]
+        model = self._loaded(language)
+        return [decode_line(model, line) for line in lines]
+
+    def encode(self, lines: Iterable[str], language: str) -> Iterator[str]:
+        """Lines of text as space-separated sentencepiece subwords."""
+        return encode_lines(self._loaded(language), lines, 1)
+
+    def _loaded(self, language: str) -> sentencepiece.SentencePieceProcessor:
+        """The subword model of a language, read once: thousands of directions may share it."""
+        path = self.subword_model(language)
+        if path not in self._models:
+            self._models[path] = load_model(path)
+        return self._models[path]
+
+    def lines(self, split: str) -> Any:
+        """Lines of a split, by pair in a folder of many; ValueError where it is not recorded."""
+        counts = self.record.get("lines") or {}
+        if split not in counts:
+            known = ", ".join(counts) or "none"
+            raise ValueError(
+                f"{self.path / 'corpus.json'} counts no lines of {split}; it has {known}"
+            )
+        return counts[split]
+
+    def task_options(self) -> dict[str, str]:
+        """What fairseq's task needs to be told to read this folder, by option name."""
+        if self.is_monolingual:
+            return {}
+        if not self.is_multilingual:
+            return {
+                "source-lang": self.record["source"],
+                "target-lang": self.record["target"],
+            }
+        return {
+            "source-dict": str((self.path / "dict.txt").resolve()),
+            "target-dict": str((self.path / "dict.txt").resolve()),
+            "lang-dict": str((self.path / "languages.txt").resolve()),
+            "lang-pairs": ",".join(map(str, self.directions("train"))),
+            # otherwise an epoch of temperature sampling is up to 1.5 times the data
+            "virtual-data-size": str(2 * sum(self.lines("train").values())),
+        }

@@ -1,0 +1,149 @@
+"""Moses tokens and byte-pair codes, for recipes and published scores that rest on them.
+
+Tokens are those of Moses' tokenizer.perl with its escapes (`&apos;`, `&#91;`), by sacremoses;
+subwords are those of subword-nmt (`@@ ` joins). Both are of the extra "moses".
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import re
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fairseq_deepnet.tools.corpora.clean import Limits
+
+JOINER = "@@"
+LONGEST_WORD = 1000
+_CACHED_WORDS = 500_000  # subword-nmt keeps every word it has seen; these are some 100 MB
+"""Characters; clean-corpus-n.perl drops pairs with a longer word."""
+
+_SPACES = re.compile(r"\s+")
+# tokenizer.perl splits the full stop from the last word even of "in the U.S."; sacremoses keeps it
+_FINAL_STOP = re.compile(r"(?<=[^\s.])\.$")
+
+
+def _extra(module: str) -> Any:
+    """A module of the extra "moses"; ValueError that says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(
+            f"{module.partition('.')[0]} is not installed: pip install 'sacremoses>=0.2,<0.3' "
+            "'subword-nmt>=0.3.8,<0.4' (the extra 'moses' of setup.py)"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Tokenisation:
+    """How text becomes tokens.
+
+    `aggressive` splits at hyphens (`@-@`); `punctuation` first does what normalize-punctuation.perl
+    and remove-non-printing-char.perl do; `apostrophes` first makes U+2019 a plain one, as
+    fairseq's recipes do with test sets only.
+    """
+
+    lowercase: bool = False
+    aggressive: bool = False
+    punctuation: bool = False
+    apostrophes: bool = False
+
+
+@cache
+def _tokeniser(language: str) -> Any:
+    return _extra("sacremoses").MosesTokenizer(lang=language)
+
+
+@cache
+def _detokeniser(language: str) -> Any:
+    return _extra("sacremoses").MosesDetokenizer(lang=language)
+
+
+@cache
+def _punctuation(language: str) -> Any:
+    return _extra("sacremoses").MosesPunctNormalizer(lang=language, perl_parity=True)
+
+
+def tokenise(line: str, language: str, how: Tokenisation) -> str:
+    """The tokens of a line, separated by single spaces."""
+    if how.apostrophes:
+        line = line.replace("\u2019", "'")
+    if how.punctuation:
+        line = _punctuation(language).normalize(line)
+        line = "".join(" " if unicodedata.category(c)[0] == "C" else c for c in line)
+    tokens = _tokeniser(language).tokenize(
+        line, aggressive_dash_splits=how.aggressive, return_str=True
+    )
+    # the Perl tools trim what the tokeniser leaves after a final .'
+    tokens = _FINAL_STOP.sub(" .", _SPACES.sub(" ", str(tokens)).strip())
+    return tokens.lower() if how.lowercase else tokens
+
+
+def detokenise(line: str, language: str) -> str:
+    """Text from one line of tokens, as detokenizer.perl: escapes undone, spaces mended."""
+    return str(_detokeniser(language).detokenize(line.split(), return_str=True))
+
+
+def remove_bpe(line: str) -> str:
+    """Tokens from subwords, as `fairseq-generate --remove-bpe`."""
+    return f"{line} ".replace(f"{JOINER} ", "").rstrip()
+
+
+def decode_line(line: str, language: str) -> str:
+    """Text from one line of subwords."""
+    return detokenise(remove_bpe(line), language)
+
+
+def why_dropped(source: str, target: str, limits: Limits) -> str | None:
+    """The reason why a pair of lines of tokens is dropped, or None: clean-corpus-n.perl's rules."""
+    sides = source.split(), target.split()
+    counts = sorted(len(side) for side in sides)
+    if counts[0] == 0:
+        return "empty"
+    if counts[0] < limits.min_words:
+        return "too short"
+    if counts[1] > limits.max_words:
+        return "too long"
+    if counts[1] / counts[0] > limits.max_ratio:
+        return "length ratio"
+    if any(len(word) > LONGEST_WORD for side in sides for word in side):
+        return "long word"
+    return None
+
+
+def learn_codes(words: dict[str, int], merges: int, out: Path) -> int:
+    """Learn `merges` byte-pair codes from words and their counts; write OUT, return their number.
+
+    The result is subword-nmt's learn_bpe.py on the text with these words. Fewer codes are learnt
+    where no pair of symbols is left that occurs twice; ValueError where there is no pair at all.
+    """
+    learner = _extra("subword_nmt.learn_bpe")
+    learner.tqdm = iter  # its progress bar would fill the log
+    if not any(len(word) > 1 for word in words):
+        raise ValueError("there is no text to learn byte-pair codes from")
+    vocabulary = io.StringIO("".join(f"{word} {count}\n" for word, count in sorted(words.items())))
+    codes = io.StringIO()
+    learner.learn_bpe(vocabulary, codes, merges, is_dict=True)
+    out.write_text(codes.getvalue(), encoding="utf-8", newline="\n")
+    return codes.getvalue().count("\n") - 1  # the first line is the version
+
+
+@cache
+def _codes_of_this_process(path: Path) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(f"there are no byte-pair codes at {path}")
+    with path.open(encoding="utf-8") as stream:
+        return _extra("subword_nmt.apply_bpe").BPE(stream, separator=JOINER)
+
+
+def encode_lines(lines: Iterable[str], codes: Path) -> list[str]:
+    """Lines of tokens as subwords."""
+    bpe = _codes_of_this_process(codes)
+    if len(bpe.cache) > _CACHED_WORDS:
+        bpe.cache.clear()
+    return [str(bpe.process_line(line)) for line in lines]

@@ -1,0 +1,149 @@
+"""`deepnet export`: a run or a checkpoint for fairseq's stock Transformer, or for CTranslate2."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
+from fairseq_deepnet.provenance import say, shown
+from fairseq_deepnet.tools.checkpoints.choice import Model, choose_model, find_data
+from fairseq_deepnet.tools.export import record
+from fairseq_deepnet.tools.export.layout import (
+    NO_CTRANSLATE2,
+    QUANTIZATIONS,
+    ctranslate2_name,
+    exports_of,
+)
+from fairseq_deepnet.tools.export.stock import stock_checkpoint
+
+FORMATS: Final = ("fairseq", "ctranslate2")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `deepnet export`."""
+    parser.epilog = "Example: deepnet export runs/multi30k --to ctranslate2 --quantization int8"
+    parser.add_argument("target", type=Path, help="run (its best checkpoint) or checkpoint")
+    parser.add_argument(
+        "--to",
+        choices=FORMATS,
+        required=True,
+        help="fairseq: a checkpoint of its own transformer; ctranslate2: a folder",
+    )
+    parser.add_argument(
+        "--out", type=Path, help="file or folder to write (of a run: in its export/)"
+    )
+    parser.add_argument(
+        "--quantization",
+        metavar="TYPE",
+        help=f"of weights in CTranslate2, the first by default: {', '.join(QUANTIZATIONS)}",
+    )
+    parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
+    parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="redo it, or replace a file or a CTranslate2 model of others; never another folder",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Export, and print what was written, or what was there and up to date."""
+    if args.to == "fairseq" and args.quantization:
+        raise ValueError("--quantization is CTranslate2's: leave it out, or --to ctranslate2")
+    model = choose_model(args.target, args.average)
+    if args.to == "fairseq":
+        output = to_fairseq(model, args.out, args.force)
+    else:
+        quantization = args.quantization or QUANTIZATIONS[0]
+        output = to_ctranslate2(model, args.out, quantization, args.data, args.force)
+    print(output)
+    return 0
+
+
+def to_fairseq(model: Model, output: Path | None = None, force: bool = False) -> Path:
+    """Write a stock checkpoint, unless it is there and up to date.
+
+    Args:
+        model: what is exported.
+        output: the file; RUN/export/ and the checkpoint's name where None.
+        force: replace whatever file is there.
+
+    Raises:
+        ValueError: for a model that does not fold, and for what is not to be overwritten.
+    """
+    output = output or default_output(model, f"{model.path.stem}.pt")
+    with record.alone(model):
+        request = record.make_request(model, "fairseq")
+        if not to_be_written(model, output, request, force):
+            return output
+        state = load_checkpoint(model.make(), entire=True)
+        result = stock_checkpoint(state)
+        result["export"] = record.describe(model, state, request)
+        part = record.part_of(output)
+        save_checkpoint(result, part)
+        record.put_in_place(part, output)
+    return output
+
+
+def to_ctranslate2(
+    model: Model,
+    output: Path | None = None,
+    quantization: str = QUANTIZATIONS[0],
+    data: Path | None = None,
+    force: bool = False,
+) -> Path:
+    """Write a CTranslate2 folder, unless it is there and up to date.
+
+    Args:
+        model: what is exported.
+        output: the folder; RUN/export/ctranslate2-QUANTIZATION where None, the checkpoint's name
+            before it unless it is the best.
+        quantization: type of its weights.
+        data: the data folder, where the run or the checkpoint does not say.
+        force: replace another CTranslate2 model that is there.
+
+    Raises:
+        ValueError: for a model that does not fold or that CTranslate2 cannot compute, without
+            CTranslate2, and for what is not to be overwritten.
+    """
+    try:
+        from fairseq_deepnet.tools.export import ctranslate2_folder
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "ctranslate2":
+            raise
+        raise ValueError(NO_CTRANSLATE2) from error
+    if quantization not in QUANTIZATIONS:
+        known = ", ".join(QUANTIZATIONS)
+        raise ValueError(
+            f"--quantization {quantization} is unknown; choose one of {known}"
+            " (in scripts: QUANTIZATION)"
+        )
+    output = output or default_output(model, ctranslate2_name(model, quantization))
+    folder = find_data(model, data)
+    with record.alone(model):
+        request = ctranslate2_folder.request_of(model, folder, quantization)
+        if to_be_written(model, output, request, force):
+            state = load_checkpoint(model.make(), entire=True)
+            ctranslate2_folder.write_folder(model, folder, state, request, output)
+    return output
+
+
+def default_output(model: Model, name: str) -> Path:
+    """export/NAME in the model's run; ValueError for a checkpoint that stands alone."""
+    if model.run is None:
+        raise ValueError(f"{shown(model.path)} belongs to no run: say where to, with --out")
+    return exports_of(model) / name
+
+
+def to_be_written(model: Model, output: Path, request: dict[str, object], force: bool) -> bool:
+    """Whether there is anything to do; says so where there is not."""
+    if output.resolve() in {path.resolve() for path in (model.path, *model.sources)}:
+        raise ValueError(f"--out {shown(output)} is the checkpoint itself; choose another file")
+    if record.may_write(output, request, force):
+        if output.exists():
+            say(f"replacing {shown(output)}")
+        return True
+    say(f"already exported: {shown(output)}")
+    return False

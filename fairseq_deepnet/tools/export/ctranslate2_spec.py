@@ -1,0 +1,229 @@
+"""A stock Transformer's state dict as CTranslate2's specification of a model.
+
+CTranslate2 has a converter for fairseq's checkpoints, which builds the task and the model anew, and
+knows only fairseq's own; here tensors go straight from the (folded) state dict to their places.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from ctranslate2.converters import Converter
+from ctranslate2.converters.utils import fuse_linear
+from ctranslate2.specs import TransformerSpec
+from ctranslate2.specs.common_spec import Activation, LinearSpec
+from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairseq_deepnet.tools.export.layout import BLANK
+from fairseq_deepnet.tools.export.positions import FIRST, sinusoids
+
+ACTIVATIONS: Final = {
+    "relu": Activation.RELU,
+    "gelu": Activation.GELU,
+    "gelu_accurate": Activation.GELUTanh,
+    "gelu_fast": Activation.GELUTanh,
+    "tanh": Activation.Tanh,
+}
+"""fairseq's names of activation functions that CTranslate2 has."""
+
+
+@dataclass(frozen=True)
+class Vocabularies:
+    """The symbols of both dictionaries, in the order of the embeddings' rows."""
+
+    source: Sequence[str]
+    target: Sequence[str]
+
+
+class StockConverter(Converter):
+    """CTranslate2's converter interface over tensors in memory.
+
+    Args:
+        weights: the state dict of fairseq's stock `transformer`.
+        args: its arguments.
+        vocabularies: of its dictionaries.
+    """
+
+    def __init__(
+        self, weights: Mapping[str, Tensor], args: Namespace, vocabularies: Vocabularies
+    ) -> None:
+        check_supported(weights, args, vocabularies)
+        self.weights, self.args, self.vocabularies = weights, args, vocabularies
+
+    def _load(self) -> TransformerSpec:
+        spec = _DeepSpec(
+            _Side(self.weights, self.args, "encoder").encoder(),
+            _Side(self.weights, self.args, "decoder").decoder(),
+        )
+        spec.register_source_vocabulary(_symbols(self.vocabularies.source))
+        spec.register_target_vocabulary(_symbols(self.vocabularies.target))
+        # fairseq starts a translation with </s>, and ends a source sentence with it
+        spec.config.decoder_start_token = spec.config.eos_token
+        spec.config.add_source_eos = True
+        return spec
+
+
+class _DeepSpec(TransformerSpec):
+    """CTranslate2's, quick for thousands of layers."""
+
+    def _alias_variables(self) -> None:
+        """Let equal tables of words be one; any two parameters are compared otherwise."""
+        kept = self.decoder.embeddings
+        for other in (self.decoder.projection, self.encoder.embeddings[0]):
+            if other.weight.equal(kept.weight):
+                other.weight = "decoder/embeddings/weight"
+
+
+def _symbols(vocabulary: Sequence[str]) -> list[str]:
+    return [BLANK if symbol == "<pad>" else symbol for symbol in vocabulary]
+
+
+def check_supported(
+    weights: Mapping[str, Tensor], args: Namespace, vocabularies: Vocabularies
+) -> None:
+    """Refuse what CTranslate2 cannot compute; ValueError names the option."""
+    activation = args.activation_fn
+    if activation not in ACTIVATIONS:
+        raise ValueError(
+            f"--activation-fn {activation} is unknown to CTranslate2, which has"
+            f" {', '.join(ACTIVATIONS)}; use --to fairseq"
+        )
+    unsupported = {
+        "--merge-src-tgt-embed": getattr(args, "merge_src_tgt_embed", False),
+        "--adaptive-softmax-cutoff": getattr(args, "adaptive_softmax_cutoff", None),
+        "--adaptive-input": getattr(args, "adaptive_input", False),
+        "--cross-self-attention": getattr(args, "cross_self_attention", False),
+        "--no-cross-attention": getattr(args, "no_cross_attention", False),
+        "--scale-attn": getattr(args, "scale_attn", False),
+        "--scale-fc": getattr(args, "scale_fc", False),
+        "--scale-heads": getattr(args, "scale_heads", False),
+        "--scale-resids": getattr(args, "scale_resids", False),
+    }
+    for option, value in unsupported.items():
+        if value:
+            raise ValueError(f"{option} has no counterpart in CTranslate2; use --to fairseq")
+    for side, symbols in (("encoder", vocabularies.source), ("decoder", vocabularies.target)):
+        rows = weights[f"{side}.embed_tokens.weight"].size(0)
+        if rows != len(symbols):
+            raise ValueError(
+                f"the model's {side} has {rows:,} words, and the dictionary {len(symbols):,}:"
+                " not the data folder that it was trained on; give --data FOLDER"
+            )
+
+
+class _Side:
+    """Fills the specification of one stack."""
+
+    def __init__(self, weights: Mapping[str, Tensor], args: Namespace, side: str) -> None:
+        self.weights, self.args, self.side = weights, args, side
+        self.width: int = self.option("embed_dim")
+        self.layers = sum(
+            name.startswith(f"{side}.layers.") and name.endswith(".fc1.weight") for name in weights
+        )
+        self.shape = {
+            "num_layers": self.layers,
+            "num_heads": self.option("attention_heads"),
+            "pre_norm": bool(self.option("normalize_before")),
+            "activation": ACTIVATIONS[args.activation_fn],
+            "layernorm_embedding": f"{side}.layernorm_embedding.weight" in weights,
+        }
+
+    def option(self, name: str) -> Any:
+        """A side's option, --SIDE-NAME."""
+        return getattr(self.args, f"{self.side}_{name}")
+
+    def has(self, name: str) -> bool:
+        """Whether the side has such a module."""
+        return f"{self.side}.{name}.weight" in self.weights
+
+    def array(self, name: str) -> NDArray[np.float32]:
+        """A parameter in float32."""
+        return self.weights[f"{self.side}.{name}"].float().contiguous().numpy()
+
+    def encoder(self) -> TransformerEncoderSpec:
+        """The encoder, complete."""
+        spec = TransformerEncoderSpec(**self.shape)
+        self.ends(spec, spec.embeddings[0])
+        for index, layer in enumerate(spec.layer):
+            self.self_attention(layer, index)
+            self.feed_forward(layer, index)
+        return spec
+
+    def decoder(self) -> TransformerDecoderSpec:
+        """The decoder, complete with the projection to the vocabulary."""
+        spec = TransformerDecoderSpec(
+            **self.shape, no_final_norm=bool(getattr(self.args, "no_decoder_final_norm", False))
+        )
+        self.ends(spec, spec.embeddings)
+        # old checkpoints of fairseq's do not name a table twice
+        table = "output_projection" if self.has("output_projection") else "embed_tokens"
+        spec.projection.weight = self.array(f"{table}.weight")
+        if self.has("project_out_dim"):
+            # --decoder-output-dim: two maps without anything between them are one
+            spec.projection.weight = spec.projection.weight @ self.array("project_out_dim.weight")
+        for index, layer in enumerate(spec.layer):
+            self.self_attention(layer, index)
+            self.cross_attention(layer, index)
+            self.feed_forward(layer, index)
+        return spec
+
+    def ends(self, spec: Any, embeddings: Any) -> None:
+        """Embeddings, positions, and the norms before and after the layers."""
+        embeddings.weight = self.array("embed_tokens.weight")
+        spec.scale_embeddings = 1.0 if self.args.no_scale_embedding else float(self.width) ** 0.5
+        spec.position_encodings.encodings = self.positions()
+        for name in ("layernorm_embedding", "layer_norm"):
+            if self.has(name):
+                self.norm(getattr(spec, name), name)
+
+    def positions(self) -> NDArray[np.float32]:
+        """What is added at each position [positions, width], from the first word on."""
+        if self.has("embed_positions"):
+            return self.array("embed_positions.weight")[FIRST:]
+        part = "source" if self.side == "encoder" else "target"
+        longest: int = getattr(self.args, f"max_{part}_positions")
+        if self.args.no_token_positional_embeddings:
+            return np.zeros((longest, self.width), dtype=np.float32)
+        return sinusoids(longest, self.width)[FIRST:].numpy()
+
+    def norm(self, spec: Any, name: str) -> None:
+        spec.gamma, spec.beta = self.array(f"{name}.weight"), self.array(f"{name}.bias")
+
+    def linear(self, spec: LinearSpec, name: str) -> None:
+        spec.weight = self.array(f"{name}.weight")
+        if f"{self.side}.{name}.bias" in self.weights:
+            spec.bias = self.array(f"{name}.bias")
+
+    def fused(self, spec: LinearSpec, names: Sequence[str]) -> None:
+        """Several maps of one input as one."""
+        parts = [LinearSpec() for _ in names]
+        for part, name in zip(parts, names, strict=True):
+            self.linear(part, name)
+        fuse_linear(spec, parts)
+
+    def self_attention(self, layer: Any, index: int) -> None:
+        name = f"layers.{index}.self_attn"
+        spec = layer.self_attention
+        self.fused(spec.linear[0], [f"{name}.{role}_proj" for role in "qkv"])
+        self.linear(spec.linear[1], f"{name}.out_proj")
+        self.norm(spec.layer_norm, f"{name}_layer_norm")
+
+    def cross_attention(self, layer: Any, index: int) -> None:
+        name = f"layers.{index}.encoder_attn"
+        spec = layer.attention
+        self.linear(spec.linear[0], f"{name}.q_proj")
+        self.fused(spec.linear[1], [f"{name}.{role}_proj" for role in "kv"])
+        self.linear(spec.linear[2], f"{name}.out_proj")
+        self.norm(spec.layer_norm, f"{name}_layer_norm")
+
+    def feed_forward(self, layer: Any, index: int) -> None:
+        name = f"layers.{index}"
+        self.linear(layer.ffn.linear_0, f"{name}.fc1")
+        self.linear(layer.ffn.linear_1, f"{name}.fc2")
+        self.norm(layer.ffn.layer_norm, f"{name}.final_layer_norm")

@@ -1,0 +1,230 @@
+"""Fold what a residual scheme multiplies into the weights, so that stock layers compute the same.
+
+Post-LN with a weighted residual, LN(w * x + G(x)), becomes LN(x' + G'(x')) in one of two ways:
+
+- w is one number: LN(w x + G) = LN(x + G / w), since LayerNorm ignores the scale of its input. The
+  last map of the branch is divided by w; eps alone is not scaled along: eps / w^2 would be exact.
+- w is a vector [C]: LayerNorm mixes channels, so w cannot pass through it. Whatever makes x carries
+  it instead: x' = w * x comes from the LayerNorm below with gain and bias times w, or from scaled
+  embeddings, and the maps of the branch that read x get columns divided by w. Exact, eps included.
+
+The first touches a layer only, so that layers may still be left out of the folded model.
+docs/serving.md says what this means for each scheme.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from fairseq_deepnet.schemes import (
+    SCHEMES,
+    Depths,
+    NormPlacement,
+    Place,
+    ResidualScheme,
+    Side,
+    Sublayer,
+)
+from fairseq_deepnet.tools.export.positions import sinusoids
+
+_LAYER: Final = re.compile(r"((?:.*\.)?(encoder|decoder)\.(?:.*\.)?)layers\.(\d+)\.")
+_ENTRY: Final = {
+    Sublayer.SELF_ATTN: ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    Sublayer.ENCODER_ATTN: ("encoder_attn.q_proj",),  # its keys and values read the encoder
+    Sublayer.FFN: ("fc1",),
+}
+_EXIT: Final = {
+    Sublayer.SELF_ATTN: "self_attn.out_proj",
+    Sublayer.ENCODER_ATTN: "encoder_attn.out_proj",
+    Sublayer.FFN: "fc2",
+}
+_NORM: Final = {
+    Sublayer.SELF_ATTN: "self_attn_layer_norm",
+    Sublayer.ENCODER_ATTN: "encoder_attn_layer_norm",
+    Sublayer.FFN: "final_layer_norm",
+}
+_SMALLEST: Final = 1e-6
+
+
+@dataclass
+class Folded:
+    """A model that stock layers compute.
+
+    Args:
+        weights: its state dict. What has changed is float32, all else as it was.
+        options: model options that differ from those it was trained with.
+    """
+
+    weights: dict[str, Tensor]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def scale(self, name: str, factor: Tensor | float) -> None:
+        """Multiply a parameter; every tied one keeps its own."""
+        self.weights[name] = self.weights[name].float() * factor
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """A side's layers, each its parameters by the rest of their names.
+
+    `prefix` comes before "layers." and before the names of the embeddings.
+    """
+
+    side: Side
+    prefix: str
+    layers: list[dict[str, Tensor]] = field(default_factory=list)
+
+    def at(self, layer: int) -> str:
+        """What the names of a layer's parameters begin with."""
+        return f"{self.prefix}layers.{layer}."
+
+    def walk(self) -> Iterator[tuple[Place, Sublayer, str, dict[str, Tensor]]]:
+        """Every sublayer from the input on: what its layer's names begin with, and what its
+        residual has learned."""
+        for number, layer in enumerate(self.layers):
+            for sublayer in Sublayer:
+                if f"{_EXIT[sublayer]}.weight" in layer:
+                    home = f"residuals.{sublayer.value}."
+                    learned = {
+                        name.removeprefix(home): weight.float()
+                        for name, weight in layer.items()
+                        if name.startswith(home)
+                    }
+                    yield Place(self.side, number), sublayer, self.at(number), learned
+
+
+def foldable() -> list[str]:
+    """The schemes whose encoder-decoders fold."""
+    return [name for name, kind in SCHEMES.items() if kind(Depths(1, 1)).why_not_stock() is None]
+
+
+def fold(weights: Mapping[str, Tensor], args: Namespace, scheme: ResidualScheme) -> Folded:
+    """A model of ours as a stock one: parameters and changed options.
+
+    Args:
+        weights: the state dict of any of our models.
+        args: its arguments.
+        scheme: its scheme, with the alphas that it was trained with.
+
+    Raises:
+        ValueError: for a scheme that no stock layer can compute, with the reason, and for weights
+            that cannot be folded.
+    """
+    reason = scheme.why_not_stock()
+    if reason is not None:
+        raise ValueError(
+            f"a model of --residual-scheme {scheme.name} cannot become a stock Transformer:"
+            f" {reason}. Use it through fairseq with --user-dir (here: --engine fairseq);"
+            f" schemes that can: {', '.join(foldable())}"
+        )
+    folded = Folded({name: weight for name, weight in weights.items() if not _LAYER.match(name)})
+    folded.options |= scheme.stock_options()
+    for stack in _stacks(weights):
+        for number, layer in enumerate(stack.layers):
+            stock = scheme.stock_layer(layer)
+            folded.weights |= {stack.at(number) + name: weight for name, weight in stock.items()}
+        folded.options[f"{stack.side.value}_normalize_before"] = scheme.norm is NormPlacement.PRE
+        if scheme.norm is NormPlacement.POST:
+            _fold_residuals(folded, args, scheme, stack)
+    return folded
+
+
+def _stacks(weights: Mapping[str, Tensor]) -> list[_Stack]:
+    found: dict[str, _Stack] = {}
+    for name, weight in weights.items():
+        match = _LAYER.match(name)
+        if match:
+            prefix, number = match[1], int(match[3])
+            stack = found.setdefault(prefix, _Stack(Side(match[2]), prefix))
+            stack.layers.extend({} for _ in range(number + 1 - len(stack.layers)))
+            stack.layers[number][name.removeprefix(match[0])] = weight
+    return list(found.values())
+
+
+def _fold_residuals(folded: Folded, args: Namespace, scheme: ResidualScheme, stack: _Stack) -> None:
+    below = ""  # the LayerNorm whose output is the stream; none below the first sublayer
+    for place, sublayer, name, learned in stack.walk():
+        factor = one_number(scheme.residual_weight(place, learned))
+        check_divisor(factor, f"{name}{sublayer.value}")
+        if isinstance(factor, Tensor):
+            if below:
+                scale_norm(folded, below, factor)
+            else:
+                scale_embeddings(folded, args, stack, factor)
+            for entry in _ENTRY[sublayer]:
+                folded.scale(f"{name}{entry}.weight", 1 / factor)
+        elif factor != 1.0:
+            for part in ("weight", "bias"):
+                folded.scale(f"{name}{_EXIT[sublayer]}.{part}", 1 / factor)
+        below = f"{name}{_NORM[sublayer]}"
+
+
+def one_number(factor: Tensor | float) -> Tensor | float:
+    """A vector of equal numbers as that number; anything else as it is."""
+    if isinstance(factor, Tensor) and bool((factor == factor.flatten()[0]).all()):
+        return float(factor.flatten()[0])
+    return factor
+
+
+def check_divisor(factor: Tensor | float, name: str) -> None:
+    """Refuse to divide by nothing; ValueError names the sublayer."""
+    if not bool((torch.as_tensor(factor).abs() > _SMALLEST).all()):
+        raise ValueError(
+            f"{name}: the residual's weight is 0 (or not a number), so that no stock layer computes"
+            " the same; use the model through fairseq with --user-dir"
+        )
+
+
+def scale_norm(folded: Folded, name: str, factor: Tensor) -> None:
+    """Let a LayerNorm give factor * what it gave."""
+    for part in ("weight", "bias"):
+        folded.scale(f"{name}.{part}", factor)
+
+
+def scale_embeddings(folded: Folded, args: Namespace, stack: _Stack, factor: Tensor) -> None:
+    """Let a stack read factor * its embeddings, words and positions."""
+    prefix = stack.prefix
+    if f"{prefix}layernorm_embedding.weight" in folded.weights:
+        scale_norm(folded, f"{prefix}layernorm_embedding", factor)
+        return
+    if f"{prefix}project_in_dim.weight" in folded.weights:
+        folded.scale(f"{prefix}project_in_dim.weight", factor[:, None])
+    else:
+        scale_words(folded, args, prefix, factor)
+    scale_positions(folded, args, stack, factor)
+
+
+def scale_words(folded: Folded, args: Namespace, prefix: str, factor: Tensor) -> None:
+    """A table of the side's own: the other side and the vocabulary projection keep the old one.
+
+    Raises ValueError where an option holds the sides together.
+    """
+    if getattr(args, "merge_src_tgt_embed", False):
+        raise ValueError(
+            "--merge-src-tgt-embed keeps one table for both sides, which here would have to differ;"
+            " use the model through fairseq with --user-dir"
+        )
+    folded.scale(f"{prefix}embed_tokens.weight", factor)
+    if "sentence_encoder." in prefix:  # fairseq's encoder-only model has an option of its own
+        folded.options["untie_weights_roberta"] = True
+    else:
+        folded.options |= {"share_all_embeddings": False, "share_decoder_input_output_embed": False}
+
+
+def scale_positions(folded: Folded, args: Namespace, stack: _Stack, factor: Tensor) -> None:
+    """Sinusoids become a learned table, as long as the model takes positions."""
+    side, name = stack.side, f"{stack.prefix}embed_positions.weight"
+    if name not in folded.weights and not args.no_token_positional_embeddings:
+        decoder = side is Side.DECODER
+        longest = args.max_target_positions if decoder else args.max_source_positions
+        folded.weights[name] = sinusoids(longest, factor.numel())
+        folded.options[f"{side.value}_learned_pos"] = True
+    if name in folded.weights:
+        folded.scale(name, factor)

@@ -1,0 +1,60 @@
+"""What an exported folder is called and holds: names that its writer and its readers share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from fairseq_deepnet.tools.checkpoints.choice import Model
+
+RECORD: Final = "export.json"
+"""In a CTranslate2 folder: the record of its export. A fairseq checkpoint holds it as `export`."""
+SHAPE: Final = {
+    "request": dict,
+    "quantization": str,
+    "source?": str,
+    "target?": str,
+    "languages": [str],
+    "language_tokens?": {"source?": str, "target": bool, "tokens": dict},
+    "subwords": {"kind": str, "models": dict},
+    "max_positions": [int],
+    "files?": dict,
+}
+"""What export.json must hold; "files" since exports carry the digests of their files."""
+AGAIN: Final = "copy it again, or export the model anew with --force"
+MODEL: Final = "model.bin"
+"""In a CTranslate2 folder: the weights. CTranslate2 knows its models by this name."""
+BLANK: Final = "<blank>"
+"""fairseq's <pad> in an exported vocabulary, as CTranslate2 calls it."""
+QUANTIZATIONS: Final = (
+    *("float32", "int8", "int8_float32", "int8_bfloat16", "int8_float16"),
+    *("int16", "bfloat16", "float16"),
+)
+"""CTranslate2's types of weights that this exports to."""
+NO_CTRANSLATE2: Final = (
+    "ctranslate2 is not installed: pip install 'ctranslate2>=4,<5' (the extra: pip install"
+    " 'fairseq_deepnet[ctranslate2]')"
+)
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether a folder holds a CTranslate2 model."""
+    return (folder / MODEL).is_file()
+
+
+def exports_of(model: Model) -> Path:
+    """Where a model's exports are: in its run, or beside a checkpoint that belongs to none."""
+    return (model.run or model.path.resolve().parent) / "export"
+
+
+def ctranslate2_name(model: Model, quantization: str) -> str:
+    """The usual name of a folder: that of a run's best checkpoint is the shortest, any other has
+    the checkpoint's name before.
+    """
+    from fairseq_deepnet.tools.checkpoints.choice import BEST  # imports torch
+
+    name = f"ctranslate2-{quantization}"
+    if model.run is not None and model.path.name == BEST:
+        return name
+    return f"{model.path.stem}.{name}"

@@ -1,0 +1,185 @@
+"""What an export was made from; whether it is up to date; putting it in its place, whole."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
+from fairseq_deepnet.provenance import fingerprint, git_revision, say, sha256, shown, versions
+from fairseq_deepnet.records import read_record, refuse_changed
+from fairseq_deepnet.tools.checkpoints.choice import Model
+from fairseq_deepnet.tools.corpora.folder import DataFolder
+from fairseq_deepnet.tools.export.layout import RECORD, SHAPE, is_exported
+from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name
+
+_EDITION: Final = 1  # counted up where the same request leads to other files
+
+
+def make_request(model: Model, form: str, **more: Any) -> dict[str, Any]:
+    """All that decides an export; where it is as recorded, there is nothing to do."""
+    sources = [fingerprint(path) for path in model.sources]
+    return {"format": form, "edition": _EDITION, "checkpoints": sources, **more}
+
+
+def subword_files(data: DataFolder) -> dict[str, str]:
+    """Each language's sentencepiece model (byte-pair codes of a Moses folder), by file name.
+
+    Raises FileNotFoundError where there is none.
+    """
+    paths = {language: data.subword_model(language) for language in data.languages}
+    for path in paths.values():
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{shown(path)} is missing, without which raw text cannot be read; --data FOLDER"
+                " names another data folder"
+            )
+    return {language: path.name for language, path in paths.items()}
+
+
+def data_digests(data: DataFolder) -> dict[str, str | None]:
+    """All of a data folder that decides how raw text goes into its models and comes out again."""
+    names = {*subword_files(data).values(), *(path.name for path in data.path.glob("dict*.txt"))}
+    names |= {"languages.txt"} if data.is_multilingual else set()
+    return {name: sha256(data.path / name) for name in sorted(names)}
+
+
+def describe(model: Model, state: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    """What is known of an export by itself: where its model came from, and when."""
+    try:
+        engine = metadata.version("ctranslate2")
+    except metadata.PackageNotFoundError:
+        engine = None
+    return {
+        "format": request["format"],
+        "checkpoint": shown(model.path),
+        "averaged": [path.name for path in model.sources] if len(model.sources) > 1 else None,
+        "num_updates": num_updates(state),
+        "scheme": scheme_name(required_arguments(state)),
+        "request": request,
+        "versions": versions() | {"ctranslate2": engine},
+        "git": git_revision(),
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def recorded(output: Path) -> dict[str, Any] | None:
+    """The record of an earlier export in this place; None where there is none."""
+    if output.is_dir():
+        found = json_of(output / RECORD)
+    elif output.is_file():
+        try:
+            found = load_checkpoint(output).get("export")
+        except ValueError:
+            return None
+    else:
+        return None
+    return found if isinstance(found, dict) and "request" in found else None
+
+
+def json_of(file: Path) -> Any:
+    """What a file of JSON holds; None for one that is not there or is damaged."""
+    try:
+        return json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def damage(output: Path) -> str:
+    """Why an export that is there cannot be used as it is; empty where it can."""
+    try:
+        if output.is_dir():
+            found = read_record(output / RECORD, SHAPE)
+            refuse_changed(output, found.get("files"), found.get("files") or (), output / RECORD)
+        else:
+            load_checkpoint(output, entire=True)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def may_write(output: Path, request: dict[str, Any], force: bool) -> bool:
+    """Whether an export is to be written; False if the one that is there is up to date.
+
+    An export of ours that is out of date is replaced.
+
+    Raises:
+        ValueError: for what this command did not write. `force` has it replaced all the same: a
+            file, an empty folder or another CTranslate2 model, but no folder of anything else.
+    """
+    if not output.exists():
+        return True
+    found = recorded(output)
+    if found is not None:
+        if force or found["request"] != request:
+            return True
+        fault = damage(output)
+        if fault:
+            say(fault)
+        return bool(fault)
+    if output.is_dir() and any(output.iterdir()) and not is_exported(output):
+        raise ValueError(
+            f"{shown(output)} is a folder of something else, which even --force does not replace:"
+            " choose another --out"
+        )
+    if not force:
+        raise ValueError(
+            f"{shown(output)} is there and no export of this command's: choose another --out,"
+            " or --force to replace it"
+        )
+    return True
+
+
+@contextmanager
+def alone(model: Model) -> Iterator[None]:
+    """One export of a checkpoint at a time: another process waits here, and finds it done.
+
+    Two would write the same parts. The lock is on the folder of the checkpoint, and goes with the
+    process that holds it; where a file system has no locks, nobody waits.
+    """
+    folder = os.open(model.path.resolve().parent, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another export of {shown(model.path.parent)}")
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(folder)
+
+
+def part_of(output: Path) -> Path:
+    """Where an export is written before it is whole; what an interrupted one left goes."""
+    part = output.with_name(output.name + ".part")
+    remove(part)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    return part
+
+
+def put_in_place(part: Path, output: Path) -> None:
+    """Rename; a folder cannot replace another at once, and is moved out of the way first."""
+    old = output.with_name(output.name + ".old")
+    remove(old)
+    if output.exists():
+        output.rename(old)
+    part.rename(output)
+    remove(old)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if there is one."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

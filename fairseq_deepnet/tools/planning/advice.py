@@ -1,0 +1,200 @@
+"""Options that make a training fit, tried in order: what changes the result least comes first."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Final
+
+from fairseq_deepnet.footprint import Model, Training
+from fairseq_deepnet.footprint.choice import recomputing
+from fairseq_deepnet.footprint.memory import LEGACY_BUFFER
+from fairseq_deepnet.models.checkpoint_memory import FREE_SHARE
+from fairseq_deepnet.schemes import Side
+from fairseq_deepnet.stock_names import STOCK_NAMES
+from fairseq_deepnet.tools.planning.plan import Plan, make_plan
+from fairseq_deepnet.tools.training import launch
+
+SMALLEST_MICRO_BATCH: Final = 512
+"""Tokens of the smallest micro-batch that is tried: a long sentence must fit into one."""
+
+CHECKPOINTING: Final = {False: "checkpoint-memory", True: "checkpoint-activations"}
+"""Is the model stock fairseq's -> the option that computes layers twice."""
+
+EXACT: Final = frozenset(
+    {"max-tokens", "update-freq", "checkpoint-memory", "checkpoint-activations", "ddp-backend"}
+)
+"""Options of which any value makes the same update, but for rounding."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One thing that was tried, on top of those before it.
+
+    Arguments:
+        name: the options it adds, or "as it is"
+        effect: what they do to the training
+        plan: with the largest micro-batch that fits, or the smallest that was tried
+    """
+
+    name: str
+    effect: str
+    plan: Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """What was tried, and what came of it.
+
+    Arguments:
+        wanted: the plan as the user has it
+        steps: what was tried, in order; the last one fits if any does
+    """
+
+    wanted: Plan
+    steps: tuple[Step, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether some options make it fit."""
+        return self.steps[-1].plan.fits
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that fits, or that comes nearest."""
+        return self.steps[-1].plan
+
+    @property
+    def options(self) -> dict[str, str | None]:
+        """Options to change: name -> value, "true" for a switch, None for one to take out."""
+        return difference(self.wanted, self.plan)
+
+    def is_exact(self, step: Step) -> bool:
+        """Return whether a step leaves the update as it is, but for rounding."""
+        return difference(self.wanted, step.plan).keys() <= EXACT
+
+    @property
+    def least_gib(self) -> float:
+        """The least memory that any step needs."""
+        return min(step.plan.needed_gib for step in self.steps)
+
+
+def difference(old: Plan, new: Plan) -> dict[str, str | None]:
+    """The fairseq-train options that turn one plan into another."""
+    a, b = old.training, new.training
+    found: dict[str, str | None] = {}
+    if (a.max_tokens, a.update_freq) != (b.max_tokens, b.update_freq):
+        found |= {"max-tokens": str(b.max_tokens), "update-freq": str(b.update_freq)}
+    elif b.bounded and not a.bounded:
+        found["max-tokens"] = str(b.max_tokens)
+    changed = new.checkpoint_gib != old.checkpoint_gib or not old.model.checkpoint
+    if new.model.checkpoint and changed:
+        stock = new.model.is_stock
+        found[CHECKPOINTING[stock]] = "true" if stock else f"{new.checkpoint_gib:.10g}"
+    if a.ddp_backend != b.ddp_backend:
+        found["ddp-backend"] = b.ddp_backend
+    if b.memory_efficient and not a.memory_efficient:
+        found[f"memory-efficient-{b.precision}"] = "true"
+    elif a.precision != b.precision:
+        found[b.precision] = "true"
+    if a.optimizer != b.optimizer:
+        found["optimizer"] = b.optimizer
+        if STOCK_NAMES.get(a.optimizer, a.optimizer) == "adam":
+            found |= {"adam-betas": None, "adam-eps": None}
+    return found
+
+
+def advise(plan: Plan) -> Advice:
+    """Look for options that make a plan fit; the plan itself if it does.
+
+    For each step the micro-batch is halved, and --update-freq doubled, until it fits, so that the
+    global batch stays. The order: nothing else; --checkpoint-memory (the same update, as many
+    layers computed twice as must be); legacy_ddp, whose buffer is smaller than all gradients; bf16;
+    --memory-efficient-* (weights rounded at every update); adafactor (another optimiser). More
+    devices are no step: data parallelism gives each the whole model.
+    """
+    steps = []
+    for name, effect, model, training in _ladder(plan):
+        if model.is_recomputed and not (plan.model.is_recomputed or model.is_stock):
+            best = _checkpointed(plan, model, training)
+        else:
+            best = _largest_that_fits(plan, model, training, plan.checkpoint_gib)
+        steps.append(Step(name, effect, best))
+        if best.fits:
+            break
+    return Advice(plan, tuple(steps))
+
+
+def _checkpointed(plan: Plan, model: Model, training: Training) -> Plan:
+    """With the share of the device for --checkpoint-memory that `auto` takes, in full hundredths.
+
+    Where recomputing all needs more, and yet fits, that is given: else training would warn.
+    """
+    share = math.floor(100 * FREE_SHARE * plan.memory_gib) / 100
+    best = _largest_that_fits(plan, model, training, share)
+    if best.fits and best.model.is_recomputed and best.needed_gib > share:
+        whole = min(math.ceil(100 * best.needed_gib) / 100, plan.memory_gib)
+        best = _largest_that_fits(plan, model, best.training, whole)
+    return best
+
+
+def _ladder(plan: Plan) -> list[tuple[str, str, Model, Training]]:
+    """The steps in order, each on top of those before it."""
+    model, training = plan.model, plan.training
+    found = [("smaller micro-batches", "the same update", model, training)]
+
+    def add(name: str, effect: str) -> None:
+        found.append((name, effect, model, training))
+
+    if not model.is_recomputed:
+        model = dataclasses.replace(model, segment=1 if model.is_stock else model.segment)
+        layout = {side: recomputing(model, side) for side in Side}
+        model = dataclasses.replace(model, checkpointing=layout)
+        if not model.is_stock:  # --checkpoint-memory asks for --max-tokens
+            training = dataclasses.replace(training, bounded=True)
+        add(f"--{CHECKPOINTING[model.is_stock]}", "the same update; layers are computed twice")
+    whole = training.ddp_backend in ("pytorch_ddp", "c10d") and not training.bucket_view
+    if training.devices > 1 and whole and plan.parameters > LEGACY_BUFFER:
+        training = dataclasses.replace(training, ddp_backend="legacy_ddp")
+        add(
+            "--ddp-backend legacy_ddp",
+            "the same update; a small buffer, and gradients are exchanged after backward",
+        )
+    if training.precision == "fp32" and training.gpus:
+        training = dataclasses.replace(training, precision="bf16", flat=False)
+        add("--bf16", "half the activations; weights are kept in fp32")
+    if training.precision != "fp32" and not training.memory_efficient:
+        training = dataclasses.replace(training, memory_efficient=True)
+        add(
+            f"--memory-efficient-{training.precision}",
+            "no fp32 weights: small updates are lost in rounding",
+        )
+    if training.optimizer != "adafactor":
+        training = dataclasses.replace(training, optimizer="adafactor", first_moment=False)
+        add("--optimizer adafactor", "another optimiser, with a learning rate of its own to find")
+    return found
+
+
+def _largest_that_fits(
+    plan: Plan, model: Model, training: Training, checkpoint_gib: float | None
+) -> Plan:
+    """The plan with the largest micro-batch that fits; else with the smallest."""
+    tokens = training.max_tokens
+    while True:
+        batch = launch.split_batch(plan.training.tokens, tokens, training.devices)
+        bounded = training.bounded or batch.max_tokens != plan.training.max_tokens
+        tried = dataclasses.replace(
+            training, max_tokens=batch.max_tokens, update_freq=batch.update_freq, bounded=bounded
+        )
+        candidate = make_plan(
+            model,
+            tried,
+            plan.memory_gib,
+            plan.teraflops,
+            plan.length,
+            plan.utilisation,
+            checkpoint_gib,
+        )
+        if candidate.fits or tokens // 2 < SMALLEST_MICRO_BATCH:
+            return candidate
+        tokens //= 2

@@ -1,0 +1,169 @@
+"""`deepnet plan`: what a training needs, before it starts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH
+from fairseq_deepnet.tools import configs
+from fairseq_deepnet.tools.planning import compute, report, vocabulary
+from fairseq_deepnet.tools.planning.advice import advise
+from fairseq_deepnet.tools.planning.plan import DEVICE_GIB, Plan, estimate, require_plannable
+from fairseq_deepnet.tools.planning.speed import measure_teraflops
+from fairseq_deepnet.tools.training import launch
+
+ARCH_DEFAULTS: Final = ("max-tokens=4096", "share-all-embeddings=true")
+"""What --arch adds to configs/base.yaml."""
+
+HALF: Final = ("fp16", "bf16", "memory-efficient-fp16", "memory-efficient-bf16")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `deepnet plan`."""
+    parser.parse_args = partial(parse, parser)  # type: ignore[assignment, method-assign]
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="CONFIG key=value",
+        help="a YAML file or a name in configs/, and options that win",
+    )
+    parser.add_argument("--arch", help="a named shape, with configs/base.yaml where no CONFIG is")
+    parser.add_argument(
+        "--gpus", type=int, default=1, help="devices in all; 0 is the CPU (%(default)s)"
+    )
+    parser.add_argument(
+        "--memory",
+        type=float,
+        default=DEVICE_GIB,
+        metavar="GIB",
+        help="of one device (%(default)s)",
+    )
+    parser.add_argument(
+        "--vocabulary", metavar="N[,M]", help="entries of the dictionary, or of source and target"
+    )
+    parser.add_argument("--data", type=Path, help="the data folder, for its dictionaries")
+    parser.add_argument(
+        "--precision",
+        choices=launch.PRECISIONS,
+        default="auto",
+        help="auto: as the options say, else bf16 on GPUs, as scripts/train.sh does",
+    )
+    parser.add_argument(
+        "--length",
+        type=int,
+        default=SENTENCE_LENGTH,
+        help="subwords of a sentence (%(default)s)",
+    )
+    parser.add_argument("--teraflops", type=float, help="peak of one device in that precision")
+    parser.add_argument(
+        "--measure", action="store_true", help="measure this machine's matrix products instead"
+    )
+    parser.add_argument(
+        "--utilisation",
+        type=float,
+        help=f"share of the peak that training reaches ({compute.UTILISATION} of --teraflops,"
+        f" {compute.GEMM_UTILISATION} of what --measure finds)",
+    )
+    parser.add_argument("--json", action="store_true", help="JSON on stdout")
+    parser.add_argument(
+        "--paper", action="store_true", help="count the models of the DeepNet paper, and end"
+    )
+
+
+def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """The command line, where options may stand between the words."""
+    args, unknown = parser.parse_known_intermixed_args(words)
+    if unknown:
+        name = unknown[0].lstrip("-").partition("=")[0]
+        parser.error(
+            f"{unknown[0]} is no option of this command; options of the training are words:"
+            f" write {name}=VALUE ({name}=true for one without a value)"
+        )
+    return args
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan; 0 if it fits as it is or with other options, 1 if nothing makes it fit."""
+    if args.paper:
+        print(json.dumps(report.paper_rows(), indent=2) if args.json else report.paper_text())
+        return 0
+    if args.teraflops is not None and args.measure:
+        raise ValueError("--teraflops and --measure contradict each other; give one")
+    config, assumptions = read_config(args)
+    require_plannable(str(config.options["arch"]))
+    words, where = read_vocabulary(args, config)
+    assumptions.append(f"vocabulary: {where}")
+    plan, timed = make(args, config, words)
+    advice = advise(plan)
+    if timed:
+        assumptions.append(
+            f"{100 * plan.utilisation:.0f} % of {plan.teraflops:.4g} TFLOP/s are reached"
+            f"{' (measured here)' if args.measure else ''}, and"
+            f" {1e6 * compute.KERNEL_SECONDS:.0f} microseconds start a kernel"
+        )
+    else:
+        assumptions.append("no time: give --teraflops (peak of a device) or --measure")
+    if args.json:
+        print(json.dumps(report.as_json(advice, timed), indent=2))
+    else:
+        print(report.as_text(advice, assumptions, timed))
+    return 0 if advice.fits else 1
+
+
+def read_config(args: argparse.Namespace) -> tuple[configs.Config, list[str]]:
+    """The config that the words and --arch name, and what was assumed."""
+    words, assumptions = list(args.words), []
+    named = bool(words) and "=" not in words[0]
+    if not named and args.arch is None:
+        raise ValueError("give a config (a file, or a name in configs/) or --arch NAME")
+    name, first = (words.pop(0), []) if named else ("base", list(ARCH_DEFAULTS))
+    if args.arch is not None:
+        first.append(f"arch={args.arch}")
+        if first[:-1]:
+            assumptions.append(f"configs/base.yaml and {' '.join(first[:-1])}, unless overridden")
+    config = configs.load_config(name, [*first, *words])
+    if args.precision == "auto":
+        if args.gpus and not any(config.options.get(name) for name in HALF):
+            config.options["bf16"] = True
+            assumptions.append("bf16, as scripts/train.sh trains on GPUs that can")
+    else:
+        config.options = {k: v for k, v in config.options.items() if k not in HALF}
+        if args.precision != "fp32":
+            config.options[args.precision] = True
+    configs.check_options(config)
+    return config, assumptions
+
+
+def read_vocabulary(
+    args: argparse.Namespace, config: configs.Config
+) -> tuple[tuple[int, int], str]:
+    """Entries of both dictionaries, and where the numbers come from."""
+    if args.vocabulary is not None:
+        return vocabulary.parse(args.vocabulary), "as given"
+    if args.data is not None:
+        return vocabulary.from_folder(args.data), f"of {args.data}"
+    usual = config.recipe.get("data")
+    folder = None if usual is None else configs.CONFIG_FOLDER.parent / str(usual)
+    return vocabulary.of_recipe(config, folder)
+
+
+def make(
+    args: argparse.Namespace, config: configs.Config, words: tuple[int, int]
+) -> tuple[Plan, bool]:
+    """The plan, and whether its times mean anything."""
+    teraflops, utilisation = args.teraflops, args.utilisation
+    if utilisation is None:
+        utilisation = compute.GEMM_UTILISATION if args.measure else compute.UTILISATION
+    if args.measure:
+        draft = estimate(config, args.gpus, args.memory, 1, words, args.length)
+        teraflops = measure_teraflops(draft.model, draft.training)
+    timed = teraflops is not None
+    plan = estimate(
+        config, args.gpus, args.memory, teraflops if timed else 1, words, args.length, utilisation
+    )
+    return plan, timed

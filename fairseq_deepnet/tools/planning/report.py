@@ -1,0 +1,274 @@
+"""A plan as text and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from fairseq_deepnet.footprint import Model
+from fairseq_deepnet.footprint.memory import FRAGMENTATION, GIB, OVERHEAD_GIB
+from fairseq_deepnet.footprint.setting import CRITERIONS
+from fairseq_deepnet.schemes import Side
+from fairseq_deepnet.tools.planning import paper
+from fairseq_deepnet.tools.planning.advice import Advice
+from fairseq_deepnet.tools.planning.plan import Plan
+
+
+def as_text(advice: Advice, assumptions: list[str], timed: bool) -> str:
+    """Everything that `deepnet plan` says.
+
+    Arguments:
+        assumptions: what was taken for granted, one sentence each
+        timed: whether the speed of the device is known
+    """
+    plan = advice.wanted
+    parts = [_parameters(plan), _memory(plan), _compute(plan, timed), _verdict(advice, timed)]
+    notes = [*assumptions, *_notes(plan)]
+    parts.append("\n".join(["Assumed", *(f"  {note}" for note in notes)]))
+    return "\n\n".join(parts)
+
+
+def _parameters(plan: Plan) -> str:
+    counts, model = plan.counts, plan.model
+    source, target = model.vocabulary
+    words = f"{source:,}" if source == target else f"{source:,} and {target:,}"
+    tied = "one table" if model.share_all else "projection tied" if model.share_output else "untied"
+    rows = [
+        (f"embeddings ({words} entries, {tied})", counts.embeddings),
+        ("vocabulary projection", counts.projection),
+    ]
+    for side in Side:
+        depth, total = model.depths.of(side), getattr(counts, side.value)
+        shape, each = model.layers[side], counts.layer[side]
+        sizes = f"{shape.embed_dim}/{shape.ffn_dim}/{shape.heads}"
+        rows.append((f"{side.value}: {depth} layers {sizes} of {each:,}", total))
+    rows.append(("all", counts.total))
+    head = f"Parameters: {plan.model.arch}, {model.scheme}"
+    return _table(head, [(name, f"{number:,}") for name, number in rows])
+
+
+def _memory(plan: Plan) -> str:
+    memory, training = plan.memory, plan.training
+    rows = [
+        (f"weights ({training.precision})", memory.weights),
+        ("fp32 copy of weights and gradients", memory.masters),
+        (f"optimiser state ({training.optimizer}, fp32)", memory.optimiser),
+        (f"buffers of {training.ddp_backend}", memory.communication),
+        ("modules and other objects", memory.host),
+        (f"gradients ({training.precision})", memory.gradients),
+        (f"activations{' (checkpointed)' if plan.model.checkpoint else ''}", memory.activations),
+        ("tokens x vocabulary in the loss, at most", memory.loss),
+    ]
+    lines = [(name, f"{size / GIB:.2f} GiB") for name, size in rows if size]
+    lines.append((f"peak of tensors ({memory.peak_moment})", f"{plan.peak_gib:.2f} GiB"))
+    where = "gpu" if training.gpus else "cpu"
+    share = (
+        f"{100 * FRAGMENTATION:.0f} % for the allocator, {OVERHEAD_GIB[where]} GiB for the process"
+    )
+    lines.append((f"needed, with {share}", f"{plan.needed_gib:.2f} GiB"))
+    device = f"each of {training.gpus} GPUs" if training.gpus > 1 else "the GPU"
+    device = device if training.gpus else "the CPU"
+    head = f"Memory of {device}, micro-batches of {training.max_tokens:,} tokens a side"
+    table = _table(head, lines)
+    if plan.model.checkpoint:
+        table += f"\n  activation checkpointing: {_checkpointing(plan.model)}"
+    return table
+
+
+def _checkpointing(model: Model) -> str:
+    """How much of each stack backward computes again."""
+    return "; ".join(
+        f"{side.value}: {model.checkpointing[side].describe(model.depths.of(side))}"
+        for side in Side
+    )
+
+
+def _compute(plan: Plan, timed: bool) -> str:
+    flops, training = plan.flops, plan.training
+    times = training.update_freq * training.devices
+    unit, scale = ("TFLOP", 1e12) if flops.total * times > 1e12 else ("GFLOP", 1e9)
+    rows = [
+        ("linear maps, forward", flops.linear),
+        ("attention, forward", flops.attention),
+        ("vocabulary projection, forward", flops.projection),
+        ("backward", flops.backward),
+        ("recomputation", flops.recomputation),
+        ("an update", flops.total),
+    ]
+    lines = [(name, f"{size * times / scale:,.2f} {unit}") for name, size in rows if size]
+    if timed:
+        speed = f"{plan.teraflops:.4g} TFLOP/s a device, of which {100 * plan.utilisation:.0f} %"
+        lines.append((f"time an update ({speed})", f"{plan.seconds_per_update:,.2f} s"))
+        if plan.hours is not None:
+            lines.append((f"time of {training.max_update:,} updates", f"{plan.hours:,.2f} h"))
+            if training.gpus > 1:
+                lines.append(("GPU-hours", f"{plan.gpu_hours:,.2f}"))
+    head = (
+        f"Computation of an update: {training.tokens:,} tokens a side ="
+        f" {training.max_tokens:,} x update-freq {training.update_freq} x {training.devices}"
+    )
+    return _table(head, lines)
+
+
+def _verdict(advice: Advice, timed: bool) -> str:
+    plan = advice.wanted
+    memory = f"{plan.memory_gib:g} GiB"
+    if plan.fits:
+        return f"It fits into {memory}, with {plan.memory_gib - plan.needed_gib:.1f} GiB to spare."
+    lines = [f"It does not fit into {memory}. Tried, each on top of those before:"]
+    for step in advice.steps:
+        training = step.plan.training
+        batch = f"{training.max_tokens:,} tokens x update-freq {training.update_freq}"
+        outcome = "fits" if step.plan.fits else "too big"
+        speed = f", {step.plan.seconds_per_update:,.1f} s an update" if timed else ""
+        lines.append(f"  {step.name}, {batch}: {step.plan.needed_gib:.1f} GiB, {outcome}{speed}")
+        lines.append(f"    ({step.effect})")
+        if step.plan.model.checkpoint:
+            lines.append(f"    {_checkpointing(step.plan.model)}")
+    if advice.fits:
+        lines.append(f"It fits with: {as_arguments(advice.options)}")
+        lines.append(f"  as key=value: {as_overrides(advice.options)}")
+        return "\n".join(lines)
+    lines.append(
+        f"No: nothing that fairseq offers makes it fit. The least is {advice.least_gib:.1f} GiB a"
+        f" device: {_most(advice.plan)}."
+    )
+    lines.append(
+        "  More GPUs share the batch, not the model: each holds all weights, gradients and the"
+        " optimiser's state. Take a device with more memory, or a smaller model."
+    )
+    return "\n".join(lines)
+
+
+def _most(plan: Plan) -> str:
+    """What the memory goes to where nothing helps."""
+    memory = plan.memory
+    fixed = (memory.persistent + memory.gradients) / GIB
+    return (
+        f"{fixed:.1f} GiB are weights, gradients and optimiser,"
+        f" {memory.loss / GIB:.1f} GiB the loss of {plan.training.max_tokens:,} tokens"
+    )
+
+
+def as_arguments(options: dict[str, str | None]) -> str:
+    """Changed options as fairseq-train takes them."""
+    words = []
+    for name, value in options.items():
+        if value is not None:
+            words.append(f"--{name}" if value == "true" else f"--{name} {value}")
+    gone = [f"--{name}" for name, value in options.items() if value is None]
+    return " ".join(words) + (f" (without {', '.join(gone)})" if gone else "")
+
+
+def as_overrides(options: dict[str, str | None]) -> str:
+    """Changed options as `deepnet args` and `deepnet plan` take them."""
+    return " ".join(f"{name}={value or 'null'}" for name, value in options.items())
+
+
+def _notes(plan: Plan) -> list[str]:
+    training, model = plan.training, plan.model
+    notes = [
+        f"sentences of {plan.length} subwords (--length); micro-batches are full",
+    ]
+    if not all(shape.attention_dropout == 0 for shape in model.layers.values()):
+        notes.append(
+            "attention dropout: on the CPU torch keeps tokens x heads x length weights a layer"
+            if not training.gpus
+            else "attention by a kernel that keeps no tokens x tokens weights"
+        )
+    if training.gpus:
+        host = plan.counts.total * 4 * training.devices / GIB
+        notes.append(
+            f"host memory: {host:.1f} GiB while every process builds the weights in fp32; saving a"
+            " checkpoint copies weights and optimiser state there"
+        )
+    else:
+        notes.append(
+            "freed memory goes back to the system, as with MALLOC_MMAP_THRESHOLD_=65536"
+            " MALLOC_TRIM_THRESHOLD_=65536; glibc's own choice may hold nearly twice as much"
+        )
+    if model.is_stock:
+        notes.append(f"{model.arch} has fairseq's own layers; its activations are counted as ours")
+    if training.criterion not in CRITERIONS:
+        notes.append(
+            f"--criterion {training.criterion} holds what label_smoothed_cross_entropy does"
+        )
+    if training.max_update is None:
+        notes.append("no --max-update: add max-update=N for the time of the whole run")
+    return notes
+
+
+def _table(head: str, rows: list[tuple[str, str]]) -> str:
+    left = max(len(name) for name, _ in rows)
+    right = max(len(value) for _, value in rows)
+    return "\n".join([head, *(f"  {name:<{left}}  {value:>{right}}" for name, value in rows)])
+
+
+def as_json(advice: Advice, timed: bool) -> dict[str, Any]:
+    """The same for programs: bytes, operations, seconds."""
+    plan = advice.wanted
+    counts = dataclasses.asdict(plan.counts)
+    counts["layer"] = {side.value: number for side, number in plan.counts.layer.items()}
+    memory = dataclasses.asdict(plan.memory) | {"peak": plan.memory.peak}
+    return {
+        "arch": plan.model.arch,
+        "scheme": repr(plan.model.scheme),
+        "vocabulary": list(plan.model.vocabulary),
+        "length": plan.length,
+        "parameters": counts | {"total": plan.counts.total},
+        "training": dataclasses.asdict(plan.training),
+        "memory_bytes": memory,
+        "recomputed_layers": {side.value: plan.model.recomputed(side) for side in Side},
+        "peak_gib": plan.peak_gib,
+        "needed_gib": plan.needed_gib,
+        "memory_gib": plan.memory_gib,
+        "fits": plan.fits,
+        "flops_per_update": plan.flops_per_update,
+        "teraflops": plan.teraflops if timed else None,
+        "utilisation": plan.utilisation if timed else None,
+        "seconds_per_update": plan.seconds_per_update if timed else None,
+        "hours": plan.hours if timed else None,
+        "gpu_hours": plan.gpu_hours if timed else None,
+        "advice": {
+            "fits": advice.fits,
+            "options": advice.options,
+            "needed_gib": advice.plan.needed_gib,
+            "least_gib": advice.least_gib,
+            "tried": [
+                {
+                    "step": step.name,
+                    "max_tokens": step.plan.training.max_tokens,
+                    "update_freq": step.plan.training.update_freq,
+                    "needed_gib": step.plan.needed_gib,
+                    "fits": step.plan.fits,
+                }
+                for step in advice.steps
+            ],
+        },
+    }
+
+
+def paper_rows() -> list[dict[str, Any]]:
+    """The paper's models: printed size, vocabulary assumed, and our count."""
+    rows = []
+    for row in paper.ROWS:
+        counted = row.count()
+        entry = dataclasses.asdict(row) | {"counted": counted, "rounded": paper.rounded(counted)}
+        rows.append(entry)
+    return rows
+
+
+def paper_text() -> str:
+    """The same as a table."""
+    head = ("where", "arch", "one embedding of", "parameters", "rounded", "paper")
+    rows = [head]
+    for row in paper_rows():
+        words = f"{row['vocabulary']:,} ({row['assumed']})"
+        cells = (row["table"], row["arch"], words, f"{row['counted']:,}")
+        rows.append((*cells, row["rounded"], row["printed"]))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join([*lines, "", paper.REMARK])

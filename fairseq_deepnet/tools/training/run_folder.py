@@ -1,0 +1,131 @@
+"""A run folder: what it holds to be repeated, and whether it may go on as asked."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from fairseq_deepnet.checkpoints import load_checkpoint, mend_last, num_updates
+from fairseq_deepnet.compat.owed_validation import OWED
+from fairseq_deepnet.provenance import (
+    git_revision,
+    inside_project,
+    say,
+    sha256,
+    shown,
+    versions,
+    write_text,
+)
+from fairseq_deepnet.records import write_record
+from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
+from fairseq_deepnet.tools import configs, fairseq_options
+from fairseq_deepnet.tools.checkpoints.choice import WORDS
+from fairseq_deepnet.tools.training import launch
+
+_MAY_DIFFER: Final = HARMLESS | {
+    *("monitor_interval", "monitor", "on_divergence", "fallbacks", "good_interval"),
+    "data",
+}
+"""What may differ when a run goes on (data folders are compared apart)."""
+
+
+def differences(old: configs.Config, new: configs.Config) -> list[str]:
+    """Every option and recipe entry that is not the same in two flat configs, as readable text."""
+    before = in_stock_names(vars(_as_fairseq_reads(old)))
+    after = in_stock_names(vars(_as_fairseq_reads(new)))
+    found = [
+        f"{key.replace('_', '-')} {before.get(key)} -> {after.get(key)}"
+        for key in sorted(before.keys() | after.keys())
+        if key not in _MAY_DIFFER and before.get(key) != after.get(key)
+    ]
+    recipes = [config.recipe | {"data": _data_folder(config)} for config in (old, new)]
+    for key in ("data", "global-batch-tokens"):
+        one, other = (recipe.get(key) for recipe in recipes)
+        if one != other:
+            found.append(f"recipe.{key} {one} -> {other}")
+    return found
+
+
+def _data_folder(config: configs.Config) -> str | None:
+    """Where a config's data lie now: what was a folder may be a symbolic link since."""
+    data = config.recipe.get("data")
+    return None if data is None else shown(inside_project(str(data)))
+
+
+def _as_fairseq_reads(config: configs.Config) -> argparse.Namespace:
+    return fairseq_options.parse_training(["DATA", *configs.to_arguments(config.options)])
+
+
+def environment(
+    config: configs.Config, data: Path, devices: launch.Devices, batch: launch.Batch | None
+) -> dict[str, Any]:
+    """What a person needs, besides config and command, to repeat a run."""
+    import torch
+
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "git": git_revision(),
+        "seed": config.options.get("seed", 1),
+        "data": {
+            "folder": shown(data),
+            "corpus_sha256": sha256(data / "corpus.json"),
+            **{
+                key: {path.name: sha256(path) for name in names for path in data.glob(name)}
+                for key, names in WORDS.items()
+            },
+        },
+        "devices": str(devices),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(devices.gpus)],
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "batch": str(batch) if batch else None,
+        "platform": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+    }
+
+
+def record(run: Path, config: configs.Config, command: list[str], facts: dict[str, Any]) -> None:
+    """Write config.yaml, command.txt (one line a start) and environment.json (the latest start)."""
+    (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+    write_text(run / "config.yaml", config.to_yaml())
+    history = run / "command.txt"
+    earlier = history.read_text(encoding="utf-8") if history.is_file() else ""
+    write_text(history, f"{earlier}# {facts['started']}\n{shlex.join(command)}\n")
+    write_record(run / "environment.json", facts)
+
+
+def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
+    """Raise ValueError where a run that has been trained has other settings than these."""
+    recorded = run / "config.yaml"
+    if not recorded.is_file() or not any(run.glob("checkpoints/*.pt")):
+        return
+    changed = differences(configs.load_config(str(recorded)), config)
+    if not changed:
+        return
+    if not resume:
+        raise ValueError(
+            f"{shown(run)} was trained with other settings ({'; '.join(changed)}): set RUN=FOLDER "
+            "to train beside it, or RESUME=1 to go on with the new settings"
+        )
+    say(f"going on with new settings: {'; '.join(changed)}")
+    (run / "done").unlink(missing_ok=True)
+
+
+def updates_so_far(run: Path) -> int | None:
+    """Updates in the checkpoint that the run goes on from, mended where it is damaged."""
+    folder = run / "checkpoints"
+    mended = mend_last(folder)
+    if mended is not None:
+        say(f"checkpoint_last.pt is damaged or missing: going on from {mended.name}")
+    last = folder / "checkpoint_last.pt"
+    return num_updates(load_checkpoint(last)) if last.is_file() else None
+
+
+def owes_validation(run: Path) -> bool:
+    """Whether a signal ended the run before fairseq had validated at its last update."""
+    last = run / "checkpoints" / "checkpoint_last.pt"
+    return OWED in load_checkpoint(last).get("extra_state", {})

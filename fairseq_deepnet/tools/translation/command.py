@@ -1,0 +1,186 @@
+"""`deepnet translate`: raw text in, text out, by a run, a checkpoint or an exported model.
+
+Reads files or standard input, a sentence a line, and writes a line for each, in the same order. A
+sentence that is typed is translated at once; files go through in windows of bounded size. Empty
+lines stay empty. What is not UTF-8 in a line is replaced by U+FFFD, and told at the end. With
+--out the file appears when it is complete; an interrupted translation lies in FILE.part, and
+--resume goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from fairseq_deepnet.provenance import fingerprint, say
+from fairseq_deepnet.tools.corpora.text import decode
+from fairseq_deepnet.tools.translation.cores import all_cores, threads_of
+from fairseq_deepnet.tools.translation.engine import (
+    BATCH,
+    CPU_BATCH,
+    ENGINES,
+    WINDOW,
+    Hypothesis,
+    Search,
+    told_cut,
+)
+from fairseq_deepnet.tools.translation.opening import QUANTIZATION, Opened, Wish, open_engine
+from fairseq_deepnet.tools.translation.output import Output
+from fairseq_deepnet.tools.translation.stream import (
+    STANDARD_INPUT,
+    Mending,
+    Rate,
+    Windows,
+    translated,
+    windows_of,
+)
+
+INTERMIXED = True
+"""Options may stand before files, as people type them: argparse by itself refuses that."""
+HALF: Final = ("--bf16", "--fp16")
+"""fairseq-generate's, which this plugin's models both follow."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `deepnet translate`."""
+    parser.description = __doc__
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("model", type=Path, help="run, checkpoint, or folder of deepnet export")
+    parser.add_argument(
+        "files", nargs="*", type=Path, help="raw text, plain or .gz (- or none: standard input)"
+    )
+    parser.add_argument("--out", type=Path, help="file of translations (standard output)")
+    parser.add_argument("--resume", action="store_true", help="go on with --out's .part file")
+    parser.add_argument(
+        "--engine", choices=ENGINES, help="fairseq for a run; ctranslate2 exports it first, once"
+    )
+    parser.add_argument("--src", help="of a model of many directions: from which language")
+    parser.add_argument("--tgt", help="and into which")
+    parser.add_argument("--beam", type=int, default=Search.beam, help="beam size (%(default)s)")
+    parser.add_argument(
+        "--lenpen", type=float, default=Search.lenpen, help="length penalty (%(default)g)"
+    )
+    parser.add_argument(
+        "--batch-sentences",
+        type=int,
+        help=f"sentences a batch ({BATCH}; of ctranslate2 on a CPU {CPU_BATCH})",
+    )
+    parser.add_argument(
+        "--nbest", type=int, default=Search.nbest, help="translations a line (%(default)s)"
+    )
+    parser.add_argument("--scores", action="store_true", help="score and tab before each line")
+    parser.add_argument("--threads", type=int, help="cores to use (all, or OMP_NUM_THREADS)")
+    parser.add_argument(
+        "--quantization",
+        metavar="TYPE",
+        help=f"ctranslate2: int8, float32 ... of a run's export ({QUANTIZATION}); of a folder: to"
+        " compute in",
+    )
+    precision = parser.add_mutually_exclusive_group()
+    for name in HALF:
+        precision.add_argument(
+            name, action="store_true", help=f"fairseq: compute in {name.strip('-')} (fp32)"
+        )
+    parser.add_argument("--window", type=int, help=f"lines held at once ({WINDOW} a thread)")
+    parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
+    parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
+    parser.add_argument(
+        "--strict", action="store_true", help="stop at a line that is not UTF-8 (it is mended)"
+    )
+    parser.add_argument("--cpu", action="store_true", help="leave GPUs alone")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Translate all lines."""
+    search = Search(args.beam, args.lenpen, args.batch_sentences, args.nbest)
+    files = args.files or [STANDARD_INPUT]
+    _refuse_bad(args, files)
+    typed = files == [STANDARD_INPUT] and sys.stdin.isatty()
+    threads = args.threads or threads_of(1, all_cores())
+    wish = Wish(
+        engine=args.engine,
+        source=args.src,
+        target=args.tgt,
+        data=args.data,
+        average=args.average,
+        quantization=args.quantization,
+        threads=threads,
+        at_once=typed,
+        cpu=args.cpu,
+        options=tuple(name for name in HALF if getattr(args, name.strip("-"))),
+    )
+    opened = open_engine(args.model, search, wish)
+    request = opened.request | {
+        "files": [str(path) if path == STANDARD_INPUT else fingerprint(path) for path in files],
+        "direction": str(opened.direction),
+        "search": [search.beam, search.lenpen, search.nbest, args.scores],
+    }
+    output = Output(args.out, request, args.resume)
+    say(f"{opened.direction}: {opened.what}, {threads} thread{'s' * (threads > 1)}")
+    if typed:
+        say("a sentence a line; Ctrl-D ends")
+    if output.done:
+        say(f"going on after line {output.done:,}")
+    mending = Mending()
+    text = decode if args.strict else mending
+    windows = output.still_to_do(windows_of(files, args.window or WINDOW * threads, text=text))
+    try:
+        _translate(opened, windows, output, args)
+    finally:
+        if mending.count:
+            say(mending.told())
+    output.finish()
+    return 0
+
+
+def _translate(opened: Opened, windows: Windows, output: Output, args: argparse.Namespace) -> None:
+    """Window after window, to the end of the lines or to the first that cannot be read."""
+    rate = Rate(sys.stderr, done=output.done)
+    try:
+        for found in translated(opened.engine, windows, opened.direction, args.nbest):
+            lines = formatted(found, output.done + 1, args.nbest, args.scores)
+            output.write(lines, len(found))
+            rate.add(len(found))
+    finally:
+        rate.close()
+        if opened.engine.cut:
+            say(told_cut(opened.engine.cut))
+
+
+def formatted(found: Sequence[list[Hypothesis]], first: int, nbest: int, scores: bool) -> list[str]:
+    """Lines of output: TEXT, SCORE tab TEXT, or of several translations NUMBER tab SCORE tab TEXT.
+
+    Arguments:
+        first: number of the first line in the input, from 1
+    """
+    if nbest > 1:
+        return [
+            f"{number}\t{one.score:.4f}\t{one.text}"
+            for number, hypotheses in enumerate(found, first)
+            for one in hypotheses
+        ]
+    return [
+        f"{best.score:.4f}\t{best.text}" if scores else best.text
+        for best in (hypotheses[0] for hypotheses in found)
+    ]
+
+
+def _refuse_bad(args: argparse.Namespace, files: Sequence[Path]) -> None:
+    """What would only be found after the model is loaded."""
+    for path in files:
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder: name the files in it that hold text")
+        if path != STANDARD_INPUT and not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}")
+    for name in ("threads", "window"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise ValueError(f"--{name} {getattr(args, name)}; at least 1 is needed")
+    if args.resume and args.out is None:
+        raise ValueError("--resume needs the --out that is to go on")
+    if args.resume and args.nbest > 1:
+        raise ValueError("--resume counts a line a sentence: not with --nbest")
+    if args.out is not None and args.out.resolve() in {path.resolve() for path in files}:
+        raise ValueError(f"--out {args.out} is the input; choose another file")

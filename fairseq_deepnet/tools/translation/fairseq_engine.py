@@ -1,0 +1,150 @@
+"""A trained model that translates raw text, in one direction after another, loaded once.
+
+fairseq-generate loads its model anew for every direction, which for thousands of directions would
+be most of the time. This goes through the same task, generator and beam search.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairseq_deepnet.quiet import quiet
+from fairseq_deepnet.tools import fairseq_options
+from fairseq_deepnet.tools.checkpoints.choice import task_arguments
+from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.tools.translation.engine import Hypothesis
+
+
+class Translator:
+    """Beam search over raw text.
+
+    Arguments:
+        checkpoint: any fairseq translation model
+        folder: the data folder that it was trained on, or one with the same dictionary
+        arguments: options of fairseq-generate (`--beam`, `--lenpen`, `--max-tokens` ...)
+        cpu: leave a GPU alone even if one is visible
+
+    Raises ValueError with fairseq's message for options that it does not take.
+    """
+
+    def __init__(
+        self, checkpoint: Path, folder: DataFolder, arguments: Sequence[str], cpu: bool
+    ) -> None:
+        from fairseq import checkpoint_utils, tasks, utils
+
+        self.folder = folder
+        first = folder.directions("train")[0]
+        words = [str(folder.path.resolve()), "--path", str(checkpoint.resolve())]
+        words += task_arguments(checkpoint, folder)
+        if folder.is_multilingual:
+            words += ["--source-lang", first.source, "--target-lang", first.target]
+        with quiet():
+            self.config = fairseq_options.parse_generation([*words, *arguments])
+            self.task = tasks.setup_task(self.config.task)
+            self.models, _ = checkpoint_utils.load_model_ensemble(
+                [str(checkpoint)],
+                task=self.task,
+                arg_overrides=ast.literal_eval(self.config.common_eval.model_overrides),
+            )
+        self.cuda = torch.cuda.is_available() and not cpu
+        for model in self.models:
+            if self.config.common.fp16:
+                model.half()
+            if self.config.common.bf16:
+                model.to(dtype=torch.bfloat16)
+            if self.cuda:
+                model.cuda()
+            model.prepare_for_inference_(self.config)
+        self.max_positions = utils.resolve_max_positions(
+            self.task.max_positions(), *[model.max_positions() for model in self.models]
+        )
+        self.cut = 0
+        """How many source sentences were too long for the model, and were translated in part."""
+
+    def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
+        """Text for text: one detokenised hypothesis a line, in the lines' order."""
+        return [hypotheses[0].text for hypotheses in self.hypotheses(lines, direction)]
+
+    def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
+        """The best `--nbest` of each line with their scores."""
+        found = dict(self._found(lines, direction))
+        return [
+            [
+                Hypothesis(text, score)
+                for text, (_, score) in zip(
+                    self.folder.decode((pieces for pieces, _ in best), direction.target),
+                    best,
+                    strict=True,
+                )
+            ]
+            for best in (found[number] for number in range(len(lines)))
+        ]
+
+    def _found(
+        self, lines: Sequence[str], direction: Direction
+    ) -> Iterator[tuple[int, list[tuple[str, float]]]]:
+        """(number of the line, its hypotheses in subwords with scores), the shortest first."""
+        from fairseq import utils
+
+        self._turn(direction)
+        generator = self.task.build_generator(self.models, self.config.generation)
+        dictionary = self.task.target_dictionary
+        ignored = generator.symbols_to_strip_from_output
+        tokens = [self._tokens(line) for line in self.folder.encode(lines, direction.source)]
+        lengths = [len(line) for line in tokens]
+        for batch in self._batches(tokens, lengths):
+            inputs = batch["net_input"]
+            sample = {"net_input": {key: inputs[key] for key in ("src_tokens", "src_lengths")}}
+            if self.cuda:
+                sample = utils.move_to_cuda(sample)
+            with torch.inference_mode():
+                found = self.task.inference_step(generator, self.models, sample)
+            for number, hypotheses in zip(batch["id"].tolist(), found, strict=True):
+                best = hypotheses[: self.config.generation.nbest]
+                texts = [
+                    dictionary.string(one["tokens"].int().cpu(), extra_symbols_to_ignore=ignored)
+                    for one in best
+                ]
+                scores = [float(one["score"]) for one in best]
+                yield number, list(zip(texts, scores, strict=True))
+
+    def _turn(self, direction: Direction) -> None:
+        """Let the task work in this direction."""
+        args = self.task.args if self.folder.is_multilingual else self.task.cfg
+        args.source_lang, args.target_lang = direction
+
+    def _tokens(self, line: str) -> torch.Tensor:
+        dictionary = self.task.source_dictionary
+        limit = self.max_positions[0] - 1  # a language token may join it
+        tokens = dictionary.encode_line(line, add_if_not_exist=False).long()
+        if len(tokens) > limit:
+            self.cut += 1
+            tokens = torch.cat([tokens[: limit - 1], tokens[-1:]])
+        return tokens
+
+    def _batches(self, tokens: list[torch.Tensor], lengths: list[int]) -> Iterator[dict[str, Any]]:
+        with quiet():
+            iterator = self.task.get_batch_iterator(
+                dataset=self.task.build_dataset_for_inference(tokens, lengths),
+                max_tokens=self.config.dataset.max_tokens,
+                max_sentences=self.config.dataset.batch_size,
+                max_positions=self.max_positions,
+                disable_iterator_cache=True,
+            )
+            batches = iterator.next_epoch_itr(shuffle=False)
+        yield from batches
+
+
+def use_device(number: int | None) -> None:
+    """Let this process see one GPU, or none; before torch first touches a device."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if number is None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[number] if visible else str(number)

@@ -1,0 +1,168 @@
+"""From what a user names (a run, a checkpoint, an exported folder) to an engine that is ready.
+
+An exported folder needs neither torch nor fairseq, which take seconds to import: only the functions
+that do need them import them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fairseq_deepnet.provenance import fingerprint, say, shown
+from fairseq_deepnet.tools import processor
+from fairseq_deepnet.tools.corpora.folder import Direction
+from fairseq_deepnet.tools.export.layout import MODEL, is_exported
+from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
+from fairseq_deepnet.tools.translation.engine import BATCH, Engine, Search
+
+if TYPE_CHECKING:
+    from fairseq_deepnet.tools.checkpoints.choice import Model
+
+QUANTIZATION: Final = "int8"
+"""Of a model that is exported on the way: the fastest. BLEU changes by less than 0.1, and one
+sentence in ten is worded otherwise (measured in docs/serving.md)."""
+
+
+@dataclass
+class Opened:
+    """An engine, the direction it is to work in, and what it is.
+
+    Arguments:
+        request: all that decides its translations, besides text and search
+    """
+
+    engine: Engine
+    direction: Direction
+    what: str
+    request: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What was asked for on the command line; None leaves it to the model."""
+
+    engine: str | None = None
+    source: str | None = None
+    target: str | None = None
+    data: Path | None = None
+    average: int = 0
+    quantization: str | None = None
+    threads: int = 1
+    at_once: bool = False
+    cpu: bool = False
+    options: tuple[str, ...] = ()
+    """Of fairseq-generate."""
+
+
+def open_engine(target: Path, search: Search, wish: Wish) -> Opened:
+    """Load a model.
+
+    A folder of `deepnet export --to ctranslate2` runs on CTranslate2; a run or a checkpoint on
+    fairseq, or where the wish is CTranslate2 it is exported first, once.
+
+    Raises FileNotFoundError for what is not there, ValueError for what does not fit together.
+    """
+    if is_exported(target):
+        if wish.engine == "fairseq":
+            raise ValueError(f"{shown(target)} is a CTranslate2 model; name the run for fairseq")
+        for name, value in (("--data", wish.data), ("--average", wish.average)):
+            if value:
+                raise ValueError(f"{name}: {shown(target)} is exported already; name the run")
+        return _on_ctranslate2(target, search, wish, wish.quantization)
+
+    from fairseq_deepnet.tools.checkpoints.choice import choose_model
+    from fairseq_deepnet.tools.translation.exports import exported
+
+    model = choose_model(target, wish.average)
+    if wish.engine == "ctranslate2":
+        folder = exported(model, wish.data, wish.quantization or QUANTIZATION)
+        return _on_ctranslate2(folder, search, wish, None)
+    if wish.quantization:
+        raise ValueError("--quantization is CTranslate2's: add --engine ctranslate2")
+    return _on_fairseq(model, search, wish)
+
+
+def _on_ctranslate2(folder: Path, search: Search, wish: Wish, compute_type: str | None) -> Opened:
+    if wish.options:
+        raise ValueError(
+            f"{' '.join(wish.options)}: options of fairseq-generate, and the engine is ctranslate2,"
+            " which computes as --quantization (QUANTIZATION= of scripts) says"
+        )
+    engine = CTranslate2Model(
+        folder,
+        search,
+        threads=wish.threads,
+        at_once=wish.at_once,
+        compute_type=compute_type,
+        cpu=wish.cpu,
+    )
+    languages = engine.record["languages"]
+    only = None if engine.tokens else Direction(engine.record["source"], engine.record["target"])
+    what = f"{shown(folder)}, ctranslate2 {compute_type or engine.record['quantization']}"
+    request: dict[str, Any] = {"engine": "ctranslate2", "compute_type": compute_type}
+    request |= {"model": fingerprint(folder / MODEL)}
+    return Opened(engine, choose_direction(only, languages, wish), what, request)
+
+
+def _on_fairseq(model: Model, search: Search, wish: Wish) -> Opened:
+    import torch
+
+    from fairseq_deepnet.tools.checkpoints.choice import find_data
+    from fairseq_deepnet.tools.export.record import data_digests
+    from fairseq_deepnet.tools.translation.fairseq_engine import Translator
+
+    data = find_data(model, wish.data)
+    if data.is_monolingual:
+        raise ValueError(f"{shown(data.path)} holds text of one language: nothing to translate")
+    if data.is_moses:
+        raise ValueError(
+            f"{shown(data.path)} holds Moses tokens, and raw text is only translated with "
+            "sentencepiece; scripts/eval_bleu.sh scores such models"
+        )
+    model.make()
+    only = None if data.is_multilingual else Direction(*data.languages)
+    direction = choose_direction(only, data.languages, wish)
+    torch.set_num_threads(wish.threads)
+    words = ["--beam", str(search.beam), "--lenpen", f"{search.lenpen:g}"]
+    words += [
+        "--batch-size",
+        str(search.batch or BATCH),
+        "--nbest",
+        str(search.nbest),
+        *wish.options,
+    ]
+    on_cpu = wish.cpu or not torch.cuda.is_available()
+    if on_cpu and "--bf16" in wish.options and (remark := processor.bf16_remark()):
+        say(remark)
+    engine = Translator(model.path, data, words, cpu=wish.cpu)
+    sources = [fingerprint(path) for path in model.sources]
+    request = {
+        "engine": "fairseq",
+        "model": sources,
+        "data": data_digests(data),
+        "options": list(wish.options),
+    }
+    return Opened(engine, direction, f"{shown(model.path)}, fairseq", request)
+
+
+def choose_direction(only: Direction | None, languages: Sequence[str], wish: Wish) -> Direction:
+    """The direction that was asked for, or the model's only one.
+
+    Raises ValueError for one that the model does not have, or where it has many and none is named.
+    """
+    if only is not None:
+        for name, given, has in zip(("src", "tgt"), (wish.source, wish.target), only, strict=True):
+            if given not in (None, has):
+                raise ValueError(f"--{name} {given}: the model translates {only}")
+        return only
+    if wish.source is None or wish.target is None:
+        raise ValueError(
+            f"the model has many directions: name --src and --tgt ({', '.join(languages)})"
+        )
+    for name in (wish.source, wish.target):
+        if name not in languages:
+            raise ValueError(f"the model knows no {name}; it knows {', '.join(languages)}")
+    return Direction.parse(f"{wish.source}-{wish.target}")

@@ -1,0 +1,180 @@
+"""Lines that stream through an engine, a window of them at a time; answers come in their order.
+
+A file fills every window. Of a pipe or a terminal a window is what has come when nothing more comes
+for a moment: a fast pipe fills windows, too, and a sentence that somebody types is translated at
+once. Within a window lines are sorted by length and cut into batches by the engine.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, TextIO
+
+from fairseq_deepnet.tools.corpora import limits
+from fairseq_deepnet.tools.corpora.folder import Direction
+from fairseq_deepnet.tools.corpora.text import CHUNK_BYTES, decode, is_blank, raw_lines
+from fairseq_deepnet.tools.training.progress import clock
+from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis
+
+STANDARD_INPUT: Final = Path("-")
+_NAMED: Final = Path("standard input")
+_READ: Final = 65536
+Windows = Iterator[list[str]]
+Text = Callable[[bytes, Path, int], str]
+
+
+class Mending:
+    """Reads lines that are not all UTF-8: U+FFFD stands for what is not."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Lines that were mended."""
+        self.first = ""
+
+    def __call__(self, raw: bytes, path: Path, number: int) -> str:
+        """A line's text."""
+        try:
+            return decode(raw, path, number)
+        except ValueError:
+            self.first = self.first or f"{path}, line {number}"
+            self.count += 1
+            return decode(raw, path, number, "replace")
+
+    def told(self) -> str:
+        """What was mended, in one line."""
+        return (
+            f"{self.count:,} line{'s' * (self.count > 1)} not valid UTF-8: U+FFFD stands for what"
+            f" is not (first: {self.first}); --strict stops there"
+        )
+
+
+def windows_of(files: Sequence[Path], size: int, idle: float = 0.2, text: Text = decode) -> Windows:
+    """Windows of at most `size` lines of the files, one after the other; "-" is standard input.
+
+    Arguments:
+        idle: seconds without another line after which what has come is a window
+        text: of a line's bytes, its file and its number; `decode` raises ValueError for what is not
+            UTF-8, with file and line, once the lines before it are given
+    """
+    if files == [STANDARD_INPUT]:
+        return live_windows(sys.stdin.fileno(), size, idle, text)
+    if STANDARD_INPUT in files:
+        raise ValueError("standard input (-) is read alone, not beside files")
+    lines = (
+        text(raw, path, number)
+        for path in files
+        for number, raw in enumerate(raw_lines(path), start=1)
+    )
+    return full_windows(lines, size)
+
+
+def full_windows(lines: Iterable[str], size: int) -> Windows:
+    """`size` lines at a time, fewer where they are long. What comes before an error is given
+    before the error is raised.
+    """
+    window: list[str] = []
+    failure, held = None, 0
+    try:
+        for line in lines:
+            window.append(line)
+            held += len(line)
+            if len(window) == size or held >= CHUNK_BYTES:
+                yield window
+                window, held = [], 0
+    except ValueError as error:
+        failure = error
+    if window:
+        yield window
+    if failure is not None:
+        raise failure
+
+
+def live_windows(descriptor: int, size: int, idle: float, text: Text = decode) -> Windows:
+    """Lines as they come from a pipe or a terminal, without waiting longer than `idle` seconds for
+    company; errors as of `full_windows`.
+    """
+    number, rest, ended = 0, b"", False
+    waiting: list[bytes] = []
+    limit, too_long = limits.max_line(), False
+    while waiting or not ended:
+        while not ended and len(waiting) < size:
+            if waiting and not select.select([descriptor], [], [], idle)[0]:
+                break
+            read = os.read(descriptor, _READ)
+            *whole, rest = (rest + read).split(b"\n")
+            waiting += whole
+            too_long = len(rest) > limit
+            ended = not read or too_long
+            if ended and rest and not too_long:
+                waiting.append(rest)
+        window, waiting = waiting[:size], waiting[size:]
+        start, number = number + 1, number + len(window)
+        yield from full_windows(
+            (text(raw, _NAMED, position) for position, raw in enumerate(window, start)), size
+        )
+    if too_long:
+        raise limits.line_error(_NAMED, number + 1)
+
+
+def translated(
+    engine: Engine, windows: Iterable[list[str]], direction: Direction, nbest: int = 1
+) -> Iterator[list[list[Hypothesis]]]:
+    """For each window the translations of its lines; an empty line's are empty."""
+    for window in windows:
+        told = [number for number, line in enumerate(window) if not is_blank(line)]
+        found = [[Hypothesis("", 0.0)] * nbest for _ in window]
+        if told:
+            results = engine.hypotheses([window[number] for number in told], direction)
+            for number, hypotheses in zip(told, results, strict=True):
+                found[number] = hypotheses
+        yield found
+
+
+class Rate:
+    """How many lines are done and how fast, on standard error: a line every few seconds, on a
+    terminal the same line again; nothing at all of what takes less.
+
+    Arguments:
+        done: lines that were there before
+    """
+
+    def __init__(
+        self,
+        screen: TextIO,
+        seconds: float = 10.0,
+        done: int = 0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.screen = screen
+        self.rewrites = screen.isatty()
+        self.pause = seconds / 10 if self.rewrites else seconds
+        self.now = now
+        self.before = self.count = done
+        self.started = self.shown = now()
+
+    def add(self, lines: int) -> None:
+        """So many more are done."""
+        self.count += lines
+        if self.now() - self.shown >= self.pause:
+            self.show()
+
+    def show(self) -> None:
+        """Say how it stands."""
+        self.shown = self.now()
+        taken = self.shown - self.started
+        rate = (self.count - self.before) / taken if taken else 0.0
+        line = f"{self.count:,} lines, {rate:,.1f} lines/s, {clock(taken)}"
+        self.screen.write(f"\r{line}" if self.rewrites else f"{line}\n")
+        self.screen.flush()
+
+    def close(self) -> None:
+        """The last line, where there was one before."""
+        if self.shown != self.started:
+            self.show()
+            self.screen.write("\n" * self.rewrites)
+            self.screen.flush()
