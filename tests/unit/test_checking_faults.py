@@ -185,6 +185,26 @@ def test_other_wrong_alphas(alpha: float, cause: str) -> None:
     assert ("Likely cause" in text) == bool(cause)
 
 
+@pytest.mark.parametrize(
+    ("is_really", "claimed", "kind", "cause"),
+    [
+        ("paper", "alpha-only", "weights", "the paper's beta = 0.38, which alpha-only leaves out"),
+        ("paper", "beta-only", "residual", "this is the paper's alpha, which beta-only leaves out"),
+        ("alpha-only", "paper", "weights", "not scaled"),
+        ("beta-only", "paper", "residual", "the residual is not scaled"),
+    ],
+)
+def test_half_of_deepnorm_is_told_from_the_whole(
+    is_really: str, claimed: str, kind: str, cause: str
+) -> None:
+    model = model_of(scheme_variant=is_really)
+    model.args.scheme_variant = claimed
+    model.args.residual_record = None
+    text = faults(model, {kind})
+    assert cause in text
+    assert "beta = 1" not in text
+
+
 def test_one_wrong_layer_is_named() -> None:
     model = model_of()
     model.encoder.layers[2].residuals["ffn"].alpha = 1.0

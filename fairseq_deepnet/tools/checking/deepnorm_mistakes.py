@@ -25,20 +25,29 @@ class DeepNormMistakes(Mistakes):
     def layer_source(self) -> str:
         return (
             "paper, Fig. 2(a): LN(alpha x + G(x)); weights Xavier-normal, gain beta for fc1, fc2,"
-            " v_proj and out_proj, 1 for q_proj and k_proj"
+            f" v_proj and out_proj, 1 for q_proj and k_proj{self._left_out}"
         )
 
     @property
     def depth_source(self) -> str:
         return (
             "paper, Fig. 2(b): alpha and beta follow from the depths of both stacks, on each side"
-            " by a formula of its own"
+            f" by a formula of its own{self._left_out}"
         )
+
+    @property
+    def _left_out(self) -> str:
+        left_out = {"alpha-only": "beta", "beta-only": "alpha"}.get(str(self.scheme.variant))
+        return f"; with --scheme-variant {self.scheme.variant} {left_out} is 1" * bool(left_out)
 
     def gains(self, side: Side, role: Role) -> Iterator[tuple[float, str]]:
         """beta where none is due, and other numbers instead of beta."""
         depths = self.scheme.depths
         beta = self.scheme.gains[side].beta
+        if self.scheme.variant == "alpha-only":
+            due = gains(depths.encoder, depths.decoder)[side].beta
+            yield due, f"scaled by the paper's beta = {due:.3g}, which alpha-only leaves out"
+            return
         if role not in VALUE_PATH:
             yield beta, f"scaled by beta = {beta:.3g} like the value path"
             return
@@ -62,6 +71,13 @@ class DeepNormMistakes(Mistakes):
 
     def alphas(self, side: Side) -> Iterator[tuple[float, str]]:
         """Other formulas' alphas, and the other side's."""
+        if self.scheme.variant == "beta-only":
+            depths = self.scheme.depths
+            yield (
+                gains(depths.encoder, depths.decoder)[side].alpha,
+                "this is the paper's alpha, which beta-only leaves out",
+            )
+            return
         for other, pair in self.scheme.gains.items():
             if other is not side:
                 yield pair.alpha, f"this is the {other.value}'s alpha"
@@ -73,6 +89,8 @@ class DeepNormMistakes(Mistakes):
 
     def ends(self, side: Side) -> Iterator[tuple[float, str]]:
         """beta, which is for the layers only."""
+        if self.scheme.variant == "alpha-only":
+            return
         beta = self.scheme.gains[side].beta
         yield beta, f"scaled by the {side.value}'s beta = {beta:.3g}"
 
