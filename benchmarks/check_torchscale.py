@@ -105,7 +105,7 @@ def main() -> int:
     sys.path.insert(0, str(args.folder.resolve()))
 
     from fairseq_deepnet.anatomy import find_stacks
-    from fairseq_deepnet.provenance import write_json
+    from fairseq_deepnet.files import write_json
     from fairseq_deepnet.tools.checking.claims import make_claim
     from fairseq_deepnet.tools.checking.command import as_json, as_text
     from fairseq_deepnet.tools.checking.compare import check_model

@@ -170,6 +170,24 @@ def test_other_wrong_alphas(alpha: float) -> None:
     assert f"LN({alpha:.4g} x + G(x)), expected LN({DECODER.alpha:.4g} x + G(x))" in text
 
 
+@pytest.mark.parametrize(
+    ("is_really", "claimed", "kind", "expected"),
+    [
+        ("paper", "alpha-only", "weights", "expected gain 1."),
+        ("paper", "beta-only", "residual", "LN(1.861 x + G(x)), expected LN(x + G(x))."),
+        ("alpha-only", "paper", "weights", "expected gain 0.38."),
+        ("beta-only", "paper", "residual", "LN(x + G(x)), expected LN(1.861 x + G(x))."),
+    ],
+)
+def test_half_of_deepnorm_is_told_from_the_whole(
+    is_really: str, claimed: str, kind: str, expected: str
+) -> None:
+    model = model_of(scheme_variant=is_really)
+    model.args.scheme_variant = claimed
+    model.args.residual_record = None
+    assert expected in faults(model, {kind})
+
+
 def test_one_wrong_layer_is_named() -> None:
     model = model_of()
     model.encoder.layers[2].residuals["ffn"].alpha = 1.0

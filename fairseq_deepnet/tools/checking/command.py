@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from fairseq_deepnet.anatomy import find_stacks
 from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
+from fairseq_deepnet.files import shown, write_json
 from fairseq_deepnet.models.scheme_options import scheme_of
-from fairseq_deepnet.provenance import shown, write_json
 from fairseq_deepnet.schemes import SCHEMES, Side
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.checking.claims import make_claim
