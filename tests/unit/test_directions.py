@@ -337,3 +337,17 @@ def test_real_text_of_four_languages_goes_from_lines_to_a_table(
     assert found["zero-shot"]["bleu"] < 5
     assert found["zero-shot"]["off_target"] > 0.99
     assert found["all supervised"]["off_target"] < 0.01
+
+
+def test_a_wide_matrix_with_english_alone_is_left_to_the_table_of_languages(tmp_path: Path) -> None:
+    languages = [f"l{letter}" for letter in "abcdefghijklmnopq"]
+    for language in languages:
+        for name in (f"{language}-en", f"en-{language}"):
+            write(tmp_path, name, 5.0)
+    summarise(tmp_path, training_lines={})
+    table = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "| lq " in table
+    assert "from \\ into" not in table
+    write(tmp_path, "la-lb", 1.0)  # which no line of a language has
+    summarise(tmp_path, training_lines={})
+    assert "from \\ into" in (tmp_path / "table.md").read_text(encoding="utf-8")
