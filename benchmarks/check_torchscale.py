@@ -104,7 +104,7 @@ def main() -> int:
     install(args.version, args.folder.resolve())
     sys.path.insert(0, str(args.folder.resolve()))
 
-    from fairseq_deepnet.provenance import write_json
+    from fairseq_deepnet.files import write_json
     from fairseq_deepnet.tools.checking.inspection import inspect_model
     from fairseq_deepnet.tools.checking.text import as_text
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet.provenance import write_json
+from fairseq_deepnet.files import write_json
 from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.checking.inspection import inspect_model

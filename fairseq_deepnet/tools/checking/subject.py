@@ -21,8 +21,8 @@ from fairseq.models.roberta import RobertaModel
 from torch import Tensor, nn
 
 from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.models.scheme_options import scheme_of
-from fairseq_deepnet.provenance import shown
 from fairseq_deepnet.quiet import quiet
 from fairseq_deepnet.schemes import Side
 from fairseq_deepnet.tools import configs, fairseq_options

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet.provenance import write_text
+from fairseq_deepnet.files import write_text
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.evaluation.directions import (
