@@ -24,7 +24,7 @@ def write_record(out: Path, inputs: dict[str, str]) -> None:
     )
 
 
-class Parrot(builder.Corpus):
+class Parrot(builder.Blueprint):
     """A folder that holds its own text."""
 
     def __init__(self, *rows: Row) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.experiments.sweeps.cells import Cell
-from fairseq_deepnet.provenance import shown
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.records import NUMBER, Shape, read_record, write_record
 
 RECORD: Final = "sweep.json"

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import sentencepiece
 
-from fairseq_deepnet.provenance import write_text
+from fairseq_deepnet.files import write_text
 from fairseq_deepnet.tools.corpora.parallel import CHUNK, map_in_order
 from fairseq_deepnet.tools.corpora.subwords import fairseq_symbols, load_model
 from fairseq_deepnet.tools.corpora.text import decode, normalise, numbered_chunks

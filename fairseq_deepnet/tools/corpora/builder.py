@@ -22,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fairseq_deepnet.provenance import say, write_json
+from fairseq_deepnet.files import say, write_json
 from fairseq_deepnet.records import SEAL, digest, sealed, write_record
 from fairseq_deepnet.tools.corpora.pairs import Row
 from fairseq_deepnet.tools.corpora.parallel import as_done
@@ -34,7 +34,7 @@ _MARKS = "counted"
 """In the folder of a stage: NAME.json for every row that is done, with what it counted."""
 
 
-class Corpus(ABC):
+class Blueprint(ABC):
     """What a data folder is made of, and how.
 
     Attributes:
@@ -121,11 +121,11 @@ class Corpus(ABC):
         }
 
 
-def build(corpus_of: Callable[[], Corpus], out: Path, force: bool = False) -> bool:
+def build(design: Callable[[], Blueprint], out: Path, force: bool = False) -> bool:
     """Make the data folder OUT; return False where it is there already, made the same way.
 
     Args:
-        corpus_of: gives the corpus; called when no other run is making OUT.
+        design: gives the blueprint; called when no other run is making OUT.
         out: the folder to make.
         force: make it anew even if it is there.
 
@@ -135,18 +135,18 @@ def build(corpus_of: Callable[[], Corpus], out: Path, force: bool = False) -> bo
     """
     part = out.with_name(out.name + ".part")
     with held(out):
-        corpus = corpus_of()
-        inputs = corpus.digests()
-        if is_complete(out, corpus.settings, inputs, force):
+        blueprint = design()
+        inputs = blueprint.digests()
+        if is_complete(out, blueprint.settings, inputs, force):
             if (part / "plan.json").is_file():  # of a run that was killed in its last moment
                 shutil.rmtree(part)
                 shutil.rmtree(out.with_name(out.name + ".old"), ignore_errors=True)
             say(f"{out} is complete: nothing to do")
             return False
-        corpus.require_inputs()
-        prepare(part, corpus.settings, inputs, keep=not force)
+        blueprint.require_inputs()
+        prepare(part, blueprint.settings, inputs, keep=not force)
         try:
-            record, said = corpus.make(part)
+            record, said = blueprint.make(part)
         except ValueError:  # of the input: what another run could not go on with goes
             for unfinished in part.glob("*.part"):
                 shutil.rmtree(unfinished)
@@ -154,10 +154,10 @@ def build(corpus_of: Callable[[], Corpus], out: Path, force: bool = False) -> bo
                 shutil.rmtree(part)
             raise
         record |= {
-            "settings": corpus.settings,
+            "settings": blueprint.settings,
             "inputs": inputs,
             "files": folder_digests(part / "whole"),
-            "versions": {name: installed(name) for name in (*corpus.tools, "fairseq-fixed")},
+            "versions": {name: installed(name) for name in (*blueprint.tools, "fairseq-fixed")},
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         write_record(part / "whole" / "corpus.json", record)

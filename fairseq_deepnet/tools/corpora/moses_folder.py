@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from fairseq_deepnet.provenance import say, write_json
+from fairseq_deepnet.files import say, write_json
 from fairseq_deepnet.tools.corpora import moses
-from fairseq_deepnet.tools.corpora.builder import Corpus, link_folder, stage, summary
+from fairseq_deepnet.tools.corpora.builder import Blueprint, link_folder, stage, summary
 from fairseq_deepnet.tools.corpora.clean import Limits, checked_pairs
 from fairseq_deepnet.tools.corpora.pairs import Row
 from fairseq_deepnet.tools.corpora.parallel import CHUNK, map_in_order
@@ -42,7 +42,7 @@ class Dictionaries:
 
 
 @dataclasses.dataclass(frozen=True)
-class MosesPair(Corpus):
+class MosesPair(Blueprint):
     """A folder of one pair in Moses tokens.
 
     Attributes:

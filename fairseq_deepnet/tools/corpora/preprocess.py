@@ -14,9 +14,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
-from fairseq_deepnet.provenance import ROOT
+from fairseq_deepnet.files import ROOT
 from fairseq_deepnet.tools.corpora import recipes
-from fairseq_deepnet.tools.corpora.builder import Corpus, build
+from fairseq_deepnet.tools.corpora.builder import Blueprint, build
 from fairseq_deepnet.tools.corpora.pairs import Row, read_table, rows_of
 
 OPTIONS: Final[dict[str, tuple[Any, str]]] = {
@@ -168,7 +168,7 @@ def _sentencepiece(value: SimpleNamespace) -> dict[str, Any]:
     return {"options": options, "limits": limits, "workers": value.workers}
 
 
-def _pair(value: SimpleNamespace, given: Given) -> Callable[[Rows], Corpus]:
+def _pair(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:
     from fairseq_deepnet.tools.corpora.text_folders import OnePair
 
     given.dictionaries()  # sentencepiece decides, but a wrong option is told
@@ -178,14 +178,14 @@ def _pair(value: SimpleNamespace, given: Given) -> Callable[[Rows], Corpus]:
     )
 
 
-def _language(value: SimpleNamespace, given: Given) -> Callable[[Rows], Corpus]:
+def _language(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:
     from fairseq_deepnet.tools.corpora.text_folders import OneLanguage
 
     common = _sentencepiece(value)
     return lambda rows: OneLanguage(rows(), **common)
 
 
-def _pairs(value: SimpleNamespace, given: Given) -> Callable[[Rows], Corpus]:
+def _pairs(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:
     from fairseq_deepnet.tools.corpora.text_folders import ManyPairs
 
     if "TABLE" in given.texts and not Path(value.table).is_file():
@@ -194,7 +194,7 @@ def _pairs(value: SimpleNamespace, given: Given) -> Callable[[Rows], Corpus]:
     return lambda rows: ManyPairs(rows(), **common, temperature=value.temperature)
 
 
-def _moses(value: SimpleNamespace, given: Given) -> Callable[[Rows], Corpus]:
+def _moses(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:
     from fairseq_deepnet.tools.corpora.clean import Limits
     from fairseq_deepnet.tools.corpora.moses import Tokenisation
     from fairseq_deepnet.tools.corpora.moses_folder import Dictionaries, MosesPair
@@ -219,7 +219,7 @@ class Kind(NamedTuple):
     Attributes:
         help: one line; none for a variant.
         options: names of variables.
-        corpus: checks values, and makes a corpus of rows.
+        blueprint: checks values, and makes a blueprint of rows.
         rows: where the text is, fetched first where it must be.
         out: default of OUT in data/, with the names of values.
         defaults: other than the options' own.
@@ -229,7 +229,7 @@ class Kind(NamedTuple):
 
     help: str
     options: str
-    corpus: Callable[[SimpleNamespace, Given], Callable[[Rows], Corpus]]
+    blueprint: Callable[[SimpleNamespace, Given], Callable[[Rows], Blueprint]]
     rows: Callable[[SimpleNamespace], Sequence[Row]]
     out: str = ""
     defaults: Mapping[str, Any] = {}
@@ -246,7 +246,7 @@ KINDS: Final[dict[str, Kind]] = {
     "pair": Kind(
         help="one language pair, sentencepiece",
         options=_SPLITS + _PAIR,
-        corpus=_pair,
+        blueprint=_pair,
         rows=_own_rows,
         out="corpus.{src}-{tgt}",
         required="SRC TGT TRAIN VALID",
@@ -254,7 +254,7 @@ KINDS: Final[dict[str, Kind]] = {
     "pairs": Kind(
         help="many pairs with language tokens, from a table",
         options="TABLE " + _PAIRS,
-        corpus=_pairs,
+        blueprint=_pairs,
         rows=lambda value: read_table(Path(value.table)),
         defaults={"CHARACTER_COVERAGE": 0.9995, "VOCAB_SIZE": 32_000},
         required="TABLE OUT",
@@ -262,7 +262,7 @@ KINDS: Final[dict[str, Kind]] = {
     "language": Kind(
         help="one language, for language models",
         options=_SPLITS + "LANG_CODE " + _TEXT,
-        corpus=_language,
+        blueprint=_language,
         rows=_own_rows,
         out="corpus_lm.{lang_code}",
         defaults={"MAX_WORDS": 1000},  # paragraphs are lines, too
@@ -271,7 +271,7 @@ KINDS: Final[dict[str, Kind]] = {
     "moses": Kind(
         help="one pair, Moses tokens and byte-pair codes",
         options=_SPLITS + _MOSES,
-        corpus=_moses,
+        blueprint=_moses,
         rows=_own_rows,
         out="corpus.tokenized.{src}-{tgt}",
         defaults=_RATIO,
@@ -280,7 +280,7 @@ KINDS: Final[dict[str, Kind]] = {
     "multi30k": Kind(
         help="Multi30k, one pair",
         options=_RAW + _PAIR,
-        corpus=_pair,
+        blueprint=_pair,
         rows=recipes.multi30k,
         out="multi30k.{src}-{tgt}",
         defaults={"SRC": "de", "TGT": "en", "VOCAB_SIZE": 4000},
@@ -289,7 +289,7 @@ KINDS: Final[dict[str, Kind]] = {
     "multi30k-lm": Kind(
         help="Multi30k, one language",
         options=_RAW + "LANG_CODE " + _TEXT,
-        corpus=_language,
+        blueprint=_language,
         rows=recipes.multi30k,
         out="multi30k_lm.{lang_code}",
         defaults={"LANG_CODE": "en", "VOCAB_SIZE": 4000, "MAX_WORDS": 1000},
@@ -298,7 +298,7 @@ KINDS: Final[dict[str, Kind]] = {
     "multi30k-multilingual": Kind(
         help="Multi30k, several languages",
         options=_RAW + "LANGS " + _PAIRS,
-        corpus=_pairs,
+        blueprint=_pairs,
         rows=recipes.multi30k_pairs,
         out="multi30k_multilingual",
         defaults={"LANGS": "cs de en fr", "VOCAB_SIZE": 8000, "TEMPERATURE": 1.0},
@@ -307,7 +307,7 @@ KINDS: Final[dict[str, Kind]] = {
     "iwslt14": Kind(
         help="IWSLT 2014 German-English, as fairseq's recipe makes it",
         options=_RAW + _MOSES,
-        corpus=_moses,
+        blueprint=_moses,
         rows=recipes.iwslt14,
         out="iwslt14.tokenized.{src}-{tgt}",
         defaults={**_RATIO, "SRC": "de", "TGT": "en", "HOLD_OUT": 23}
@@ -317,7 +317,7 @@ KINDS: Final[dict[str, Kind]] = {
     "iwslt14-sentencepiece": Kind(
         help="IWSLT 2014 German-English, raw cased text",
         options=_RAW + "HOLD_OUT " + _PAIR,
-        corpus=_pair,
+        blueprint=_pair,
         rows=recipes.iwslt14_raw,
         out="iwslt14.sentencepiece.{src}-{tgt}",
         defaults={"SRC": "de", "TGT": "en", "HOLD_OUT": 23, "VOCAB_SIZE": 10_000},
@@ -326,7 +326,7 @@ KINDS: Final[dict[str, Kind]] = {
     "wmt17": Kind(
         help="WMT 2017 English-German, raw cased text",
         options=_RAW + _PAIR,
-        corpus=_pair,
+        blueprint=_pair,
         rows=recipes.wmt17_raw,
         out="wmt17.en-de",
         defaults={"SRC": "en", "TGT": "de", "VOCAB_SIZE": 32_000},
@@ -335,7 +335,7 @@ KINDS: Final[dict[str, Kind]] = {
     "wmt17-tokenized": Kind(
         help="WMT 2017 English-German, as fairseq's recipe makes it",
         options=_RAW + _MOSES,
-        corpus=_moses,
+        blueprint=_moses,
         rows=recipes.wmt17,
         out="wmt17.tokenized.en-de",
         defaults={
@@ -354,7 +354,7 @@ KINDS: Final[dict[str, Kind]] = {
     "opus100": Kind(
         help="OPUS-100, English with 99 languages",
         options=_RAW + "LANGS UNPACKED OVERLAP " + _PAIRS,
-        corpus=_pairs,
+        blueprint=_pairs,
         rows=recipes.opus100,
         out="opus100{chosen}",
         defaults={
@@ -383,7 +383,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 one.add_argument(_flag(option), dest=option, help=said)
         one.add_argument("--variables", action="store_true", help="take the rest from variables")
         words = "after --: " + ", ".join(_DICTIONARIES)
-        takes = kind.corpus in (_pair, _moses)
+        takes = kind.blueprint in (_pair, _moses)
         one.add_argument("words", nargs="*", help=words if takes else argparse.SUPPRESS)
 
 
@@ -396,14 +396,14 @@ def run(args: argparse.Namespace) -> int:
         texts[name] = getattr(args, name) or variable or ""
     if "TABLE" in texts and args.words and not texts["TABLE"]:
         texts["TABLE"] = args.words.pop(0)
-    if args.words and kind.corpus not in (_pair, _moses):
+    if args.words and kind.blueprint not in (_pair, _moses):
         raise ValueError(f"unexpected argument {args.words[0]}; options have names, see --help")
     given = Given(texts, args.words, args.variables)
     value = given.read(kind.options, kind.defaults, kind.required)
     kind.check(value)
     out = Path(value.out) if value.out else ROOT / "data" / kind.out.format(**vars(value))
     value.out = out
-    corpus = kind.corpus(value, given)
-    build(lambda: corpus(lambda: kind.rows(value)), out, value.force)
+    blueprint = kind.blueprint(value, given)
+    build(lambda: blueprint(lambda: kind.rows(value)), out, value.force)
     recipes.forget_raw_text(out)
     return 0

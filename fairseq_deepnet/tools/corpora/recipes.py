@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Final
 
-from fairseq_deepnet.provenance import ROOT, say
+from fairseq_deepnet.files import ROOT, say
 from fairseq_deepnet.tools.corpora.pairs import Row, read_table, rows_of
 from fairseq_deepnet.tools.corpora.text import find_side, raw_lines
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import sentencepiece
 
-from fairseq_deepnet.provenance import whole, write_text
+from fairseq_deepnet.files import whole, write_text
 from fairseq_deepnet.tools.corpora.sampling import spread
 from fairseq_deepnet.tools.corpora.text import normalise, raw_lines, read_lines
 

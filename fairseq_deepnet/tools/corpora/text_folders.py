@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fairseq_deepnet.provenance import say, write_json, write_text
+from fairseq_deepnet.files import say, write_json, write_text
 from fairseq_deepnet.tools.corpora import clean, subwords
-from fairseq_deepnet.tools.corpora.builder import Corpus, link_folder, stage, summary
+from fairseq_deepnet.tools.corpora.builder import Blueprint, link_folder, stage, summary
 from fairseq_deepnet.tools.corpora.pairs import Row, directions_of, is_held_out
 from fairseq_deepnet.tools.corpora.sampling import allot, spread
 from fairseq_deepnet.tools.corpora.text import read_lines
@@ -26,7 +26,7 @@ Counted = dict[str, dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
-class TextCorpus(Corpus):
+class TextFolder(Blueprint):
     """What the three kinds share: clean, train sentencepiece on train, binarise.
 
     Attributes:
@@ -143,7 +143,7 @@ class TextCorpus(Corpus):
 
 
 @dataclasses.dataclass(frozen=True)
-class OnePair(TextCorpus):
+class OnePair(TextFolder):
     """A folder of one pair.
 
     Attributes:
@@ -200,7 +200,7 @@ def pair_counts(counts: Counted, languages: Sequence[str]) -> Counted:
 
 
 @dataclasses.dataclass(frozen=True)
-class OneLanguage(TextCorpus):
+class OneLanguage(TextFolder):
     """A folder of one language, for language models."""
 
     odd = "drop"
@@ -226,7 +226,7 @@ class OneLanguage(TextCorpus):
 
 
 @dataclasses.dataclass(frozen=True)
-class ManyPairs(TextCorpus):
+class ManyPairs(TextFolder):
     """A folder of many pairs with one dictionary; the model is trained on a sample.
 
     Attributes:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from fairseq_deepnet.divergence import attempts, fallbacks
 from fairseq_deepnet.divergence.events import Event, region_text
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.monitoring import records
-from fairseq_deepnet.provenance import shown
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.evaluation.scores import read_scores
 from fairseq_deepnet.tools.plotting.interactive import colour
