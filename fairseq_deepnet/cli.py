@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from fairseq_deepnet.former_names import of_today, subcommand_of_today
+from fairseq_deepnet.former_names import FORMER_STAGES, of_today, subcommand_of_today
 
 SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "args": ("tools.configs", "print the fairseq-train arguments that a config stands for"),
@@ -97,8 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = subcommand_of_today(words)
     name, rest = words[0], of_today(words[0], words[1:])
     if name not in SUBCOMMANDS:
-        known = ", ".join(SUBCOMMANDS)
-        print(f"deepnet: error: no subcommand {name!r}; choose from {known}", file=sys.stderr)
+        where = f"choose from {', '.join(SUBCOMMANDS)}"
+        if name in FORMER_STAGES:
+            where = f"it is a stage of `deepnet {FORMER_STAGES[name]}` now"
+        print(f"deepnet: error: no subcommand {name!r}; {where}", file=sys.stderr)
         return 2
     module_name, help_line = SUBCOMMANDS[name]
     module = importlib.import_module(f"fairseq_deepnet.{module_name}")

@@ -36,6 +36,13 @@ SUBCOMMANDS: Final[Mapping[str, tuple[str, Sequence[str], Mapping[str, str]]]] =
 }
 """Former name -> that of today, defaults that were others, and options with another name."""
 
+FORMER_STAGES: Final[Mapping[str, str]] = {
+    "clean": "preprocess pair",
+    "subwords": "preprocess pair",
+    "moses": "preprocess moses",
+}
+"""Subcommands that only scripts called -> that of which they are stages."""
+
 
 @functools.cache
 def tell(former: str, name: str) -> None:
