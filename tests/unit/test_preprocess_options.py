@@ -7,7 +7,7 @@ import re
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools.corpora.preprocess import KINDS, OPTIONS, Given
+from fairseq_deepnet.tools.corpora.preprocess import KINDS, Given
 from tests.support.shell import ROOT
 
 HOSTILE = ["$(touch ran)", "a[$(touch ran)]", "-rf", "* [a] ?", "9" * 20, "08", "a\nb", "ü ñ/é"]
