@@ -64,3 +64,24 @@ def test_variables_are_not_read_unasked(
     monkeypatch.setenv("SRC", "de")
     assert cli.main(["preprocess", "pair", "--tgt", "en"]) == 2
     assert "--src is not set" in capsys.readouterr().err
+
+
+# What scripts/preprocess_{iwslt14,wmt17,opus100}.sh said before the defaults moved into Python.
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("moses", {"max_ratio": 1.5, "max_tokens": 175, "merges": 10_000, "hold_out": 0}),
+        ("iwslt14", {"max_ratio": 1.5, "hold_out": 23, "lowercase": True, "joined": False}),
+        ("iwslt14-sentencepiece", {"max_ratio": 5, "hold_out": 23, "vocab_size": 10_000}),
+        ("wmt17", {"max_ratio": 5, "vocab_size": 32_000, "max_words": 250}),
+        ("wmt17-tokenized", {"max_ratio": 1.5, "max_tokens": 250, "joined": True}),
+        ("opus100", {"vocab_size": 64_000, "subwords": "unigram", "byte_fallback": True}),
+        ("opus100", {"character_coverage": 0.9995, "sample": 10_000_000, "temperature": 5}),
+        ("pairs", {"character_coverage": 0.9995, "vocab_size": 32_000, "temperature": 5}),
+        ("multi30k-multilingual", {"character_coverage": 1, "vocab_size": 8000, "temperature": 1}),
+        ("multi30k-lm", {"max_words": 1000, "vocab_size": 4000}),
+    ],
+)
+def test_published_recipes_keep_their_defaults(kind: str, expected: dict[str, object]) -> None:
+    value = vars(Given({}, [], True).read(KINDS[kind].options, KINDS[kind].defaults, ""))
+    assert {name: value[name] for name in expected} == expected
