@@ -1,15 +1,16 @@
-"""Files: written whole or not at all, and named as a person would name them."""
+"""Files: written whole or not at all, locked, and named as a person would name them."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -75,6 +76,18 @@ def put_in_place(part: Path, path: Path) -> None:
             os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def try_lock(file: IO[Any] | int) -> bool:
+    """Lock an open file or folder for this process; False if another process has it locked.
+
+    The lock goes with the process, however it ends. Raises OSError where there are no locks.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def write_json(path: Path, content: object) -> None:
