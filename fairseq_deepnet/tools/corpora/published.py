@@ -80,14 +80,12 @@ class Corpus:
             for origin in origins:
                 if (origin / name).is_file():
                     places[name] = origin / name
-                elif (origin.is_file() and (origin.name == name or len(names) == 1)) or (
-                    origin.is_dir()
-                    and (
-                        len(names) == len(origins) == 1  # `take` says which file it lacks
-                        or all(archive.find_in_folder(origin, file) for file in files)
-                    )
+                elif (origin.is_file() and origin.name == name) or all(
+                    archive.find_in_folder(origin, file) for file in files
                 ):
                     places[name] = origin
+            if len(names) == len(origins) == 1:
+                places.setdefault(name, origins[0])  # by any name; `take` says what it lacks
         if missing := sorted(set(names).difference(places)):
             given = ", ".join(map(str, origins))
             raise ValueError(f"no {', '.join(missing)} in {given}; give the published archives")
