@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,6 +54,20 @@ def whole(path: Path) -> Iterator[Path]:
             put_in_place(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder to fill; at the end it takes the place of `folder`. Else it goes."""
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        yield part
+        shutil.rmtree(folder, ignore_errors=True)
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:
