@@ -253,13 +253,14 @@ class MosesPair(Blueprint):
         report = json.loads((encoded / TEXT / "clean.json").read_text(encoding="utf-8"))
         counts: dict[str, dict[str, Any]] = {name: {} for name in report if name != "limits"}
         for side, language in enumerate(self.languages):
-            learnt_from = self.languages if self.joined else (language,)
-            threshold, size = sizes[0 if self.joined else side]
             dictionary = out / f"dict.{language}.txt"
-            texts = [encoded / f"train.{code}" for code in learnt_from]
-            write_word_dictionary(
-                texts, dictionary, threshold, size, given.padding_factor, self.workers
-            )
+            if self.joined and side:
+                shutil.copyfile(out / f"dict.{self.languages[0]}.txt", dictionary)
+            else:
+                learnt_from = self.languages if self.joined else (language,)
+                texts = [encoded / f"train.{code}" for code in learnt_from]
+                factor = given.padding_factor
+                write_word_dictionary(texts, dictionary, *sizes[side], factor, self.workers)
             for split, found in counts.items():
                 name = f"{split}.{'-'.join(self.languages)}.{language}"
                 text = encoded / f"{split}.{language}"
