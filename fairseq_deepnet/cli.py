@@ -58,7 +58,7 @@ SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
         "draw runs: losses, scores, what was measured, layer by layer",
     ),
     "sweep": (
-        "experiments.sweeps",
+        "experiments.sweep",
         "train and score the cells of a table: the paper's, or a comparison",
     ),
     "analysis": (

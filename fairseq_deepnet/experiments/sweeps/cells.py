@@ -13,8 +13,7 @@ import yaml
 
 from fairseq_deepnet import literals
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.experiments.sweeps.definition import Panel, Sweep
-from fairseq_deepnet.experiments.sweeps.factors import Factor
+from fairseq_deepnet.experiments.sweeps.definition import Factor, Sweep, SweepPanel
 from fairseq_deepnet.provenance import inside_project, shown
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs
@@ -42,7 +41,7 @@ TINY: Final[dict[str, Value]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class CellPlace:
     """Where a cell's result stands: its panel, the key of every factor's value, its seed."""
 
     panel: str
@@ -54,7 +53,7 @@ class Place:
 class Cell:
     """One run of a sweep.
 
-    Arguments:
+    Args:
         name: the run folder's name within the sweep's
         config: the config it builds on
         options: fairseq-train options (and `recipe.KEY`) that win over the config's
@@ -74,7 +73,7 @@ class Cell:
     score: dict[str, str] | None
     vocabulary: int | None
     planned_updates: int | None
-    places: list[Place]
+    places: list[CellPlace]
     keep: str = "all"
 
     def resolve(self) -> configs.Config:
@@ -120,7 +119,7 @@ class Cell:
 class Overrides:
     """What a command line changes in a definition.
 
-    Arguments:
+    Args:
         factors: factor -> its values instead of the definition's
         options: options of every cell
         score: variables of scripts/eval_bleu.sh, for cells that are scored
@@ -212,7 +211,7 @@ def _with_values(factor: Factor, overrides: Overrides, tiny: bool) -> Factor:
 
 
 def _cell(
-    panel: Panel,
+    panel: SweepPanel,
     factors: Sequence[Factor],
     values: Sequence[Value],
     seed: int,
@@ -244,7 +243,7 @@ def _cell(
         score = kept | overrides.score
     for what, names in (("settings", variables | options), ("score", score or {})):
         _check_names(names, f"{panel.name}: {what}", SET_BY_SWEEPS[what])
-    place = Place(panel.name, keys, seed)
+    place = CellPlace(panel.name, keys, seed)
     planned = panel.vocabulary, panel.planned_updates
     return Cell(name, panel.config, options, variables, score, *planned, [place], panel.keep)
 

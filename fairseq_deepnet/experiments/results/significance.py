@@ -19,15 +19,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from fairseq_deepnet.experiments.report.systems import Scored, System
+from fairseq_deepnet.experiments.results.systems import Scored, System
 from fairseq_deepnet.provenance import shown
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import bleu_tokenizers
+from fairseq_deepnet.tools.tables import Section, comma_separated, six_digits
 
 TESTS: Final = {"bootstrap": "bs", "randomisation": "ar"}
 """Name of a test -> sacreBLEU's."""
 SAMPLES: Final = {"bootstrap": 1000, "randomisation": 10000}
 """Resamples and trials, as sacreBLEU has them by default."""
+_SEEDS_ARE: Final = (
+    "several seeds: BLEU is the mean ±sample standard deviation over seeds; p is of the difference "
+    "of the means over the seeds that both systems have, a sentence being drawn or swapped with "
+    "the translations of all seeds at once; below it each pair of seeds by itself"
+)
 Translations = list[tuple[str, ...]]
 """For each sentence its translation by each seed."""
 
@@ -67,6 +73,21 @@ class Compared:
             return 0.0
         return self.bleu - statistics.fmean(self.baseline)
 
+    def written(self, tests: Sequence[str]) -> list[str]:
+        """The cells after its name; a star marks a p below 0.05, as sacreBLEU's."""
+        bleu = f"{self.bleu:.2f}"
+        if self.deviation is not None:
+            bleu += f" ±{self.deviation:.2f}"
+        cells = [str(len(self.seeds)), bleu, f"{self.centre:.2f} ±{self.interval:.2f}"]
+        if not self.p:
+            return [*cells, "baseline", *("" for _ in tests)]
+        stars = {test: "*" * (self.p[test] < 0.05) for test in tests}
+        return [
+            *cells,
+            f"{self.difference:+.2f}",
+            *(f"{self.p[test]:.4f}{stars[test]}" for test in tests),
+        ]
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -79,6 +100,52 @@ class Comparison:
     sentences: int
     notes: list[str]
     """Seeds that stand alone, runs that are not scored."""
+
+    def section(self) -> Section:
+        """The baseline, then the systems, single seeds below theirs."""
+        tests = list(self.signatures)
+        heading = ["system", "seeds", "BLEU", "95% interval", "difference"]
+        rows = [heading + [f"p ({test})" for test in tests]]
+        for row, parts in zip(self.rows, self.parts, strict=True):
+            rows.append([row.name, *row.written(tests)])
+            rows += [[f"- {part.name}", *part.written(tests)] for part in parts]
+        return Section("Paired significance tests", {"": rows}, self._what_was_tested())
+
+    def _what_was_tested(self) -> list[str]:
+        """What was tested, and what it does not say."""
+        lines = [
+            f"{self.sentences:,} sentences; 95% interval: mean over bootstrap resamples ±half of "
+            "its width; *: p < 0.05",
+            "p says whether the difference would hold for other sentences translated by these very "
+            "models, not for models trained anew: that needs several seeds",
+        ]
+        if any(self.parts):
+            lines.append(_SEEDS_ARE)
+        others = len(self.rows) - 1
+        if others > 1:
+            lines.append(
+                f"{others} systems against one baseline: p is not corrected for their number"
+            )
+        lines += [f"{test}: {signature}" for test, signature in self.signatures.items()]
+        return lines + self.notes
+
+    def csv(self) -> str:
+        """A line a system and test, then its single seeds; numbers unrounded."""
+        names = ("system", "of", "seeds", "bleu", "deviation", "interval_centre", "interval_half")
+        lines: list[list[object]] = [
+            [*names, "difference", "test", "p", "sentences", "signature"],
+        ]
+        for row, parts in zip(self.rows, self.parts, strict=True):
+            for one in (row, *parts):
+                of = "" if one is row else row.name
+                seeds = " ".join("?" if seed is None else str(seed) for seed in one.seeds)
+                numbers = (one.bleu, one.deviation, one.centre, one.interval)
+                first = [one.name, of if one.p else "baseline", seeds, *map(six_digits, numbers)]
+                difference = six_digits(one.difference) if one.p else ""
+                for test, signature in self.signatures.items():
+                    p = six_digits(one.p.get(test))
+                    lines.append([*first, difference, test, p, self.sentences, signature])
+        return comma_separated(lines)
 
 
 class _MeanOfSeeds:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet.experiments.report.results import find_runs
+from fairseq_deepnet.experiments.runs import find_runs, read_cell_record
 from fairseq_deepnet.provenance import inside_project, sha256, shown
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.stock_names import in_stock_names
@@ -94,7 +94,7 @@ def _score_files(target: Path) -> tuple[list[Path], list[str]]:
         return [target], []
     files, missing = [], []
     for run in find_runs(target):
-        score = read_score(run, _chosen_by_sweep(run))
+        score = read_score(run, read_cell_record(run).get("score"))
         if score is None:
             missing.append(f"{shown(run)} is not scored")
         elif (run / score.file).is_dir():
@@ -105,12 +105,6 @@ def _score_files(target: Path) -> tuple[list[Path], list[str]]:
         else:
             files.append(run / score.file)
     return files, missing
-
-
-def _chosen_by_sweep(run: Path) -> str | None:
-    from fairseq_deepnet.experiments.sweeps import state
-
-    return state.read(run).get("score")
 
 
 def _run_of(file: Path) -> Path | None:
