@@ -80,7 +80,7 @@ def measure(root: Path, data: Path, place: Path, options: argparse.Namespace) ->
     more = options.updates
     shutil.rmtree(place / "run", ignore_errors=True)
     saving = [*train, f"--save-dir={place / 'run'}"]
-    found = {"import": processor_seconds(root, [sys.executable, "-c", "import fairseq_deepnet"])}
+    found = {"import": processor_seconds(root, [sys.executable, "-c", "import fairseq_deepnet.models"])}
     found["start"] = processor_seconds(root, [*train, "--no-save", "--max-update=1"])
     longer = processor_seconds(root, [*train, "--no-save", f"--max-update={1 + more}"])
     found["update"] = (longer - found["start"]) / more

@@ -188,7 +188,7 @@ def test_the_printed_model_stays_short_however_deep(model_builder: BuildModel) -
 
 def test_a_configuration_error_on_the_command_line_is_one_line() -> None:
     code = (
-        "import fairseq_deepnet\n"
+        "import fairseq_deepnet.models\n"
         "from fairseq_deepnet.errors import ConfigurationError\n"
         "raise ConfigurationError('--x contradicts --y; leave out --x')"
     )
