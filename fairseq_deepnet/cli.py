@@ -54,7 +54,7 @@ SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "wmt17": ("tools.corpora.wmt", "raw text out of the archives of WMT 2017"),
     "sample": ("tools.corpora.sample", "generate the sample corpus"),
     "plot": (
-        "tools.plotting.command",
+        "tools.plotting.plot",
         "draw runs: losses, scores, what was measured, layer by layer",
     ),
     "sweep": (

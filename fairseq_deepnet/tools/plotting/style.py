@@ -9,6 +9,10 @@ from typing import Any, Final, NamedTuple
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000", "#56B4E9")
 """Okabe and Ito's, which colour-blind readers tell apart."""
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "h")
+BROKEN: Final = "#d62728"
+"""Colour of what is not finite."""
+ABSENT: Final = "#e4e4e4"
+"""Colour of what was not measured."""
 CROSS: Final[dict[str, Any]] = {"marker": "x", "markersize": 8, "markeredgewidth": 2}
 """Marks a run that diverged."""
 

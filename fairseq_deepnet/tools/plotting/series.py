@@ -1,11 +1,11 @@
-"""How numbers become pictures: names, logarithmic or not, limits of colours, thinning.
+"""What is drawn of runs, whoever draws it: names, lines, scales, and fewer points than there are.
 
 Shapes: U = updates, L = layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,9 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_deepnet.divergence.events import Event
-from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.tools.plotting.runs import Grid
+from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
+from fairseq_deepnet.tools.plotting.curves import METRICS
+from fairseq_deepnet.tools.plotting.runs import LOGGED, SIDES, Grid, GridKey, Run
 
+LABELS: Final = {
+    **METRICS,
+    "lr": "learning rate",
+    "gnorm": "gradient norm, before clipping",
+}
+"""What fairseq logs, as axes name it."""
+_MEASURED: Final = {"update_bound": "model_update", "step_bound": "step_update"}
+"""A bound of the theory -> what it bounds, drawn with it."""
 PARTS: Final = {
     "layer": "whole layer",
     "embedding": "LayerNorm of the embedding",
@@ -38,6 +47,9 @@ _MANY: Final = 1000
 """Points of one line that are drawn."""
 
 
+# Names.
+
+
 def title(quantity: str) -> str:
     """A quantity's name in words."""
     words = quantity.replace("_", " ")
@@ -49,6 +61,11 @@ def axis(quantity: str) -> str:
     """A quantity's name with its unit."""
     unit = QUANTITIES[quantity].unit
     return title(quantity) if unit == "none" else f"{title(quantity)} ({unit})"
+
+
+def label_of(show: str) -> str:
+    """The vertical axis of a thing that is shown: name and unit."""
+    return LABELS.get(show) or axis(show)
 
 
 def part_title(part: str) -> str:
@@ -73,6 +90,104 @@ def main_part(parts: Iterable[str]) -> str:
         if part in known:
             return part
     return known[0]
+
+
+# Lines.
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a run.
+
+    Args:
+        run: its place among the runs, which gives the colour
+        what: what sets it apart from the run's other lines; may be empty
+        look: solid, dashed, dotted or dots
+    """
+
+    run: int
+    name: str
+    what: str
+    look: str
+    updates: Sequence[int]
+    values: Sequence[float]
+
+    @property
+    def label(self) -> str:
+        """For the legend."""
+        return f"{self.name}, {self.what}" if self.what else self.name
+
+
+def is_by_layer(show: str) -> bool:
+    """Whether it has a number for every layer, and so heat maps and profiles beside lines."""
+    return show in QUANTITIES and QUANTITIES[show].level is Level.PART
+
+
+def has(run: Run, show: str) -> bool:
+    """Whether a run has anything of it."""
+    return show in run.metrics or any(key.quantity == show for key in run.grids)
+
+
+def lines_of(runs: Sequence[Run], show: str) -> list[Line]:
+    """All lines of one thing that has no layers."""
+    lines: list[Line] = []
+    for number, run in enumerate(runs):
+        drawn = _logged(run, show) if show in LOGGED else _measured(run, show)
+        lines += (Line(number, run.name, *rest) for rest in drawn)
+    return lines
+
+
+def lines_by_layer(runs: Sequence[Run], key: GridKey) -> list[Line]:
+    """Of a part of a side's layers: the highest layer solid, the middle one dashed, the lowest
+    dotted.
+    """
+    lines = []
+    for number, run in enumerate(runs):
+        if key in run.grids:
+            grid = run.grids[key]
+            for layer, look in _layers(grid):
+                values = grid.updates.tolist(), grid.values[:, layer].tolist()
+                what = f"layer {layer + 1}" if grid.layers > 1 else ""
+                lines.append(Line(number, run.name, what, look, *values))
+    return lines
+
+
+_Drawn = tuple[str, str, Sequence[int], Sequence[float]]
+
+
+def _logged(run: Run, metric: str) -> Iterator[_Drawn]:
+    curves = run.metrics.get(metric)
+    for what, look in (("train", "solid"), ("valid", "dots")):
+        points = getattr(curves, what, [])
+        if points:
+            told = what if metric in METRICS else ""
+            yield told, look, *_unzipped(points)
+
+
+def _unzipped(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
+    return [update for update, _ in points], [value for _, value in points]
+
+
+def _measured(run: Run, quantity: str) -> Iterator[_Drawn]:
+    for key, grid in run.grids.items():
+        if key.quantity == quantity and not key.part:
+            look = "dashed" if key.side == SIDES[0] else "solid"
+            yield key.side, look, *_single(grid)
+    bounded = run.grids.get(GridKey(_MEASURED.get(quantity, "")))
+    if bounded is not None:
+        yield f"measured {_MEASURED[quantity]}", "dotted", *_single(bounded)
+
+
+def _single(grid: Grid) -> tuple[list[int], list[float]]:
+    return grid.updates.tolist(), grid.values[:, 0].tolist()
+
+
+def _layers(grid: Grid) -> Iterator[tuple[int, str]]:
+    looks = {0: "dotted", (grid.layers - 1) // 2: "dashed", grid.layers - 1: "solid"}
+    return iter(sorted(looks.items(), reverse=True))
+
+
+# Scales, and fewer points.
 
 
 @dataclass(frozen=True)
@@ -148,3 +263,16 @@ def chosen_updates(grid: Grid, number: int = 4) -> NDArray[np.int64]:
         return sound
     steps = np.geomspace(1, len(sound), number).round().astype(np.int64) - 1
     return np.unique(sound[np.clip(steps, 0, len(sound) - 1)])
+
+
+def layer_ticks(layers: int) -> list[int]:
+    """Whole layers, the first and the last among them."""
+    step = next(
+        step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500) if layers / step <= 10 or step == 500
+    )
+    inner = [
+        tick
+        for tick in range(step, layers, step)
+        if tick > step / 2 + 1 and layers - tick >= step / 2
+    ]
+    return sorted({1, *inner, layers})
