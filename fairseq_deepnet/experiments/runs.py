@@ -17,7 +17,6 @@ from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.corpora.unigram import unigram_nll
 from fairseq_deepnet.tools.evaluation.scores import TOKENISED, Score, read_score
-from fairseq_deepnet.tools.planning.vocabulary import entries_of
 from fairseq_deepnet.tools.plotting.curves import LOG, Curves, read_metrics
 from fairseq_deepnet.tools.training import launch
 
@@ -131,6 +130,8 @@ def tokens_of(config: Config) -> int | None:
 
 def vocabulary_of(config: Config) -> int | None:
     """Count the symbols of the target side in a data folder; None where that is not there."""
+    from fairseq_deepnet.tools.planning.vocabulary import entries_of  # loads torch
+
     data = inside_project(str(config.recipe.get("data", "")))
     for file in (data / f"dict.{_target(config, data)}.txt", data / "dict.txt"):
         if file.is_file():

@@ -21,13 +21,8 @@ from fairseq_deepnet.provenance import ROOT, say, shown
 if TYPE_CHECKING:
     from fairseq_deepnet.experiments.sweeps.cells import Cell
     from fairseq_deepnet.experiments.sweeps.definition import Sweep
-    from fairseq_deepnet.experiments.sweeps.plan import Machine
 
 RETRIES: Final = ("failed", "diverged", "all")
-ASSUMED_GIB: Final = 80.0
-"""Memory of a GPU that a dry run plans for and that is not in this machine."""
-ASSUMED_TERAFLOPS: Final = 312.0
-"""Peak of a GPU whose speed is not told: an A100's in bf16."""
 SHORT_OUTPUT: Final = ("--max-len-b", "5")
 """Options of fairseq-generate in a rehearsal: an untrained model would write 200 words a line."""
 
@@ -71,13 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.parse_args = parser.parse_intermixed_args  # type: ignore[method-assign]
 
 
-def _seeds(text: str) -> list[int]:
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words) or len(set(words)) != len(words):
-        raise ValueError(f"--seeds {text}: different numbers are expected, such as 1,2,3")
-    return [int(word) for word in words]
-
-
 def _cells(args: argparse.Namespace, sweep: Sweep) -> list[Cell]:
     from fairseq_deepnet.experiments.sweeps import cells
 
@@ -86,30 +74,17 @@ def _cells(args: argparse.Namespace, sweep: Sweep) -> list[Cell]:
     overrides = cells.read_overrides(sweep, args.overrides)
     if args.data is not None:
         overrides.options["recipe.data"] = shown(args.data)
-    found = cells.expand(sweep, overrides, _seeds(args.seeds), args.tiny)
+    seeds = [word.strip() for word in args.seeds.split(",")]
+    if not all(word.isdecimal() for word in seeds) or len(set(seeds)) != len(seeds):
+        raise ValueError(f"--seeds {args.seeds}: different numbers are expected, such as 1,2,3")
+    found = cells.expand(sweep, overrides, list(map(int, seeds)), args.tiny)
     return cells.choose(found, args.only)
-
-
-def _machine(args: argparse.Namespace, gpus: int) -> Machine:
-    """One cell's share, with the memory that is there unless it is given."""
-    from fairseq_deepnet.experiments.sweeps.plan import Machine
-
-    memory = args.memory
-    if memory is None:
-        import torch
-
-        if gpus and torch.cuda.is_available():
-            memory = torch.cuda.get_device_properties(0).total_memory / 2**30
-        elif gpus:
-            memory = ASSUMED_GIB
-        else:
-            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    assumed = ASSUMED_TERAFLOPS if gpus else None
-    return Machine(gpus, round(memory, 1), args.teraflops or assumed, args.teraflops is None)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan; then run what has no result yet, and print the table. Status 1 if a cell failed."""
+    from fairseq_deepnet.experiments import report
+    from fairseq_deepnet.experiments.runs import Status
     from fairseq_deepnet.experiments.sweeps import definition, plan, state
 
     sweep = definition.load_sweep(args.sweep)
@@ -123,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         visible = [str(number) for number in range(int(args.gpus))]  # a plan for another machine
     shares = plan.shares(args.gpus, args.parallel, visible, cores)
     state.refuse_changes(folder, chosen)
-    machine = _machine(args, int(shares[0]["GPUS"]))
+    machine = plan.machine_of(int(shares[0]["GPUS"]), args.memory, args.teraflops)
     planned = [plan.cost_of(cell, folder, machine) for cell in chosen]
     text = plan.plan_text(f"{sweep.title}: {shown(folder)}", planned, machine)
     missing = _missing_data(chosen)
@@ -137,7 +112,14 @@ def run(args: argparse.Namespace) -> int:
     say(text)
     with state.locked(folder):
         _start(args, chosen, folder, shares, str(definition.find_sweep(args.sweep)))
-    return _finish(folder, chosen)
+    made = report.make([folder])
+    print("\n".join(made.text), end="")
+    report.save(made, folder / "report.md", folder / "report.csv", folder)
+    failed = [c.name for c in chosen if state.status_of(folder / c.name) is Status.FAILED]
+    if failed:
+        names = ", ".join(failed)
+        say(f"failed: {names}; see sweep.json in their folders; --retry runs them again")
+    return 1 if failed else 0
 
 
 def _missing_data(cells: Sequence[Cell]) -> list[str]:
@@ -208,20 +190,3 @@ def _stopped_by_any_signal() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _finish(folder: Path, cells: Sequence[Cell]) -> int:
-    """Print the table and keep it in the sweep's folder."""
-    from fairseq_deepnet.experiments import report
-    from fairseq_deepnet.experiments.runs import Status
-    from fairseq_deepnet.experiments.sweeps import state
-
-    made = report.make([folder])
-    print("\n".join(made.text), end="")
-    report.save(made, folder / "report.md", folder / "report.csv", folder)
-    failed = [c.name for c in cells if state.status_of(folder / c.name) is Status.FAILED]
-    if failed:
-        say(
-            f"failed: {', '.join(failed)}; see sweep.json in their folders; --retry runs them again"
-        )
-    return 1 if failed else 0

@@ -14,7 +14,7 @@ import logging
 import os
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -42,7 +42,7 @@ Translations = list[tuple[str, ...]]
 class Compared:
     """A system, or one of its seeds, against the baseline.
 
-    Arguments:
+    Args:
         scores: BLEU of each seed
         interval: half of the 95 % interval around `centre`, the mean over resamples
         p: name of the test -> p; empty for the baseline
@@ -187,7 +187,7 @@ def compare(
 ) -> Comparison:
     """Test every system against the first, by seeds together and by each seed.
 
-    Arguments:
+    Args:
         tests: of `TESTS`
         samples: resamples and trials; None: sacreBLEU's own numbers
 
@@ -195,10 +195,14 @@ def compare(
     have none in common, in the order of their numbers. Raises ValueError for scores that
     cannot be found again from the stored hypotheses.
     """
+    from sacrebleu.metrics.bleu import BLEU
+
     if os.environ.get("SACREBLEU_SEED") == "0":
         raise ValueError("SACREBLEU_SEED=0 means no seed to sacreBLEU's tests; choose another")
-    bleu = _metric(systems[0].runs[0])
-    references = list(read_lines(systems[0].runs[0].reference))
+    first = systems[0].runs[0]
+    tokenizer = bleu_tokenizers.check(first.signature.get("tok", "13a"))
+    bleu = BLEU(tokenize=tokenizer, lowercase=first.signature.get("case") == "lc")
+    references = list(read_lines(first.reference))
     for system in systems:
         for run in system.runs:
             _verify(run, bleu, references)
@@ -213,7 +217,11 @@ def compare(
         left_out += _unpaired(baseline, [pair[0] for pair in pairs], system.name)
         rows.append(tester.against(system.name, pairs))
         several = len(pairs) > 1
-        parts.append([tester.against(_seed_name(one), [one]) for one in pairs] if several else [])
+        numbers = [(a.seed, b.seed) for a, b in pairs] if several else []
+        names = [f"seed {b}" + (f" against {a}" if a != b else "") for a, b in numbers]
+        parts.append(
+            [tester.against(*one) for one in zip(names, [[p] for p in pairs], strict=False)]
+        )
     notes = [*left_out, *missing]
     return Comparison(rows, parts, tester.signatures, len(references), notes)
 
@@ -224,23 +232,11 @@ def _unpaired(system: System, used: Sequence[Scored], other: str) -> list[str]:
     return [f"against {other} seed {run.seed} of {system.name} has no part in it" for run in rest]
 
 
-def _seed_name(pair: tuple[Scored, Scored]) -> str:
-    first, second = pair[0].seed, pair[1].seed
-    return f"seed {second}" if first == second else f"seed {second} against {first}"
-
-
 def paired(baseline: Sequence[Scored], others: Sequence[Scored]) -> list[tuple[Scored, Scored]]:
     """Runs of the same seed; where there is none, the first with the first and so on."""
     by_seed = {run.seed: run for run in baseline}
     same = [(by_seed[run.seed], run) for run in others if run.seed in by_seed]
     return same or list(zip(baseline, others, strict=False))
-
-
-def _metric(run: Scored) -> Any:
-    from sacrebleu.metrics.bleu import BLEU
-
-    name = bleu_tokenizers.check(run.signature.get("tok", "13a"))
-    return BLEU(tokenize=name, lowercase=run.signature.get("case") == "lc")
 
 
 def _verify(run: Scored, bleu: Any, references: Sequence[str]) -> None:
@@ -258,32 +254,32 @@ def _verify(run: Scored, bleu: Any, references: Sequence[str]) -> None:
         )
 
 
+@dataclass
 class _Tester:
     """sacreBLEU's tests on this reference."""
 
-    def __init__(
-        self, bleu: Any, references: list[str], tests: Sequence[str], samples: int | None
-    ) -> None:
-        self.bleu = bleu
-        self.references = [references]
-        self.tests = tests
-        self.samples = samples
-        self.signatures: dict[str, str] = {}
+    bleu: Any
+    references: list[str]
+    tests: Sequence[str]
+    samples: int | None
+    signatures: dict[str, str] = field(default_factory=dict)
 
     def alone(self, system: System) -> Compared:
         """The baseline: its score and interval come from a test against itself."""
-        seeds = [(run, run) for run in system.runs]
-        found = self.against(system.name, seeds)
-        return Compared(
-            found.name, found.seeds, found.scores, found.scores, found.centre, found.interval, {}
-        )
+        return replace(self.against(system.name, [(run, run) for run in system.runs]), p={})
 
     def against(self, name: str, pairs: Sequence[tuple[Scored, Scored]]) -> Compared:
         """The second of each pair against the first, all pairs together."""
         sides = [
             list(zip(*(pair[side].hypotheses for pair in pairs), strict=True)) for side in (0, 1)
         ]
-        scores = [tuple(self._score(pair[side]) for pair in pairs) for side in (0, 1)]
+        scores = [
+            tuple(
+                float(self.bleu.corpus_score(pair[side].hypotheses, [self.references]).score)
+                for pair in pairs
+            )
+            for side in (0, 1)
+        ]
         results = {test: self._run(test, sides) for test in self.tests}
         # resamples give the interval, and the bootstrap test has them anyway
         shown_by = results.get("bootstrap") or next(iter(results.values()))
@@ -302,9 +298,6 @@ class _Tester:
             compared.p.update(dict.fromkeys(compared.p, 1.0))
         return compared
 
-    def _score(self, run: Scored) -> float:
-        return float(self.bleu.corpus_score(run.hypotheses, self.references).score)
-
     def _run(self, test: str, sides: Sequence[Translations]) -> Any:
         from sacrebleu.significance import PairedTest
 
@@ -314,7 +307,7 @@ class _Tester:
         paired_test = PairedTest(
             [("baseline", sides[0]), ("system", sides[1])],  # type: ignore[list-item]
             {"BLEU": _MeanOfSeeds(self.bleu)},  # type: ignore[dict-item]
-            self.references,
+            [self.references],
             test_type=TESTS[test],
             n_samples=self.samples or SAMPLES[test],
             # its default of none would leave a table of randomisation alone without intervals; of

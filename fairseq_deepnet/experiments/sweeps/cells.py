@@ -78,7 +78,10 @@ class Cell:
 
     def resolve(self) -> configs.Config:
         """The whole config of the run."""
-        overrides = [f"{key}={_as_yaml(value)}" for key, value in self.options.items()]
+        overrides = []
+        for key, value in self.options.items():
+            text = yaml.safe_dump(value, default_flow_style=True, width=10**6)
+            overrides.append(f"{key}={text.removesuffix('...\n').strip()}")
         return configs.load_config(self.config, overrides)
 
     def settings(self) -> dict[str, str]:
@@ -130,11 +133,6 @@ class Overrides:
     options: dict[str, Value]
     score: dict[str, str] = dataclasses.field(default_factory=dict)
     is_scored: bool | None = None
-
-
-def _as_yaml(value: Value) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, width=10**6)
-    return text.removesuffix("...\n").strip()
 
 
 def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:

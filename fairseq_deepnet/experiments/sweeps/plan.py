@@ -14,6 +14,10 @@ from fairseq_deepnet.experiments.sweeps.cells import Cell
 from fairseq_deepnet.tools import tables
 from fairseq_deepnet.tools.training.launch import choose_devices
 
+ASSUMED_GIB: Final = 80.0
+"""Memory of a GPU that a dry run plans for and that is not in this machine."""
+ASSUMED_TERAFLOPS: Final = 312.0
+"""Peak of a GPU whose speed is not told: an A100's in bf16."""
 UNKNOWN: Final = "?"
 _HEADING: Final = (
     *("cell", "settings", "parameters", "updates", "tokens/update", "hours", "GPU-hours", "state"),
@@ -35,6 +39,21 @@ class Machine:
     memory_gib: float
     teraflops: float | None
     is_assumed: bool = False
+
+
+def machine_of(gpus: int, memory_gib: float | None, teraflops: float | None) -> Machine:
+    """Return one cell's share, with the memory that is there unless it is given."""
+    if memory_gib is None:
+        import torch
+
+        if gpus and torch.cuda.is_available():
+            memory_gib = torch.cuda.get_device_properties(0).total_memory / 2**30
+        elif gpus:
+            memory_gib = ASSUMED_GIB
+        else:
+            memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    assumed = ASSUMED_TERAFLOPS if gpus else None
+    return Machine(gpus, round(memory_gib, 1), teraflops or assumed, teraflops is None)
 
 
 @dataclass(frozen=True)
@@ -70,10 +89,8 @@ def cost_of(cell: Cell, folder: Path, machine: Machine) -> Cost:
     plan = estimate(
         config, machine.gpus, machine.memory_gib, machine.teraflops or 1.0, vocabulary=symbols
     )
-    is_timed = machine.teraflops is not None
-    hours = plan.hours if is_timed else None
-    gpu_hours = plan.gpu_hours if is_timed else None
-    return Cost(cell, status, plan.parameters, updates, tokens, hours, gpu_hours, plan.fits)
+    hours = (None, None) if machine.teraflops is None else (plan.hours, plan.gpu_hours)
+    return Cost(cell, status, plan.parameters, updates, tokens, *hours, plan.fits)
 
 
 def _number(value: float | None, digits: int = 0) -> str:

@@ -85,30 +85,36 @@ def begin_again(folder: Path) -> None:
     folder.rename(kept)
 
 
-def is_training(folder: Path) -> bool:
-    """Whether a training holds a run folder's lock: one that a killed sweep left, still ending."""
-    lock = folder / ".lock"
-    if not lock.is_file():
-        return False
+@contextlib.contextmanager
+def _held(lock: Path) -> Iterator[bool]:
+    """Hold a lock; False where another process does."""
     with lock.open("a", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return True
-    return False
+            yield False
+        else:
+            yield True
+
+
+def is_training(folder: Path) -> bool:
+    """True if a training holds a run folder's lock: one that a killed sweep left, still ending."""
+    lock = folder / ".lock"
+    if not lock.is_file():
+        return False
+    with _held(lock) as is_free:
+        return not is_free
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a sweep's folder; ValueError where another sweep does."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+    with _held(folder / ".lock") as is_free:
+        if not is_free:
             raise ValueError(
                 f"another sweep is at work in {shown(folder)}; wait for it, or set --runs FOLDER"
-            ) from error
+            )
         yield
 
 

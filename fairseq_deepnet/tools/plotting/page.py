@@ -7,19 +7,21 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import pairwise
 from pathlib import Path
+from string import Template
 from typing import Any, Final
 
 from fairseq_deepnet.divergence import attempts, fallbacks
-from fairseq_deepnet.divergence.events import Event, region_text
+from fairseq_deepnet.divergence.events import region_text
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
 from fairseq_deepnet.provenance import shown, write_text
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.evaluation.scores import read_scores
+from fairseq_deepnet.tools.plotting.curves import Curves
 from fairseq_deepnet.tools.plotting.interactive import (
     Figure,
     line_figure,
@@ -42,7 +44,6 @@ from fairseq_deepnet.tools.plotting.series import (
 )
 from fairseq_deepnet.tools.plotting.style import colour_of
 
-_HERE: Final = Path(__file__).parent
 _POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
@@ -90,77 +91,42 @@ def write(runs: Sequence[Run], file: Path, head: str = "") -> None:
 
 
 def make(runs: Sequence[Run], head: str = "") -> str:
-    """The page."""
+    """Return the page: page.html, filled in."""
     from plotly.offline import get_plotlyjs
 
     parts = list(_sections(runs))
-    links = "".join(f'<a href="#{name}">{escape(text)}</a>' for name, text, _ in parts)
-    body = "\n".join(
-        f'<section id="{name}"><h2>{escape(text)}</h2>\n{content}\n</section>'
-        for name, text, content in parts
-    )
-    head = head or _head(runs)
-    return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<link rel="icon" href="data:,">
-<title>{escape(head)}</title>
-<style>
-{(_HERE / "page.css").read_text(encoding="utf-8")}</style>
-</head><body>
-<header><h1>{escape(head)}</h1>
-<p class="soft">{_lead(runs)}</p></header>
-<div class="bar"><div><nav aria-label="Sections">{links}</nav>
-{_chips(runs)}
-<label><input type="checkbox" id="log-updates"> logarithmic updates</label></div></div>
-<main>
-{body}
-</main>
-<footer>{_reading(runs)}</footer>
-<script>{get_plotlyjs()}</script>
-<script>
-{(_HERE / "page.js").read_text(encoding="utf-8")}</script>
-</body></html>
-"""
-
-
-def _head(runs: Sequence[Run]) -> str:
     names = [run.name for run in runs]
-    return ", ".join(names) if len(names) <= 4 else f"{len(names)} runs"
-
-
-def _lead(runs: Sequence[Run]) -> str:
-    text = "What was logged and measured while this run trained."
+    head = head or (", ".join(names) if len(names) <= 4 else f"{len(names)} runs")
+    lead = "What was logged and measured while this run trained."
     if len(runs) > 1:
-        text = (
+        lead = (
             f"What was logged and measured while these {len(runs)} runs trained, side by side."
             " A run has one colour on the whole page; click on its name above the figures to hide"
             " it."
         )
-    return f"{text} Point at a figure for its numbers, drag to zoom, double-click to zoom out."
-
-
-def _chips(runs: Sequence[Run]) -> str:
-    return "\n".join(
-        f'<button class="chip" data-run="{number}" aria-pressed="true" title="{escape(run.name)}:'
-        f' show or hide">{swatch(number)}{escape(run.name)}</button>'
-        for number, run in enumerate(runs)
+    return Template(_file("page.html")).substitute(
+        policy=_POLICY,
+        head=escape(head),
+        lead=lead,
+        style=_file("page.css"),
+        links="".join(f'<a href="#{name}">{escape(text)}</a>' for name, text, _ in parts),
+        runs="\n".join(
+            f'<button class="chip" data-run="{number}" aria-pressed="true" title="{escape(name)}:'
+            f' show or hide">{swatch(number)}{escape(name)}</button>'
+            for number, name in enumerate(names)
+        ),
+        sections="\n".join(
+            f'<section id="{name}"><h2>{escape(text)}</h2>\n{content}\n</section>'
+            for name, text, content in parts
+        ),
+        most=_most_columns(runs),
+        plotly=get_plotlyjs(),
+        script=_file("page.js"),
     )
 
 
-def _reading(runs: Sequence[Run]) -> str:
-    most = _most_columns(runs)
-    return (
-        "<p>Layers are counted from 1, at the input. Panels of one quantity share their colours,"
-        " which reach from the 1st to the 99th percentile and are logarithmic where values span"
-        " more than a decade. Red: not a finite number. Grey: not measured, such as a layer that"
-        " LayerDrop left out. A cross on a line: numbers after it are not finite. A triangle with"
-        " a dashed line: an event of the divergence watch.</p>"
-        "<p>Of lines with more than 1,000 points the lowest and the highest of each stretch are"
-        f" drawn; of a heat map with more than {most} updates {most} evenly chosen ones, and those"
-        " around events. The run folders hold every number: train.log, monitor.jsonl.</p>"
-    )
+def _file(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def _sections(runs: Sequence[Run]) -> Iterator[tuple[str, str, str]]:
@@ -176,18 +142,13 @@ def _sections(runs: Sequence[Run]) -> Iterator[tuple[str, str, str]]:
     known = [name for name in QUANTITIES if any(has(run, name) for run in runs)]
     if not known:
         yield "measured", "Measured", unmonitored(runs)
-    most = _most_columns(runs)
-    for text, names in _grouped(known).items():
-        content = "\n".join(quantity(runs, name, most) for name in names)
-        missing = unmonitored(runs)
-        yield text.lower().replace(" ", "-"), text, missing + content
-
-
-def _grouped(known: Sequence[str]) -> dict[str, list[str]]:
-    grouped = {text: [n for n in names if n in known] for text, names in GROUPS.items()}
     placed = {name for names in GROUPS.values() for name in names}
-    grouped["Other"] = [name for name in known if name not in placed]
-    return {text: names for text, names in grouped.items() if names}
+    others = tuple(name for name in known if name not in placed)
+    most = _most_columns(runs)
+    for text, names in {**GROUPS, "Other": others}.items():
+        content = "\n".join(quantity(runs, name, most) for name in names if name in known)
+        if content:
+            yield text.lower().replace(" ", "-"), text, unmonitored(runs) + content
 
 
 def _most_columns(runs: Sequence[Run]) -> int:
@@ -287,16 +248,12 @@ def _map(panel: Panel, scale: Scale, name: str, most: int) -> str:
 
 def _slider(updates: Sequence[int]) -> str:
     first, last = updates[0], updates[-1]
+    step = max(1, min((after - before for before, after in pairwise(updates)), default=1))
     return (
         f'<label class="slider">By layer at update <output>{last:,}</output><input type="range"'
-        f' min="{first}" max="{last}" value="{last}" step="{_step(updates)}">'
+        f' min="{first}" max="{last}" value="{last}" step="{step}">'
         '<span class="note">solid: at this update; dotted: the first one</span></label>'
     )
-
-
-def _step(updates: Sequence[int]) -> int:
-    gaps = [after - before for before, after in pairwise(updates)]
-    return max(1, min(gaps, default=1))
 
 
 def plot(figure: Figure, caption: str, kind: str = "", facts: dict[str, Any] | None = None) -> str:
@@ -348,103 +305,74 @@ def _number(value: float | None, form: str = ",.2f") -> str:
     return _cell("" if value is None else f"{value:{form}}", "number")
 
 
-def _name(runs: Sequence[Run], run: Run) -> str:
-    return f'<td class="name">{swatch(runs.index(run))}{escape(run.name)}</td>'
+def _name(number: int, run: Run) -> str:
+    return f'<td class="name">{swatch(number)}{escape(run.name)}</td>'
 
 
 def overview(runs: Sequence[Run]) -> str:
-    """A line a run: what it is, how far it came, how well it does."""
-    columns: dict[str, Callable[[Run], str]] = {
-        "run": lambda run: _name(runs, run),
-        "scheme": lambda run: _cell(_option(run, "residual-scheme"), "short"),
-        "layers": lambda run: _cell(_depth(run), "short"),
-        "learning rate": lambda run: _cell(_option(run, "lr"), "number"),
-        "warm-up": lambda run: _cell(_option(run, "warmup-updates"), "number"),
-        "fell back to": lambda run: _cell(_fallen_back(run), "short"),
-        "updates": lambda run: _number(run.last_update, ",d"),
-        "train loss": lambda run: _number(_last(run, "train")),
-        "best valid loss": lambda run: _number(_best(run)),
-        "events": lambda run: _cell(sum(not event.is_end for event in run.events), "number"),
-        "measured at": lambda run: _cell(_monitored(run), "short"),
-        "folder": lambda run: _cell(shown(run.folder), "name"),
-    }
-    filled = [[cell(run) for cell in columns.values()] for run in runs]
+    """A line a run: what it is, how far it came, how well it does; a column that is empty for all
+    runs is left out.
+    """
+    filled = [_overview_of(number, run) for number, run in enumerate(runs)]
     empty = {f'<td class="{kind}"></td>' for kind in ("number", "short")}
-    kept = [n for n in range(len(columns)) if any(row[n] not in empty for row in filled)]
-    heads = [list(columns)[n] for n in kept]
+    kept = [head for head in filled[0] if any(cells[head] not in empty for cells in filled)]
     note = '<p class="note">Losses: the training objective, in bits a token.</p>'
-    return _table(heads, [[row[n] for n in kept] for row in filled]) + note
+    return _table(kept, [[cells[head] for head in kept] for cells in filled]) + note
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    file = folder / "config.yaml"
+def _overview_of(number: int, run: Run) -> dict[str, str]:
+    """The cells of a run, by their heading."""
+    file = run.folder / "config.yaml"
     try:
-        return dict(configs.load_config(str(file)).options) if file.is_file() else {}
+        options = configs.load_config(str(file)).options if file.is_file() else {}
     except ValueError:
-        return {}
-
-
-def _option(run: Run, name: str) -> str:
-    return str(_config(run.folder).get(name, ""))
-
-
-def _fallen_back(run: Run) -> str:
-    """What fallbacks have changed in the options that the other columns show."""
-    return fallbacks.shown(attempts.read(run.folder).overrides) if run.folder.is_dir() else ""
-
-
-def _depth(run: Run) -> str:
-    """ "18L-18L", as configured or as measured."""
-    options = _config(run.folder)
-    told = [options.get(f"{side}-layers") for side in SIDES]
-    if not any(told):
-        depths = {key.side: grid.layers for key, grid in run.grids.items() if key.part}
-        told = [depths.get(side) for side in SIDES]
-    return "-".join(f"{layers}L" for layers in told if layers)
-
-
-def _last(run: Run, kind: str) -> float | None:
-    curves = run.metrics.get("loss")
-    points = getattr(curves, kind) if curves is not None else []
-    return points[-1][1] if points else None
-
-
-def _best(run: Run) -> float | None:
-    curves = run.metrics.get("loss")
-    losses = [loss for _, loss in curves.valid if math.isfinite(loss)] if curves else []
-    return min(losses, default=None)
-
-
-def _monitored(run: Run) -> str:
+        options = {}
+    layers = [options.get(f"{side}-layers") for side in SIDES]
+    if not any(layers):
+        measured = {key.side: grid.layers for key, grid in run.grids.items() if key.part}
+        layers = [measured.get(side) for side in SIDES]
+    # in what the other columns show
+    changes = attempts.read(run.folder).overrides if run.folder.is_dir() else {}
+    curves = run.metrics.get("loss", Curves(run.name))
+    best = min((loss for _, loss in curves.valid if math.isfinite(loss)), default=None)
     updates = sorted({int(update) for grid in run.grids.values() for update in grid.updates})
-    if not updates:
-        return "not measured"
-    return f"{len(updates):,} updates, {updates[0]:,} to {updates[-1]:,}"
+    monitored = "not measured"
+    if updates:
+        monitored = f"{len(updates):,} updates, {updates[0]:,} to {updates[-1]:,}"
+    return {
+        "run": _name(number, run),
+        "scheme": _cell(options.get("residual-scheme", ""), "short"),
+        "layers": _cell("-".join(f"{count}L" for count in layers if count), "short"),
+        "learning rate": _cell(options.get("lr", ""), "number"),
+        "warm-up": _cell(options.get("warmup-updates", ""), "number"),
+        "fell back to": _cell(fallbacks.shown(changes), "short"),
+        "updates": _number(run.last_update, ",d"),
+        "train loss": _number(curves.train[-1][1] if curves.train else None),
+        "best valid loss": _number(best),
+        "events": _cell(sum(not event.is_end for event in run.events), "number"),
+        "measured at": _cell(monitored, "short"),
+        "folder": _cell(shown(run.folder), "name"),
+    }
 
 
 def events(runs: Sequence[Run]) -> str:
     """What the divergence watch noticed, with causes."""
-    found = [(run, event) for run in runs for event in run.events]
+    found = [(n, run, event) for n, run in enumerate(runs) for event in run.events]
     if not found:
         return "<p>The divergence watch has recorded no event in these runs.</p>"
     rows = [
         [
-            _name(runs, run),
+            _name(number, run),
             _number(event.finding.started, ",d"),
             _number(event.update, ",d"),
-            _cell(_kind(event)),
+            _cell(event.finding.kind.words + (": recovered" if event.is_end else "")),
             _cell(region_text(event.finding.layers)),
             _prose(" ".join(map(_full, filter(None, (event.finding.what, event.cause))))),
         ]
-        for run, event in found
+        for number, run, event in found
     ]
     heads = ("run", "began at update", "noticed at", "what", "where", "in words, and likely cause")
     return _table(heads, rows)
-
-
-def _kind(event: Event) -> str:
-    words = event.finding.kind.words
-    return f"{words}: recovered" if event.is_end else words
 
 
 def _prose(text: str) -> str:
@@ -460,22 +388,22 @@ def _full(text: str) -> str:
 
 def scores(runs: Sequence[Run]) -> str:
     """All test scores, a line each."""
-    found = [(run, score) for run in runs for score in read_scores(run.folder)]
+    found = [(n, run, s) for n, run in enumerate(runs) for s in read_scores(run.folder)]
     if not found:
         return (
             "<p>None of these runs has been scored: <code>bash scripts/eval_bleu.sh RUN</code>"
             " translates a test set with one.</p>"
         )
-    metrics = list(dict.fromkeys(key for _, score in found for key in score.values))
+    metrics = list(dict.fromkeys(key for *_, score in found for key in score.values))
     rows = [
         [
-            _name(runs, run),
+            _name(number, run),
             _cell(score.name, "name"),
             *(_number(score.values.get(metric)) for metric in metrics),
             _number(score.facts.get("lines"), ",d"),
             _cell("; ".join(score.signatures.values()), "text"),
         ]
-        for run, score in found
+        for number, run, score in found
     ]
     names = [_METRICS.get(metric, metric) for metric in metrics]
     return _table(("run", "scored", *names, "sentences", "signature"), rows)
