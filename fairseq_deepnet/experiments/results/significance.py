@@ -216,12 +216,8 @@ def compare(
         left_out += _unpaired(system, [pair[1] for pair in pairs], baseline.name)
         left_out += _unpaired(baseline, [pair[0] for pair in pairs], system.name)
         rows.append(tester.against(system.name, pairs))
-        several = len(pairs) > 1
-        numbers = [(a.seed, b.seed) for a, b in pairs] if several else []
-        names = [f"seed {b}" + (f" against {a}" if a != b else "") for a, b in numbers]
-        parts.append(
-            [tester.against(*one) for one in zip(names, [[p] for p in pairs], strict=False)]
-        )
+        singles = pairs if len(pairs) > 1 else []
+        parts.append([tester.against(_seed_name(pair), [pair]) for pair in singles])
     notes = [*left_out, *missing]
     return Comparison(rows, parts, tester.signatures, len(references), notes)
 
@@ -230,6 +226,11 @@ def _unpaired(system: System, used: Sequence[Scored], other: str) -> list[str]:
     """A line for each seed that the other system does not have."""
     rest = [run for run in system.runs if run not in used]
     return [f"against {other} seed {run.seed} of {system.name} has no part in it" for run in rest]
+
+
+def _seed_name(pair: tuple[Scored, Scored]) -> str:
+    first, second = pair[0].seed, pair[1].seed
+    return f"seed {second}" if first == second else f"seed {second} against {first}"
 
 
 def paired(baseline: Sequence[Scored], others: Sequence[Scored]) -> list[tuple[Scored, Scored]]:

@@ -81,7 +81,8 @@ class Cell:
         overrides = []
         for key, value in self.options.items():
             text = yaml.safe_dump(value, default_flow_style=True, width=10**6)
-            overrides.append(f"{key}={text.removesuffix('...\n').strip()}")
+            text = text.removesuffix("...\n").strip()
+            overrides.append(f"{key}={text}")
         return configs.load_config(self.config, overrides)
 
     def settings(self) -> dict[str, str]:
