@@ -75,7 +75,7 @@ BY_MEASURE: Final = "measure"
 class Factor:
     """What differs between the cells of a panel.
 
-    Arguments:
+    Args:
         sets: option -> what the value is multiplied by; 1 also takes words
         values: the values, as options take them
         tiny: the values of a rehearsal
@@ -339,8 +339,13 @@ def _layout(content: dict[str, Any], factors: dict[str, set[str]]) -> Layout:
     found = Layout(
         name=str(name if is_own else content["paper"]),
         panels=tuple(_list(content.get("panel", panels))),
+        rows=content["rows"],
+        columns=content["columns"],
         measures=measures,
-        **{key: content.get(key) for key in ("rows", "columns", "paper", "split", "fit", "each")},
+        paper=content.get("paper"),
+        split=content.get("split"),
+        fit=content.get("fit"),
+        each=content.get("each"),
     )
     if found.paper is not None:
         paper.table(found.paper)
