@@ -16,15 +16,15 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from fairseq_deepnet.experiments import panels, paper
+from fairseq_deepnet.experiments.panels import STOCK, Curve, CurvePanel
+from fairseq_deepnet.experiments.results.notes import trained
 from fairseq_deepnet.provenance import shown, write_text
+from fairseq_deepnet.tools.plotting.style import clean, look_of, new_figure, save
+from fairseq_deepnet.tools.tables import comma_separated, markdown
 
-if TYPE_CHECKING:
-    from fairseq_deepnet.experiments.panels import Curve, CurvePanel
-
-FIGURES: Final = ("fig3a", "fig3b", "fig3c", "fig4", "fig5")
-"""What they are, says fairseq_deepnet.experiments.panels."""
 MISSING: Final = "-"
 _PANEL: Final = (6.2, 4.2)
 _MANY: Final = 12
@@ -35,7 +35,9 @@ _DECADES: Final = 6
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `deepnet analysis`."""
-    parser.add_argument("figure", choices=FIGURES, help="a figure of the paper, or a part of one")
+    parser.add_argument(
+        "figure", choices=panels.FIGURES, help="a figure of the paper, or a part of one"
+    )
     parser.add_argument("runs", type=Path, help="folder of its runs, as `deepnet sweep` made it")
     parser.add_argument("--out", type=Path, help="where FIGURE.csv and FIGURE.png go (RUNS)")
     parser.add_argument(
@@ -47,20 +49,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, print, draw."""
-    from fairseq_deepnet.experiments import panels as making
-    from fairseq_deepnet.experiments.results.notes import trained
-    from fairseq_deepnet.tools.plotting.style import save
-
-    runs = making.read_runs(args.runs)
-    panels = making.make(args.figure, runs, making.window(args.figure, args.updates))
+    runs = panels.read_runs(args.runs)
+    made = panels.make(args.figure, runs, panels.window(args.figure, args.updates))
     # a training in epochs does not say how many updates it will have
     setting = trained([run.result for run in runs]).replace("? updates of", "updates of")
-    print(to_markdown(panels, setting), end="")
+    print(to_markdown(made, setting), end="")
     out = args.out or args.runs
     out.mkdir(parents=True, exist_ok=True)
     csv, image = out / f"{args.figure}.csv", out / f"{args.figure}.png"
-    write_text(csv, to_csv(panels))
-    save(draw(panels, setting), image)
+    write_text(csv, to_csv(made))
+    save(draw(made, setting), image)
     for file in (csv, image):
         print(f"written: {shown(file)}", file=sys.stderr)
     return 0
@@ -75,13 +73,10 @@ def number(value: float | None, mark: str = "") -> str:
     return mark + (f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}")
 
 
-def to_markdown(panels: Sequence[CurvePanel], setting: str) -> str:
+def to_markdown(plots: Sequence[CurvePanel], setting: str) -> str:
     """One table a panel: a row a curve for ours, and one below it for the paper's, marked ≈."""
-    from fairseq_deepnet.experiments import paper
-    from fairseq_deepnet.tools.tables import markdown
-
     parts, notes = [], [f"ours: {setting}"]
-    for panel in panels:
+    for panel in plots:
         rows = [["", "", *(f"{x:g}" for x in panel.columns)]]
         for curve in panel.curves:
             rows.append([curve.name, "ours", *(number(curve.mean(x)) for x in panel.columns)])
@@ -96,14 +91,12 @@ def to_markdown(panels: Sequence[CurvePanel], setting: str) -> str:
     return "\n".join([*parts, *notes, ""])
 
 
-def to_csv(panels: Sequence[CurvePanel]) -> str:
+def to_csv(plots: Sequence[CurvePanel]) -> str:
     """A line for every x of every curve, with the mean over seeds and their range."""
-    from fairseq_deepnet.tools.tables import comma_separated
-
     lines: list[Sequence[object]] = [
         ("panel", "line", "x", "ours", "seeds", "lowest", "highest", "paper"),
     ]
-    for panel in panels:
+    for panel in plots:
         for curve in panel.curves:
             for x in sorted(curve.ours.keys() | curve.published.keys()):
                 values = curve.ours.get(x, [])
@@ -116,27 +109,24 @@ def to_csv(panels: Sequence[CurvePanel]) -> str:
     return comma_separated(lines)
 
 
-def draw(panels: Sequence[CurvePanel], setting: str) -> Any:
+def draw(plots: Sequence[CurvePanel], setting: str) -> Any:
     """The figure: two panels a row, one legend for all where they have the same curves."""
-    from fairseq_deepnet.experiments import paper
-    from fairseq_deepnet.tools.plotting.style import new_figure
-
-    columns = min(2, len(panels))
-    rows = math.ceil(len(panels) / columns)
+    columns = min(2, len(plots))
+    rows = math.ceil(len(plots) / columns)
     width, height = _PANEL
     figure, grid = new_figure(rows, columns, (max(7.5, width * columns), height * rows + 0.9))
-    alike = len(panels) > 1 and len({tuple(x.key for x in panel.curves) for panel in panels}) == 1
-    for axes, panel in zip(grid.flat, panels, strict=False):
+    alike = len(plots) > 1 and len({tuple(x.key for x in panel.curves) for panel in plots}) == 1
+    for axes, panel in zip(grid.flat, plots, strict=False):
         _draw_panel(axes, panel)
         if not alike:
             axes.legend(frameon=False, fontsize="small", handlelength=3.5)
-    for axes in list(grid.flat)[len(panels) :]:
+    for axes in list(grid.flat)[len(plots) :]:
         axes.set_visible(False)
     if alike:
         labelled = grid[0][0].get_legend_handles_labels()
-        names = min(3, len(panels[0].curves))
+        names = min(3, len(plots[0].curves))
         figure.legend(*labelled, loc="outside upper center", ncols=names, frameon=False)
-    sources = {table.source for p in panels if (table := paper.tables().get(p.name))}
+    sources = {table.source for p in plots if (table := paper.tables().get(p.name))}
     theirs = f"read off {', '.join(sorted(sources))} of {paper.REFERENCE} (IWSLT-14 De-En)"
     caption = (f"full and dashed lines: ours, {setting}", f"dotted: {theirs}")
     lines = [line for text in caption for line in _wrap(text, 62 * columns + 20)]
@@ -149,10 +139,6 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def _draw_panel(axes: Any, panel: CurvePanel) -> None:
-    from fairseq_deepnet.experiments import paper
-    from fairseq_deepnet.experiments.panels import STOCK
-    from fairseq_deepnet.tools.plotting.style import clean
-
     # a curve looks the same in every panel, whichever others are there; a run with another start
     # has the colour of the one that it is compared with
     table = paper.tables().get(panel.name)
@@ -184,9 +170,6 @@ def _bottom(panel: CurvePanel) -> float | None:
 
 
 def _draw_curve(axes: Any, curve: Curve, place: int, log_y: bool) -> None:
-    from fairseq_deepnet.experiments.panels import STOCK
-    from fairseq_deepnet.tools.plotting.style import look_of
-
     def shows(y: float | None) -> bool:
         return y is not None and math.isfinite(y) and (y > 0 or not log_y)
 

@@ -143,7 +143,7 @@ def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[Curv
 
     Raises ValueError where no run has recorded what it needs.
     """
-    panels = _MAKERS[figure](runs, updates)
+    panels = FIGURES[figure](runs, updates)
     for panel in panels:
         if not any(curve.ours for curve in panel.curves):
             raise ValueError(
@@ -278,7 +278,7 @@ def _by_updates(runs: Sequence[MonitoredRun]) -> list[Curve]:
     return list(curves.values())
 
 
-_MAKERS: Final = {"fig3a": _fig3a, "fig3b": _fig3b, "fig3c": _fig3c, "fig4": _fig4, "fig5": _fig5}
+FIGURES: Final = {"fig3a": _fig3a, "fig3b": _fig3b, "fig3c": _fig3c, "fig4": _fig4, "fig5": _fig5}
 
 
 # From records to numbers. A quantity's name and layout are those of monitoring/quantities.py.

@@ -67,7 +67,7 @@ class PublishedRow:
 class PublishedTable:
     """A published table, or the curves of a figure.
 
-    Arguments:
+    Args:
         certainty: "exact" for printed numbers, "digitised" for what was read off a plot
         metric: what the numbers are
         labels: factor -> how a value of it is written in a heading ("{0}L-{0}L")

@@ -13,9 +13,8 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.experiments.analysis import FIGURES, draw, to_csv, to_markdown
+from fairseq_deepnet.experiments.analysis import draw, to_csv, to_markdown
 from fairseq_deepnet.experiments.panels import (
-    _MAKERS,
     OWN_NAMES,
     CurvePanel,
     make,
@@ -258,7 +257,3 @@ def test_a_sweep_s_cells_are_the_rows_of_its_figure_and_record_what_it_needs(nam
             assert options["monitor-interval"] == 1
             updates = window(name, None)
             assert updates[-1] <= options["max-update"]
-
-
-def test_every_figure_has_a_maker() -> None:
-    assert set(FIGURES) == set(_MAKERS)

@@ -18,7 +18,6 @@ from fairseq_deepnet.experiments.paper import Key, is_number
 from fairseq_deepnet.experiments.results import notes
 from fairseq_deepnet.experiments.results.tables import (
     GROUPS,
-    LAYERS,
     Entry,
     Placed,
     ResultTable,
@@ -53,12 +52,10 @@ def of_sweep(
     """Return the figures of a sweep: one a table with depth on a side, then the loss curves, one
     for all panels that have the same factors.
     """
-    factors = [factor for panel in sweep.panels for factor in panel.factors]
-    depths = {factor.name for factor in factors if LAYERS & factor.sets.keys()}
     figures = [
-        Figure(table.name, functools.partial(against_depth, table, table.row_factor in depths))
+        Figure(table.name, functools.partial(against_depth, table))
         for table in tables
-        if depths & {table.row_factor, table.column_factor} and table.has_values
+        if table.depth and table.has_values
     ]
     panels: dict[tuple[str, ...], list[str]] = {}
     for panel in sweep.panels:
@@ -102,17 +99,16 @@ def _heading(title: str, setting: str) -> str:
 # A measure against depth.
 
 
-def against_depth(table: ResultTable, depth_is_row: bool) -> Any:
+def against_depth(table: ResultTable) -> Any:
     """Draw a measure against depth: a panel a group, a line a scheme, the paper's dotted."""
-    names, depth_names = table.columns, table.rows
-    if not depth_is_row:
-        names, depth_names = depth_names, names
-    depths = [key for key in depth_names if is_number(key)]
-    entries = {
-        line: [table.entries[(depth, line) if depth_is_row else (line, depth)] for depth in depths]
-        for line in names
+    lines = {
+        line: list(entries.values())
+        for line, entries in table.by_depth().items()
+        if any(entry.seeds for entry in entries.values())
     }
-    lines = {line: found for line, found in entries.items() if any(e.seeds for e in found)}
+    is_row = table.depth == table.row_factor
+    names, headings = (table.columns, table.rows) if is_row else (table.rows, table.columns)
+    depths = [key for key in headings if is_number(key)]
     groups = _in_groups(list(lines))
     width, height = _DEPTH_PANEL
     size = (max(6.0, width * len(groups)), height + 1.3)
@@ -129,7 +125,7 @@ def against_depth(table: ResultTable, depth_is_row: bool) -> Any:
         axes.set_xscale("log")
         axes.set_xticks([float(depth) for depth in depths], labels=depths, fontsize="small")
         axes.minorticks_off()
-        axes.set_xlabel("layers a side" if "-" in depth_names[depths[0]] else "layers")
+        axes.set_xlabel("layers a side" if "-" in headings[depths[0]] else "layers")
         axes.set_title(group)
         clean(axes)
         axes.set_xlim(float(depths[0]) / 1.25, float(depths[-1]) * 1.25)

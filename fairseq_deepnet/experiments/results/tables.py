@@ -136,6 +136,7 @@ class ResultTable:
         measure: what the entries hold, by its name
         notes: what the numbers are, below the table
         row_factor, column_factor: what the keys are values of
+        depth: which of the two is a depth; empty for neither
         setting: how the runs were trained, in one line
         level: what a unigram model has, where the entries are losses and that is known
     """
@@ -152,6 +153,7 @@ class ResultTable:
     notes: list[str]
     row_factor: str
     column_factor: str
+    depth: str
     digitised: bool = False
     level: float | None = None
     setting: str = ""
@@ -206,14 +208,25 @@ class ResultTable:
                     " ".join(seed.run for seed in entry.seeds),
                 ]
 
-    def law(self, column: Key) -> tuple[Law | None, Law | None]:
-        """The law of depth of a column whose rows are depths: fitted to ours, to the paper's."""
-        entries = [entry for (row, key), entry in self.entries.items() if key == column]
-        points = [(float(e.row), e.ours, e.paper) for e in entries if is_number(e.row)]
-        return (
-            fit([(depth, ours) for depth, ours, _ in points if ours is not None]),
-            fit([(depth, theirs) for depth, _, theirs in points if theirs is not None]),
-        )
+    def by_depth(self) -> dict[Key, dict[float, Entry]]:
+        """The lines of a table with depths on one side: key of the other side -> depth -> entry."""
+        is_row = self.depth == self.row_factor
+        lines, depths = (self.columns, self.rows) if is_row else (self.rows, self.columns)
+        return {
+            line: {
+                float(key): self.entries[(key, line) if is_row else (line, key)]
+                for key in depths
+                if is_number(key)
+            }
+            for line in lines
+        }
+
+    def laws(self, line: Key) -> tuple[Law | None, Law | None]:
+        """The law of depth of a line: fitted to our means, and to the paper's numbers."""
+        entries = self.by_depth()[line]
+        ours = [(depth, entry.ours) for depth, entry in entries.items() if entry.ours is not None]
+        theirs = [(d, entry.paper) for d, entry in entries.items() if entry.paper is not None]
+        return fit(ours), fit(theirs)
 
 
 def to_csv(tables: Sequence[ResultTable]) -> str:
@@ -342,7 +355,7 @@ def build(sweep: Sweep, layout: Layout, results: Sequence[RunResult]) -> list[Re
     """Make the tables of a layout: one, or one for each value of the factor that it names."""
     members = placed(sweep, layout.panels, results)
     if layout.paper is not None:
-        return [_beside_paper(layout, members, paper.table(layout.paper))]
+        return [_beside_paper(sweep, layout, members, paper.table(layout.paper))]
     if layout.each is None:
         return [_own(sweep, layout, members)]
     values = in_order([place[layout.each] for place, _ in members], sweep, layout.each)
@@ -371,8 +384,14 @@ def _entries(
     return entries
 
 
+def _depth(sweep: Sweep, layout: Layout) -> str:
+    factors = [factor for panel in sweep.panels for factor in panel.factors]
+    depths = {factor.name for factor in factors if LAYERS & factor.sets.keys()}
+    return next((side for side in (layout.rows, layout.columns) if side in depths), "")
+
+
 def _beside_paper(
-    layout: Layout, members: Sequence[Placed], published: PublishedTable
+    sweep: Sweep, layout: Layout, members: Sequence[Placed], published: PublishedTable
 ) -> ResultTable:
     # figure 6 has schemes as rows in paper.yaml and as columns on the page
     turned = layout.columns == "scheme"
@@ -402,9 +421,10 @@ def _beside_paper(
         notes=notes.below_published(published, measure, [run for _, run in members]),
         row_factor=layout.rows,
         column_factor=layout.columns,
+        depth=_depth(sweep, layout),
     )
     if layout.fit is not None:
-        ours, theirs = table.law(layout.fit)
+        ours, theirs = table.laws(layout.fit)
         table.notes += [
             "L(d) = A log(d) + B, natural logarithm, least squares over the depths above:",
             f"  ours   {ours or 'needs two depths'}",
@@ -455,6 +475,7 @@ def _own(
         ),
         row_factor=layout.rows,
         column_factor=layout.columns,
+        depth=_depth(sweep, layout),
         setting=notes.trained(runs),
         level=notes.unigram_level(runs) if "nll" in layout.measures[0] else None,
     )

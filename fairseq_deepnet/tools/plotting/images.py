@@ -61,7 +61,7 @@ Panel = tuple[Run, str, Grid]
 def draw(runs: Sequence[Run], show: str = "loss", part: str | None = None, head: str = "") -> Any:
     """The figure of one thing; ValueError where no run has it.
 
-    Arguments:
+    Args:
         show: one of SHOWN
         part: of a layer, for what has several: that which stands for the layer unless given
         head: a title above all
