@@ -199,6 +199,7 @@ def test_table_2_whose_first_row_is_no_depth_is_drawn_over_the_rows_that_are(
     (axes,) = drawn(tmp_path / "table2")["table2"].axes
     assert [text.get_text() for text in axes.get_xticklabels()] == ["12", "200", "1000"]
     assert labels(axes) == ["X-En", "En-X", "average", "the paper's"]
+    assert axes.get_ylabel() == "BLEU, more is better"
 
 
 def test_other_factors_make_rows_and_columns_of_curves(tmp_path: Path) -> None:

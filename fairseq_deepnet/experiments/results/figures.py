@@ -130,7 +130,7 @@ def against_depth(table: ResultTable) -> Any:
         clean(axes)
         axes.set_xlim(float(depths[0]) / 1.25, float(depths[-1]) * 1.25)
         _finish(axes, table.level, [entry for line in members for entry in lines[line]])
-    measure = MEASURES.get(table.measure)
+    measure = MEASURES.get("bleu" if table.measure == "directions" else table.measure)
     grid[0][0].set_ylabel(table.measure if measure is None else measure.axis)
     figure.suptitle(_heading(table.title.partition(": ")[0], table.setting), fontsize="medium")
     seeds = max((len(entry.seeds) for entry in table.entries.values()), default=1)

@@ -30,7 +30,6 @@ from fairseq_deepnet.tools.plotting.series import (
     part_title,
     scale_of,
     title,
-    wants_log,
 )
 from fairseq_deepnet.tools.plotting.style import (
     ABSENT,
@@ -104,7 +103,7 @@ def _draw_lines(axes: Any, runs: Sequence[Run], show: str) -> None:
         axes.plot(
             line.updates, line.values, color=colour_of(line.run), label=line.label, **_look(line)
         )
-    if show in QUANTITIES and wants_log([np.asarray(line.values) for line in lines]):
+    if show in QUANTITIES and scale_of([np.asarray(line.values) for line in lines]).is_log:
         axes.set_yscale("log")
     axes.set_ylabel(label_of(show))
     _mark_events(axes, [(run, colour_of(number)) for number, run in enumerate(runs)])

@@ -129,62 +129,51 @@ def has(run: Run, show: str) -> bool:
 
 
 def lines_of(runs: Sequence[Run], show: str) -> list[Line]:
-    """All lines of one thing that has no layers."""
-    lines: list[Line] = []
-    for number, run in enumerate(runs):
-        drawn = _logged(run, show) if show in LOGGED else _measured(run, show)
-        lines += (Line(number, run.name, *rest) for rest in drawn)
-    return lines
+    """Return all lines of one thing that has no layers."""
+    drawn = _logged if show in LOGGED else _measured
+    return [line for number, run in enumerate(runs) for line in drawn(number, run, show)]
 
 
 def lines_by_layer(runs: Sequence[Run], key: GridKey) -> list[Line]:
-    """Of a part of a side's layers: the highest layer solid, the middle one dashed, the lowest
-    dotted.
+    """Return lines of a part of a side's layers: the highest layer solid, the middle one dashed,
+    the lowest dotted.
     """
     lines = []
     for number, run in enumerate(runs):
         if key in run.grids:
             grid = run.grids[key]
-            for layer, look in _layers(grid):
-                values = grid.updates.tolist(), grid.values[:, layer].tolist()
-                what = f"layer {layer + 1}" if grid.layers > 1 else ""
-                lines.append(Line(number, run.name, what, look, *values))
+            top = grid.layers - 1
+            looks = {0: "dotted", top // 2: "dashed", top: "solid"}
+            for layer in sorted(looks, reverse=True):
+                what = f"layer {layer + 1}" if top else ""
+                lines.append(_of_grid(number, run, what, looks[layer], grid, layer))
     return lines
 
 
-_Drawn = tuple[str, str, Sequence[int], Sequence[float]]
+def _of_grid(number: int, run: Run, what: str, look: str, grid: Grid, layer: int = 0) -> Line:
+    values = grid.values[:, layer].tolist()
+    return Line(number, run.name, what, look, grid.updates.tolist(), values)
 
 
-def _logged(run: Run, metric: str) -> Iterator[_Drawn]:
+def _logged(number: int, run: Run, metric: str) -> Iterator[Line]:
     curves = run.metrics.get(metric)
     for what, look in (("train", "solid"), ("valid", "dots")):
         points = getattr(curves, what, [])
         if points:
+            updates, values = zip(*points, strict=True)
             told = what if metric in METRICS else ""
-            yield told, look, *_unzipped(points)
+            yield Line(number, run.name, told, look, list(updates), list(values))
 
 
-def _unzipped(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
-    return [update for update, _ in points], [value for _, value in points]
-
-
-def _measured(run: Run, quantity: str) -> Iterator[_Drawn]:
+def _measured(number: int, run: Run, quantity: str) -> Iterator[Line]:
     for key, grid in run.grids.items():
         if key.quantity == quantity and not key.part:
             look = "dashed" if key.side == SIDES[0] else "solid"
-            yield key.side, look, *_single(grid)
-    bounded = run.grids.get(GridKey(_MEASURED.get(quantity, "")))
-    if bounded is not None:
-        yield f"measured {_MEASURED[quantity]}", "dotted", *_single(bounded)
-
-
-def _single(grid: Grid) -> tuple[list[int], list[float]]:
-    return grid.updates.tolist(), grid.values[:, 0].tolist()
-
-
-def _layers(grid: Grid) -> Iterator[tuple[int, str]]:
-    looks = {0: "dotted", (grid.layers - 1) // 2: "dashed", grid.layers - 1: "solid"}
-    return iter(sorted(looks.items(), reverse=True))
+            yield _of_grid(number, run, key.side, look, grid)
+    bounded = _MEASURED.get(quantity, "")
+    if GridKey(bounded) in run.grids:
+        grid = run.grids[GridKey(bounded)]
+        yield _of_grid(number, run, f"measured {bounded}", "dotted", grid)
 
 
 # Scales, and fewer points.
@@ -213,11 +202,6 @@ def scale_of(arrays: Iterable[NDArray[np.float64]]) -> Scale:
     if low == high:
         low, high = (low / 2, high * 2) if is_log else (low - 0.5, high + 0.5)
     return Scale(float(low), float(high), is_log)
-
-
-def wants_log(arrays: Sequence[NDArray[np.float64]]) -> bool:
-    """Whether lines are drawn on a logarithmic axis."""
-    return bool(arrays) and scale_of(arrays).is_log
 
 
 def thin_line(
