@@ -28,6 +28,7 @@ setup(
         "plotly>=6,<7",
         "tabulate>=0.9,<1",
         "PyYAML>=6,<7",
+        "tqdm>=4.60,<5",
     ],
     extras_require={
         "dev": [

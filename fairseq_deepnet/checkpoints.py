@@ -19,7 +19,7 @@ import torch
 
 from fairseq_deepnet import literals
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.provenance import whole
+from fairseq_deepnet.files import whole
 
 LAST: Final = "checkpoint_last.pt"
 _PERIODIC: Final = re.compile(

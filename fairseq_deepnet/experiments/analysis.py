@@ -21,7 +21,7 @@ from typing import Any, Final
 from fairseq_deepnet.experiments import panels, paper
 from fairseq_deepnet.experiments.panels import STOCK, Curve, CurvePanel
 from fairseq_deepnet.experiments.results.notes import trained
-from fairseq_deepnet.provenance import shown, write_text
+from fairseq_deepnet.files import shown, write_text
 from fairseq_deepnet.tools.plotting.style import clean, look_of, new_figure, save
 from fairseq_deepnet.tools.tables import comma_separated, markdown
 

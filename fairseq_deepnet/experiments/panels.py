@@ -23,9 +23,9 @@ from fairseq_deepnet.experiments.runs import (
     read_cell_record,
     read_result,
 )
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.records import Record
-from fairseq_deepnet.provenance import shown
 
 UPDATES: Final = {"fig3a": "26-30", "fig3b": "1-5", "fig4": "26-30", "fig5": "5"}
 """Updates that a figure is taken at, where the paper does not state them."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.divergence.verdict import Evidence, smoothed, why_diverged
-from fairseq_deepnet.provenance import inside_project, shown
+from fairseq_deepnet.files import inside_project, shown
 from fairseq_deepnet.records import NUMBER, Shape, read_record
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Config

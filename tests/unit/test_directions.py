@@ -269,7 +269,6 @@ def test_many_languages_give_one_line_a_language(tmp_path: Path) -> None:
     lines = {f"{code}-en": 50_000 * number for number, code in enumerate(names, start=1)}
     text = summarise(tmp_path / "scores", expected, lines)
     assert "from \\ into" not in text
-    assert "from \\ into" in (tmp_path / "scores" / "table.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()]
     assert ["l0", "50,000", "low", "0.00", "1.00", "1.0 %"] in rows
     assert ["l19", "1,000,000", "high", "38.00", "39.00", "1.0 %"] in rows
@@ -349,3 +348,17 @@ def test_real_text_of_four_languages_goes_from_lines_to_a_table(
     assert found["zero-shot"]["bleu"] < 5
     assert found["zero-shot"]["off_target"] > 0.99
     assert found["all supervised"]["off_target"] < 0.01
+
+
+def test_a_wide_matrix_with_english_alone_is_left_to_the_table_of_languages(tmp_path: Path) -> None:
+    languages = [f"l{letter}" for letter in "abcdefghijklmnopq"]
+    for language in languages:
+        for name in (f"{language}-en", f"en-{language}"):
+            write(tmp_path, name, 5.0)
+    summarise(tmp_path, training_lines={})
+    table = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "| lq " in table
+    assert "from \\ into" not in table
+    write(tmp_path, "la-lb", 1.0)  # which no line of a language has
+    summarise(tmp_path, training_lines={})
+    assert "from \\ into" in (tmp_path / "table.md").read_text(encoding="utf-8")

@@ -122,6 +122,12 @@ def against_depth(table: ResultTable) -> Any:
             shift = 1.04 ** (number - (len(members) - 1) / 2)
             places = [float(depth) * shift for depth in depths]
             _draw_means(axes, places, lines[line], names[line], looks[line], limits)
+            if line in table.laws:
+                law = table.laws[line]
+                fitted = [depth for depth, _ in law.residuals]
+                ends = [min(fitted), max(fitted)]
+                heights = [law.at(depth) for depth in ends]
+                axes.plot(ends, heights, "--", color=looks[line].color, linewidth=1, zorder=1)
         axes.set_xscale("log")
         axes.set_xticks([float(depth) for depth in depths], labels=depths, fontsize="small")
         axes.minorticks_off()
@@ -129,7 +135,7 @@ def against_depth(table: ResultTable) -> Any:
         axes.set_title(group)
         clean(axes)
         axes.set_xlim(float(depths[0]) / 1.25, float(depths[-1]) * 1.25)
-        _finish(axes, table.level, [entry for line in members for entry in lines[line]])
+        _finish(axes, table, [entry for line in members for entry in lines[line]])
     measure = MEASURES.get("bleu" if table.measure == "directions" else table.measure)
     grid[0][0].set_ylabel(table.measure if measure is None else measure.axis)
     figure.suptitle(_heading(table.title.partition(": ")[0], table.setting), fontsize="medium")
@@ -194,8 +200,9 @@ def _limits(entries: Sequence[Entry], level: float | None) -> tuple[float, float
     return low - 0.08 * (high - low + 0.1), high + 0.08 * (high - low + 0.1)
 
 
-def _finish(axes: Any, level: float | None, entries: Sequence[Entry]) -> None:
+def _finish(axes: Any, table: ResultTable, entries: Sequence[Entry]) -> None:
     """The line of a unigram model, and the legend."""
+    level = table.level
     if level is not None and axes.get_ylim()[0] < level < axes.get_ylim()[1]:
         axes.axhline(level, color="grey", linestyle="--", linewidth=1)
         axes.annotate(
@@ -210,6 +217,8 @@ def _finish(axes: Any, level: float | None, entries: Sequence[Entry]) -> None:
     handles += [_DIVERGED()] * any(entry.count(Status.DIVERGED) for entry in entries)
     if any(entry.paper is not None for entry in entries):
         handles.append(handle("the paper's", color="grey", linestyle=":"))
+    if table.laws:
+        handles.append(handle("A log(d) + B, fitted", color="grey", linestyle="--"))
     look = {"frameon": False, "fontsize": "small", "ncols": 3}
     axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.14), **look)
 

@@ -15,10 +15,10 @@ from typing import Any, Final
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.paper import LAST, Key, PublishedTable, is_number, ordered
 from fairseq_deepnet.experiments.results import notes
-from fairseq_deepnet.experiments.results.law import Law, fit
+from fairseq_deepnet.experiments.results.law import Law, fit, fit_published
 from fairseq_deepnet.experiments.runs import MEASURES, RunResult, Status, bleu
 from fairseq_deepnet.experiments.sweeps.definition import BY_MEASURE, Factor, Layout, Sweep
-from fairseq_deepnet.provenance import shown
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools.tables import Rows, Section, comma_separated, six_digits
 
 MISSING: Final = "-"
@@ -139,6 +139,7 @@ class ResultTable:
         depth: which of the two is a depth; empty for neither
         setting: how the runs were trained, in one line
         level: what a unigram model has, where the entries are losses and that is known
+        laws: line over depth -> the law of depth that is fitted to it
     """
 
     name: str
@@ -157,6 +158,7 @@ class ResultTable:
     digitised: bool = False
     level: float | None = None
     setting: str = ""
+    laws: dict[Key, Law] = field(default_factory=dict)
 
     @property
     def has_values(self) -> bool:
@@ -221,12 +223,13 @@ class ResultTable:
             for line in lines
         }
 
-    def laws(self, line: Key) -> tuple[Law | None, Law | None]:
-        """The law of depth of a line: fitted to our means, and to the paper's numbers."""
-        entries = self.by_depth()[line]
-        ours = [(depth, entry.ours) for depth, entry in entries.items() if entry.ours is not None]
-        theirs = [(d, entry.paper) for d, entry in entries.items() if entry.paper is not None]
-        return fit(ours), fit(theirs)
+    def fit_laws(self) -> None:
+        """Fit the law of depth to the means of each line, of what neither diverged nor crashed."""
+        for line, entries in self.by_depth().items():
+            sound = [(depth, entry) for depth, entry in entries.items() if not entry.all_bad]
+            law = fit([(depth, e.ours) for depth, e in sound if e.ours is not None])
+            if law is not None:
+                self.laws[line] = law
 
 
 def to_csv(tables: Sequence[ResultTable]) -> str:
@@ -424,7 +427,10 @@ def _beside_paper(
         depth=_depth(sweep, layout),
     )
     if layout.fit is not None:
-        ours, theirs = table.laws(layout.fit)
+        ours = fit(
+            [(d, e.ours) for d, e in table.by_depth()[layout.fit].items() if e.ours is not None]
+        )
+        theirs = fit_published(published, layout.fit)
         table.notes += [
             "L(d) = A log(d) + B, natural logarithm, least squares over the depths above:",
             f"  ours   {ours or 'needs two depths'}",
@@ -455,7 +461,7 @@ def _own(
     meaning = "" if by_measure else f": {MEASURES[layout.measures[0]].meaning}"
     runs = [run for _, run in members]
     is_scheme = "residual-scheme" in factors[layout.rows].sets
-    return ResultTable(
+    table = ResultTable(
         name=f"{layout.name}{end}",
         title=f"{sweep.title}{more}{meaning}",
         rows={row: _label(factors[layout.rows], row, "") for row in rows},
@@ -479,6 +485,11 @@ def _own(
         setting=notes.trained(runs),
         level=notes.unigram_level(runs) if "nll" in layout.measures[0] else None,
     )
+    if layout.laws_beside is not None:
+        table.fit_laws()
+        names = table.columns if table.depth == layout.rows else table.rows
+        table.notes += notes.of_laws(table.laws, names, layout.laws_beside)
+    return table
 
 
 def _label(factor: Factor, value: Key, prefix: str) -> str:

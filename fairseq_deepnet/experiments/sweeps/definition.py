@@ -32,7 +32,9 @@ Keys of a table:
     columns     a factor; `update` or `direction` of a published table, `measure` of an own one
     measure     what the cells hold; with `columns: measure` a list
     split       of a published table: a word of its rows that parts it
-    fit         of a published table: the column that the law of depth is fitted to
+    fit         of a published table: the column that the law of depth is fitted to; of an own one,
+                with depths on a side: {TABLE: LINE}, lines of published tables (a row or a column)
+                whose laws stand beside those of ours
     name        of an own table, for files (the measure)
     each        of an own table: a factor with a table for each of its values
 """
@@ -49,7 +51,7 @@ import yaml
 
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.runs import MEASURES
-from fairseq_deepnet.provenance import inside_project
+from fairseq_deepnet.files import inside_project
 from fairseq_deepnet.tools.configs import CONFIG_FOLDER, Value, load_config
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS
 
@@ -65,7 +67,7 @@ MAIN: Final = "main"
 """The one panel of a sweep that names none."""
 _FACTOR: Final = {"set", "values", "schemes", "others", "tiny"}
 _PUBLISHED_TABLE: Final = {"paper", "panel", "rows", "columns", "measure", "split", "fit"}
-_OWN_TABLE: Final = {"panel", "rows", "columns", "measure", "name", "each"}
+_OWN_TABLE: Final = {"panel", "rows", "columns", "measure", "name", "each", "fit"}
 PUBLISHED_MEASURES: Final = ("bleu", "valid_loss", "directions")
 BY_MEASURE: Final = "measure"
 """`columns` of a table with a column for each measure."""
@@ -143,7 +145,8 @@ class Layout:
         name: for files
         paper: the published table to stand beside; None: the sweep's own
         split: a word of the published table's rows that parts it
-        fit: the column that the law of depth is fitted to
+        fit: the line of the published table that the law of depth is fitted to
+        laws_beside: of an own table whose lines have fitted laws, TABLE -> LINE of published ones
         each: a factor with a table for each of its values
     """
 
@@ -155,6 +158,7 @@ class Layout:
     paper: str | None = None
     split: str | None = None
     fit: str | None = None
+    laws_beside: dict[str, str] | None = None
     each: str | None = None
 
 
@@ -344,7 +348,8 @@ def _layout(content: dict[str, Any], factors: dict[str, set[str]]) -> Layout:
         measures=measures,
         paper=content.get("paper"),
         split=content.get("split"),
-        fit=content.get("fit"),
+        fit=None if is_own else content.get("fit"),
+        laws_beside=content.get("fit") if is_own else None,
         each=content.get("each"),
     )
     if found.paper is not None:
@@ -360,12 +365,24 @@ def _layout(content: dict[str, Any], factors: dict[str, set[str]]) -> Layout:
             )
     if len(measures) > 1 and not by_measure:
         raise ValueError(f"tables: {found.name}: several measures need `columns: {BY_MEASURE}`")
+    if found.laws_beside is not None:
+        _check_lines(found.name, found.laws_beside)
     if is_own:
         asked = {found.rows, found.each, None if by_measure else found.columns} - {None}
         for panel in found.panels:
             for factor in sorted(map(str, asked - factors[panel])):
                 raise ValueError(f"tables: {found.name}: panel {panel} has no factor {factor!r}")
     return found
+
+
+def _check_lines(name: str, lines: object) -> None:
+    """ValueError for what is no mapping of published tables to their lines."""
+    if not isinstance(lines, dict):
+        raise ValueError(f"tables: {name}: fit is TABLE: LINE of published tables, not {lines!r}")
+    for table, line in lines.items():
+        known = paper.table(table)
+        if line not in (*known.rows, *known.columns):
+            raise ValueError(f"tables: {name}: fit: {table} has no row or column {line!r}")
 
 
 def _list(value: object) -> list[Any]:

@@ -16,7 +16,7 @@ from typing import Final
 from fairseq_deepnet.experiments.runs import Status, read_cell_record
 from fairseq_deepnet.experiments.sweeps import state
 from fairseq_deepnet.experiments.sweeps.cells import Cell
-from fairseq_deepnet.provenance import ROOT, shown, write_text
+from fairseq_deepnet.files import ROOT, shown, write_text
 from fairseq_deepnet.signals import end_with_parent
 from fairseq_deepnet.tools.training.progress import clock
 

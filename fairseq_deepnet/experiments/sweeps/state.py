@@ -18,7 +18,7 @@ from fairseq_deepnet.experiments.runs import (
     read_evidence,
 )
 from fairseq_deepnet.experiments.sweeps.cells import Cell
-from fairseq_deepnet.provenance import shown
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.evaluation.scores import read_score
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from fairseq_deepnet.provenance import ROOT, shown, write_json, write_text
+from fairseq_deepnet.files import ROOT, shown, write_json, write_text
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.checkpoints.choice import choose_model, find_data
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from fairseq_deepnet.divergence import attempts, fallbacks
 from fairseq_deepnet.divergence.events import region_text
+from fairseq_deepnet.files import shown, write_text
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.provenance import shown, write_text
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.evaluation.scores import read_scores
 from fairseq_deepnet.tools.plotting.curves import Curves

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fairseq_deepnet.files import say, shown, write_text
 from fairseq_deepnet.optim.schedule import misfits
-from fairseq_deepnet.provenance import say, shown, write_text
 from fairseq_deepnet.tools import configs, fairseq_options, processor
 from fairseq_deepnet.tools.checkpoints.choice import refuse_other_words
 from fairseq_deepnet.tools.planning import fitting

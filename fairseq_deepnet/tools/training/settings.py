@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.provenance import inside_project, say, shown
+from fairseq_deepnet.files import inside_project, say, shown
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder

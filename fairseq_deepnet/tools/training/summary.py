@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet.provenance import shown
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.training import launch, launchers
 from fairseq_deepnet.tools.training.settings import check_data
