@@ -109,8 +109,8 @@ def of_laws(laws: dict[Key, Law], names: dict[Key, str], beside: dict[str, Key])
         lines.append(f"  {names[key]}: {law}; residuals {missed}")
     for name, line in beside.items():
         published = paper.table(name)
-        law = fit_published(published, line)
-        lines.append(f"  the paper's {published.source}, {line}, {published.title}: {law}")
+        theirs = fit_published(published, line)
+        lines.append(f"  the paper's {published.source}, {line}, {published.title}: {theirs}")
     return lines
 
 
