@@ -53,6 +53,17 @@ def is_number(key: Key) -> bool:
     return True
 
 
+GROUPS: Final = {"post": "Post-LN", "none": "no LN", "pre": "Pre-LN"}
+"""Where LayerNorm stands -> the paper's word for such schemes, in the order of its figure 6."""
+
+
+def group_of(scheme: str) -> str:
+    """Return the group of a residual scheme; empty for one that is not registered."""
+    from fairseq_deepnet.schemes import SCHEMES
+
+    return GROUPS[SCHEMES[scheme].norm.value] if scheme in SCHEMES else ""
+
+
 @dataclass(frozen=True)
 class PublishedRow:
     """A line of a published table; a value is a number, "diverged", or absent."""

@@ -14,15 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fairseq_deepnet.divergence.verdict import smoothed
-from fairseq_deepnet.experiments.paper import Key, is_number
+from fairseq_deepnet.experiments.paper import GROUPS, Key, group_of, is_number
 from fairseq_deepnet.experiments.results import notes
 from fairseq_deepnet.experiments.results.tables import (
-    GROUPS,
     Entry,
     Placed,
     ResultTable,
-    group_of,
-    in_order,
     placed,
 )
 from fairseq_deepnet.experiments.runs import MEASURES, RunResult, Status
@@ -234,12 +231,12 @@ def loss_curves(sweep: Sweep, panel: str, members: Sequence[Placed]) -> Any:
     factor makes columns, a third rows; schemes are parted by groups where there is room.
     """
     factors = sweep.panel(panel).factors
-    schemes = [factor.name for factor in factors if "residual-scheme" in factor.sets]
+    schemes = [factor.name for factor in factors if factor.is_scheme]
     line = schemes[0] if schemes else factors[-1].name
     others = [factor.name for factor in factors if factor.name != line]
 
     def values(factor: str) -> list[Key]:
-        return in_order([place[factor] for place, _ in members], sweep, factor)
+        return sweep.in_order([place[factor] for place, _ in members], factor)
 
     names = values(line)
     groups = _in_groups(names) if len(others) < 2 else {"": names}

@@ -13,19 +13,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.experiments.paper import LAST, Key, PublishedTable, is_number, ordered
+from fairseq_deepnet.experiments.paper import (
+    LAST,
+    Key,
+    PublishedTable,
+    group_of,
+    is_number,
+    ordered,
+)
 from fairseq_deepnet.experiments.results import notes
 from fairseq_deepnet.experiments.results.law import Law, fit, fit_published
 from fairseq_deepnet.experiments.runs import MEASURES, RunResult, Status, bleu
-from fairseq_deepnet.experiments.sweeps.definition import BY_MEASURE, Factor, Layout, Sweep
+from fairseq_deepnet.experiments.sweeps.definition import BY_MEASURE, Layout, Sweep
 from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools.tables import Rows, Section, comma_separated, six_digits
 
 MISSING: Final = "-"
-LAYERS: Final = frozenset({"encoder-layers", "decoder-layers"})
-"""A factor that sets one of these is a depth."""
-GROUPS: Final = {"post": "Post-LN", "none": "no LN", "pre": "Pre-LN"}
-"""Where LayerNorm stands -> the paper's word for such schemes, in the order of its figure 6."""
 _BAD: Final = {Status.FAILED: "crashed", Status.DIVERGED: "diverged"}
 """A bad end -> the word for it in a table."""
 _HEADINGS: Final = {"x-en": "X-En", "en-x": "En-X", "average": "average", LAST: "last update"}
@@ -361,7 +364,7 @@ def build(sweep: Sweep, layout: Layout, results: Sequence[RunResult]) -> list[Re
         return [_beside_paper(sweep, layout, members, paper.table(layout.paper))]
     if layout.each is None:
         return [_own(sweep, layout, members)]
-    values = in_order([place[layout.each] for place, _ in members], sweep, layout.each)
+    values = sweep.in_order([place[layout.each] for place, _ in members], layout.each)
     tables = []
     for value in values:
         here = [item for item in members if item[0][layout.each] == value]
@@ -385,12 +388,6 @@ def _entries(
         for column in columns:
             entries.setdefault((row, column), Entry(row, column))
     return entries
-
-
-def _depth(sweep: Sweep, layout: Layout) -> str:
-    factors = [factor for panel in sweep.panels for factor in panel.factors]
-    depths = {factor.name for factor in factors if LAYERS & factor.sets.keys()}
-    return next((side for side in (layout.rows, layout.columns) if side in depths), "")
 
 
 def _beside_paper(
@@ -424,7 +421,7 @@ def _beside_paper(
         notes=notes.below_published(published, measure, [run for _, run in members]),
         row_factor=layout.rows,
         column_factor=layout.columns,
-        depth=_depth(sweep, layout),
+        depth=sweep.depth_of(layout),
     )
     if layout.fit is not None:
         ours = fit(
@@ -454,22 +451,21 @@ def _own(
     rows: list[Key] = []
     columns: list[Key] = list(layout.measures) if by_measure else []
     entries = _entries(layout, members, rows, columns)
-    rows = in_order(rows, sweep, layout.rows)
-    columns = in_order(columns, sweep, layout.columns)
-    factors = {factor.name: factor for panel in sweep.panels for factor in panel.factors}
+    rows = sweep.in_order(rows, layout.rows)
+    columns = sweep.in_order(columns, layout.columns)
+    factors = {factor.name: factor for factor in sweep.factors}
     measures = {c: MEASURES[c if by_measure else layout.measures[0]] for c in columns}
     meaning = "" if by_measure else f": {MEASURES[layout.measures[0]].meaning}"
     runs = [run for _, run in members]
-    is_scheme = "residual-scheme" in factors[layout.rows].sets
     table = ResultTable(
         name=f"{layout.name}{end}",
         title=f"{sweep.title}{more}{meaning}",
-        rows={row: _label(factors[layout.rows], row, "") for row in rows},
-        groups={row: group_of(row) for row in rows} if is_scheme else {},
+        rows={row: factors[layout.rows].label(row) for row in rows},
+        groups={row: group_of(row) for row in rows} if factors[layout.rows].is_scheme else {},
         columns={
             column: measure.heading
             if by_measure
-            else _label(factors[layout.columns], column, f"{layout.columns} ")
+            else factors[layout.columns].label(column, f"{layout.columns} ")
             for column, measure in measures.items()
         },
         parts={"": columns},
@@ -481,7 +477,7 @@ def _own(
         ),
         row_factor=layout.rows,
         column_factor=layout.columns,
-        depth=_depth(sweep, layout),
+        depth=sweep.depth_of(layout),
         setting=notes.trained(runs),
         level=notes.unigram_level(runs) if "nll" in layout.measures[0] else None,
     )
@@ -490,30 +486,3 @@ def _own(
         names = table.columns if table.depth == layout.rows else table.rows
         table.notes += notes.of_laws(table.laws, names, layout.laws_beside)
     return table
-
-
-def _label(factor: Factor, value: Key, prefix: str) -> str:
-    """A value in a heading; layers a side as the paper writes them."""
-    a_side = {option for option, times in factor.sets.items() if times == 1}
-    return f"{value}L-{value}L" if a_side >= LAYERS else f"{prefix}{value}"
-
-
-# The order of rows and columns.
-
-
-def group_of(scheme: str) -> str:
-    """The group of a residual scheme; empty for one that is not registered."""
-    from fairseq_deepnet.schemes import SCHEMES
-
-    return GROUPS[SCHEMES[scheme].norm.value] if scheme in SCHEMES else ""
-
-
-def in_order(keys: Sequence[Key], sweep: Sweep, factor: str) -> list[Key]:
-    """Numbers by their size, schemes by their group, otherwise as the definition has the values."""
-    factors = [item for panel in sweep.panels for item in panel.factors if item.name == factor]
-    defined = dict.fromkeys(paper.key(value) for item in factors for value in item.values)
-    found = [key for key in defined if key in keys] + [key for key in keys if key not in defined]
-    if any("residual-scheme" in item.sets for item in factors):
-        order = [*GROUPS.values(), ""]
-        found.sort(key=lambda key: order.index(group_of(key)))
-    return ordered(list(dict.fromkeys(found)))

@@ -143,7 +143,7 @@ def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
 
     Raises ValueError for an option that a factor sets: the cells would all be the same.
     """
-    factors = {factor.name: factor for panel in sweep.panels for factor in panel.factors}
+    factors = {factor.name: factor for factor in sweep.factors}
     set_by = {option: factor.name for factor in factors.values() for option in factor.sets}
     values: dict[str, tuple[Value, ...]] = {}
     options: dict[str, Value] = {}
@@ -201,7 +201,7 @@ def expand(
 
 def _with_values(factor: Factor, overrides: Overrides, tiny: bool) -> Factor:
     values = overrides.factors.get(factor.name, factor.tiny if tiny else factor.values)
-    if "residual-scheme" in factor.sets:
+    if factor.is_scheme:
         from fairseq_deepnet.schemes import scheme_class
 
         for value in values:

@@ -42,7 +42,7 @@ Keys of a table:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
@@ -69,6 +69,7 @@ _FACTOR: Final = {"set", "values", "schemes", "others", "tiny"}
 _PUBLISHED_TABLE: Final = {"paper", "panel", "rows", "columns", "measure", "split", "fit"}
 _OWN_TABLE: Final = {"panel", "rows", "columns", "measure", "name", "each", "fit"}
 PUBLISHED_MEASURES: Final = ("bleu", "valid_loss", "directions")
+_LAYERS: Final = frozenset({"encoder-layers", "decoder-layers"})
 BY_MEASURE: Final = "measure"
 """`columns` of a table with a column for each measure."""
 
@@ -120,6 +121,21 @@ class Factor:
                 return None
         return found.pop() if len(found) == 1 else None
 
+    @property
+    def is_scheme(self) -> bool:
+        """True if it sets the residual scheme."""
+        return "residual-scheme" in self.sets
+
+    @property
+    def is_depth(self) -> bool:
+        """True if it sets the layers of a side."""
+        return bool(_LAYERS & self.sets.keys())
+
+    def label(self, value: str, prefix: str = "") -> str:
+        """Return a value as a heading; layers a side as the paper writes them."""
+        a_side = {option for option, times in self.sets.items() if times == 1}
+        return f"{value}L-{value}L" if a_side >= _LAYERS else f"{prefix}{value}"
+
 
 @dataclasses.dataclass(frozen=True)
 class SweepPanel:
@@ -170,6 +186,29 @@ class Sweep:
     title: str
     panels: tuple[SweepPanel, ...]
     layouts: tuple[Layout, ...]
+
+    @property
+    def factors(self) -> list[Factor]:
+        """Those of all panels."""
+        return [factor for panel in self.panels for factor in panel.factors]
+
+    def in_order(self, keys: Sequence[str], name: str) -> list[str]:
+        """Sort values of a factor: numbers by their size, schemes by their group, otherwise as the
+        definition has them.
+        """
+        factors = [factor for factor in self.factors if factor.name == name]
+        defined = dict.fromkeys(paper.key(value) for factor in factors for value in factor.values)
+        found = [key for key in defined if key in keys]
+        found += [key for key in dict.fromkeys(keys) if key not in defined]
+        if any(factor.is_scheme for factor in factors):
+            order = [*paper.GROUPS.values(), ""]
+            found.sort(key=lambda key: order.index(paper.group_of(key)))
+        return paper.ordered(found)
+
+    def depth_of(self, layout: Layout) -> str:
+        """Which side of a table is a depth; empty for neither."""
+        depths = {factor.name for factor in self.factors if factor.is_depth}
+        return next((side for side in (layout.rows, layout.columns) if side in depths), "")
 
     def panel(self, name: str) -> SweepPanel:
         """A panel by its name."""
