@@ -1,15 +1,17 @@
-"""Files: written whole or not at all, and named as a person would name them."""
+"""Files: written whole or not at all, locked, and named as a person would name them."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -54,6 +56,20 @@ def whole(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder to fill; at the end it takes the place of `folder`. Else it goes."""
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        yield part
+        shutil.rmtree(folder, ignore_errors=True)
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file so that it is there whole or not at all."""
     with whole(path) as part:
@@ -75,6 +91,18 @@ def put_in_place(part: Path, path: Path) -> None:
             os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def try_lock(file: IO[Any] | int) -> bool:
+    """Lock an open file or folder for this process; False if another process has it locked.
+
+    The lock goes with the process, however it ends. Raises OSError where there are no locks.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def write_json(path: Path, content: object) -> None:

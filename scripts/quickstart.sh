@@ -148,6 +148,7 @@ else
     while is_running deepnorm || is_running post-ln; do
         for ((tick = 0; tick < pause; tick++)); do
             is_running deepnorm || is_running post-ln || break
+            [[ -z ${PID[deepnorm]:-} ]] || is_running deepnorm || break # its end is news at once
             sleep 1
         done
         show_progress

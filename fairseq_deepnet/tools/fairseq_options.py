@@ -7,7 +7,8 @@ import difflib
 import logging
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -15,6 +16,18 @@ from fairseq_deepnet.errors import did_you_mean
 
 CHOOSING: Final = ("arch", "task", "criterion", "optimizer", "lr-scheduler")
 """Options that decide which other options there are."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Leave out what fairseq logs below an error, and warnings."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def user_dir() -> str:
@@ -100,20 +113,16 @@ def count_parameters(args: argparse.Namespace) -> int | None:
     from fairseq import tasks
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings(), torch.device("meta"):
-            warnings.simplefilter("ignore")
+        with quiet(), torch.device("meta"):
             config = convert_namespace_to_omegaconf(args)
             model = tasks.setup_task(config.task).build_model(config.model)
-        return sum(parameter.numel() for parameter in model.parameters())
     except AssertionError as error:
         raise ValueError(f"--arch {args.arch} refuses its options: {error}") from error
     except (NotImplementedError, RuntimeError):
         # not every architecture can be built on the meta device; fairseq-train has the last word
         return None
-    finally:
-        logging.disable(logging.NOTSET)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def option_actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools.corpora import download as module
 from fairseq_deepnet.tools.corpora import transfer
 from fairseq_deepnet.tools.corpora.download import Downloader, download, indexed_by_mtdata
 from fairseq_deepnet.tools.corpora.sources import CATALOGUE, OPUS100_LANGUAGES, File
@@ -426,7 +425,7 @@ def test_what_another_process_finished_meanwhile_is_taken_as_it_is(
             part.rename(folder / NAME)
         real(stream, operation)
 
-    monkeypatch.setattr(module.fcntl, "flock", lock)
+    monkeypatch.setattr(fcntl, "flock", lock)
     get(folder, file_at(server))
     assert (folder / NAME).read_bytes() == TEXT
     assert server.asked == []
@@ -445,7 +444,7 @@ def test_a_part_that_another_process_replaced_is_opened_anew(
         calls.append(operation)
         real(stream, operation)
 
-    monkeypatch.setattr(module.fcntl, "flock", lock)
+    monkeypatch.setattr(fcntl, "flock", lock)
     get(folder, file_at(server))
     assert (folder / NAME).read_bytes() == TEXT
     assert len(calls) == 2

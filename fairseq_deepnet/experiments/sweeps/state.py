@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from fairseq_deepnet.experiments.runs import (
     read_evidence,
 )
 from fairseq_deepnet.experiments.sweeps.cells import Cell
-from fairseq_deepnet.files import shown
+from fairseq_deepnet.files import shown, try_lock
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.evaluation.scores import read_score
 
@@ -85,33 +84,21 @@ def begin_again(folder: Path) -> None:
     folder.rename(kept)
 
 
-@contextlib.contextmanager
-def _held(lock: Path) -> Iterator[bool]:
-    """Hold a lock; False where another process does."""
-    with lock.open("a", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-
-
 def is_training(folder: Path) -> bool:
     """True if a training holds a run folder's lock: one that a killed sweep left, still ending."""
     lock = folder / ".lock"
     if not lock.is_file():
         return False
-    with _held(lock) as is_free:
-        return not is_free
+    with lock.open("a", encoding="utf-8") as file:
+        return not try_lock(file)
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a sweep's folder; ValueError where another sweep does."""
     folder.mkdir(parents=True, exist_ok=True)
-    with _held(folder / ".lock") as is_free:
-        if not is_free:
+    with (folder / ".lock").open("w", encoding="utf-8") as lock:
+        if not try_lock(lock):
             raise ValueError(
                 f"another sweep is at work in {shown(folder)}; wait for it, or set --runs FOLDER"
             )

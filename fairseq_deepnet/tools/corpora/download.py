@@ -16,7 +16,6 @@ one has moved; the transfer stays ours.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
 import os
 import threading
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
 
-from fairseq_deepnet.files import write_json
+from fairseq_deepnet.files import try_lock, write_json
 from fairseq_deepnet.records import misshapen, read_record
 from fairseq_deepnet.tools.corpora import limits
 from fairseq_deepnet.tools.corpora.sources import CATALOGUE, File
@@ -132,10 +131,8 @@ def _exclusively(part: Path) -> Iterator[BinaryIO]:
     """Open FILE.part to read and append, locked against a second download of the same file."""
     while True:
         with part.open("a+b") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise DownloadError("another download of it is under way; wait for it") from error
+            if not try_lock(stream):
+                raise DownloadError("another download of it is under way; wait for it")
             # Another process may have finished it, and given it its name, before we had the lock.
             if part.exists() and part.stat().st_ino == os.fstat(stream.fileno()).st_ino:
                 yield cast(BinaryIO, stream)

@@ -19,9 +19,8 @@ from typing import Final, NamedTuple
 
 from fairseq_deepnet.files import write_json, write_text
 from fairseq_deepnet.records import read_record
-
-from .archive import opened, write
-from .overlap import Question, ask
+from fairseq_deepnet.tools.corpora.archive import opened, write
+from fairseq_deepnet.tools.corpora.overlap import Question, ask
 
 _FILE: Final = re.compile(
     r"(?:.*/)?(?P<kind>supervised|zero-shot)/(?P<a>[a-z]{2,3})-(?P<b>[a-z]{2,3})/"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_deepnet.files import write_json
+from fairseq_deepnet.files import whole_folder, write_json
 from fairseq_deepnet.provenance import fingerprint
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.corpora import archive
@@ -80,14 +79,12 @@ class Corpus:
             for origin in origins:
                 if (origin / name).is_file():
                     places[name] = origin / name
-                elif (origin.is_file() and (origin.name == name or len(names) == 1)) or (
-                    origin.is_dir()
-                    and (
-                        len(names) == len(origins) == 1  # `take` says which file it lacks
-                        or all(archive.find_in_folder(origin, file) for file in files)
-                    )
+                elif (origin.is_file() and origin.name == name) or all(
+                    archive.find_in_folder(origin, file) for file in files
                 ):
                     places[name] = origin
+            if len(names) == len(origins) == 1:
+                places.setdefault(name, origins[0])  # by any name; `take` says what it lacks
         if missing := sorted(set(names).difference(places)):
             given = ", ".join(map(str, origins))
             raise ValueError(f"no {', '.join(missing)} in {given}; give the published archives")
@@ -116,20 +113,12 @@ class Corpus:
             raise ValueError(
                 f"{out} exists and holds something else; remove it or give another folder"
             )
-        part = out.with_name(out.name + ".part")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        try:
+        with whole_folder(out) as part:
             with tempfile.TemporaryDirectory(dir=part) as scratch:
                 lines = self._write(places, Path(scratch), part)
             if hold_out:
                 lines |= self._hold_out(part, hold_out)
             write_json(part / record.name, {"from": request, "lines": lines})
-            shutil.rmtree(out, ignore_errors=True)
-            part.rename(out)
-        except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
-            raise
         return lines
 
     def _write(self, places: dict[str, Path], scratch: Path, out: Path) -> dict[str, int]:

@@ -130,6 +130,24 @@ def to_ctranslate2(
     return output
 
 
+def export_for_ctranslate2(model: Model, data: Path | None, quantization: str) -> Path:
+    """Return a model's CTranslate2 folder under its usual name, written where it is not up to date.
+
+    Raises:
+        ValueError: for a model that CTranslate2 does not compute, with the reason, and where
+            nothing can be written.
+    """
+    place = exports_of(model)
+    try:
+        output = place / ctranslate2_name(model, quantization)
+        return to_ctranslate2(model, output, quantization, data)
+    except PermissionError as error:
+        raise ValueError(
+            f"{shown(place)} cannot be written ({error.strerror}): export the model elsewhere with "
+            "deepnet export --to ctranslate2 --out FOLDER, and name that folder"
+        ) from error
+
+
 def default_output(model: Model, name: str) -> Path:
     """export/NAME in the model's run; ValueError for a checkpoint that stands alone."""
     if model.run is None:

@@ -10,8 +10,8 @@ from typing import Any
 from fairseq_deepnet.models.options import ENCODER_DECODER
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.checkpoints.choice import Model
+from fairseq_deepnet.tools.corpora.builder import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
-from fairseq_deepnet.tools.corpora.manifest import folder_digests
 from fairseq_deepnet.tools.export import record
 from fairseq_deepnet.tools.export.ctranslate2_spec import StockConverter
 from fairseq_deepnet.tools.export.layout import RECORD

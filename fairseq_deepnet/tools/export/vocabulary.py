@@ -12,11 +12,11 @@ from fairseq.data.multilingual.multilingual_utils import get_lang_tok
 
 from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments
 from fairseq_deepnet.dictionaries import RECORD, refuse_others
-from fairseq_deepnet.quiet import quiet
 from fairseq_deepnet.tools import fairseq_options
 from fairseq_deepnet.tools.checkpoints.choice import task_arguments
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export.ctranslate2_spec import Vocabularies
+from fairseq_deepnet.tools.fairseq_options import quiet
 
 
 @dataclass(frozen=True)
