@@ -46,11 +46,11 @@ SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "iwslt14": ("tools.corpora.iwslt", "raw text out of the archive of IWSLT 2014"),
     "wmt17": ("tools.corpora.wmt", "raw text out of the archives of WMT 2017"),
     "plot": (
-        "tools.plotting.command",
+        "tools.plotting.plot",
         "draw runs: losses, scores, what was measured, layer by layer",
     ),
     "sweep": (
-        "experiments.sweeps",
+        "experiments.sweep",
         "train and score the cells of a table: the paper's, or a comparison",
     ),
     "analysis": (

@@ -14,7 +14,8 @@ from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.evaluation.directions import Average, Score
 from fairseq_deepnet.tools.evaluation.directions_report import summarise
-from fairseq_deepnet.tools.evaluation.directions_tables import markdown, number
+from fairseq_deepnet.tools.evaluation.directions_tables import number
+from fairseq_deepnet.tools.tables import markdown
 
 PAPER: Final[dict[str, tuple[str, dict[str, tuple[str, int]]]]] = {
     "opus100": (

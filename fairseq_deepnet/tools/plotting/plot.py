@@ -9,8 +9,9 @@ from typing import Final
 
 from fairseq_deepnet.tools.plotting import images
 from fairseq_deepnet.tools.plotting.curves import METRICS
-from fairseq_deepnet.tools.plotting.lines import is_by_layer
 from fairseq_deepnet.tools.plotting.runs import Run, read_runs
+from fairseq_deepnet.tools.plotting.series import is_by_layer
+from fairseq_deepnet.tools.plotting.style import save
 
 IMAGES: Final = (".png", ".pdf", ".svg")
 PAGE: Final = ".html"
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
         write(runs, args.out, args.title)
     else:
-        images.write(images.draw(runs, show, args.part, args.title), args.out)
+        save(images.draw(runs, show, args.part, args.title), args.out)
     print(f"{args.out}: {len(runs)} run{'s' if len(runs) > 1 else ''}", file=sys.stderr)
     _tell_unmonitored(runs, args.out.suffix == PAGE or show == images.EVERYTHING)
     return 0

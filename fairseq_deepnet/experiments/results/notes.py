@@ -8,11 +8,8 @@ from typing import Final
 
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.paper import Key
-from fairseq_deepnet.experiments.report.fit import Law, fit_published
-from fairseq_deepnet.experiments.report.measures import MEASURES
-from fairseq_deepnet.experiments.report.results import Result
-from fairseq_deepnet.experiments.report.table import Entry, ordered
-from fairseq_deepnet.experiments.sweeps.state import Status
+from fairseq_deepnet.experiments.results.law import Law, fit_published
+from fairseq_deepnet.experiments.runs import MEASURES, RunResult, Status, tokens_of, updates_of
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.evaluation.scores import TOKENISED, decoding
 
@@ -24,8 +21,10 @@ _KINDS: Final = {
 }
 
 
-def below(published: paper.Table, measure: str, results: Sequence[Result]) -> list[str]:
-    """The notes of one of the paper's tables."""
+def below_published(
+    published: paper.PublishedTable, measure: str, results: Sequence[RunResult]
+) -> list[str]:
+    """Return the notes of one of the paper's tables."""
     lines = [
         f"paper: {published.certainty}, {paper.REFERENCE}, {published.source}: {published.metric}"
     ]
@@ -38,14 +37,14 @@ def below(published: paper.Table, measure: str, results: Sequence[Result]) -> li
     return lines + endings(results)
 
 
-def _loss_facts(result: Result) -> str:
+def _loss_facts(result: RunResult) -> str:
     return (
         "label-smoothed validation loss, bits a token, "
         f"{result.updates:,} updates, {result.config.recipe.get('data')}"
     )
 
 
-def score_facts(result: Result) -> str:
+def score_facts(result: RunResult) -> str:
     """What a run's score is: metric, signature, split, search, model, length, data."""
     score = result.score
     if score is None:
@@ -70,9 +69,13 @@ def score_facts(result: Result) -> str:
 
 
 def below_own(
-    measures: Sequence[str], entries: Iterable[Entry], results: Sequence[Result]
+    measures: Sequence[str], statuses: Iterable[Sequence[Status]], results: Sequence[RunResult]
 ) -> list[str]:
-    """The notes of a table of a sweep's own."""
+    """Return the notes of a table of a sweep's own.
+
+    Args:
+        statuses: of each of its entries how the runs in it ended
+    """
     lines = [f"{MEASURES[name].heading}: {MEASURES[name].meaning}" for name in measures]
     level = unigram_level(results)
     if level is not None and any("nll" in name for name in measures):
@@ -80,15 +83,15 @@ def below_own(
     lines.append(f"trained: {trained(results)}")
     if "bleu" in measures:
         lines += grouped("BLEU", [(run, score_facts(run)) for run in results if run.score])
-    entries = list(entries)
-    counts = sorted({len(entry.seeds) for entry in entries if entry.seeds})
+    seeds_of = [seeds for seeds in statuses if seeds]
+    counts = sorted({len(seeds) for seeds in seeds_of})
     if counts and counts[-1] > 1:
         seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
         lines.append(
             "mean ±sample standard deviation over those runs of a cell that came through; "
             f"{seeds} seeds were run"
         )
-    if any(seed.status == Status.DIVERGED for entry in entries for seed in entry.seeds):
+    if any(Status.DIVERGED in seeds for seeds in seeds_of):
         lines.append(
             "diverged: see below; in brackets after it the mean of what such runs reached, which "
             "counts in no other cell"
@@ -111,13 +114,22 @@ def of_laws(laws: dict[Key, Law], names: dict[Key, str], beside: dict[str, Key])
     return lines
 
 
-def trained(results: Sequence[Result]) -> str:
+def below_runs(results: Sequence[RunResult]) -> list[str]:
+    """Return the notes of runs side by side."""
+    lines = ["validation losses: the lowest of the run, bits a token; nll is without smoothing"]
+    scored = [run for run in results if run.score]
+    lines += grouped("BLEU", [(run, score_facts(run)) for run in scored])
+    chrf = {run.score.signatures.get("chrf") for run in scored if run.score}
+    lines += [f"chrF: {signature}" for signature in sorted(filter(None, chrf))]
+    return lines + endings(results)
+
+
+def trained(results: Sequence[RunResult]) -> str:
     """Shape, length, rate and data of runs in one line: each value that occurs."""
-    from fairseq_deepnet.experiments.sweeps.costs import tokens_of, updates_of
 
     def values(read: Callable[[Config], object]) -> str:
         found = {paper.key(value) for run in results if (value := read(run.config)) is not None}
-        keys = ordered(sorted(found))
+        keys = paper.ordered(sorted(found))
         return ", ".join(f"{int(key):,}" if key.isdecimal() else key for key in keys) or "?"
 
     shapes = {shape for run in results if (shape := _shape(run.config))}
@@ -143,13 +155,13 @@ def _shape(config: Config) -> str:
     return "" if None in told else "/".join(map(str, told))
 
 
-def unigram_level(results: Sequence[Result]) -> float | None:
+def unigram_level(results: Sequence[RunResult]) -> float | None:
     """What a unigram model has on the runs' data; None where it is not known or not the same."""
     found = {round(run.unigram, 4) for run in results if run.unigram is not None}
     return found.pop() if len(found) == 1 else None
 
 
-def grouped(title: str, items: Sequence[tuple[Result, str]]) -> list[str]:
+def grouped(title: str, items: Sequence[tuple[RunResult, str]]) -> list[str]:
     """One line for each different text, with the runs that it is true of."""
     groups: dict[str, list[str]] = {}
     for run, text in items:
@@ -165,10 +177,10 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_FEW]) + more
 
 
-def endings(results: Sequence[Result]) -> list[str]:
+def endings(results: Sequence[RunResult]) -> list[str]:
     """Why runs are not done, a line each."""
     lines = []
     for result in {run.folder: run for run in results}.values():
-        if result.status != Status.DONE:
+        if result.status is not Status.DONE:
             lines.append(f"{result.name}: {result.reason or result.status}")
     return lines

@@ -1,20 +1,23 @@
-"""The plan of a sweep: what each cell is, what it costs, and where it stands."""
+"""The plan of a sweep: its share of the machine for each cell, and what the cell costs there."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet.experiments.report.render import text_grid
+from fairseq_deepnet.experiments.runs import Status, tokens_of, updates_of, vocabulary_of
 from fairseq_deepnet.experiments.sweeps import state
 from fairseq_deepnet.experiments.sweeps.cells import Cell
-from fairseq_deepnet.experiments.sweeps.evidence import vocabulary
-from fairseq_deepnet.experiments.sweeps.state import Status
-from fairseq_deepnet.tools.configs import Config
-from fairseq_deepnet.tools.training import launch
+from fairseq_deepnet.tools import tables
+from fairseq_deepnet.tools.training.launch import choose_devices
 
+ASSUMED_GIB: Final = 80.0
+"""Memory of a GPU that a dry run plans for and that is not in this machine."""
+ASSUMED_TERAFLOPS: Final = 312.0
+"""Peak of a GPU whose speed is not told: an A100's in bf16."""
 UNKNOWN: Final = "?"
 _HEADING: Final = (
     *("cell", "settings", "parameters", "updates", "tokens/update", "hours", "GPU-hours", "state"),
@@ -25,7 +28,7 @@ _HEADING: Final = (
 class Machine:
     """What a cell gets.
 
-    Arguments:
+    Args:
         gpus: GPUs of one cell; 0 is the CPU
         memory_gib: memory of each
         teraflops: peak of each device, 10^12 operations a second; None: not known
@@ -36,6 +39,21 @@ class Machine:
     memory_gib: float
     teraflops: float | None
     is_assumed: bool = False
+
+
+def machine_of(gpus: int, memory_gib: float | None, teraflops: float | None) -> Machine:
+    """Return one cell's share, with the memory that is there unless it is given."""
+    if memory_gib is None:
+        import torch
+
+        if gpus and torch.cuda.is_available():
+            memory_gib = torch.cuda.get_device_properties(0).total_memory / 2**30
+        elif gpus:
+            memory_gib = ASSUMED_GIB
+        else:
+            memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    assumed = ASSUMED_TERAFLOPS if gpus else None
+    return Machine(gpus, round(memory_gib, 1), teraflops or assumed, teraflops is None)
 
 
 @dataclass(frozen=True)
@@ -52,26 +70,6 @@ class Cost:
     fits: bool | None
 
 
-def updates_of(config: Config) -> int | None:
-    """Updates of a run, where its config says them."""
-    updates = config.options.get("max-update")
-    return int(str(updates)) if updates else None
-
-
-def tokens_of(config: Config) -> int | None:
-    """Tokens of one update over all devices, where the config says them."""
-    wanted = config.recipe.get("global-batch-tokens")
-    if wanted is not None:
-        return launch.parse_tokens(wanted)
-    limit = config.options.get("max-tokens")
-    return int(str(limit)) if limit else None
-
-
-def _of_recipe(config: Config) -> int | None:
-    told = config.recipe.get("vocabulary")
-    return None if told is None else int(str(told))
-
-
 def cost_of(cell: Cell, folder: Path, machine: Machine) -> Cost:
     """What one cell takes on a machine."""
     from fairseq_deepnet.tools.planning import estimate
@@ -79,7 +77,8 @@ def cost_of(cell: Cell, folder: Path, machine: Machine) -> Cost:
     config = cell.resolve()
     status = state.status_of(folder / cell.name)
     updates, tokens = updates_of(config), tokens_of(config)
-    symbols = vocabulary(config) or cell.vocabulary or _of_recipe(config)
+    told = config.recipe.get("vocabulary")
+    symbols = vocabulary_of(config) or cell.vocabulary or (None if told is None else int(str(told)))
     if symbols is None:
         return Cost(cell, status, None, updates, tokens, None, None, None)
     if machine.gpus and cell.variables.get("PRECISION") != "fp32":
@@ -90,10 +89,8 @@ def cost_of(cell: Cell, folder: Path, machine: Machine) -> Cost:
     plan = estimate(
         config, machine.gpus, machine.memory_gib, machine.teraflops or 1.0, vocabulary=symbols
     )
-    is_timed = machine.teraflops is not None
-    hours = plan.hours if is_timed else None
-    gpu_hours = plan.gpu_hours if is_timed else None
-    return Cost(cell, status, plan.parameters, updates, tokens, hours, gpu_hours, plan.fits)
+    hours = (None, None) if machine.teraflops is None else (plan.hours, plan.gpu_hours)
+    return Cost(cell, status, plan.parameters, updates, tokens, *hours, plan.fits)
 
 
 def _number(value: float | None, digits: int = 0) -> str:
@@ -113,7 +110,7 @@ def plan_text(title: str, costs: Sequence[Cost], machine: Machine) -> str:
             ]
         )
     counts = [f"{sum(c.status is s for c in costs)} {s.value}" for s in Status]
-    lines = [title, "", text_grid(rows, 2), "", f"{len(costs)} cells: {', '.join(counts)}"]
+    lines = [title, "", tables.text(rows, 2), "", f"{len(costs)} cells: {', '.join(counts)}"]
     return "\n".join([*lines, *_sums(costs, machine)]) + "\n"
 
 
@@ -137,3 +134,47 @@ def _sums(costs: Sequence[Cost], machine: Machine) -> list[str]:
         * machine.is_assumed
     )
     return lines
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    names = [name.strip() for name in named.split(",")] if named else []
+    return names[:count] if len(names) >= count else [str(number) for number in range(count)]
+
+
+def shares(gpus: str, parallel: int, visible: list[str], cores: int) -> list[dict[str, str]]:
+    """One set of variables for scripts/train.sh and scripts/eval_bleu.sh a cell at work.
+
+    Args:
+        gpus: GPUs to use in all, or "all"; "0" is the CPU
+        parallel: cells at once
+        visible: the machine's GPUs, as CUDA_VISIBLE_DEVICES names them
+        cores: cores to use
+
+    Raises ValueError where there are fewer devices than cells at once.
+    """
+    if parallel < 1:
+        raise ValueError(f"--parallel {parallel}: at least 1 is needed")
+    count = choose_devices(gpus, 1, 1, len(visible)).gpus
+    if not count:
+        threads = str(max(1, cores // parallel))
+        # training has one process of many threads, scoring many processes of one
+        share = {"GPUS": "0", "THREADS": threads, "PROCESSES": threads, "OMP_NUM_THREADS": "1"}
+        return [share] * parallel
+    if parallel > count:
+        raise ValueError(
+            f"--parallel {parallel}: {parallel} cells at once on {count} "
+            f"GPU{'s' if count > 1 else ''}; at most {count}"
+        )
+    each = count // parallel
+    return [
+        {
+            "GPUS": str(each),
+            "CUDA_VISIBLE_DEVICES": ",".join(visible[slot * each : (slot + 1) * each]),
+        }
+        for slot in range(parallel)
+    ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet.experiments.report.results import find_runs
+from fairseq_deepnet.experiments.runs import find_runs, read_cell_record
 from fairseq_deepnet.files import inside_project, shown
 from fairseq_deepnet.provenance import sha256
 from fairseq_deepnet.records import read_record
@@ -26,7 +26,7 @@ from fairseq_deepnet.tools.evaluation.scores import SHAPE, decoding, read_score
 class Scored:
     """One run's translations of a test set.
 
-    Arguments:
+    Args:
         file: the JSON of the score
         seed: of the training; None where no config tells
         settings: all that makes the system but the seed: equal texts mean equal systems
@@ -60,7 +60,7 @@ class System:
 def find_systems(targets: Sequence[Path], baseline: Path | None) -> tuple[list[System], list[str]]:
     """The systems that run folders, folders of runs, or score files (scores/NAME.json) stand for.
 
-    Arguments:
+    Args:
         baseline: its system comes first; one of `targets` or another one; None: the first
 
     Returns them with a line for each run that has no score, and one where score files were named
@@ -83,10 +83,12 @@ def find_systems(targets: Sequence[Path], baseline: Path | None) -> tuple[list[S
             + "".join(f"; {line}" for line in missing)
         )
     runs = [run for system in systems for run in system.runs]
-    refuse_incomparable(runs)
-    named = {path.resolve() for path in (baseline, *targets) if path is not None}
-    refuse_decoded_otherwise(runs, named)
-    return systems, missing + _decoded_otherwise(systems)
+    _refuse_incomparable(runs, {path.resolve() for path in (baseline, *targets) if path})
+    decoded = {system.name: sorted({run.decoding for run in system.runs}) for system in systems}
+    if len({run.decoding for run in runs}) > 1:
+        each = "; ".join(f"{name}: {' and '.join(several)}" for name, several in decoded.items())
+        missing.append(f"decoded differently: {each}")
+    return systems, missing
 
 
 def _score_files(target: Path) -> tuple[list[Path], list[str]]:
@@ -95,7 +97,7 @@ def _score_files(target: Path) -> tuple[list[Path], list[str]]:
         return [target], []
     files, missing = [], []
     for run in find_runs(target):
-        score = read_score(run, _chosen_by_sweep(run))
+        score = read_score(run, read_cell_record(run).get("score"))
         if score is None:
             missing.append(f"{shown(run)} is not scored")
         elif (run / score.file).is_dir():
@@ -106,12 +108,6 @@ def _score_files(target: Path) -> tuple[list[Path], list[str]]:
         else:
             files.append(run / score.file)
     return files, missing
-
-
-def _chosen_by_sweep(run: Path) -> str | None:
-    from fairseq_deepnet.experiments.sweeps import state
-
-    return state.read(run).get("score")
 
 
 def _run_of(file: Path) -> Path | None:
@@ -169,7 +165,11 @@ def _reference(
     """The reference's file, as it was when it was scored against, and the digests of both texts."""
     if "direction" in record:  # one of many directions
         wanted, source = request["reference"], request["source"]
-        place = record.get("reference") or _text_of(Direction.parse(record["direction"]), config)
+        place = record.get("reference")
+        if not place:
+            data = str(config.recipe.get("data", "")) if config else ""
+            direction = Direction.parse(record["direction"])
+            place = DataFolder.open(inside_project(data)).text("test", direction, direction.target)
         path = inside_project(place)
     else:
         path = inside_project(record["reference"])
@@ -185,13 +185,13 @@ def _reference(
     return path, frozenset((wanted, source))
 
 
-def _text_of(direction: Direction, config: configs.Config | None) -> Path:
-    data = DataFolder.open(inside_project(str(config.recipe.get("data", "")) if config else ""))
-    return data.text("test", direction, direction.target)
+def _refuse_incomparable(runs: Sequence[Scored], named: Set[Path]) -> None:
+    """Raise ValueError for another test set, reference, tokenisation or decoding than the first
+    one's; how a run was decoded may differ where its score itself was named.
 
-
-def refuse_incomparable(runs: Sequence[Scored]) -> None:
-    """ValueError for other test sets, references or tokenisations than the first one's."""
+    Args:
+        named: score files that were asked for as such, resolved
+    """
     first = runs[0]
     for run in runs[1:]:
         pair = f"{shown(first.file)} and {shown(run.file)}"
@@ -206,16 +206,6 @@ def refuse_incomparable(runs: Sequence[Scored]) -> None:
                     f"{pair} are {meaning} differently ({key}:{first.signature.get(key)}, "
                     f"{key}:{run.signature.get(key)}); score one of them as the other was"
                 )
-
-
-def refuse_decoded_otherwise(runs: Sequence[Scored], named: Set[Path]) -> None:
-    """ValueError for another search, engine or averaging than the first one's, where a run was
-    named and its score chosen here: what differs may then be the decoding alone.
-
-    Arguments:
-        named: score files that were asked for as such, resolved
-    """
-    first = runs[0]
     for run in runs[1:]:
         are_named = {first.file.resolve(), run.file.resolve()} <= named
         if run.decoding != first.decoding and not are_named:
@@ -223,15 +213,6 @@ def refuse_decoded_otherwise(runs: Sequence[Scored], named: Set[Path]) -> None:
                 f"{shown(first.file)} ({first.decoding}) and {shown(run.file)} ({run.decoding}) "
                 "are decoded differently; score one run as the other was, or name both score files"
             )
-
-
-def _decoded_otherwise(systems: Sequence[System]) -> list[str]:
-    """A line on how each system was decoded, where that is not the same for all."""
-    kinds = {system.name: sorted({run.decoding for run in system.runs}) for system in systems}
-    if len({kind for several in kinds.values() for kind in several}) == 1:
-        return []
-    each = "; ".join(f"{name}: {' and '.join(several)}" for name, several in kinds.items())
-    return [f"decoded differently: {each}"]
 
 
 def _grouped(runs: Sequence[Scored]) -> list[System]:
@@ -245,13 +226,11 @@ def _grouped(runs: Sequence[Scored]) -> list[System]:
         if len(set(seeds)) < len(seeds):
             files = ", ".join(shown(run.file) for run in group)
             raise ValueError(f"the same system with the same seed more than once: {files}")
-    return [System(name, group) for name, group in zip(_names(members), members, strict=True)]
-
-
-def _names(groups: Sequence[tuple[Scored, ...]]) -> list[str]:
-    """The shortest of three kinds of names that tells all systems apart."""
-    first = [group[0] for group in groups]
+    # the shortest of three kinds of names that tells all systems apart
+    first = [group[0] for group in members]
     names = [run.name for run in first]
     if len(set(names)) < len(names):
         names = [f"{run.name} {run.file.stem}" for run in first]
-    return names if len(set(names)) == len(names) else [shown(run.file) for run in first]
+    if len(set(names)) < len(names):
+        names = [shown(run.file) for run in first]
+    return [System(name, group) for name, group in zip(names, members, strict=True)]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairseq_deepnet.experiments.paper import Key, Table
+from fairseq_deepnet.experiments.paper import Key, PublishedTable
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def fit(points: Sequence[tuple[float, float]]) -> Law | None:
     return Law(a, b, missed)
 
 
-def fit_published(table: Table, line: Key) -> Law | None:
+def fit_published(table: PublishedTable, line: Key) -> Law | None:
     """The law of one line of a published table, a row or a column, whose other side is depth."""
     if line in table.rows:
         cells = list(table.rows[line].values.items())

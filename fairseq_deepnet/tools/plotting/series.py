@@ -1,11 +1,11 @@
-"""How numbers become pictures: names, logarithmic or not, limits of colours, thinning.
+"""What is drawn of runs, whoever draws it: names, lines, scales, and fewer points than there are.
 
 Shapes: U = updates, L = layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,9 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_deepnet.divergence.events import Event
-from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.tools.plotting.runs import Grid
+from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
+from fairseq_deepnet.tools.plotting.curves import METRICS
+from fairseq_deepnet.tools.plotting.runs import LOGGED, SIDES, Grid, GridKey, Run
 
+LABELS: Final = {
+    **METRICS,
+    "lr": "learning rate",
+    "gnorm": "gradient norm, before clipping",
+}
+"""What fairseq logs, as axes name it."""
+_MEASURED: Final = {"update_bound": "model_update", "step_bound": "step_update"}
+"""A bound of the theory -> what it bounds, drawn with it."""
 PARTS: Final = {
     "layer": "whole layer",
     "embedding": "LayerNorm of the embedding",
@@ -38,6 +47,9 @@ _MANY: Final = 1000
 """Points of one line that are drawn."""
 
 
+# Names.
+
+
 def title(quantity: str) -> str:
     """A quantity's name in words."""
     words = quantity.replace("_", " ")
@@ -49,6 +61,11 @@ def axis(quantity: str) -> str:
     """A quantity's name with its unit."""
     unit = QUANTITIES[quantity].unit
     return title(quantity) if unit == "none" else f"{title(quantity)} ({unit})"
+
+
+def label_of(show: str) -> str:
+    """The vertical axis of a thing that is shown: name and unit."""
+    return LABELS.get(show) or axis(show)
 
 
 def part_title(part: str) -> str:
@@ -75,6 +92,93 @@ def main_part(parts: Iterable[str]) -> str:
     return known[0]
 
 
+# Lines.
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a run.
+
+    Args:
+        run: its place among the runs, which gives the colour
+        what: what sets it apart from the run's other lines; may be empty
+        look: solid, dashed, dotted or dots
+    """
+
+    run: int
+    name: str
+    what: str
+    look: str
+    updates: Sequence[int]
+    values: Sequence[float]
+
+    @property
+    def label(self) -> str:
+        """For the legend."""
+        return f"{self.name}, {self.what}" if self.what else self.name
+
+
+def is_by_layer(show: str) -> bool:
+    """Whether it has a number for every layer, and so heat maps and profiles beside lines."""
+    return show in QUANTITIES and QUANTITIES[show].level is Level.PART
+
+
+def has(run: Run, show: str) -> bool:
+    """Whether a run has anything of it."""
+    return show in run.metrics or any(key.quantity == show for key in run.grids)
+
+
+def lines_of(runs: Sequence[Run], show: str) -> list[Line]:
+    """Return all lines of one thing that has no layers."""
+    drawn = _logged if show in LOGGED else _measured
+    return [line for number, run in enumerate(runs) for line in drawn(number, run, show)]
+
+
+def lines_by_layer(runs: Sequence[Run], key: GridKey) -> list[Line]:
+    """Return lines of a part of a side's layers: the highest layer solid, the middle one dashed,
+    the lowest dotted.
+    """
+    lines = []
+    for number, run in enumerate(runs):
+        if key in run.grids:
+            grid = run.grids[key]
+            top = grid.layers - 1
+            looks = {0: "dotted", top // 2: "dashed", top: "solid"}
+            for layer in sorted(looks, reverse=True):
+                what = f"layer {layer + 1}" if top else ""
+                lines.append(_of_grid(number, run, what, looks[layer], grid, layer))
+    return lines
+
+
+def _of_grid(number: int, run: Run, what: str, look: str, grid: Grid, layer: int = 0) -> Line:
+    values = grid.values[:, layer].tolist()
+    return Line(number, run.name, what, look, grid.updates.tolist(), values)
+
+
+def _logged(number: int, run: Run, metric: str) -> Iterator[Line]:
+    curves = run.metrics.get(metric)
+    for what, look in (("train", "solid"), ("valid", "dots")):
+        points = getattr(curves, what, [])
+        if points:
+            updates, values = zip(*points, strict=True)
+            told = what if metric in METRICS else ""
+            yield Line(number, run.name, told, look, list(updates), list(values))
+
+
+def _measured(number: int, run: Run, quantity: str) -> Iterator[Line]:
+    for key, grid in run.grids.items():
+        if key.quantity == quantity and not key.part:
+            look = "dashed" if key.side == SIDES[0] else "solid"
+            yield _of_grid(number, run, key.side, look, grid)
+    bounded = _MEASURED.get(quantity, "")
+    if GridKey(bounded) in run.grids:
+        grid = run.grids[GridKey(bounded)]
+        yield _of_grid(number, run, f"measured {bounded}", "dotted", grid)
+
+
+# Scales, and fewer points.
+
+
 @dataclass(frozen=True)
 class Scale:
     """From where to where colours or an axis reach; positive where it is logarithmic."""
@@ -98,11 +202,6 @@ def scale_of(arrays: Iterable[NDArray[np.float64]]) -> Scale:
     if low == high:
         low, high = (low / 2, high * 2) if is_log else (low - 0.5, high + 0.5)
     return Scale(float(low), float(high), is_log)
-
-
-def wants_log(arrays: Sequence[NDArray[np.float64]]) -> bool:
-    """Whether lines are drawn on a logarithmic axis."""
-    return bool(arrays) and scale_of(arrays).is_log
 
 
 def thin_line(
@@ -148,3 +247,16 @@ def chosen_updates(grid: Grid, number: int = 4) -> NDArray[np.int64]:
         return sound
     steps = np.geomspace(1, len(sound), number).round().astype(np.int64) - 1
     return np.unique(sound[np.clip(steps, 0, len(sound) - 1)])
+
+
+def layer_ticks(layers: int) -> list[int]:
+    """Whole layers, the first and the last among them."""
+    step = next(
+        step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500) if layers / step <= 10 or step == 500
+    )
+    inner = [
+        tick
+        for tick in range(step, layers, step)
+        if tick > step / 2 + 1 and layers - tick >= step / 2
+    ]
+    return sorted({1, *inner, layers})

@@ -14,20 +14,26 @@ import logging
 import os
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 
-from fairseq_deepnet.experiments.report.systems import Scored, System
+from fairseq_deepnet.experiments.results.systems import Scored, System
 from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import bleu_tokenizers
+from fairseq_deepnet.tools.tables import Section, comma_separated, six_digits
 
 TESTS: Final = {"bootstrap": "bs", "randomisation": "ar"}
 """Name of a test -> sacreBLEU's."""
 SAMPLES: Final = {"bootstrap": 1000, "randomisation": 10000}
 """Resamples and trials, as sacreBLEU has them by default."""
+_SEEDS_ARE: Final = (
+    "several seeds: BLEU is the mean ±sample standard deviation over seeds; p is of the difference "
+    "of the means over the seeds that both systems have, a sentence being drawn or swapped with "
+    "the translations of all seeds at once; below it each pair of seeds by itself"
+)
 Translations = list[tuple[str, ...]]
 """For each sentence its translation by each seed."""
 
@@ -36,7 +42,7 @@ Translations = list[tuple[str, ...]]
 class Compared:
     """A system, or one of its seeds, against the baseline.
 
-    Arguments:
+    Args:
         scores: BLEU of each seed
         interval: half of the 95 % interval around `centre`, the mean over resamples
         p: name of the test -> p; empty for the baseline
@@ -67,6 +73,21 @@ class Compared:
             return 0.0
         return self.bleu - statistics.fmean(self.baseline)
 
+    def written(self, tests: Sequence[str]) -> list[str]:
+        """The cells after its name; a star marks a p below 0.05, as sacreBLEU's."""
+        bleu = f"{self.bleu:.2f}"
+        if self.deviation is not None:
+            bleu += f" ±{self.deviation:.2f}"
+        cells = [str(len(self.seeds)), bleu, f"{self.centre:.2f} ±{self.interval:.2f}"]
+        if not self.p:
+            return [*cells, "baseline", *("" for _ in tests)]
+        stars = {test: "*" * (self.p[test] < 0.05) for test in tests}
+        return [
+            *cells,
+            f"{self.difference:+.2f}",
+            *(f"{self.p[test]:.4f}{stars[test]}" for test in tests),
+        ]
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -79,6 +100,52 @@ class Comparison:
     sentences: int
     notes: list[str]
     """Seeds that stand alone, runs that are not scored."""
+
+    def section(self) -> Section:
+        """The baseline, then the systems, single seeds below theirs."""
+        tests = list(self.signatures)
+        heading = ["system", "seeds", "BLEU", "95% interval", "difference"]
+        rows = [heading + [f"p ({test})" for test in tests]]
+        for row, parts in zip(self.rows, self.parts, strict=True):
+            rows.append([row.name, *row.written(tests)])
+            rows += [[f"- {part.name}", *part.written(tests)] for part in parts]
+        return Section("Paired significance tests", {"": rows}, self._what_was_tested())
+
+    def _what_was_tested(self) -> list[str]:
+        """What was tested, and what it does not say."""
+        lines = [
+            f"{self.sentences:,} sentences; 95% interval: mean over bootstrap resamples ±half of "
+            "its width; *: p < 0.05",
+            "p says whether the difference would hold for other sentences translated by these very "
+            "models, not for models trained anew: that needs several seeds",
+        ]
+        if any(self.parts):
+            lines.append(_SEEDS_ARE)
+        others = len(self.rows) - 1
+        if others > 1:
+            lines.append(
+                f"{others} systems against one baseline: p is not corrected for their number"
+            )
+        lines += [f"{test}: {signature}" for test, signature in self.signatures.items()]
+        return lines + self.notes
+
+    def csv(self) -> str:
+        """A line a system and test, then its single seeds; numbers unrounded."""
+        names = ("system", "of", "seeds", "bleu", "deviation", "interval_centre", "interval_half")
+        lines: list[list[object]] = [
+            [*names, "difference", "test", "p", "sentences", "signature"],
+        ]
+        for row, parts in zip(self.rows, self.parts, strict=True):
+            for one in (row, *parts):
+                of = "" if one is row else row.name
+                seeds = " ".join("?" if seed is None else str(seed) for seed in one.seeds)
+                numbers = (one.bleu, one.deviation, one.centre, one.interval)
+                first = [one.name, of if one.p else "baseline", seeds, *map(six_digits, numbers)]
+                difference = six_digits(one.difference) if one.p else ""
+                for test, signature in self.signatures.items():
+                    p = six_digits(one.p.get(test))
+                    lines.append([*first, difference, test, p, self.sentences, signature])
+        return comma_separated(lines)
 
 
 class _MeanOfSeeds:
@@ -120,7 +187,7 @@ def compare(
 ) -> Comparison:
     """Test every system against the first, by seeds together and by each seed.
 
-    Arguments:
+    Args:
         tests: of `TESTS`
         samples: resamples and trials; None: sacreBLEU's own numbers
 
@@ -128,10 +195,14 @@ def compare(
     have none in common, in the order of their numbers. Raises ValueError for scores that
     cannot be found again from the stored hypotheses.
     """
+    from sacrebleu.metrics.bleu import BLEU
+
     if os.environ.get("SACREBLEU_SEED") == "0":
         raise ValueError("SACREBLEU_SEED=0 means no seed to sacreBLEU's tests; choose another")
-    bleu = _metric(systems[0].runs[0])
-    references = list(read_lines(systems[0].runs[0].reference))
+    first = systems[0].runs[0]
+    tokenizer = bleu_tokenizers.check(first.signature.get("tok", "13a"))
+    bleu = BLEU(tokenize=tokenizer, lowercase=first.signature.get("case") == "lc")
+    references = list(read_lines(first.reference))
     for system in systems:
         for run in system.runs:
             _verify(run, bleu, references)
@@ -145,8 +216,8 @@ def compare(
         left_out += _unpaired(system, [pair[1] for pair in pairs], baseline.name)
         left_out += _unpaired(baseline, [pair[0] for pair in pairs], system.name)
         rows.append(tester.against(system.name, pairs))
-        several = len(pairs) > 1
-        parts.append([tester.against(_seed_name(one), [one]) for one in pairs] if several else [])
+        singles = pairs if len(pairs) > 1 else []
+        parts.append([tester.against(_seed_name(pair), [pair]) for pair in singles])
     notes = [*left_out, *missing]
     return Comparison(rows, parts, tester.signatures, len(references), notes)
 
@@ -169,13 +240,6 @@ def paired(baseline: Sequence[Scored], others: Sequence[Scored]) -> list[tuple[S
     return same or list(zip(baseline, others, strict=False))
 
 
-def _metric(run: Scored) -> Any:
-    from sacrebleu.metrics.bleu import BLEU
-
-    name = bleu_tokenizers.check(run.signature.get("tok", "13a"))
-    return BLEU(tokenize=name, lowercase=run.signature.get("case") == "lc")
-
-
 def _verify(run: Scored, bleu: Any, references: Sequence[str]) -> None:
     """What is tested must be what was scored."""
     if len(run.hypotheses) != len(references):
@@ -191,32 +255,32 @@ def _verify(run: Scored, bleu: Any, references: Sequence[str]) -> None:
         )
 
 
+@dataclass
 class _Tester:
     """sacreBLEU's tests on this reference."""
 
-    def __init__(
-        self, bleu: Any, references: list[str], tests: Sequence[str], samples: int | None
-    ) -> None:
-        self.bleu = bleu
-        self.references = [references]
-        self.tests = tests
-        self.samples = samples
-        self.signatures: dict[str, str] = {}
+    bleu: Any
+    references: list[str]
+    tests: Sequence[str]
+    samples: int | None
+    signatures: dict[str, str] = field(default_factory=dict)
 
     def alone(self, system: System) -> Compared:
         """The baseline: its score and interval come from a test against itself."""
-        seeds = [(run, run) for run in system.runs]
-        found = self.against(system.name, seeds)
-        return Compared(
-            found.name, found.seeds, found.scores, found.scores, found.centre, found.interval, {}
-        )
+        return replace(self.against(system.name, [(run, run) for run in system.runs]), p={})
 
     def against(self, name: str, pairs: Sequence[tuple[Scored, Scored]]) -> Compared:
         """The second of each pair against the first, all pairs together."""
         sides = [
             list(zip(*(pair[side].hypotheses for pair in pairs), strict=True)) for side in (0, 1)
         ]
-        scores = [tuple(self._score(pair[side]) for pair in pairs) for side in (0, 1)]
+        scores = [
+            tuple(
+                float(self.bleu.corpus_score(pair[side].hypotheses, [self.references]).score)
+                for pair in pairs
+            )
+            for side in (0, 1)
+        ]
         results = {test: self._run(test, sides) for test in self.tests}
         # resamples give the interval, and the bootstrap test has them anyway
         shown_by = results.get("bootstrap") or next(iter(results.values()))
@@ -235,9 +299,6 @@ class _Tester:
             compared.p.update(dict.fromkeys(compared.p, 1.0))
         return compared
 
-    def _score(self, run: Scored) -> float:
-        return float(self.bleu.corpus_score(run.hypotheses, self.references).score)
-
     def _run(self, test: str, sides: Sequence[Translations]) -> Any:
         from sacrebleu.significance import PairedTest
 
@@ -247,7 +308,7 @@ class _Tester:
         paired_test = PairedTest(
             [("baseline", sides[0]), ("system", sides[1])],  # type: ignore[list-item]
             {"BLEU": _MeanOfSeeds(self.bleu)},  # type: ignore[dict-item]
-            self.references,
+            [self.references],
             test_type=TESTS[test],
             n_samples=self.samples or SAMPLES[test],
             # its default of none would leave a table of randomisation alone without intervals; of
