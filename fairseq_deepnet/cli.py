@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from fairseq_deepnet.former_names import of_today
+from fairseq_deepnet.former_names import of_today, subcommand_of_today
 
 SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "args": ("tools.configs", "print the fairseq-train arguments that a config stands for"),
@@ -19,10 +19,7 @@ SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "check": ("tools.checking.command", "is a model or checkpoint what it is said to be? measured"),
     "plan": ("tools.planning.command", "parameters, memory and time of a training, and what fits"),
-    "record": (
-        "tools.training.command",
-        "plan a run, write down what repeats it, print its command",
-    ),
+    "train": ("tools.training.command", "train as a config says, and see it to its end"),
     "average": ("tools.checkpoints.average", "average the weights of several checkpoints"),
     "export": ("tools.export.command", "a trained model for stock fairseq, or for CTranslate2"),
     "translate": (
@@ -102,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(_overview())
         return 0 if words else 2
-    name, rest = words[0], of_today(words[0], words[1:])
+    name, *rest = subcommand_of_today(words)
+    rest = of_today(name, rest)
     if name not in SUBCOMMANDS:
         known = ", ".join(SUBCOMMANDS)
         print(f"deepnet: error: no subcommand {name!r}; choose from {known}", file=sys.stderr)

@@ -23,6 +23,10 @@ TRANSLATE: Final[Mapping[str, str]] = {**COMMANDS, "--batch": "--batch-sentences
 """Of `deepnet translate`: elsewhere a batch is counted in tokens."""
 
 
+SUBCOMMANDS: Final[Mapping[str, Sequence[str]]] = {"record": ("train", "--record-only")}
+"""Subcommands of `deepnet`."""
+
+
 @functools.cache
 def tell(former: str, name: str) -> None:
     """Say once in a process that an option has another name now."""
@@ -35,6 +39,15 @@ def training_option(name: str) -> str:
         return name
     tell(name, TRAINING[name])
     return TRAINING[name]
+
+
+def subcommand_of_today(words: Sequence[str]) -> list[str]:
+    """Return the words after `deepnet` with today's name of the subcommand."""
+    name, *rest = words
+    if name not in SUBCOMMANDS:
+        return [name, *rest]
+    tell(f"deepnet {name}", f"deepnet {' '.join(SUBCOMMANDS[name])}")
+    return [*SUBCOMMANDS[name], *rest]
 
 
 def of_today(subcommand: str, words: Sequence[str]) -> list[str]:

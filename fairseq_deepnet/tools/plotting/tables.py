@@ -9,7 +9,6 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.divergence import attempts, fallbacks
 from fairseq_deepnet.divergence.events import Event, region_text
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.provenance import shown
@@ -17,6 +16,7 @@ from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.evaluation.scores import read_scores
 from fairseq_deepnet.tools.plotting.interactive import colour
 from fairseq_deepnet.tools.plotting.runs import SIDES, Run
+from fairseq_deepnet.tools.training import fallbacks
 
 _OPTION: Final = re.compile(r"--[a-z][a-z-]*[a-z]")
 _METRICS: Final = {
@@ -100,7 +100,7 @@ def _option(run: Run, name: str) -> str:
 
 def _fallen_back(run: Run) -> str:
     """What fallbacks have changed in the options that the other columns show."""
-    return fallbacks.shown(attempts.read(run.folder).overrides) if run.folder.is_dir() else ""
+    return fallbacks.shown(fallbacks.read(run.folder).overrides) if run.folder.is_dir() else ""
 
 
 def _depth(run: Run) -> str:
