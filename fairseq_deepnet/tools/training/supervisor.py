@@ -82,6 +82,7 @@ class Supervisor:
         is_ours = plan.command[0] == "fairseq-train" and "--distributed-no-spawn" in plan.command
         self.processes = args.cpu_processes if is_ours else 1
         self.caught: deque[int] = deque()
+        self.signalled = False
 
     def supervise(self) -> int:
         """Train to the end; return the exit status."""
@@ -97,7 +98,7 @@ class Supervisor:
                     self._finish()
                 if status != signals.DIVERGED or not self._falls_back():
                     return status
-                if self.caught:
+                if self.signalled or self.caught:
                     say("preempted; the same command goes on where it was")
                     return signals.PREEMPTED
         finally:
@@ -111,7 +112,9 @@ class Supervisor:
             f"training; everything is logged in {attempt.log};"
             " Ctrl-C stops, the same command goes on"
         )
-        return attempt.train(self.caught)
+        status = attempt.train(self.caught)
+        self.signalled = attempt.preempted
+        return status
 
     def _falls_back(self) -> bool:
         """Take a fallback after a divergence; False where there is none to take."""
