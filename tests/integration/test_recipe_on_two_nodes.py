@@ -112,7 +112,7 @@ def test_two_nodes_fall_back_together_under_torchrun(tmp_path: Path, data: Path)
     options = ["--lr=1000", "--on-divergence=fallback", "--fallbacks=lr=0.01"]
     first, second = on_two_nodes(run, data, 12, *options)
     for said in (first, second):
-        assert "fallback 1: starting again from the beginning" in said
+        assert "fallback 1: starting again from update 1 with --lr 0.01" in said
         assert f"trained: {run}" in said
     assert "diverged; waiting for node 0 to roll back" in second
     assert weights(run, 12)
