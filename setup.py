@@ -27,6 +27,7 @@ setup(
         "matplotlib>=3.8,<4",
         "plotly>=6,<7",
         "PyYAML>=6,<7",
+        "tqdm>=4.60,<5",
     ],
     extras_require={
         "dev": [

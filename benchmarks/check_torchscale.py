@@ -104,14 +104,18 @@ def main() -> int:
     install(args.version, args.folder.resolve())
     sys.path.insert(0, str(args.folder.resolve()))
 
-    from fairseq_deepnet.provenance import write_json
-    from fairseq_deepnet.tools.checking.inspection import inspect_model
-    from fairseq_deepnet.tools.checking.text import as_text
+    from fairseq_deepnet.anatomy import find_stacks
+    from fairseq_deepnet.files import write_json
+    from fairseq_deepnet.tools.checking.claims import make_claim
+    from fairseq_deepnet.tools.checking.command import as_json, as_text
+    from fairseq_deepnet.tools.checking.compare import check_model
 
     subject = f"torchscale {args.version}, EncoderDecoder with deepnorm=True ({args.switch})"
-    found = inspect_model(build(args), subject, claim_name="deepnorm")
+    model = build(args)
+    stacks = find_stacks(model)
+    found = check_model(model, stacks, make_claim(model, None, stacks, "deepnorm"), subject)
     if args.json is not None:
-        write_json(args.json, found.as_json())
+        write_json(args.json, as_json(found))
     print(as_text(found))
     return 0 if found.is_fine else 1
 

@@ -42,7 +42,7 @@ def measure(layers: int, width: int, tokens: int, checkpoint: bool) -> dict[str,
     from fairseq.sequence_generator import SequenceGenerator
 
     import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
-    from fairseq_deepnet.tools.checking.standalone import VocabularyTask, build_model
+    from fairseq_deepnet.tools.standalone import VocabularyTask, build_model
 
     task = VocabularyTask(VOCABULARY)
     sides: dict[str, Any] = {}

@@ -51,7 +51,7 @@ from fairseq_deepnet.monitoring.instruments import INSTRUMENTS
 from fairseq_deepnet.monitoring.quantities import EVERYTHING
 from fairseq_deepnet.monitoring.trainer import Observer, observe
 from fairseq_deepnet.observers import build_observers
-from fairseq_deepnet.tools.checking.standalone import VocabularyTask
+from fairseq_deepnet.tools.standalone import VocabularyTask
 
 EOS = 2
 NEVER = 10**9

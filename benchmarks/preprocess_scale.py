@@ -3,7 +3,7 @@
     python benchmarks/preprocess_scale.py                               # 1,000,000 pairs, all cores
     python benchmarks/preprocess_scale.py --text raw/train --lines 200000 --workers 2
 
-The corpus is synthetic German-English: each line joins one to three sentences of the sample grammar
+The corpus is synthetic German-English: each line joins one to three sentences of the sample corpus
 (or of --text, PREFIX of PREFIX.de and PREFIX.en, plain or .gz), with numbers and invented words by
 Zipf's law among them, so that the vocabulary grows as real text's does; one line in a hundred is
 blank, far too long, a repetition or no translation. Linux only: reads /proc.
@@ -37,13 +37,12 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 SYLLABLES = re.findall(r"\w+", "ba de fi go ku la me ni or pa qui re so tu wen xi zau schl ung er")
 
 
-def base_pairs(prefix: str | None, seed: int) -> list[tuple[str, str]]:
+def base_pairs(prefix: str | None) -> list[tuple[str, str]]:
     """The sentences that lines are joined from."""
     if prefix is None:
-        from fairseq_deepnet.tools.corpora.sample.corpus import generate
+        from sample_corpus import sample_pairs
 
-        sizes = {"train": 5000, "valid": 100, "test": 100}
-        return [(pair.german, pair.english) for pair in generate(seed, sizes)["train"]]
+        return sample_pairs("train", 5000)
     from fairseq_deepnet.tools.corpora.clean import read_pairs
     from fairseq_deepnet.tools.corpora.text import find_side
 
@@ -216,7 +215,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--lines", type=int, default=1_000_000, help="training pairs (1000000)")
-    parser.add_argument("--text", metavar="PREFIX", help="sentences to join (the sample grammar's)")
+    parser.add_argument("--text", metavar="PREFIX", help="sentences to join (the sample corpus's)")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--vocab-size", type=int, default=32000)
     parser.add_argument("--seed", type=int, default=1)
@@ -224,7 +223,7 @@ def main() -> None:
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="preprocess_scale.", dir=args.folder))
     try:
-        write_corpus(folder, base_pairs(args.text, args.seed), args.lines, args.seed)
+        write_corpus(folder, base_pairs(args.text), args.lines, args.seed)
         watch = run(folder, folder / "data", args.workers, args.vocab_size)
     finally:
         shutil.rmtree(folder)

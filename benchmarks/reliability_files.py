@@ -44,6 +44,7 @@ from typing import Any, NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+
 os.environ |= {"OMP_NUM_THREADS": "1", "DEEPNET_SKIP_SETUP": "1", "MPLBACKEND": "agg"}
 
 COLUMNS = ("told", "same", "other", "traceback", "silent")
@@ -168,15 +169,12 @@ def expand(text: str, out: Path | None = None) -> list[str]:
 
 def make_world(world: Path) -> None:
     """Everything that the cases read, by the project's own commands."""
+    from sample_corpus import write_sample
+
     from fairseq_deepnet.records import write_record
-    from fairseq_deepnet.tools.corpora.sample.corpus import generate
     from fairseq_deepnet.tools.training.fallbacks import FallbackState
 
-    (world / "raw").mkdir(parents=True)
-    for split, pairs in generate(1, {"train": 600, "valid": 60, "test": 12}).items():
-        for language, side in (("de", "german"), ("en", "english")):
-            text = "".join(f"{getattr(pair, side)}\n" for pair in pairs)
-            (world / "raw" / f"{split}.{language}").write_text(text, encoding="utf-8")
+    write_sample(world / "raw", train=600, valid=60, test=12)
     raw = {name: f"raw/{name.lower()}" for name in ("TRAIN", "VALID", "TEST")}
     sizes = {"VOCAB_SIZE": "200", "WORKERS": "1"}
     _script(world, "preprocess.sh", SRC="de", TGT="en", OUT="data", **raw, **sizes)

@@ -7,7 +7,7 @@
 Each way of training makes --updates updates once without a pause, which is several epochs, and then
 again in runs of real fairseq-train processes that meet a signal after a random number of updates
 and a random part of one more, and are started again by the same command. Of several processes a
-kill -9 meets one, a SIGTERM one or all. The text is made up (`deepnet sample`), or the first lines
+kill -9 meets one, a SIGTERM one or all. The text is made up (data/sample), or the first lines
 of PREFIX.LANGUAGE[.gz].
 
 Columns: kill -9 and SIGTERM that met a training; "different" counts runs whose weights, moments,
@@ -43,9 +43,9 @@ import fairseq_deepnet.models
 
 # isort: split
 import torch
+from sample_corpus import sample_pairs
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.tools.corpora.sample.corpus import generate
 from fairseq_deepnet.tools.corpora.text import find_side, read_lines
 
 PLUGIN: Final = Path(fairseq_deepnet.__file__).parent
@@ -180,8 +180,7 @@ def make_data(options: argparse.Namespace, place: Path) -> list[Path]:
             for language in (source, target)
         ]
     else:
-        pairs = generate(1, {"train": 2 * count, "valid": 1, "test": 1})["train"]
-        sides = [[pair.german for pair in pairs], [pair.english for pair in pairs]]
+        sides = [list(side) for side in zip(*sample_pairs("train", 2 * count), strict=True)]
     folders = []
     for shard in (0, 1):
         folder = place / f"shard{shard}"

@@ -4,7 +4,7 @@
     python benchmarks/two_revisions.py /tmp/before                    # beside this checkout
     python benchmarks/two_revisions.py /tmp/before --layers 50 --rounds 5
 
-Real fairseq-train processes on made-up pairs (`deepnet sample`), with one thread each, in turns, so
+Real fairseq-train processes on made-up pairs (data/sample), with one thread each, in turns, so
 that what disturbs the machine meets both. Rows, in processor seconds of a process and its children:
 
     import      python -c "import fairseq_deepnet"
@@ -33,6 +33,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from sample_corpus import write_sample
 from side_by_side.tables import head, line, machine, quartiles
 
 HERE: Final = Path(__file__).resolve().parents[1]
@@ -59,9 +60,7 @@ def processor_seconds(root: Path, command: Sequence[str]) -> float:
 
 def make_data(place: Path) -> Path:
     """fairseq's data folder of 4,000 made-up pairs."""
-    from fairseq_deepnet.tools.corpora.sample.corpus import generate, write
-
-    write(generate(1, {"train": 4000, "valid": 20, "test": 20}), place / "text")
+    write_sample(place / "text", train=4000, valid=20)
     words = ["fairseq-preprocess", "--source-lang=de", "--target-lang=en", "--joined-dictionary"]
     words += [f"--{split}pref={place / 'text' / split}" for split in ("train", "valid")]
     subprocess.run([*words, f"--destdir={place / 'data'}"], check=True, capture_output=True)
@@ -80,7 +79,9 @@ def measure(root: Path, data: Path, place: Path, options: argparse.Namespace) ->
     more = options.updates
     shutil.rmtree(place / "run", ignore_errors=True)
     saving = [*train, f"--save-dir={place / 'run'}"]
-    found = {"import": processor_seconds(root, [sys.executable, "-c", "import fairseq_deepnet"])}
+    found = {
+        "import": processor_seconds(root, [sys.executable, "-c", "import fairseq_deepnet.models"])
+    }
     found["start"] = processor_seconds(root, [*train, "--no-save", "--max-update=1"])
     longer = processor_seconds(root, [*train, "--no-save", f"--max-update={1 + more}"])
     found["update"] = (longer - found["start"]) / more

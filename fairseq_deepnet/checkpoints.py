@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from fairseq_deepnet import literals
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.provenance import whole
+from fairseq_deepnet.files import whole
 
 LAST: Final = "checkpoint_last.pt"
 _PERIODIC: Final = re.compile(
@@ -27,6 +28,21 @@ _PERIODIC: Final = re.compile(
 
 _DAMAGE: Final = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError, OSError)
 """What reading a damaged file raises."""
+
+
+def checkpoint_globals() -> tuple[Any, ...]:
+    """What fairseq's checkpoints hold beyond torch's own classes, for the weights-only loader.
+
+    Found by torch.serialization.get_unsafe_globals_in_checkpoint on checkpoints of every optimiser,
+    scheduler and configuration style: the model's Namespace, and, with --eval-bleu, the integer
+    arrays of the BLEU counts in the meters. Any other class stays refused.
+    """
+    array_rebuilder = np.zeros(0).__reduce__()[0]  # numpy moved it between its versions
+    dtypes = {type(np.dtype(kind)) for kind in (np.int64, np.float64)}
+    return Namespace, np.ndarray, np.dtype, array_rebuilder, *dtypes
+
+
+torch.serialization.add_safe_globals(list(checkpoint_globals()))
 
 
 def refuse_damaged(path: Path | str, weights: bool = True) -> None:

@@ -49,7 +49,6 @@ SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "iwslt14": ("tools.corpora.iwslt", "raw text out of the archive of IWSLT 2014"),
     "wmt17": ("tools.corpora.wmt", "raw text out of the archives of WMT 2017"),
-    "sample": ("tools.corpora.sample", "generate the sample corpus"),
     "plot": (
         "tools.plotting.command",
         "draw runs: losses, scores, what was measured, layer by layer",

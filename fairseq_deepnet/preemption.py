@@ -32,9 +32,9 @@ from .checkpoints import LAST
 from .compat.owed_validation import OWED, training_program
 from .divergence.good_states import extra_state
 from .errors import ConfigurationError
+from .files import write_json
 from .monitoring.records import run_folder
 from .monitoring.trainer import Observer, follow_validation, share_word
-from .provenance import write_json
 from .signals import DIVERGED, GRACE, PREEMPTED, PREEMPTING, RECORD, UNSAVED, end_with_parent
 
 logger = logging.getLogger(__name__)

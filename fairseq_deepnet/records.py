@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.provenance import shown, write_json
+from fairseq_deepnet.files import shown, write_json
 
 SEAL: Final = "sha256"
 """Key of a record's digest of itself."""

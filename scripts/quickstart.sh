@@ -4,7 +4,7 @@
 #
 #   bash scripts/quickstart.sh
 #
-# Input: none. The corpus is generated, nothing but Python packages is downloaded.
+# Input: none. The corpus is part of the project, nothing but Python packages is downloaded.
 # Output: the comparison on standard output, also in OUT/summary.txt; OUT/curves.png (loss curves of both);
 # OUT/deepnorm and OUT/post-ln (run folders, see scripts/train.sh). Ctrl-C stops both trainings; the same
 # command goes on where it was. What is complete is not made again.
@@ -148,6 +148,7 @@ else
     while is_running deepnorm || is_running post-ln; do
         for ((tick = 0; tick < pause; tick++)); do
             is_running deepnorm || is_running post-ln || break
+            [[ -z ${PID[deepnorm]:-} ]] || is_running deepnorm || break # its end is news at once
             sleep 1
         done
         show_progress

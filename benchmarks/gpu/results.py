@@ -26,7 +26,7 @@ class Results:
         return self.content["done"].get(key)
 
     def put(self, key: str, lines: Any) -> None:
-        from fairseq_deepnet.provenance import write_json
+        from fairseq_deepnet.files import write_json
 
         self.content["done"][key] = lines
         if self.path is not None:

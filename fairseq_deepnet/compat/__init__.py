@@ -66,7 +66,6 @@ KNOWN_WARNINGS: tuple[tuple[type[Warning], str], ...] = (
 def apply() -> None:
     """Everything below, once, when the plugin is imported."""
     require_fairseq()
-    torch.serialization.add_safe_globals(list(checkpoint_globals()))
     for category, message in KNOWN_WARNINGS:
         warnings.filterwarnings("ignore", message=message, category=category)
     keep_bf16_off_tpus()
@@ -222,15 +221,3 @@ def mend_nan_detector() -> None:
         self.fhooks.append(module.register_forward_hook(forward))
 
     fairseq.nan_detector.NanDetector.add_hooks = add_hooks
-
-
-def checkpoint_globals() -> tuple[Any, ...]:
-    """What fairseq's checkpoints hold beyond torch's own classes, for the weights-only loader.
-
-    Found by torch.serialization.get_unsafe_globals_in_checkpoint on checkpoints of every optimiser,
-    scheduler and configuration style: the model's Namespace, and, with --eval-bleu, the integer
-    arrays of the BLEU counts in the meters. Any other class stays refused.
-    """
-    array_rebuilder = np.zeros(0).__reduce__()[0]  # numpy moved it between its versions
-    dtypes = {type(np.dtype(kind)) for kind in (np.int64, np.float64)}
-    return argparse.Namespace, np.ndarray, np.dtype, array_rebuilder, *dtypes

@@ -24,7 +24,7 @@ from fairseq.data.indexed_dataset import _code_to_dtype
 from ..checkpoints import load_checkpoint, model_arguments, refuse_damaged, telling_damage
 from ..dictionaries import RECORD
 from ..errors import ConfigurationError
-from ..provenance import say
+from ..files import say
 from ..records import read_record, refuse_changed
 
 _HEADER = np.dtype([("magic", "S9"), ("version", "<u8"), ("dtype", "u1"), ("count", "<u8")])

@@ -14,7 +14,7 @@ from typing import Any, Final
 from fairseq.checkpoint_utils import save_checkpoint as fairseqs_save
 
 from ..checkpoints import load_checkpoint, num_updates
-from ..provenance import put_in_place
+from ..files import put_in_place
 from .detectors import LOOKBACK
 
 FOLDER: Final = "good_states"

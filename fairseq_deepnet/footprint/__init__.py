@@ -3,9 +3,9 @@
 Knows layers and schemes, not the models: these ask it how many of their layers to checkpoint.
 """
 
-from .choice import auto_segment, combines, fit
+from .choice import auto_segment, fit
 from .memory import Memory, follow, micro_batch, needed_gib
-from .parameters import Parameters, count
+from .parameters import Parameters, combines, count
 from .setting import Model, Training
 
 __all__ = [

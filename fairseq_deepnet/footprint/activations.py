@@ -11,20 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import cast
 
 from torch import nn
 
-from ..modules import LayerShape, positions
+from ..modules import LayerShape, MultiheadAttention, TransformerLayer, positions
 from ..schemes import NormPlacement, Residual, Side, Sublayer
-from .parameters import (
-    BEFORE_ACTIVATION,
-    BEFORE_FC2,
-    HEADS,
-    SUBLAYERS,
-    has_combination,
-    has_final_norm,
-    scheme_modules,
-)
+from .parameters import SUBLAYERS, build_layer, combines, has_final_norm
 from .setting import Model
 
 FP32 = 4
@@ -141,16 +134,22 @@ def scheme_extra(batch: MicroBatch, model: Model, side: Side) -> int:
     What acts on the heads, or before fc2, has a result that is kept besides its input; what acts
     before the activation has not. A residual says itself how many tensors of n C it keeps.
     """
-    shape, n = model.layers[side], batch.tokens(side)
-    total = 0
-    for role, module in scheme_modules(model, side, 0).items():
-        if isinstance(module, Residual):
-            total += module.saved * n * shape.embed_dim * batch.element
-        elif role != BEFORE_ACTIVATION:
-            width = shape.ffn_dim if role == BEFORE_FC2 else shape.embed_dim
-            total += n * width * batch.element
-        total += sum(isinstance(part, nn.LayerNorm) for part in module.modules()) * 2 * n * FP32
-    return total
+    layer, shape = build_layer(model, side), model.layers[side]
+    heads = [attention.head_transform for attention in _attentions(layer)]
+    before, after = layer.pre_activation_transform, layer.post_activation_transform
+    residuals = [cast(Residual, residual) for residual in layer.residuals.values()]
+    kept = shape.embed_dim * sum(residual.saved for residual in residuals)
+    kept += shape.embed_dim * sum(transform is not None for transform in heads)
+    kept += shape.ffn_dim * (after is not None)
+    norms = 0
+    for module in (*residuals, *heads, before, after):
+        if module is not None:
+            norms += sum(isinstance(part, nn.LayerNorm) for part in module.modules())
+    return batch.tokens(side) * (kept * batch.element + norms * 2 * FP32)
+
+
+def _attentions(layer: TransformerLayer) -> list[MultiheadAttention]:
+    return [getattr(layer, sublayer.value) for sublayer in layer.sublayers[:-1]]
 
 
 def without_padding(batch: MicroBatch, model: Model, side: Side) -> int:
@@ -165,9 +164,9 @@ def without_padding(batch: MicroBatch, model: Model, side: Side) -> int:
     shared = batch.element == FP32 and batch.is_fused(shape.attention_dropout)
     if side is Side.ENCODER or not (batch.unpadded and shared):
         return 0
-    present = scheme_modules(model, side, 0)
-    attentions = [one for one in SUBLAYERS[side][:-1] if f"{one}{HEADS}" not in present]
-    copies = len(attentions) * n * shape.embed_dim * batch.element
+    attentions = _attentions(build_layer(model, side))
+    plain = sum(attention.head_transform is None for attention in attentions)
+    copies = plain * n * shape.embed_dim * batch.element
     alone = feed_forward(batch, shape, side) + scheme_extra(batch, model, side)
     alone += len(SUBLAYERS[side]) * joint(batch, model, side)
     share = min(positions.WORTH_IT / shape.embed_dim, 1)
@@ -179,7 +178,7 @@ def combination(batch: MicroBatch, model: Model, side: Side) -> int:
 
     The output, which its LayerNorm keeps, and what that gives, which the sum keeps.
     """
-    if not has_combination(model, side):
+    if not combines(type(model.scheme)):
         return 0
     n = batch.tokens(side)
     return 2 * n * model.layers[side].embed_dim * batch.element + 2 * n * FP32

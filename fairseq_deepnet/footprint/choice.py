@@ -17,17 +17,12 @@ from ..modules import ActivationCheckpointing, LayerShape, thriftiest_segment
 from ..schemes import ResidualScheme, Side
 from .activations import MicroBatch
 from .memory import follow, needed_gib
-from .parameters import count
+from .parameters import combines, count
 from .setting import Model, Training
 from .walk import Layout, Walk
 
 CHOICES: Final = 64
 """Steps between none and all of a stack's layers that are tried."""
-
-
-def combines(scheme: type[ResidualScheme]) -> bool:
-    """Whether layers read more than the output of the layer below (as in DLCL)."""
-    return scheme.build_combination is not ResidualScheme.build_combination
 
 
 def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape, layers: int) -> int:

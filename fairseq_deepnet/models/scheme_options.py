@@ -127,7 +127,8 @@ def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
             f"--residual-scheme {chosen.name} contradicts the checkpoint, which was trained with"
             f" {record['scheme']}; leave it out of the overrides"
         )
-    trained = record.get("variant", variant)
+    # a scheme may have got its variants after the checkpoint was made: it was the first of them
+    trained = chosen.check_variant(record.get("variant"))
     if variant not in (None, trained):
         raise ConfigurationError(
             f"--scheme-variant {variant} contradicts the checkpoint, which was trained with"

@@ -35,11 +35,19 @@ class DeepNorm(ResidualScheme):
     beta is the gain of v_proj, out_proj (self- and cross-attention), fc1 and fc2; q_proj and
     k_proj keep gain 1 (paper, Fig. 2(a)). Biases, embeddings, LayerNorms and the vocabulary
     projection are not scaled.
+
+    The variants other than the paper's take one of the two away, to tell what each of them does;
+    without both it would be Post-LN.
     """
 
     name: ClassVar[str] = "deepnorm"
     summary: ClassVar[str] = "LN(alpha x + G(x)), value path scaled by beta"
     norm: ClassVar[NormPlacement] = NormPlacement.POST
+    variants: ClassVar[Mapping[str, str]] = {
+        "paper": "the residual times alpha, the value path's initial weights times beta",
+        "alpha-only": "the residual times alpha; all weights start with gain 1",
+        "beta-only": "the value path's initial weights times beta; LN(x + G(x))",
+    }
 
     def __init__(
         self,
@@ -47,7 +55,14 @@ class DeepNorm(ResidualScheme):
         alphas: Mapping[Side, float] | None = None,
         variant: str | None = None,
     ) -> None:
-        self.gains = gains(depths.encoder, depths.decoder)
+        chosen = self.check_variant(variant)
+        self.gains = {
+            side: Gains(
+                1.0 if chosen == "beta-only" else pair.alpha,
+                1.0 if chosen == "alpha-only" else pair.beta,
+            )
+            for side, pair in gains(depths.encoder, depths.decoder).items()
+        }
         super().__init__(depths, alphas, variant)
 
     def default_alpha(self, side: Side) -> float:

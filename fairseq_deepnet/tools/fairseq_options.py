@@ -41,11 +41,15 @@ def _refuse(message: str) -> NoReturn:
     raise _RefusedError(_shorten(message))
 
 
+def _register() -> None:
+    """Register our models: fairseq imports those of a --user-dir only with the package itself."""
+    import fairseq_deepnet.models  # noqa: F401
+
+
 def _new_parser() -> argparse.ArgumentParser:
     from fairseq import options
 
-    import fairseq_deepnet.models  # noqa: F401  (fairseq imports a user-dir's only once)
-
+    _register()
     # it would tell on every call that this package "has already been imported"
     logging.getLogger("fairseq.utils").setLevel(logging.WARNING)
     parser = options.get_training_parser()
@@ -77,6 +81,7 @@ def parse_generation(arguments: Sequence[str]) -> Any:
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+    _register()
     for noisy in ("fairseq.utils", "hydra"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     parser = options.get_generation_parser()

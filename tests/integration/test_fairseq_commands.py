@@ -31,7 +31,7 @@ def trained(
     options += ["--eval-bleu-args", '{"beam": 1, "max_len_b": 3}']
     done = run_command("fairseq-train", tiny_data, *options, cwd=project_root)
     assert done.returncode == 0, done.stderr
-    assert "deepnorm(2L-2L, encoder alpha 1.006, decoder alpha 1.565)" in done.stdout
+    assert "deepnorm(2L-2L, variant paper, encoder alpha 1.006, decoder alpha 1.565)" in done.stdout
     return folder / "checkpoint_best.pt"
 
 

@@ -44,7 +44,7 @@ def content(folder: Path) -> dict[str, bytes]:
         ),
         (
             [OURS, "--decoder-layers=4"],
-            r"deepnorm\(2L-2L, encoder alpha 1\.\d+, .*, not deepnorm\(2L-4L, encoder alpha 1\.",
+            r"deepnorm\(2L-2L, .*encoder alpha 1\.\d+, .*, not deepnorm\(2L-4L, .*encoder alpha",
             "--encoder-layers 2 --decoder-layers 2",
         ),
         ([OURS, "--residual-scheme=post-ln", "--allow-other-scheme"], "not post-ln", "--save-dir"),
@@ -121,6 +121,15 @@ def test_another_variant_is_another_scheme(tiny_data: Path, tmp_path: Path) -> N
         train(tiny_data, tmp_path, *admin, "--scheme-variant=constant", "--max-update=2")
 
 
+def test_half_of_deepnorm_is_another_scheme(trained: Path, tiny_data: Path, tmp_path: Path) -> None:
+    for half in ("alpha-only", "beta-only"):
+        options = (OURS, f"--scheme-variant={half}", "--max-update=2")
+        with pytest.raises(ConfigurationError, match=r"give .* --scheme-variant paper"):
+            train(tiny_data, trained, *options)
+        held = train(tiny_data, tmp_path / half, *options)
+        assert held["cfg"]["model"].residual_record["variant"] == half
+
+
 def test_fairseqs_own_checkpoints_are_post_ln(tiny_data: Path, tmp_path: Path) -> None:
     stock = tmp_path / "stock"
     train(tiny_data, stock, STOCK)
@@ -175,7 +184,7 @@ def test_models_of_one_stack_are_refused_too(
     train_here(one_language, tmp_path, *common)
     for other in (f"--{side}-layers=4", "--residual-scheme=post-ln"):
         with pytest.raises(
-            ConfigurationError, match=rf"give .*deepnorm --{side}-layers 2 to go on"
+            ConfigurationError, match=rf"give .*deepnorm .*--{side}-layers 2 to go on"
         ):
             train_here(one_language, tmp_path, *common, other)
     assert train_here(one_language, tmp_path, *common, "--max-update=3")

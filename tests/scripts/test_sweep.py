@@ -48,6 +48,20 @@ def test_every_knob_reaches_the_command(fake_bin: FakeBin) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("knobs", "only"),
+    [({}, "*_500l"), ({"TINY": "1"}, "*_3l"), ({"ONLY": "deepnorm_500l"}, "deepnorm_500l")],
+)
+def test_a_thousand_layers_are_the_deepest_cells_of_the_law(
+    fake_bin: FakeBin, knobs: dict[str, str], only: str
+) -> None:
+    fake_bin.add("deepnet")
+    done = run_script("thousand_layers.sh", "lr=1e-3", env=knobs, path=fake_bin.path())
+    assert done.returncode == 0, done.stderr
+    tiny = ["--tiny"] * ("TINY" in knobs)
+    assert fake_bin.calls("deepnet") == [["sweep", "depth", "lr=1e-3", f"--only={only}", *tiny]]
+
+
 def compared(fake_bin: FakeBin, *words: str, **knobs: str) -> list[str]:
     """What scripts/compare_methods.sh asks of deepnet."""
     fake_bin.add("deepnet")

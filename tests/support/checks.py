@@ -5,9 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_deepnet.anatomy import find_stacks
 from fairseq_deepnet.schemes import Role, Sublayer
-from fairseq_deepnet.tools.checking.findings import Findings
-from fairseq_deepnet.tools.checking.inspection import inspect_model
+from fairseq_deepnet.tools.checking.claims import make_claim
+from fairseq_deepnet.tools.checking.compare import Findings, check_model
 from tests.support.models import build_model
 
 N, M = 6, 4
@@ -25,7 +26,9 @@ def model_of(arch: str = "deepnet_transformer", seed: int = 1, **options: Any) -
 def examine(model: Any, claim: str | None = None) -> Findings:
     """The check, with the arguments that the model keeps."""
     torch.manual_seed(5)
-    return inspect_model(model, "a model", getattr(model, "args", None), claim)
+    stacks = find_stacks(model)
+    claimed = make_claim(model, getattr(model, "args", None), stacks, claim)
+    return check_model(model, stacks, claimed, "a model")
 
 
 def sentences(found: Findings) -> str:

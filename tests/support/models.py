@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
 from fairseq_deepnet.schemes import SCHEMES, ResidualScheme
-from fairseq_deepnet.tools.checking import standalone
+from fairseq_deepnet.tools import standalone
 
 SYMBOLS = 60
 VARIANTS = [(name, variant) for name in SCHEMES for variant in SCHEMES[name].variants or (None,)]

@@ -19,7 +19,7 @@ from fairseq.trainer import Trainer
 from torch import nn
 
 import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
-from fairseq_deepnet.tools.checking.standalone import VocabularyTask
+from fairseq_deepnet.tools.standalone import VocabularyTask
 
 SYMBOLS = 20
 PAD, EOS = 1, 2

@@ -21,7 +21,6 @@ class Served:
 
     content: bytes
     ranges: bool = True
-    checks_if_range: bool = True
     etag: bool = True
     kind: str = "application/octet-stream"
     announced: int | None = None
@@ -80,11 +79,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(404 if file is None else file.statuses.pop(0))
             return
         content, start = file.content, 0
-        condition = self.headers.get("If-Range")
         if wanted and file.ranges:
             start = int(wanted.removeprefix("bytes=").removesuffix("-"))
-            if condition and file.checks_if_range and condition != file.tag:
-                start = 0
             if start >= len(content):
                 self.send_response(416)
                 self.send_header("Content-Range", f"bytes */{len(content)}")

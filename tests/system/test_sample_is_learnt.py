@@ -1,4 +1,4 @@
-"""The sample corpus can be learnt: from the grammar to BLEU with the project's own scripts."""
+"""The sample corpus can be learnt: from its text to BLEU with the project's own scripts."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ from torch import nn
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import save_checkpoint
-from fairseq_deepnet.tools import fairseq_options
-from fairseq_deepnet.tools.checking import standalone
+from fairseq_deepnet.tools import fairseq_options, standalone
 from tests.support.checks import M, N
 
 SMALL = [
@@ -88,7 +87,7 @@ def test_a_claim_that_does_not_hold_ends_with_status_1(
     assert check(*words) == 1
     text = capsys.readouterr().out
     assert "\njudged as --claim deepnorm says\n" in text
-    assert "Verdict: OFF, 6 faults" in text
+    assert "Verdict: OFF, " in text
     content = json.loads(report.read_text(encoding="utf-8"))
     assert content["verdict"] == "off"
     assert {fault["kind"] for fault in content["faults"]} == {"weights", "biases", "residual"}
@@ -177,7 +176,7 @@ def test_a_trained_models_alpha_is_still_judged(
     path = save(tmp_path / "checkpoint_last.pt", pair, 300, residual_record=record)
     assert check(path) == 1
     text = capsys.readouterr().out
-    assert "decoder record: alpha 1, expected 1.86121. Likely cause: deepnorm for 6L-4L." in text
+    assert "decoder record: alpha 1, expected 1.86121 (deepnorm for 6L-4L)." in text
     assert "decoder self_attn, encoder_attn, ffn: LN(x + G(x)), expected LN(1.861 x + G(x))" in text
 
 

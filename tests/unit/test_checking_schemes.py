@@ -73,7 +73,7 @@ def test_other_shapes_are_as_claimed(options: dict[str, Any]) -> None:
 def test_a_scheme_is_not_taken_for_another(is_really: str, claimed: str) -> None:
     found = examine(model_of(residual_scheme=is_really), claim=claimed)
     assert not found.is_fine
-    assert kinds(found) & {"weights", "residual", "extras", "wiring", "norms", "embeddings"}
+    assert kinds(found) & {"weights", "residual", "extras", "inputs", "norms", "embeddings"}
 
 
 def test_what_is_printed_of_deepnorm_are_the_papers_numbers() -> None:
@@ -83,4 +83,4 @@ def test_what_is_printed_of_deepnorm_are_the_papers_numbers() -> None:
     assert (encoder.alpha, decoder.alpha) == ("1.999", "2.711")
     assert (encoder.expected_beta, decoder.expected_beta) == ("0.353", "0.261")
     assert encoder.norm == decoder.norm == "after the sum"
-    assert {row.found for row in decoder.joins} == {"LN(2.711 x + G(x))"}
+    assert {row.found for row in decoder.residuals} == {"LN(2.711 x + G(x))"}

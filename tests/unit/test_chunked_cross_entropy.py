@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
 from fairseq_deepnet.criterions import chunked, cross_entropy, label_smoothed, output_layer
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.tools.checking.standalone import VocabularyTask
+from fairseq_deepnet.tools.standalone import VocabularyTask
 from tests.support.models import SYMBOLS, build_model
 
 VOCABULARY = 4 + SYMBOLS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.experiments.directions import beside_paper
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation.directions_report import summarise
 from fairseq_deepnet.tools.evaluation.scoring import score
@@ -28,6 +30,10 @@ BLEU = {
 ZERO_SHOT = {"de-fr", "fr-de"}
 LINES = {"de-en": 1_000_000, "en-fr": 500_000, "cs-en": 20_000}
 """Training lines by pair, under either of its names."""
+
+
+def beside(published: str) -> Any:
+    return functools.partial(beside_paper, published=published)
 
 
 def write(folder: Path, name: str, bleu: float | None = None, **fields: Any) -> None:
@@ -186,7 +192,7 @@ def test_unknown_is_neither_supervised_nor_zero_shot(folder: Path) -> None:
 
 def test_tokenisations_are_told_and_counted(folder: Path) -> None:
     write(folder, "en-cs", bleu_signature=SIGNATURE.replace("13a", "char"))
-    text = summarise(folder, list(BLEU), LINES, published="opus100")
+    text = summarise(folder, list(BLEU), LINES, beside("opus100"))
     assert "tok 13a, version 2.6.0 (7 directions)" in text
     assert "tok char, version 2.6.0 (1 directions)" in text
     assert "1 directions here do not" in text
@@ -215,7 +221,7 @@ def test_tokenisations_are_told_and_counted(folder: Path) -> None:
 def test_the_papers_numbers_stand_beside_ours(
     folder: Path, published: str, theirs: list[str], ours: list[str]
 ) -> None:
-    text = summarise(folder, list(BLEU), LINES, published)
+    text = summarise(folder, list(BLEU), LINES, beside(published))
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()]
     assert theirs in rows
     assert ["this model", *ours] in rows
@@ -226,7 +232,7 @@ def test_an_average_over_as_many_directions_as_the_papers_needs_no_note(tmp_path
     for one in codes:
         for other in set(codes) - {one}:
             write(tmp_path, f"{one}-{other}", 12.5)
-    text = summarise(tmp_path, published="opus")
+    text = summarise(tmp_path, beside=beside("opus"))
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()]
     assert ["this model", "12.50"] in rows
 
@@ -251,7 +257,6 @@ def test_many_languages_give_one_line_a_language(tmp_path: Path) -> None:
     lines = {f"{code}-en": 50_000 * number for number, code in enumerate(names, start=1)}
     text = summarise(tmp_path / "scores", expected, lines)
     assert "from \\ into" not in text
-    assert "from \\ into" in (tmp_path / "scores" / "table.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()]
     assert ["l0", "50,000", "low", "0.00", "1.00", "1.0 %"] in rows
     assert ["l19", "1,000,000", "high", "38.00", "39.00", "1.0 %"] in rows
@@ -331,3 +336,17 @@ def test_real_text_of_four_languages_goes_from_lines_to_a_table(
     assert found["zero-shot"]["bleu"] < 5
     assert found["zero-shot"]["off_target"] > 0.99
     assert found["all supervised"]["off_target"] < 0.01
+
+
+def test_a_wide_matrix_with_english_alone_is_left_to_the_table_of_languages(tmp_path: Path) -> None:
+    languages = [f"l{letter}" for letter in "abcdefghijklmnopq"]
+    for language in languages:
+        for name in (f"{language}-en", f"en-{language}"):
+            write(tmp_path, name, 5.0)
+    summarise(tmp_path, training_lines={})
+    table = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "| lq " in table
+    assert "from \\ into" not in table
+    write(tmp_path, "la-lb", 1.0)  # which no line of a language has
+    summarise(tmp_path, training_lines={})
+    assert "from \\ into" in (tmp_path / "table.md").read_text(encoding="utf-8")

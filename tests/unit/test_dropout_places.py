@@ -16,7 +16,7 @@ from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor
 
 from fairseq_deepnet.modules import Dropout
-from fairseq_deepnet.tools.checking.standalone import VocabularyTask
+from fairseq_deepnet.tools.standalone import VocabularyTask
 from tests.support import reference
 from tests.support.models import SYMBOLS, VARIANTS, BuildModel, next_token_loss
 

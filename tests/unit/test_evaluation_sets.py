@@ -186,7 +186,7 @@ def test_sides_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
 def test_half_an_archive_is_refused(tmp_path: Path) -> None:
     archive = pack(flores101(tmp_path), tmp_path / "flores101_dataset.tar.gz")
     archive.write_bytes(archive.read_bytes()[:200])
-    with pytest.raises(ValueError, match="is no whole archive"):
+    with pytest.raises(ValueError, match="is no whole tar archive"):
         make("flores101", archive, tmp_path / "out", model=["de", "en"])
 
 

@@ -9,7 +9,7 @@ import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.checking.standalone import VocabularyTask
+from fairseq_deepnet.tools.standalone import VocabularyTask
 from fairseq_deepnet.tools.training import launch
 
 CONFIGS = sorted(path.stem for path in configs.CONFIG_FOLDER.glob("*.yaml") if path.stem != "base")

@@ -14,7 +14,7 @@ from torch import Tensor
 from fairseq_deepnet.checkpoints import save_checkpoint
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.schemes import scheme_class
-from fairseq_deepnet.tools.checking.standalone import VocabularyTask
+from fairseq_deepnet.tools.standalone import VocabularyTask
 from tests.support.models import SYMBOLS, VARIANTS, BuildModel, loss_of, small, stir
 
 Batch = dict[str, Tensor]

@@ -76,6 +76,20 @@ def labels(axes: Any) -> list[str]:
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
+def test_a_fitted_law_is_drawn_between_its_depths(folder: Path) -> None:
+    file = folder.parent / "own.yaml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("valid_nll}", "valid_nll, fit: {}}"), encoding="utf-8")
+    post_ln, *_ = drawn(folder)["valid_nll"].axes
+    laws = [
+        line for line in post_ln.lines if line.get_linestyle() == "--" and line.get_zorder() == 1
+    ]
+    # post-ln's sound runs are at 6 and 18 layers, deepnorm's from 6 to 50
+    assert [list(line.get_xdata()) for line in laws] == [[6, 18], [6, 50]]
+    assert list(laws[1].get_ydata()) == pytest.approx([7.5, 7.5])
+    assert "A log(d) + B, fitted" in labels(post_ln)
+
+
 def test_depth_has_a_panel_a_group_and_a_line_a_scheme(folder: Path) -> None:
     figure = drawn(folder)["valid_nll"]
     assert [axes.get_title() for axes in figure.axes] == ["Post-LN", "no LN", "Pre-LN"]

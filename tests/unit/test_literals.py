@@ -31,7 +31,7 @@ from fairseq_deepnet.compat import literals as compat
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.literals import FORMS, evaluate
 from fairseq_deepnet.quiet import quiet
-from fairseq_deepnet.tools.checking import standalone
+from fairseq_deepnet.tools import standalone
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from tests.support.models import SYMBOLS
 

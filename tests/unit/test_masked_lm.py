@@ -10,7 +10,7 @@ from fairseq.criterions.masked_lm import MaskedLmLoss
 from fairseq.models.roberta.model import RobertaModel
 from torch import Tensor, nn
 
-from fairseq_deepnet.tools.checking.standalone import VocabularyTask
+from fairseq_deepnet.tools.standalone import VocabularyTask
 from tests.support.models import SYMBOLS, build_model
 
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}

@@ -115,7 +115,7 @@ def test_pruning_layers_keeps_the_alpha_of_the_trained_depth(model_builder: Buil
     alphas = dict(zip(("encoder", "decoder"), trained, strict=True))
     assert record == {
         **{"scheme": "deepnorm", "depths": [6, 4], "alphas": alphas},
-        "variant": None,
+        "variant": "paper",
     }
     recorded = {"residual_record": record}
     kept = {"encoder_layers": 6, "decoder_layers": 4, "encoder_layers_to_keep": "0,3"}
@@ -146,6 +146,18 @@ def test_another_variant_than_the_checkpoints_is_refused(model_builder: BuildMod
     assert "variant layer" in repr(model_builder(scheme_variant="layer", **chosen).encoder.scheme)
     with pytest.raises(ConfigurationError, match=r"sublayer contradicts the checkpoint.*layer"):
         model_builder(scheme_variant="sublayer", **chosen)
+
+
+def test_a_checkpoint_from_before_a_scheme_had_variants_is_the_first_of_them(
+    model_builder: BuildModel,
+) -> None:
+    record = {"scheme": "deepnorm", "depths": [3, 2], "alphas": {"encoder": 7.0, "decoder": 8.0}}
+    for old in (record, record | {"variant": None}):
+        for variant in (None, "paper"):
+            model = model_builder(residual_record=old, scheme_variant=variant)
+            assert "variant paper" in repr(model.encoder.scheme)
+        with pytest.raises(ConfigurationError, match=r"alpha-only contradicts .* with paper"):
+            model_builder(residual_record=old, scheme_variant="alpha-only")
 
 
 def test_hints_name_every_scheme_that_would_do(model_builder: BuildModel) -> None:
@@ -188,7 +200,7 @@ def test_the_printed_model_stays_short_however_deep(model_builder: BuildModel) -
 
 def test_a_configuration_error_on_the_command_line_is_one_line() -> None:
     code = (
-        "import fairseq_deepnet\n"
+        "import fairseq_deepnet.models\n"
         "from fairseq_deepnet.errors import ConfigurationError\n"
         "raise ConfigurationError('--x contradicts --y; leave out --x')"
     )

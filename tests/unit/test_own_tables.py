@@ -12,6 +12,7 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments.report import make
+from fairseq_deepnet.experiments.report.fit import fit
 from fairseq_deepnet.experiments.report.own_tables import build
 from fairseq_deepnet.experiments.report.results import read_result
 from fairseq_deepnet.experiments.report.table import Entry, Seed
@@ -180,6 +181,38 @@ def test_panels_join_in_one_table_and_a_run_that_they_share_counts_once(sweep: S
     assert [row["seeds"] for row in sweep.rows()] == ["1", "1", "1"]
 
 
+def test_the_law_of_depth_is_fitted_to_each_row_and_the_paper_s_stand_beside(sweep: Sweep) -> None:
+    sweep.define("measure: valid_nll}", "measure: bleu, fit: {fig6: deepnorm, fig8: average}}")
+    for seed, more in ((1, 0.5), (2, -0.5)):  # means lie on 2 ln(d) + 3 but for 18 layers
+        sweep.cell("deepnorm", 6, 7.0, bleu=3 + 2 * math.log(6) + more, seed=seed)
+    sweep.cell("deepnorm", 18, 7.0, bleu=3 + 2 * math.log(18))
+    sweep.cell("deepnorm", 100, 7.0, bleu=3 + 2 * math.log(100), panel="deepest")
+    sweep.cell("pre-ln", 6, 7.0, bleu=8.0)
+    sweep.cell("pre-ln", 18, 7.0, bleu=7.0)
+    sweep.cell("rezero", 6, 7.0, bleu=8.0)  # one depth has no law
+    sweep.cell("post-ln", 6, 7.0, bleu=8.0)
+    sweep.cell("post-ln", 18, 9.0, "diverged", bleu=0.1)
+    text = sweep.text()
+    assert "deepnorm: A = 2.00, B = 3.00 (3 points, root mean square error 0.00)" in text
+    a = -1 / math.log(18 / 6)
+    residuals = "residuals 6: +0.00, 18: +0.00"
+    assert f"pre-ln: A = {a:.2f}, B = {8 - a * math.log(6):.2f} (2 points" in text
+    assert residuals in text.replace("-0.00", "+0.00")
+    assert "rezero: A" not in text
+    assert "post-ln: A" not in text
+    # least squares by hand of the digitised points: 0.72 and 28.44, 1.59 and 21.92
+    assert "the paper's figure 6, deepnorm, IWSLT-14" in text
+    assert "figure 8, average, OPUS-100, average test BLEU by depth: A = 1.59, B = 21.92" in text
+
+
+def test_what_a_law_misses_is_told_for_each_depth() -> None:
+    law = fit([(1.0, 0.0), (math.e, 3.0), (math.e**2, 0.0)])
+    assert law is not None  # by symmetry flat, at the mean 1
+    assert (law.a, law.b) == (pytest.approx(0), pytest.approx(1))
+    assert [missed for _, missed in law.residuals] == [pytest.approx(x) for x in (-1, 2, -1)]
+    assert law.error == pytest.approx(math.sqrt(2))
+
+
 def test_schemes_stand_in_the_order_of_the_paper_s_groups(sweep: Sweep) -> None:
     for scheme in ("pre-ln", "rezero", "deepnorm", "post-ln"):
         sweep.cell(scheme, 6, 7.5)
@@ -273,7 +306,10 @@ def test_a_damaged_record_is_one_line_and_its_remedy(
         ("rows: scheme", "panel: [main, wide], rows: scheme", "there is no panel 'wide'"),
         ("measure: valid_nll", "measure: [bleu, valid_nll]", "need `columns: measure`"),
         ("rows: scheme, ", "", "tables: rows is missing"),
-        ("rows: scheme", "rows: scheme, fit: depth", "unknown key 'fit'; known are columns, each"),
+        ("rows: scheme", "rows: scheme, split: x", "unknown key 'split'; known are columns, each"),
+        ("rows: scheme", "rows: scheme, fit: depth", "fit is TABLE: LINE of published tables"),
+        ("rows: scheme", "rows: scheme, fit: {fig9: x}", "the paper has no table 'fig9'"),
+        ("rows: scheme", "rows: scheme, fit: {fig8: x}", "fig8 has no row or column 'x'"),
         ("rows: scheme", "paper: table1, each: x, rows: scheme", "unknown key 'each'"),
         ("measure: valid_nll", "measure: valid_nll, each: lr", "has no factor 'lr'"),
     ],

@@ -55,6 +55,13 @@ def test_parameters_are_those_of_the_built_model(options: dict[str, Any]) -> Non
     assert (counted.encoder, counted.decoder) == (inside["encoder"], inside["decoder"])
 
 
+def test_counting_draws_no_random_numbers() -> None:
+    """A training asks it, too, and would otherwise drop other activations."""
+    before = torch.get_rng_state()
+    parameters.count(plan_of(residual_scheme="dlcl"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def tables_of(stack: Any) -> list[torch.nn.Parameter]:
     """What lies before and behind the layers."""
     names = ("embed_tokens", "embed_positions", "layernorm_embedding", "output_projection")
@@ -70,7 +77,7 @@ def test_a_layer_has_the_closed_form_of_the_docstring() -> None:
 
 
 @pytest.mark.parametrize("row", paper.ROWS, ids=lambda row: row.arch)
-def test_the_papers_models_have_the_sizes_that_it_prints(row: paper.Row) -> None:
+def test_the_papers_models_have_the_sizes_that_it_prints(row: paper.PaperModel) -> None:
     assert paper.rounded(row.count()) == row.printed
 
 

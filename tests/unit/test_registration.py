@@ -21,7 +21,14 @@ import_user_module(Namespace(user_dir="fairseq_deepnet"))
 """
 
 
-@pytest.mark.parametrize("way", ["import fairseq_deepnet.models", USER_DIR])
+# the package is there already, as in a process that translates: fairseq then imports no user-dir
+GENERATION = """
+from fairseq_deepnet.tools import fairseq_options
+fairseq_options.parse_generation(["DATA", "--path", "x.pt"])
+"""
+
+
+@pytest.mark.parametrize("way", ["import fairseq_deepnet.models", USER_DIR, GENERATION])
 def test_models_register_everything_where_fairseq_looks_for_it(way: str) -> None:
     found = subprocess.run(
         [sys.executable, "-c", way + HELD], capture_output=True, encoding="utf-8"

@@ -120,7 +120,7 @@ def test_a_scheme_at_its_neutral_values_is_stock_fairseq(
     if scheme == "deepnorm":
         depths = [options.get("encoder_layers", 3), options.get("decoder_layers", 2)]
         alphas = {"encoder": 1.0, "decoder": 1.0}
-        record = {"scheme": scheme, "depths": depths, "alphas": alphas, "variant": None}
+        record = {"scheme": scheme, "depths": depths, "alphas": alphas, "variant": variant}
         chosen["residual_record"] = record
     ours = model_builder(**chosen, seed=2, **options).eval()
     neutralise(ours)

@@ -32,6 +32,8 @@ def gain(scheme: str, variant: str | None, side: str, layer: int, place: str, ro
     depth = N if side == "encoder" else M
     branches = 2 * N + 3 * M
     if scheme == "deepnorm":
+        if variant == "alpha-only":
+            return 1.0
         beta = 0.87 * (N**4 * M) ** (-1 / 16) if side == "encoder" else (12 * M) ** (-1 / 4)
         return beta if role in VALUE_PATH else 1.0
     if scheme == "post-ln-init":

@@ -49,6 +49,23 @@ def test_deepnorm_gains_are_the_papers(
     assert found[Side.DECODER] == pytest.approx((da, db), abs=6e-4)
 
 
+def test_each_half_of_deepnorm_leaves_the_other_at_one() -> None:
+    """alpha 1.999 and 2.711, beta 0.353 and 0.261 at 18L-18L, or 1."""
+    place = Place(Side.DECODER, 0)
+    found = {}
+    for variant in DeepNorm.variants:
+        scheme = DeepNorm(Depths(18, 18), variant=variant)
+        beta = scheme.gain(place, Sublayer.FFN, Role.FC1)
+        found[variant] = (scheme.alphas[Side.ENCODER], scheme.alphas[Side.DECODER], beta)
+        assert scheme.gain(place, Sublayer.SELF_ATTN, Role.Q_PROJ) == 1
+    assert found == {
+        "paper": pytest.approx((1.999, 2.711, 0.261), abs=6e-4),
+        "alpha-only": pytest.approx((1.999, 2.711, 1.0), abs=6e-4),
+        "beta-only": pytest.approx((1.0, 1.0, 0.261), abs=6e-4),
+    }
+    assert DeepNorm(Depths(18, 18)).variant == "paper"
+
+
 def test_deepnorm_gains_of_unequal_depths_follow_both_depths() -> None:
     found = gains(12, 3)
     assert found[Side.ENCODER].alpha == pytest.approx(0.81 * math.exp(math.log(12**4 * 3) / 16))

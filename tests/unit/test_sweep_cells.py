@@ -97,6 +97,31 @@ def test_learning_rate_and_batch_change_together_and_nothing_else_does() -> None
     assert (found["encoder-layers"], found["decoder-layers"], found["max-update"]) == (18, 18, 200)
 
 
+def test_the_law_of_depth_and_the_ablation_share_deepnorm_s_runs() -> None:
+    depth = by_name("depth")
+    for layers in (18, 50):
+        whole = depth[f"deepnorm_{layers}l"]
+        assert [place.panel for place in whole.places] == ["law", "ablation"]
+        for half in ("alpha-only", "beta-only"):
+            part = depth[f"deepnorm-{half}_{layers}l"]
+            differing = whole.settings().items() ^ part.settings().items()
+            assert {name for name, _ in differing} == {"scheme-variant"}
+    assert {f"{scheme}_500l" for scheme in ("deepnorm", "pre-ln", "post-ln")} <= depth.keys()
+    # the same schedule whatever is cut short
+    totals = {options(cell)["total-num-update"] for cell in depth.values()}
+    assert totals == {2400}
+
+
+def test_every_scheme_of_the_law_of_depth_has_had_its_learning_rate_looked_for() -> None:
+    looked_for = {name.partition("_")[0] for name in names_of("learning_rates")}
+    law = {cell.places[0].values.get("scheme") for cell in cells_of("depth")} - {None}
+    assert law == looked_for
+    shared = by_name("learning_rates")["deepnorm_lr2e-3"].settings()
+    deep = by_name("depth", "lr=2e-3")["deepnorm_6l"].settings()
+    differing = {name for name, _ in shared.items() ^ deep.items() if "score" not in name}
+    assert differing <= {"scheme-variant"}
+
+
 def test_schemes_without_layer_norm_learn_slower_in_table_1(
     schemes: Schemes,
 ) -> None:

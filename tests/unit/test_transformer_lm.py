@@ -11,7 +11,7 @@ from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor, nn
 
 from fairseq_deepnet.schemes import SCHEMES
-from fairseq_deepnet.tools.checking.standalone import VocabularyTask
+from fairseq_deepnet.tools.standalone import VocabularyTask
 from tests.support.models import SYMBOLS, build_model
 
 LM = "deepnet_transformer_lm"

@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fairseq_deepnet.provenance import shown, write_text
+from fairseq_deepnet.files import shown, write_text
 
 NAMES = ("fig3a", "fig3b", "fig3c", "fig4", "fig5")
 """The figures; fairseq_deepnet.experiments.analysis.figures says what each is."""

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from fairseq_deepnet.experiments.report.results import Result, find_runs, read_result
 from fairseq_deepnet.experiments.sweeps import state
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.records import Record
-from fairseq_deepnet.provenance import shown
 
 RECORD: Final = "sweep.json"
 

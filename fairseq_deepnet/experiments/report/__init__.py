@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_deepnet.provenance import shown, write_text
+from fairseq_deepnet.files import shown, write_text
 
 if TYPE_CHECKING:
     from fairseq_deepnet.experiments.report.figures import Figure

@@ -118,6 +118,11 @@ def against_depth(table: Table) -> Any:
             shift = 1.04 ** (number - (len(members) - 1) / 2)
             places = [float(depth) * shift for depth in depths]
             _line(axes, places, entries_of(line), names[line], looks[line], limits)
+            law = table.laws.get(line)
+            if law is not None:
+                ends = [min(depth for depth, _ in law.residuals), max(d for d, _ in law.residuals)]
+                fitted = [law.at(depth) for depth in ends]
+                axes.plot(ends, fitted, "--", color=looks[line].colour, linewidth=1, zorder=1)
         _finish_depths(
             axes, depths, group, table, [e for line in members for e in entries_of(line)]
         )
@@ -215,6 +220,9 @@ def _finish_depths(
         handles.append(Line2D([], [], color="grey", linestyle="none", label="diverged", **CROSS))
     if any(isinstance(entry.published, int | float) for entry in entries):
         handles.append(Line2D([], [], color="grey", linestyle=":", label="the paper's"))
+    if table.laws:
+        fitted = Line2D([], [], color="grey", linestyle="--", label="A log(d) + B, fitted")
+        handles.append(fitted)
     axes.legend(
         handles=handles,
         frameon=False,

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from fairseq_deepnet.experiments import paper
+from fairseq_deepnet.experiments.paper import Key
+from fairseq_deepnet.experiments.report.fit import Law, fit_published
 from fairseq_deepnet.experiments.report.measures import MEASURES
 from fairseq_deepnet.experiments.report.results import Result
 from fairseq_deepnet.experiments.report.table import Entry, ordered
@@ -92,6 +94,21 @@ def below_own(
             "counts in no other cell"
         )
     return lines + endings(results)
+
+
+def of_laws(laws: dict[Key, Law], names: dict[Key, str], beside: dict[str, Key]) -> list[str]:
+    """Fitted laws of depth with what they miss, and those of the paper's lines in `beside`."""
+    if not laws:
+        return []
+    lines = ["L(d) = A log(d) + B, natural logarithm, least squares; d layers a side:"]
+    for key, law in laws.items():
+        missed = ", ".join(f"{depth:g}: {value:+.2f}" for depth, value in law.residuals)
+        lines.append(f"  {names[key]}: {law}; residuals {missed}")
+    for name, line in beside.items():
+        published = paper.table(name)
+        law = fit_published(published, line)
+        lines.append(f"  the paper's {published.source}, {line}, {published.title}: {law}")
+    return lines
 
 
 def trained(results: Sequence[Result]) -> str:

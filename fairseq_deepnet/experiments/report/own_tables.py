@@ -8,6 +8,7 @@ from typing import Final
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.paper import Key
 from fairseq_deepnet.experiments.report import notes
+from fairseq_deepnet.experiments.report.fit import Law, fit
 from fairseq_deepnet.experiments.report.measures import MEASURES
 from fairseq_deepnet.experiments.report.results import Result
 from fairseq_deepnet.experiments.report.table import Entry, Seed, Table, ordered
@@ -83,10 +84,11 @@ def _table(
             entries.setdefault((row, column), Entry(row, column))
     factors = {factor.name: factor for panel in sweep.panels for factor in panel.factors}
     by_measure = layout.columns == BY_MEASURE
+    laws = None if layout.fit is None else _laws(rows, entries)
     meaning = "" if by_measure else f": {MEASURES[layout.measures[0]].meaning}"
     runs = [result for _, result in members]
     is_scheme = "residual-scheme" in factors[layout.rows].sets
-    return Table(
+    table = Table(
         name=name,
         title=f"{sweep.title}{more}{meaning}",
         corner=layout.rows,
@@ -111,7 +113,23 @@ def _table(
         column_factor=layout.columns,
         setting=notes.trained(runs),
         level=notes.unigram_level(runs) if "nll" in layout.measures[0] else None,
+        laws=laws or {},
     )
+    if laws is not None and layout.fit is not None:
+        table.notes += notes.of_laws(laws, table.rows, layout.fit)
+    return table
+
+
+def _laws(rows: Sequence[Key], entries: dict[tuple[Key, Key], Entry]) -> dict[Key, Law]:
+    """The law of depth of each row, over the means of what neither diverged nor crashed."""
+    found = {}
+    for name in rows:
+        cells = [entry for (row, _), entry in entries.items() if row == name and not entry.all_bad]
+        depths = [(float(e.column), e.ours) for e in cells if e.ours is not None]
+        law = fit(sorted(depths))
+        if law is not None:
+            found[name] = law
+    return found
 
 
 def in_order(keys: Sequence[Key], sweep: Sweep, factor: str) -> list[Key]:

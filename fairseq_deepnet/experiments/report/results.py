@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet.provenance import shown
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.evaluation.scores import Score, read_score
 from fairseq_deepnet.tools.plotting.curves import Curves, read_curves

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from fairseq_deepnet.experiments.report.systems import Scored, System
-from fairseq_deepnet.provenance import shown
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import bleu_tokenizers
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_deepnet.experiments.report.results import find_runs
-from fairseq_deepnet.provenance import inside_project, sha256, shown
+from fairseq_deepnet.files import inside_project, shown
+from fairseq_deepnet.provenance import sha256
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.stock_names import in_stock_names
 from fairseq_deepnet.tools import configs

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fairseq_deepnet.experiments.paper import Key
+from fairseq_deepnet.experiments.report.fit import Law
 
 MISSING: Final = "-"
 LAST: Final = "last"
@@ -98,6 +99,7 @@ class Table:
         row_factor, column_factor: what the keys are values of
         setting: how the runs were trained, in one line
         level: what a unigram model has, where the entries are losses and that is known
+        laws: row key -> the law of depth fitted to its entries, where the columns are depths
     """
 
     name: str
@@ -116,6 +118,7 @@ class Table:
     column_factor: str
     level: float | None = None
     setting: str = ""
+    laws: dict[Key, Law] = field(default_factory=dict)
 
     @property
     def has_values(self) -> bool:

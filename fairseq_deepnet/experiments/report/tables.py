@@ -8,7 +8,7 @@ from typing import Any, Final
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.paper import Key
 from fairseq_deepnet.experiments.report import notes
-from fairseq_deepnet.experiments.report.fit import fit
+from fairseq_deepnet.experiments.report.fit import fit, fit_published
 from fairseq_deepnet.experiments.report.measures import bleu
 from fairseq_deepnet.experiments.report.results import Result
 from fairseq_deepnet.experiments.report.table import LAST, Entry, Seed, Table, is_number, ordered
@@ -147,13 +147,7 @@ def _law(table: Table, column: Key) -> list[str]:
         entry for (row, found), entry in table.entries.items() if found == column and is_number(row)
     ]
     ours = fit([(float(entry.row), entry.ours) for entry in entries if entry.ours is not None])
-    theirs = fit(
-        [
-            (float(e.row), float(e.published))
-            for e in entries
-            if isinstance(e.published, int | float)
-        ]
-    )
+    theirs = fit_published(paper.table(table.name), column)
     return [
         "L(d) = A log(d) + B, natural logarithm, least squares over the depths above:",
         f"  ours   {ours if ours else 'needs two depths'}",

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from fairseq_deepnet.provenance import ROOT, say, shown
+from fairseq_deepnet.files import ROOT, say, shown
 
 if TYPE_CHECKING:
     from fairseq_deepnet.experiments.sweeps.cells import Cell
@@ -142,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _missing_data(cells: Sequence[Cell]) -> list[str]:
     """A line for each data folder that is not there, with the script that makes it."""
-    from fairseq_deepnet.provenance import inside_project
+    from fairseq_deepnet.files import inside_project
     from fairseq_deepnet.tools.training.plan import check_data
 
     found: dict[str, None] = {}

@@ -15,7 +15,7 @@ from fairseq_deepnet import literals
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.sweeps.definition import Panel, Sweep
 from fairseq_deepnet.experiments.sweeps.factors import Factor
-from fairseq_deepnet.provenance import inside_project, shown
+from fairseq_deepnet.files import inside_project, shown
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Value

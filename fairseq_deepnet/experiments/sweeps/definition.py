@@ -37,7 +37,7 @@ import yaml
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.sweeps.factors import Factor, check_keys, read_factor
 from fairseq_deepnet.experiments.sweeps.layouts import Layout, layout
-from fairseq_deepnet.provenance import inside_project
+from fairseq_deepnet.files import inside_project
 from fairseq_deepnet.tools.configs import CONFIG_FOLDER, Value, load_config
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS
 

@@ -77,7 +77,7 @@ def unigram_level(config: configs.Config) -> float | None:
 
 
 def _data_folder(config: configs.Config) -> Path:
-    from fairseq_deepnet.provenance import inside_project
+    from fairseq_deepnet.files import inside_project
 
     return inside_project(str(config.recipe.get("data", "")))
 

@@ -8,7 +8,9 @@ Keys of a table:
     columns     a factor; `update` or `direction` of a published table, `measure` of an own one
     measure     what the cells hold; with `columns: measure` a list
     split       of a published table: a word of its rows that parts it
-    fit         of a published table: the column that the law of depth is fitted to
+    fit         of a published table: the column that the law of depth is fitted to; of an own one,
+                whose columns are depths: {TABLE: LINE}, lines of published tables (a row or a
+                column) whose laws stand beside those of our rows
     name        of an own table, for files (the measure)
     each        of an own table: a factor with a table for each of its values
 """
@@ -26,7 +28,7 @@ PUBLISHED_MEASURES: Final = ("bleu", "valid_loss", "directions")
 BY_MEASURE: Final = "measure"
 """`columns` of a table with a column for each measure."""
 _PUBLISHED: Final = {"paper", "panel", "rows", "columns", "measure", "split", "fit"}
-_OWN: Final = {"panel", "rows", "columns", "measure", "name", "each"}
+_OWN: Final = {"panel", "rows", "columns", "measure", "name", "each", "fit"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +66,7 @@ class OwnLayout:
     columns: str
     measures: tuple[str, ...]
     each: str | None = None
+    fit: dict[str, str] | None = None
 
 
 Layout = PublishedLayout | OwnLayout
@@ -100,17 +103,35 @@ def _own(content: dict[str, Any], factors: dict[str, set[str]]) -> OwnLayout:
     by_measure = content["columns"] == BY_MEASURE
     name = content.get("name", "measures" if by_measure else measures[0])
     found = OwnLayout(
-        str(name), panels, content["rows"], content["columns"], measures, content.get("each")
+        name=str(name),
+        panels=panels,
+        rows=content["rows"],
+        columns=content["columns"],
+        measures=measures,
+        each=content.get("each"),
+        fit=content.get("fit"),
     )
     _check_panels(found.name, panels, factors)
     _check_measures(measures, MEASURES)
     if len(measures) > 1 and not by_measure:
         raise ValueError(f"tables: {name}: several measures need `columns: {BY_MEASURE}`")
+    if found.fit is not None:
+        _check_fit(found.name, found.fit)
     asked = {found.rows, found.each, None if by_measure else found.columns} - {None}
     for panel in panels:
         for factor in sorted(map(str, asked - factors[panel])):
             raise ValueError(f"tables: {name}: panel {panel} has no factor {factor!r}")
     return found
+
+
+def _check_fit(name: str, lines: object) -> None:
+    """ValueError for what is no mapping of published tables to their lines."""
+    if not isinstance(lines, dict):
+        raise ValueError(f"tables: {name}: fit is TABLE: LINE of published tables, not {lines!r}")
+    for table, line in lines.items():
+        known = paper.table(table)
+        if line not in (*known.rows, *known.columns):
+            raise ValueError(f"tables: {name}: fit: {table} has no row or column {line!r}")
 
 
 def _list(value: object) -> list[Any]:

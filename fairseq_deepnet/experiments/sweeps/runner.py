@@ -15,7 +15,7 @@ from fairseq_deepnet.experiments.sweeps import children, state
 from fairseq_deepnet.experiments.sweeps.cells import Cell
 from fairseq_deepnet.experiments.sweeps.state import Status
 from fairseq_deepnet.experiments.sweeps.verdicts import judge, prune
-from fairseq_deepnet.provenance import ROOT, shown, write_text
+from fairseq_deepnet.files import ROOT, shown, write_text
 from fairseq_deepnet.tools.training.progress import clock
 
 CONFIG: Final = "cell.yaml"

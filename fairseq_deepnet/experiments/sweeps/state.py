@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.experiments.sweeps.cells import Cell
-from fairseq_deepnet.provenance import shown
+from fairseq_deepnet.files import shown, try_lock
 from fairseq_deepnet.records import NUMBER, Shape, read_record, write_record
 
 RECORD: Final = "sweep.json"
@@ -117,11 +116,7 @@ def is_training(folder: Path) -> bool:
     if not lock.is_file():
         return False
     with lock.open("a", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        return not try_lock(file)
 
 
 @contextlib.contextmanager
@@ -129,10 +124,8 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold a sweep's folder; ValueError where another sweep does."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not try_lock(lock):
             raise ValueError(
                 f"another sweep is at work in {shown(folder)}; wait for it, or set --runs FOLDER"
-            ) from error
+            )
         yield

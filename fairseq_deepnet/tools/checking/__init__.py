@@ -1,8 +1,5 @@
-"""`deepnet check`: is a model what it is said to be? Measured, not read off its attributes.
+"""`deepnet check`: is a model what it is claimed to be? Measured, not read off its attributes.
 
-The parts: `subject` builds or loads a model, `anatomy` finds its layers, `recording` watches a
-forward pass, `behaviour` measures how branches join, `weights` how weights start, `wiring` what is
-shared or out of reach, `usage` what is unused; `claim` says what is expected, `causes` what a
-difference may come from, with each scheme's known `mistakes`; `joins` compares how branches join,
-`inspection` puts all together, `text` prints it.
+`measure` runs a model and fits its residual connections, `claims` says what is expected, `compare`
+reports where the two differ; they know torch modules alone. `command` is the command line.
 """

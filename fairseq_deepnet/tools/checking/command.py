@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import dataclasses
+import math
+import re
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from fairseq_deepnet.provenance import write_json
-from fairseq_deepnet.schemes import SCHEMES
+import torch
+from torch import Tensor, nn
+
+from fairseq_deepnet.anatomy import find_stacks
+from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
+from fairseq_deepnet.files import shown, write_json
+from fairseq_deepnet.models.scheme_options import scheme_of
+from fairseq_deepnet.schemes import SCHEMES, Side
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.checking.inspection import inspect_model
-from fairseq_deepnet.tools.checking.subject import Subject, from_checkpoint, from_options
-from fairseq_deepnet.tools.checking.text import as_text
+from fairseq_deepnet.tools.checking.claims import make_claim
+from fairseq_deepnet.tools.checking.compare import (
+    Fault,
+    Findings,
+    StackFindings,
+    WeightRow,
+    check_model,
+    listed,
+)
 from fairseq_deepnet.tools.checkpoints.choice import choose_model
+from fairseq_deepnet.tools.standalone import build_from_arguments, usual_task
 
 VOCABULARY: Final = 1000
+MARKS: Final = {True: "ok", False: "OFF", None: ""}
+_LAYER: Final = re.compile(r"(?:.*\.)?(encoder|decoder)\.(?:.*\.)?layers\.(\d+)\.")
 
 EXAMPLES: Final = """
   deepnet check --arch deepnet_transformer --encoder-layers 18 --decoder-layers 18
@@ -31,7 +51,7 @@ exit status: 0 as claimed, 1 something is off, 2 bad usage or a file that cannot
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet check`; what they do not know are fairseq-train's model options."""
+    """Add the arguments of `deepnet check`; all others are fairseq-train's model options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = "deepnet check [TARGET [key=value ...] | --arch NAME] [options of fairseq-train]"
     parser.epilog = f"TARGET is a config, a run folder or a checkpoint:\n{EXAMPLES}"
@@ -53,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, help="of a new model (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON too")
 
-    def parse(words: Sequence[str] | None = None, namespace: object = None) -> argparse.Namespace:
+    def parse(words: Sequence[str] | None = None, namespace: object = None) -> Namespace:
         args, rest = parser.parse_known_args(words)
         args.rest = rest
         return args
@@ -62,56 +82,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.parse_args = parse  # type: ignore[assignment,method-assign]
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print the report; 0 if all is as claimed, 1 if not."""
+def run(args: Namespace) -> int:
+    """Print the report; return 0 if all is as claimed, 1 if not."""
     if args.vocabulary < 16:
         raise ValueError(f"--vocabulary {args.vocabulary}: at least 16")
-    subject = read_subject(args)
-    found = inspect_model(
-        subject.model,
-        subject.text,
-        subject.args,
-        args.claim,
-        subject.trained,
-        subject.faults,
-        subject.notes,
-    )
-    if args.json is not None:
-        write_json(args.json, found.as_json())
-    print(as_text(found))
-    return 0 if found.is_fine else 1
-
-
-def read_subject(args: argparse.Namespace) -> Subject:
-    """The model that the command line names."""
     words: list[str] = args.rest
     target = words[0] if words and not words[0].startswith("-") and "=" not in words[0] else None
     rest = words[1:] if target is not None else words
     if target is None and args.arch is None:
         raise ValueError("say what to check: --arch NAME, a config, a run folder or a checkpoint")
     saved = None if target is None else find_checkpoint(target)
-    if saved is not None:
-        if rest or args.arch:
-            extra = " ".join([f"--arch {args.arch}"] if args.arch else rest)
-            raise ValueError(f"{extra}: a checkpoint says itself what it is; leave it out")
-        return from_checkpoint(saved)
-    config = configs.Config("the command line", {}, {})
-    if target is not None:
-        config = configs.load_config(target)
-    if args.arch is not None:
-        config.options["arch"] = args.arch
-    pairs = [word for word in rest if "=" in word and not word.startswith("-")]
-    config.options |= dict(configs.parse_override(pair) for pair in pairs)
-    choosing = configs.to_arguments({"arch": config.options.get("arch", "deepnet_transformer")})
-    others = [word for word in rest if word not in pairs]
-    config.options |= fairseq_options.read_options(others, choosing)
-    return from_options(config, args.vocabulary, args.seed)
+    if saved is None:
+        found = check_new(read_config(target, args.arch, rest), args)
+    elif rest or args.arch:
+        extra = " ".join([f"--arch {args.arch}"] if args.arch else rest)
+        raise ValueError(f"{extra}: a checkpoint says itself what it is; leave it out")
+    else:
+        found = check_saved(saved, args.claim)
+    if args.json is not None:
+        write_json(args.json, as_json(found))
+    print(as_text(found))
+    return 0 if found.is_fine else 1
 
 
 def find_checkpoint(target: str) -> Path | None:
-    """The checkpoint that a word stands for; None for a config.
+    """Return the checkpoint that a word stands for; None for a config.
 
-    Raises FileNotFoundError for a word that is neither a config, nor a run, nor a checkpoint.
+    Raises:
+        FileNotFoundError: for a word that is neither a config, nor a run, nor a checkpoint.
     """
     path = Path(target)
     if path.is_dir() or (path.is_file() and path.suffix not in (".yaml", ".yml")):
@@ -121,3 +119,212 @@ def find_checkpoint(target: str) -> Path | None:
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{target} is no run folder and no checkpoint; {error}") from error
     return None
+
+
+def read_config(target: str | None, arch: str | None, words: Sequence[str]) -> configs.Config:
+    """Return the config called `target`, where there is one, with the options that win."""
+    config = configs.Config("the command line", {}, {})
+    if target is not None:
+        config = configs.load_config(target)
+    if arch is not None:
+        config.options["arch"] = arch
+    pairs = [word for word in words if "=" in word and not word.startswith("-")]
+    config.options |= dict(configs.parse_override(pair) for pair in pairs)
+    choosing = configs.to_arguments({"arch": config.options.get("arch", "deepnet_transformer")})
+    others = [word for word in words if word not in pairs]
+    config.options |= fairseq_options.read_options(others, choosing)
+    return config
+
+
+def check_new(config: configs.Config, args: Namespace) -> Findings:
+    """Check a new model as fairseq-train would build it, but for the size of its vocabulary.
+
+    Raises:
+        ValueError: for options that fairseq or its model refuses.
+    """
+    options = config.options
+    if "arch" not in options:
+        raise ValueError(f"{config.name} names no arch; add arch=deepnet_transformer")
+    options.setdefault("task", usual_task(str(options["arch"])))
+    configs.check_options(config)
+    given = fairseq_options.parse_training(["DATA", *configs.to_arguments(options)])
+    torch.manual_seed(args.seed)
+    model = build_from_arguments(given, args.vocabulary)
+    stacks = find_stacks(model)
+    subject = f"{given.arch}, new (seed {args.seed}), {args.vocabulary:,} words"
+    return check_model(model, stacks, make_claim(model, given, stacks, args.claim), subject)
+
+
+def check_saved(path: Path, claim: str | None) -> Findings:
+    """Check the model in a checkpoint, and what its record and its parameters' names say.
+
+    Raises:
+        FileNotFoundError: where there is none.
+        ValueError: for a damaged one, and for a model that cannot be built.
+    """
+    state = load_checkpoint(path, entire=True)
+    args = model_arguments(state)
+    if args is None:
+        raise ValueError(f"{path} does not say how its model is built (neither cfg nor args)")
+    args.arch = getattr(args, "arch", None) or getattr(args, "_name", None)
+    if not isinstance(args.arch, str):
+        raise ValueError(f"{path} does not name its model's arch")
+    tensors: dict[str, Tensor] = state["model"]
+    model = build_from_arguments(args, *_vocabulary(tensors, path))
+    faults = _load(model, tensors, path) + check_record(args, tensors)
+    history = state.get("optimizer_history")
+    updates = num_updates(state)
+    trained = not history or updates > 0 or "averaged" in state
+    age = f"after {updates:,} updates" if history else "with no record of updates"
+    stacks = find_stacks(model)
+    subject = f"{args.arch}, {shown(path)} ({age})"
+    found = check_model(model, stacks, make_claim(model, args, stacks, claim), subject, trained)
+    found.faults[:0] = faults
+    if trained:
+        found.notes.insert(
+            0,
+            "weights have moved since they were drawn: their standard deviations are shown, not"
+            " judged",
+        )
+    return found
+
+
+def _vocabulary(tensors: Mapping[str, Tensor], path: Path) -> list[int]:
+    """Entries of each side's dictionary, as the embeddings have rows."""
+    tables = {name: t for name, t in tensors.items() if name.endswith("embed_tokens.weight")}
+    sides = [[t for name, t in tables.items() if side.value in name.split(".")] for side in Side]
+    sizes = [found[-1].size(0) for found in sides if found]
+    if not sizes:
+        raise ValueError(f"{path} holds no embed_tokens.weight: not a Transformer of fairseq's")
+    return sizes
+
+
+def _load(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> list[Fault]:
+    try:
+        missing, unexpected = model.load_state_dict(dict(tensors), strict=False)
+    except RuntimeError as error:
+        first = str(error).strip().splitlines()[-1].strip()
+        raise ValueError(
+            f"{path} does not fit the model that its arguments describe: {first}"
+        ) from (error)
+    due = "the parameters that its arguments describe"
+    texts = ((missing, "not in the file"), (unexpected, "not in the model"))
+    return [Fault("keys", listed(names), text, due) for names, text in texts if names]
+
+
+def check_record(args: Namespace, tensors: Mapping[str, Tensor]) -> list[Fault]:
+    """Whether the record that our checkpoints carry agrees with its formula and the layers."""
+    if not hasattr(args, "residual_scheme"):
+        return []
+    record = getattr(args, "residual_record", None)
+    if record is None:
+        text = "no residual_record: alpha would follow the depth at load time"
+        return [Fault("record", "arguments", text, "the alphas that it was trained with")]
+    layers = dict.fromkeys(Side, 0)
+    for match in filter(None, map(_LAYER.match, tensors)):
+        layers[Side(match[1])] = max(layers[Side(match[1])], int(match[2]) + 1)
+    faults = []
+    for side, depth in zip(Side, record["depths"], strict=True):
+        if depth != layers[side]:
+            text = f"trained with {depth} layers"
+            due = f"the {layers[side]} in the file"
+            faults.append(Fault("record", f"{side.value} record", text, due))
+    scheme = scheme_of(args)
+    formula = type(scheme)(scheme.depths, variant=scheme.variant).alphas
+    for side, alpha in scheme.alphas.items():
+        right = formula.get(side)
+        if right is None or abs(alpha / right - 1) > 1e-6:
+            depths = f"{scheme.name} for {scheme.depths.encoder}L-{scheme.depths.decoder}L"
+            due = f"{'none' if right is None else f'{right:.6g}'} ({depths})"
+            faults.append(Fault("record", f"{side.value} record", f"alpha {alpha:.6g}", due))
+    return faults
+
+
+def as_json(found: Findings) -> dict[str, Any]:
+    """Return plain values; NaN and infinity, which JSON has no numbers for, as text."""
+
+    def finite(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: finite(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [finite(item) for item in value]
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    content: dict[str, Any] = finite(dataclasses.asdict(found))
+    content["verdict"] = "fine" if found.is_fine else "off"
+    for fault, plain in zip(found.faults, content["faults"], strict=True):
+        plain["sentence"] = fault.sentence()
+    return content
+
+
+def as_text(found: Findings) -> str:
+    """Return the report as people read it: a section a side, then what is off, in sentences."""
+    parts = [f"{found.subject}: {found.parameters:,} parameters\njudged as {found.claim}"]
+    parts += [_side(side, found.judged) for side in found.sides]
+    if found.rows:
+        parts.append("\n".join(["Outside the layers", *_weights(found.rows, found.judged)]))
+    if found.notes:
+        parts.append("\n".join(["Notes", *(f"  {note}" for note in found.notes)]))
+    left_out = "" if found.judged else " (initial weights not judged)"
+    verdict = [f"Verdict: as claimed{left_out}"]
+    if found.faults:
+        count = len(found.faults)
+        verdict = [f"Verdict: OFF, {count} fault{'s' if count > 1 else ''}"]
+        verdict += [f"  {number}. {f.sentence()}" for number, f in enumerate(found.faults, 1)]
+    return "\n\n".join([*parts, "\n".join(verdict)])
+
+
+def _side(side: StackFindings, judged: bool) -> str:
+    facts = [
+        ("", "found", "expected"),
+        ("alpha", side.alpha, side.expected_alpha),
+        ("beta (gain of v_proj, out_proj, fc1, fc2)", side.beta, side.expected_beta),
+        ("LayerNorm", side.norm, side.expected_norm),
+    ]
+    residuals = [(row.name, row.found, row.expected, MARKS[row.fine]) for row in side.residuals]
+    lines = [f"{side.side.value.capitalize()}: {side.layers} layers, {side.scheme}"]
+    lines += _grid(facts, ruled=False)
+    if side.growth is not None:
+        low, high = side.growth
+        lines.append(f"  RMS of the stream: {low:.3g} before the first layer, {high:.3g} after all")
+    lines += ["", *_grid([("sublayer", "found", "expected", ""), *residuals])]
+    return "\n".join([*lines, "", *_weights(side.rows, judged)])
+
+
+def _weights(rows: Sequence[WeightRow], judged: bool) -> list[str]:
+    if not judged:
+        cells = [(row.name, _span(row.measured) or row.note) for row in rows]
+        return _grid([("parameters", "measured std"), *cells])
+    numbers = [f"{what} {of}" for of in ("std", "gain") for what in ("expected", "measured")]
+    table = [("parameters", *numbers, "ratio", "")]
+    for row in rows:
+        spans = [_span(row.expected), _span(row.measured), _span(row.gain, 3)]
+        spans.append(_span(row.measured_gain, 3))
+        ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
+        table.append((row.name, *spans, ratio, row.note or MARKS[row.fine]))
+    return _grid(table)
+
+
+def _span(values: Sequence[float], digits: int = 4) -> str:
+    """One number for all layers, or the bottom's and the top's where depth decides."""
+    if not values:
+        return ""
+    texts = [f"{value:.{digits}g}" for value in values]
+    if len(set(texts)) == 1:
+        return texts[0]
+    middle = sum(values) / len(values)
+    steady = all(abs(b - a) <= 0.05 * abs(middle) for a, b in pairwise(values))
+    if steady and max(values) - min(values) <= 0.1 * abs(middle):
+        return f"{middle:.{digits}g}"
+    return f"{texts[0]}..{texts[-1]}"
+
+
+def _grid(rows: Sequence[Sequence[str]], ruled: bool = True) -> list[str]:
+    """Aligned columns, indented."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  " + "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    rule = "  " + "-" * (sum(widths) + 2 * (len(widths) - 1))
+    return [lines[0], rule, *lines[1:]] if ruled else lines

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.provenance import ROOT, inside_project, shown
+from fairseq_deepnet.files import ROOT, inside_project, shown
 from fairseq_deepnet.records import read_record, refuse_changed
 from fairseq_deepnet.tools.checkpoints.average import average_checkpoints, last_checkpoints
 from fairseq_deepnet.tools.configs import load_config

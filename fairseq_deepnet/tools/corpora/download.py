@@ -3,30 +3,262 @@
 A file gets its name only once it is whole and right: until then it is FILE.part. Right means: the
 length that the server announced; the size and checksum of the catalogue (sources.py) where somebody
 published them; where nobody did, a whole gzip file, trusted on first use and recorded in
-checksums.json, against which it is checked ever after.
+checksums.json (size, SHA-256, where from, why it was trusted), against which it is checked ever
+after.
 
-Plain HTTP(S) by Python's urllib does the work. mtdata indexes most of these corpora (OPUS-100,
-Flores-101, the TED talks, and Europarl v7 and Common Crawl of WMT 2013; not News Commentary v12,
-Multi30k or IWSLT 2014), at the same addresses; but its downloader (0.5.1) neither resumes nor
-checks lengths or checksums, and turns certificate checks off where they fail. So mtdata is asked
-for addresses only (`--via mtdata`), which helps when one has moved; the transfer stays ours.
+mtdata indexes most of these corpora (OPUS-100, Flores-101, the TED talks, and Europarl v7 and
+Common Crawl of WMT 2013; not News Commentary v12, Multi30k or IWSLT 2014), at the same addresses;
+but its downloader (0.5.1) neither resumes nor checks lengths or checksums, and turns certificate
+checks off where they fail. So mtdata is asked for addresses only (`--via mtdata`), which helps when
+one has moved; the transfer stays ours.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
-from collections.abc import Mapping, Sequence
+import threading
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
 
-from .downloader import Downloader, DownloadError
-from .sources import CATALOGUE, File
+from fairseq_deepnet.files import try_lock, write_json
+from fairseq_deepnet.records import misshapen, read_record
+from fairseq_deepnet.tools.corpora import limits
+from fairseq_deepnet.tools.corpora.sources import CATALOGUE, File
+from fairseq_deepnet.tools.corpora.transfer import (
+    SourceError,
+    Transfer,
+    UnreachableError,
+    log,
+    size_of,
+)
+
+RECORDS: Final = "checksums.json"
+_HASHES: Final[dict[str, Any]] = {
+    "sha256": hashlib.sha256,
+    "md5": partial(hashlib.md5, usedforsecurity=False),
+}
+
+
+def checksum(path: Path, kind: str) -> str:
+    """Return the hexadecimal SHA-256 or MD5 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, _HASHES[kind]).hexdigest()
+
+
+def damage(path: Path, name: str) -> str | None:
+    """Return what is visibly wrong with the file that is to be called `name`, or None.
+
+    A gzip file is read to its end, where it holds its own checksum and length.
+    """
+    if path.stat().st_size == 0:
+        return "it is empty"
+    if name.endswith((".gz", ".tgz")):
+        try:
+            with limits.open_packed(path) as stream:
+                while stream.read(1 << 20):
+                    pass
+        except ValueError as error:
+            return str(error)
+        except (OSError, EOFError, zlib.error) as error:
+            return f"it is not a whole gzip file ({error})"
+    return None
+
+
+def judge(
+    file: File, path: Path, record: dict[str, Any] | None, accept: bool = False
+) -> dict[str, Any]:
+    """Return size and checksum of the file at `path`, and why it is trusted, as a record has them.
+
+    An earlier record comes before the catalogue, as the catalogue may be older; `accept` overrules
+    both. Raises ValueError with what is wrong: size, checksum or a damaged archive.
+    """
+    size, sha256 = path.stat().st_size, checksum(path, "sha256")
+    found = {"size": size, "sha256": sha256}
+    if record and not accept:
+        if sha256 != record["sha256"]:
+            raise ValueError(
+                f"its SHA-256 is {sha256[:12]}..., recorded in {RECORDS} is "
+                f"{record['sha256'][:12]}..."
+            )
+        return found | {"trusted": str(record.get("trusted"))}
+    if not accept:
+        if file.size not in (None, size):
+            raise ValueError(f"it has {size:,} bytes instead of {file.size:,}")
+        for kind, known in (("sha256", file.sha256), ("md5", file.md5)):
+            if not known:
+                continue
+            if (here := checksum(path, kind)) != known:
+                raise ValueError(
+                    f"its {kind.upper()} is {here[:12]}... instead of the {known[:12]}... of "
+                    f"{file.published}"
+                )
+            return found | {"trusted": f"{kind} published by {file.published}"}
+    if problem := damage(path, file.name):
+        raise ValueError(problem)
+    return found | {"trusted": "told to accept" if accept else "first use"}
+
+
+class DownloadError(Exception):
+    """Why one file could not be had: what each URL said, or what is wrong with the file there."""
+
+    def __init__(self, causes: Mapping[str, str] | str, unreachable: bool = False) -> None:
+        super().__init__(causes)
+        self.causes = {"": causes} if isinstance(causes, str) else dict(causes)
+        self.unreachable = unreachable
+
+    def __str__(self) -> str:
+        """Return the URLs by cause, as many say the same."""
+        places: dict[str, list[str]] = {}
+        for url, cause in self.causes.items():
+            places.setdefault(cause, []).append(url)
+        return "; ".join(
+            f"{' '.join(urls)}: {cause}".lstrip(": ") for cause, urls in places.items()
+        )
+
+
+@contextmanager
+def _exclusively(part: Path) -> Iterator[BinaryIO]:
+    """Open FILE.part to read and append, locked against a second download of the same file."""
+    while True:
+        with part.open("a+b") as stream:
+            if not try_lock(stream):
+                raise DownloadError("another download of it is under way; wait for it")
+            # Another process may have finished it, and given it its name, before we had the lock.
+            if part.exists() and part.stat().st_ino == os.fstat(stream.fileno()).st_ino:
+                yield cast(BinaryIO, stream)
+                return
+
+
+@dataclass
+class Downloader:
+    """Brings files of a corpus into `folder`, each from the first of its URLs that is good.
+
+    Args:
+        mirrors: URL prefixes tried before the catalogue's, as PREFIX/CORPUS/FILE.
+        only_mirrors: ask nothing else, and trust what they serve on first use even where the
+            catalogue knows a checksum, because a mirror of one's own may hold its own edition.
+        accept: take files whose checksum is another than the known one.
+        timeout, wait: seconds, as in `Transfer`.
+        extra: more URLs, by the name of the file.
+    """
+
+    corpus: str
+    folder: Path
+    mirrors: tuple[str, ...] = ()
+    only_mirrors: bool = False
+    accept: bool = False
+    timeout: float = 30.0
+    wait: float = 1.0
+    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    stop: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def records(self) -> dict[str, dict[str, Any]]:
+        """Return the records of checksums.json, by the name of the file; empty at first."""
+        path, remedy = self.folder / RECORDS, "remove it to trust anew"
+        if not path.is_file():
+            return {}
+        records = read_record(path, remedy=remedy)
+        if fault := misshapen(records, {name: {"sha256": str} for name in records}):
+            raise ValueError(f"{path} is damaged: {fault}; {remedy}")
+        return records
+
+    def _remember(self, name: str, found: dict[str, Any], source: str) -> None:
+        """Record a file that was found to be right."""
+        checked = datetime.now(UTC).isoformat(timespec="seconds")
+        with self._lock:
+            records = self.records() | {name: found | {"source": source, "checked": checked}}
+            write_json(self.folder / RECORDS, dict(sorted(records.items())))
+
+    def urls(self, file: File) -> list[str]:
+        """Return where to look for a file, in order, each place once."""
+        places = [f"{mirror.rstrip('/')}/{self.corpus}/{file.name}" for mirror in self.mirrors]
+        if not self.only_mirrors:
+            places += [*file.urls, *self.extra.get(file.name, ())]
+        return list(dict.fromkeys(places))
+
+    def expected(self, file: File) -> File:
+        """Return the catalogue's entry, without its checksums where they do not count."""
+        return File(file.name, file.urls) if self.only_mirrors or self.accept else file
+
+    def obtain(self, file: File) -> Path:
+        """Return the path of a file that is there and right; download it if needed.
+
+        Raises DownloadError with the cause for each URL, or InterruptedTransferError.
+        """
+        path = self.folder / file.name
+        if path.is_file():
+            return self._check_present(file, path)
+        with _exclusively(path.with_name(f"{file.name}.part")) as stream:
+            if path.is_file():
+                return self._check_present(file, path)
+            causes: dict[str, str] = {}
+            unreachable = True
+            for url in self.urls(file):
+                try:
+                    self._from(url, file, path, stream)
+                    return path
+                except SourceError as error:
+                    unreachable &= isinstance(error, UnreachableError)
+                    causes[url] = str(error)
+                    log(f"{file.name}: {url}: {error}")
+        raise DownloadError(causes, unreachable)
+
+    def _check_present(self, file: File, path: Path) -> Path:
+        record = self.records().get(file.name)
+        try:
+            found = judge(self.expected(file), path, record, self.accept)
+        except ValueError as error:
+            raise DownloadError(
+                f"{path} is there, but {error}; remove it to download it again"
+            ) from error
+        if not record or self.accept:
+            self._remember(file.name, found, "found in the folder")
+        log(f"{file.name}: there already, {size_of(found['size'])}, {found['trusted']}")
+        return path
+
+    def _from(
+        self, url: str, file: File, path: Path, stream: BinaryIO, afresh: bool = False
+    ) -> None:
+        known = self.expected(file)
+        part = path.with_name(f"{file.name}.part")
+        checked = bool(known.sha256 or known.md5)
+        transfer = Transfer(
+            part, known.size, checked, timeout=self.timeout, wait=self.wait, stop=self.stop
+        )
+        record = self.records().get(file.name)
+        resumed = transfer.fetch(url, stream)
+        try:
+            found = judge(known, part, record, self.accept)
+        except ValueError as error:
+            transfer.discard(stream)
+            if afresh or not resumed:
+                raise SourceError(f"refused, because {error}") from error
+            log(f"{file.name}: what was continued does not fit together ({error}); starting afresh")
+            self._from(url, file, path, stream, afresh=True)
+            return
+        os.fsync(stream.fileno())
+        self._remember(file.name, found, url)
+        part.replace(path)
+        transfer.forget()
+        trust = found["trusted"]
+        if trust == "first use":
+            trust = f"trusted on first use and recorded in {self.folder / RECORDS}"
+        log(f"{file.name}: {size_of(found['size'])}, SHA-256 {found['sha256'][:12]}..., {trust}")
 
 
 def indexed_by_mtdata(files: Sequence[File]) -> dict[str, tuple[str, ...]]:
-    """File name -> the URLs that mtdata's index has for it. Takes seconds, as the index is large.
+    """Return the URLs that mtdata's index has for each file. Takes seconds: the index is large.
 
     Every year's WMT has a dev.tgz: without a checksum that tells them apart, an address counts only
     if nothing but its host is new. Raises ValueError if mtdata is not installed.
@@ -51,9 +283,9 @@ def indexed_by_mtdata(files: Sequence[File]) -> dict[str, tuple[str, ...]]:
 
 
 def download(downloader: Downloader, files: tuple[File, ...], jobs: int = 4) -> list[Path]:
-    """All the files, `jobs` at a time. Raises ValueError naming every one that could not be had."""
+    """Bring all the files, `jobs` at a time; ValueError naming every one that could not be had."""
     downloader.folder.mkdir(parents=True, exist_ok=True)
-    downloader.records.read()
+    downloader.records()
     with ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(downloader.obtain, file) for file in files]
         failures: dict[str, DownloadError] = {}
@@ -77,7 +309,7 @@ def download(downloader: Downloader, files: tuple[File, ...], jobs: int = 4) -> 
 
 
 def _explain(corpus: str, count: int, failures: Mapping[str, DownloadError]) -> str:
-    """One line: what is missing and why, and what to do about it."""
+    """Return one line: what is missing and why, and what to do about it."""
     offline = all(error.unreachable for error in failures.values())
     if offline:
         urls = [url for error in failures.values() for url in error.causes]
@@ -100,7 +332,7 @@ def _remove_empty(part: Path) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `deepnet download`."""
+    """Declare the options of `deepnet download`."""
     names = "\n".join(f"  {name:<10} {corpus.what}" for name, corpus in CATALOGUE.items())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet.provenance import say, write_json
+from fairseq_deepnet.files import say, write_json
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.corpora import clean, manifest, subwords, text
 

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet.provenance import say, write_json
+from fairseq_deepnet.files import say, write_json
 from fairseq_deepnet.records import digest, write_record
 from fairseq_deepnet.tools.corpora import clean, manifest, subwords, text
 from fairseq_deepnet.tools.corpora.pairs import Row, directions_of, read_table

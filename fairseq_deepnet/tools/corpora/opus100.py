@@ -11,20 +11,16 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import sys
-import tarfile
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fairseq_deepnet.provenance import write_json, write_text
+from fairseq_deepnet.files import write_json, write_text
 from fairseq_deepnet.records import read_record
-
-from . import limits
-from .overlap import Question, ask
+from fairseq_deepnet.tools.corpora.archive import opened, write
+from fairseq_deepnet.tools.corpora.overlap import Question, ask
 
 _FILE: Final = re.compile(
     r"(?:.*/)?(?P<kind>supervised|zero-shot)/(?P<a>[a-z]{2,3})-(?P<b>[a-z]{2,3})/"
@@ -98,21 +94,16 @@ def unpack(archives: Sequence[Path], out: Path, languages: Sequence[str] = ()) -
         done[archive.name] = {"identity": identity, "languages": [], "whole": False}
         write_json(mark, done)
         print(f"[opus100] unpacking {archive.name}", file=sys.stderr, flush=True)
-        try:
-            with limits.open_packed(archive) as stream:
-                with tarfile.open(fileobj=stream, mode="r|") as tar:
-                    for member in limits.members(tar, archive):
-                        side = read_name(member.name)
-                        if side and member.isfile() and is_wanted(side, languages):
-                            _extract(tar, member, out / side.path, keep=same)
-                while stream.read(1 << 20):
-                    pass  # tarfile takes a cut archive for a whole one; the end of gzip tells
-        except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise ValueError(f"cannot unpack {archive}: {error}") from error
-            raise ValueError(
-                f"{archive} cannot be read whole ({error}); remove it and fetch it again"
-            ) from error
+        with opened(archive) as files:
+            for member, content in files:
+                side = read_name(member.name)
+                if not side or not is_wanted(side, languages):
+                    continue
+                place = out / side.path
+                if same and place.is_file() and place.stat().st_size == member.size:
+                    continue
+                place.parent.mkdir(parents=True, exist_ok=True)
+                write(content, place)
         union = sorted({*languages, *(had or ())}) if languages else []
         done[archive.name] |= {"languages": union, "whole": True}
         write_json(mark, done)
@@ -121,24 +112,6 @@ def unpack(archives: Sequence[Path], out: Path, languages: Sequence[str] = ()) -
 def _covers(had: Sequence[str], wanted: Sequence[str]) -> bool:
     """Whether what was unpacked for `had` serves `wanted`; an empty list is all languages."""
     return not had or (bool(wanted) and set(had).issuperset(wanted))
-
-
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, keep: bool) -> None:
-    if keep and path.is_file() and path.stat().st_size == member.size:
-        return
-    source = tar.extractfile(member)
-    if source is None:
-        raise ValueError(f"{member.name} has no content; remove the archive and fetch it again")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with source, part.open("wb") as target:
-            shutil.copyfileobj(source, target, 1 << 20)
-        if part.stat().st_size != member.size:
-            raise ValueError(f"{member.name} ends early; remove the archive and fetch it again")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def find_archives(raw: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet.provenance import write_json
+from fairseq_deepnet.files import write_json
 from fairseq_deepnet.tools.corpora import clean, subwords, text
 from fairseq_deepnet.tools.corpora.pairs import Row, is_held_out
 

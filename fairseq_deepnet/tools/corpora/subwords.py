@@ -19,7 +19,7 @@ from pathlib import Path
 
 import sentencepiece
 
-from fairseq_deepnet.provenance import whole, write_text
+from fairseq_deepnet.files import whole, write_text
 from fairseq_deepnet.tools.corpora.parallel import CHUNK, map_in_order
 from fairseq_deepnet.tools.corpora.text import decode, normalise, numbered_chunks, read_lines
 

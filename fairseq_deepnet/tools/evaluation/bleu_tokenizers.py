@@ -45,7 +45,7 @@ def check(name: str) -> str:
     if missing:
         raise ValueError(
             f"the tokenizer {name} needs {' and '.join(missing)}: install them with "
-            "pip install 'fairseq_deepnet[cjk]', or choose --tokenizer char"
+            "pip install 'fairseq_deepnet[cjk]', or choose --tokenizer char (TOKENIZER)"
         )
     if name in SENTENCEPIECE:
         _check_sentencepiece(name)

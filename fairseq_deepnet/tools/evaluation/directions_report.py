@@ -12,10 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet.provenance import write_text
+from fairseq_deepnet.files import write_text
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.corpora.folder import Direction
-from fairseq_deepnet.tools.evaluation.directions import Average, Score, average, groups, read_scores
+from fairseq_deepnet.tools.evaluation.directions import (
+    ENGLISH,
+    Average,
+    Score,
+    average,
+    groups,
+    read_scores,
+)
 from fairseq_deepnet.tools.evaluation.directions_tables import (
     as_csv,
     averages_table,
@@ -27,7 +34,8 @@ from fairseq_deepnet.tools.evaluation.directions_tables import (
 Beside = Callable[[Sequence[Average], Sequence[Score]], list[str]]
 
 WIDEST_MATRIX: Final = 16
-"""Languages that a matrix may have on a terminal; table.md has it whatever its width."""
+"""Languages that a matrix may have on a terminal. table.md has it whatever its width, unless all of
+it would be one row and one column, those of English, which the table of languages has."""
 
 
 def _list(names: Sequence[object], limit: int = 12) -> str:
@@ -94,7 +102,10 @@ def summarise(
     if beside:
         tables += beside(averages, list(scores.values()))
     legend = "BLEU by direction (* zero-shot, ? still to be scored):"
-    parts = [*notes, *tables, *filter(None, [by_language]), legend, full]
+    wide = len(languages) > WIDEST_MATRIX
+    is_told = by_language is not None and all(ENGLISH in direction for direction in wanted)
+    parts = [*notes, *tables, *filter(None, [by_language])]
+    parts += [] if wide and is_told else [legend, full]
     write_text(folder / "table.md", "\n\n".join(parts) + "\n")
     write_text(folder / "table.csv", as_csv(wanted, scores, known))
     summary = {
@@ -108,6 +119,6 @@ def summarise(
         "tokenisation": tokenisations(scores.values()),
     }
     write_record(folder / "summary.json", summary)
-    if len(languages) <= WIDEST_MATRIX:
+    if not wide:
         return "\n\n".join([*notes, legend, full, *tables])
     return "\n\n".join([*filter(None, [by_language]), *notes, *tables])

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_deepnet.provenance import say, sha256, shown, write_text
+from fairseq_deepnet.files import say, shown, write_text
+from fairseq_deepnet.provenance import sha256
 from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.parallel import end_with_parent

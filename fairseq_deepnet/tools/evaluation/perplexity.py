@@ -19,15 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.provenance import (
-    ROOT,
-    fingerprint,
-    git_revision,
-    say,
-    sha256,
-    shown,
-    versions,
-)
+from fairseq_deepnet.files import ROOT, say, shown
+from fairseq_deepnet.provenance import fingerprint, git_revision, sha256, versions
 from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.tools import fairseq_options
 from fairseq_deepnet.tools.checkpoints.choice import Model, choose_model, find_data, newest_run

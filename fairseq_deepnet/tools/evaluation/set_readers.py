@@ -9,16 +9,14 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import lzma
 import tarfile
 import urllib.error
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.tools.corpora import limits
+from fairseq_deepnet.tools.corpora.archive import opened
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.languages import language
 
@@ -49,10 +47,12 @@ def read_raw(raw: Path, names: Sequence[str]) -> dict[str, str]:
         for path in sorted(raw.rglob("*")):
             if path.name in wanted and path.is_file():
                 found.setdefault(path.name, path.read_bytes())
-    archives = [raw] if raw.is_file() else sorted(raw.iterdir())
-    for archive in archives:
-        if archive.name.endswith(ARCHIVES) and wanted - set(found):
-            _read_archive(archive, wanted, found)
+    for path in [raw] if raw.is_file() else sorted(raw.iterdir()):
+        if path.name.endswith(ARCHIVES) and wanted - set(found):
+            with opened(path) as files:
+                for member, stream in files:
+                    if (name := Path(member.name).name) in wanted:
+                        found.setdefault(name, stream.read())
     missing = sorted(wanted - set(found))
     if missing:
         named = ", ".join(missing[:3])
@@ -66,21 +66,6 @@ def read_raw(raw: Path, names: Sequence[str]) -> dict[str, str]:
         except UnicodeDecodeError as error:
             raise ValueError(f"{name} of {raw} is not UTF-8: {error}") from error
     return texts
-
-
-def _read_archive(archive: Path, wanted: set[str], found: dict[str, bytes]) -> None:
-    try:
-        with (
-            limits.open_archive(archive) as stream,
-            tarfile.open(fileobj=stream, mode="r|") as tar,
-        ):
-            for member in limits.members(tar, archive):
-                name = Path(member.name).name
-                content = tar.extractfile(member) if name in wanted and member.isfile() else None
-                if content is not None:
-                    found.setdefault(name, content.read())
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise ValueError(f"{archive} is no whole archive ({error}): fetch it again") from error
 
 
 def lines_of(text: str) -> list[str]:

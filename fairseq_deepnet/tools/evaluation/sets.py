@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from fairseq_deepnet.provenance import ROOT, shown, write_json, write_text
+from fairseq_deepnet.files import ROOT, shown, whole_folder, write_json, write_text
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.checkpoints.choice import choose_model, find_data
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
@@ -132,26 +131,19 @@ def make(
             f"{name} needs RAW, the published files: bash scripts/download.sh {content['download']}"
         )
     texts = READERS[content["reader"]](raw, content, list(called))
-    part = out.with_name(f"{out.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
+    with whole_folder(out) as part:
         lines = write_set(name, texts, called, part)
-    except BaseException:
-        shutil.rmtree(part)
-        raise
-    facts = {
-        "request": request,
-        "split": name,
-        "tokenizer": content["tokenizer"],
-        "paper": content["paper"],
-        "directions": len(lines),
-        "of": content["directions"],
-        "lines": lines,
-    }
-    write_text(part / "directions.txt", "".join(f"{pair}\n" for pair in sorted(lines)))
-    write_json(part / "evaluation.json", facts)
-    part.replace(out)
+        facts = {
+            "request": request,
+            "split": name,
+            "tokenizer": content["tokenizer"],
+            "paper": content["paper"],
+            "directions": len(lines),
+            "of": content["directions"],
+            "lines": lines,
+        }
+        write_text(part / "directions.txt", "".join(f"{pair}\n" for pair in sorted(lines)))
+        write_json(part / "evaluation.json", facts)
     return facts
 
 

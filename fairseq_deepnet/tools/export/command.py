@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
-from fairseq_deepnet.provenance import say, shown
+from fairseq_deepnet.files import say, shown
 from fairseq_deepnet.tools.checkpoints.choice import Model, choose_model, find_data
 from fairseq_deepnet.tools.export import record
 from fairseq_deepnet.tools.export.layout import (

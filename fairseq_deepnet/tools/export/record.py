@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.provenance import fingerprint, git_revision, say, sha256, shown, versions
+from fairseq_deepnet.files import say, shown
+from fairseq_deepnet.provenance import fingerprint, git_revision, sha256, versions
 from fairseq_deepnet.records import read_record, refuse_changed
 from fairseq_deepnet.tools.checkpoints.choice import Model
 from fairseq_deepnet.tools.corpora.folder import DataFolder

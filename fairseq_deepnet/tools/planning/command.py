@@ -11,10 +11,9 @@ from typing import Final
 
 from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH
 from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.planning import compute, report, vocabulary
+from fairseq_deepnet.tools.planning import compute, paper, report, vocabulary
 from fairseq_deepnet.tools.planning.advice import advise
 from fairseq_deepnet.tools.planning.plan import DEVICE_GIB, Plan, estimate, require_plannable
-from fairseq_deepnet.tools.planning.speed import measure_teraflops
 from fairseq_deepnet.tools.training import launch
 
 ARCH_DEFAULTS: Final = ("max-tokens=4096", "share-all-embeddings=true")
@@ -90,7 +89,7 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 def run(args: argparse.Namespace) -> int:
     """Print the plan; 0 if it fits as it is or with other options, 1 if nothing makes it fit."""
     if args.paper:
-        print(json.dumps(report.paper_rows(), indent=2) if args.json else report.paper_text())
+        print(json.dumps(paper.as_json(), indent=2) if args.json else paper.as_text())
         return 0
     if args.teraflops is not None and args.measure:
         raise ValueError("--teraflops and --measure contradict each other; give one")
@@ -161,7 +160,7 @@ def make(
         utilisation = compute.GEMM_UTILISATION if args.measure else compute.UTILISATION
     if args.measure:
         draft = estimate(config, args.gpus, args.memory, 1, words, args.length)
-        teraflops = measure_teraflops(draft.model, draft.training)
+        teraflops = compute.measure_teraflops(draft.model, draft.training)
     timed = teraflops is not None
     plan = estimate(
         config, args.gpus, args.memory, teraflops if timed else 1, words, args.length, utilisation

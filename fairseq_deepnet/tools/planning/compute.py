@@ -1,4 +1,4 @@
-"""Floating-point operations of an update, and the time they take.
+"""Floating-point operations of an update, the time they take, and how fast this machine is.
 
 A multiplication with an addition counts as two. Only matrix products count; the rest (LayerNorm,
 dropout, softmax) is bound by memory, and is what the utilisation stands for.
@@ -7,12 +7,15 @@ dropout, softmax) is bound by memory, and is what the utilisation stands for.
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Final
+
+import torch
 
 from fairseq_deepnet.footprint import Model, Training
 from fairseq_deepnet.footprint.activations import MicroBatch
-from fairseq_deepnet.footprint.parameters import SUBLAYERS
-from fairseq_deepnet.schemes import Side, Sublayer
+from fairseq_deepnet.footprint.parameters import build_layer
+from fairseq_deepnet.schemes import Role, Side, Sublayer
 
 UTILISATION: Final = 0.3
 """Share of the device's peak that training reaches, unless told: assumed, not measured."""
@@ -29,6 +32,11 @@ OPTIMISER_KERNELS: Final = 15
 
 KERNEL_SECONDS: Final = 8e-6
 """Time to start a kernel from Python: assumed. Deep, narrow stacks on fast GPUs are bound by it."""
+
+MEASURED_SECONDS: Final = 2.0
+"""How long to measure, after a round that is not counted."""
+
+DTYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,19 +72,20 @@ class Flops:
 def count(model: Model, batch: MicroBatch) -> Flops:
     """Count the operations of one micro-batch.
 
-    A linear map from a to b channels costs 2 a b a token; attention 4 C a query and key.
+    A linear map from a to b channels costs 2 a b a token; attention 4 C a query and key. Tests
+    compare this with torch's FlopCounterMode, which takes seconds to trace attention on the meta
+    device.
     """
     linear = attention = again = 0
     for side in Side:
-        shape, n = model.layers[side], batch.tokens(side)
-        c, f, depth = shape.embed_dim, shape.ffn_dim, model.depths.of(side)
-        per_layer, attending = 2 * n * (2 * c * f), 0
-        for sublayer in SUBLAYERS[side][:-1]:
-            cross = sublayer is Sublayer.ENCODER_ATTN
-            keys_of = Side.ENCODER if cross else side
-            source = shape.source_dim if cross else c
-            per_layer += 2 * (2 * n * c * c + 2 * batch.tokens(keys_of) * source * c)
-            attending += 4 * n * batch.length(keys_of) * c
+        n, depth = batch.tokens(side), model.depths.of(side)
+        per_layer = attending = 0
+        for sublayer, role, each in build_layer(model, side).linears():
+            keys_of = Side.ENCODER if sublayer is Sublayer.ENCODER_ATTN else side
+            read = keys_of if role in (Role.K_PROJ, Role.V_PROJ) else side
+            per_layer += 2 * batch.tokens(read) * each.weight.numel()
+            if role is Role.Q_PROJ:
+                attending += 4 * n * batch.length(keys_of) * model.layers[side].embed_dim
         linear += depth * per_layer
         attention += depth * attending
         again += model.recomputed(side) * (per_layer + attending)
@@ -120,3 +129,31 @@ def seconds_per_update(
     pieces = 1 if flat or training.optimizer == "fused_adam" else tensors
     stepping = pieces * OPTIMISER_KERNELS * KERNEL_SECONDS
     return training.update_freq * max(computing, kernels * KERNEL_SECONDS) + stepping
+
+
+def measure_teraflops(model: Model, training: Training, seconds: float = MEASURED_SECONDS) -> float:
+    """Rate of one micro-batch's feed-forward map [tokens, C] x [C, F], 10^12 operations a second.
+
+    On the GPU if the training is for one and one is here, else on the CPU with torch's threads.
+    Raises ValueError where the plan is for GPUs and there is none.
+    """
+    if training.gpus and not torch.cuda.is_available():
+        raise ValueError("--measure: no GPU here to measure; give --teraflops, or --gpus 0")
+    device = "cuda" if training.gpus else "cpu"
+    shape, dtype = model.layers[Side.ENCODER], DTYPES[training.precision]
+    left = torch.randn(training.max_tokens, shape.embed_dim, device=device, dtype=dtype)
+    right = torch.randn(shape.embed_dim, shape.ffn_dim, device=device, dtype=dtype)
+    operations = 2 * left.numel() * shape.ffn_dim
+
+    def rounds(limit: float) -> float:
+        done, start = 0, time.perf_counter()
+        while (spent := time.perf_counter() - start) < limit or not done:
+            for _ in range(10):
+                left @ right
+            if device == "cuda":
+                torch.cuda.synchronize()
+            done += 10
+        return done * operations / spent
+
+    rounds(seconds / 10)
+    return rounds(seconds) / 1e12

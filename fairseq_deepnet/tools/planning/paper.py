@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from typing import Any, Final
 
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.planning.plan import estimate
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class PaperModel:
     """A model of the paper.
 
     Arguments:
@@ -41,9 +41,9 @@ class Row:
 
 
 ROWS: Final = (
-    Row("Table 2", "deepnet_transformer_opus100_200", 250_002, "XLM-R's subwords", "863M"),
-    Row("Table 2", "deepnet_transformer_opus100_1000", 250_002, "XLM-R's subwords", "3.8B"),
-    Row("Table 3", "deepnet_transformer_mm102", 256_125, "Flores-101's subwords", "3.2B"),
+    PaperModel("Table 2", "deepnet_transformer_opus100_200", 250_002, "XLM-R's subwords", "863M"),
+    PaperModel("Table 2", "deepnet_transformer_opus100_1000", 250_002, "XLM-R's subwords", "3.8B"),
+    PaperModel("Table 3", "deepnet_transformer_mm102", 256_125, "Flores-101's subwords", "3.2B"),
 )
 
 REMARK: Final = (
@@ -59,3 +59,29 @@ def rounded(parameters: int) -> str:
     if parameters >= 10**9:
         return f"{parameters / 10**9:.1f}B"
     return f"{parameters // 10**6}M"
+
+
+def as_json() -> list[dict[str, Any]]:
+    """The paper's models: printed size, vocabulary assumed, and our count."""
+    rows = []
+    for row in ROWS:
+        counted = row.count()
+        entry = dataclasses.asdict(row) | {"counted": counted, "rounded": rounded(counted)}
+        rows.append(entry)
+    return rows
+
+
+def as_text() -> str:
+    """The same as a table."""
+    head = ("where", "arch", "one embedding of", "parameters", "rounded", "paper")
+    rows = [head]
+    for row in as_json():
+        words = f"{row['vocabulary']:,} ({row['assumed']})"
+        cells = (row["table"], row["arch"], words, f"{row['counted']:,}")
+        rows.append((*cells, row["rounded"], row["printed"]))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join([*lines, "", REMARK])

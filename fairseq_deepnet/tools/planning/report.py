@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Final
 
 from fairseq_deepnet.footprint import Model
 from fairseq_deepnet.footprint.memory import FRAGMENTATION, GIB, OVERHEAD_GIB
 from fairseq_deepnet.footprint.setting import CRITERIONS
 from fairseq_deepnet.schemes import Side
-from fairseq_deepnet.tools.planning import paper
 from fairseq_deepnet.tools.planning.advice import Advice
 from fairseq_deepnet.tools.planning.plan import Plan
+
+GPUS_A_NODE: Final = 8
+"""Processes that share a host's memory, where there are more: assumed."""
 
 
 def as_text(advice: Advice, assumptions: list[str], timed: bool) -> str:
@@ -177,10 +179,12 @@ def _notes(plan: Plan) -> list[str]:
             else "attention by a kernel that keeps no tokens x tokens weights"
         )
     if training.gpus:
-        host = plan.counts.total * 4 * training.devices / GIB
+        processes = min(training.devices, GPUS_A_NODE)
+        host = plan.counts.total * 4 * processes / GIB
+        who = f"{processes} processes of a node build" if processes > 1 else "the process builds"
         notes.append(
-            f"host memory: {host:.1f} GiB while every process builds the weights in fp32; saving a"
-            " checkpoint copies weights and optimiser state there"
+            f"host memory: {host:.1f} GiB while {who} the weights in fp32; saving a checkpoint"
+            " copies weights and optimiser state there"
         )
     else:
         notes.append(
@@ -246,29 +250,3 @@ def as_json(advice: Advice, timed: bool) -> dict[str, Any]:
             ],
         },
     }
-
-
-def paper_rows() -> list[dict[str, Any]]:
-    """The paper's models: printed size, vocabulary assumed, and our count."""
-    rows = []
-    for row in paper.ROWS:
-        counted = row.count()
-        entry = dataclasses.asdict(row) | {"counted": counted, "rounded": paper.rounded(counted)}
-        rows.append(entry)
-    return rows
-
-
-def paper_text() -> str:
-    """The same as a table."""
-    head = ("where", "arch", "one embedding of", "parameters", "rounded", "paper")
-    rows = [head]
-    for row in paper_rows():
-        words = f"{row['vocabulary']:,} ({row['assumed']})"
-        cells = (row["table"], row["arch"], words, f"{row['counted']:,}")
-        rows.append((*cells, row["rounded"], row["printed"]))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    return "\n".join([*lines, "", paper.REMARK])

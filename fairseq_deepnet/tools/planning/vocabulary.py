@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet.provenance import shown
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 

@@ -7,8 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+from fairseq_deepnet.files import write_text
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.provenance import write_text
 from fairseq_deepnet.tools.plotting import interactive, sections, tables
 from fairseq_deepnet.tools.plotting.lines import (
     LABELS,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.divergence.events import Event, region_text
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.monitoring import records
-from fairseq_deepnet.provenance import shown
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.evaluation.scores import read_scores
 from fairseq_deepnet.tools.plotting.interactive import colour

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet.provenance import ROOT
+from fairseq_deepnet.files import ROOT
 from fairseq_deepnet.tools.training import supervisor
 
 RUNS: Final = ROOT / "runs"

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet.provenance import ROOT
+from fairseq_deepnet.files import ROOT
 from fairseq_deepnet.tools.training.launch import Devices
 
 LAUNCHERS: Final = ("auto", "fairseq", "torchrun", "slurm")

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.provenance import ROOT, sha256, shown, versions, write_json
+from fairseq_deepnet.files import ROOT, shown, write_json
+from fairseq_deepnet.provenance import sha256, versions
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.training import fallbacks
 from fairseq_deepnet.tools.training.fallbacks import FallbackState

@@ -15,8 +15,8 @@ import torch
 
 import fairseq_deepnet.models  # noqa: F401  (what is mended in fairseq comes before fairseq)
 from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.files import inside_project, say, shown, write_text
 from fairseq_deepnet.optim.schedule import misfits
-from fairseq_deepnet.provenance import inside_project, say, shown, write_text
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.signals import DIVERGENCE_RECORD, RECORD
 from fairseq_deepnet.tools import configs, fairseq_options, processor

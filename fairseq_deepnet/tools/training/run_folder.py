@@ -12,15 +12,8 @@ from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, mend_last, num_updates
 from fairseq_deepnet.compat.owed_validation import OWED
-from fairseq_deepnet.provenance import (
-    git_revision,
-    inside_project,
-    say,
-    sha256,
-    shown,
-    versions,
-    write_text,
-)
+from fairseq_deepnet.files import inside_project, say, shown, write_text
+from fairseq_deepnet.provenance import git_revision, sha256, versions
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import multiprocessing
 import os
 import pickle
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from fairseq_deepnet import signals
-from fairseq_deepnet.provenance import ROOT, shown, write_text
+from fairseq_deepnet.files import ROOT, shown, try_lock, write_text
 from fairseq_deepnet.tools.training import nodes
 from fairseq_deepnet.tools.training.fallbacks import FallbackState, Plan
 from fairseq_deepnet.tools.training.processes import Processes, check_nodes, option, say
@@ -173,13 +172,11 @@ class RunLock:
             return
         self.held = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o666)
         os.set_inheritable(self.held, True)
-        try:
-            fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not try_lock(self.held):
             raise ValueError(
                 f"another training is at work in {self.file.parent} ({self._holders()}); wait for"
                 " it, or set RUN=FOLDER"
-            ) from error
+            )
 
     def _holders(self) -> str:
         found = set()

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet.provenance import fingerprint, say
+from fairseq_deepnet.files import say
+from fairseq_deepnet.provenance import fingerprint
 from fairseq_deepnet.tools.corpora.text import decode
 from fairseq_deepnet.tools.translation.cores import all_cores, threads_of
 from fairseq_deepnet.tools.translation.engine import (

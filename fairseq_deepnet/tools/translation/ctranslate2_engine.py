@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet import records
-from fairseq_deepnet.provenance import shown
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
 from fairseq_deepnet.tools.export.layout import AGAIN, BLANK, NO_CTRANSLATE2, RECORD, SHAPE

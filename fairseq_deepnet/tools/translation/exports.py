@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairseq_deepnet.provenance import shown
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools.checkpoints.choice import Model
 from fairseq_deepnet.tools.export.command import to_ctranslate2
 from fairseq_deepnet.tools.export.layout import ctranslate2_name, exports_of

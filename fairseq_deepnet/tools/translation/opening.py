@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fairseq_deepnet.provenance import fingerprint, say, shown
+from fairseq_deepnet.files import say, shown
+from fairseq_deepnet.provenance import fingerprint
 from fairseq_deepnet.tools import processor
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.export.layout import MODEL, is_exported

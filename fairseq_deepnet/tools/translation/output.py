@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fairseq_deepnet.provenance import naming, shown, write_json
+from fairseq_deepnet.files import naming, shown, write_json
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.translation.stream import Windows
 

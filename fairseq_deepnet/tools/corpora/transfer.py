@@ -1,9 +1,10 @@
-"""One URL into one FILE.part, taken up where an earlier try stopped.
+"""Fetch one URL into one FILE.part, and take up what an earlier try left.
 
 A part is continued (HTTP Range) only where the server says that the file is still the one that was
 begun: its ETag or Last-Modified and its length are kept in FILE.part.json. Otherwise it starts
-afresh. Proxies come from the standard variables (https_proxy, http_proxy, no_proxy), certificates
-from the system (or SSL_CERT_FILE), both by urllib.
+afresh. That is most of the work here, and HTTP libraries leave it to their users; so urllib does
+the rest. Proxies come from the standard variables (https_proxy, http_proxy, no_proxy), certificates
+from the system (or SSL_CERT_FILE).
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import http.client
 import json
 import os
 import re
+import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
+
+from tqdm import tqdm
 
 _BLOCK: Final = 1 << 18
 _AGENT: Final = "fairseq_deepnet/0.1 (deepnet download; Python urllib)"
@@ -28,9 +31,6 @@ _LONGEST_WAIT: Final = 60.0
 _RESTARTS: Final = 3
 _RANGE: Final = re.compile(r"bytes (?:(?P<start>\d+)-\d+|\*)/(?P<total>\d+)")
 _PAGE: Final = re.compile(rb"\s*(<!doctype html|<html|<\?xml|<!--|<head)", re.IGNORECASE)
-
-Report = Callable[[int, int | None, bool], None]
-"""Told of progress: bytes in the part, the length of the file if known, whether it is taken up."""
 
 
 class SourceError(Exception):
@@ -57,13 +57,55 @@ class _ChangedError(Exception):
     """What the server offers does not continue the part."""
 
 
+def log(text: str) -> None:
+    """Print a line on standard error, above the progress bars of other files."""
+    tqdm.write(f"[download] {text}", file=sys.stderr)
+
+
+def size_of(count: float) -> str:
+    """Return a size for people: 1500000 -> "1.50MB"."""
+    return f"{tqdm.format_sizeof(count)}B"
+
+
+class _Log:
+    """Where a progress bar writes if nobody watches: a line now and then."""
+
+    def write(self, text: str) -> None:
+        if text.strip():
+            log(text.strip())
+
+    def flush(self) -> None:
+        pass
+
+
+def progress_bar(name: str, done: int, total: int | None) -> Any:
+    """Return a bar that has begun at `done` of `total` bytes; in a log file, a line every 10 s."""
+    watched = sys.stderr.isatty()
+    return tqdm(
+        desc=name,
+        initial=done,
+        total=total,
+        unit="B",
+        unit_scale=True,
+        leave=False,
+        file=sys.stderr if watched else _Log(),
+        mininterval=0.1 if watched else 10,
+        delay=0.5 if watched else 10,
+    )
+
+
 @dataclass
 class Transfer:
-    """How to fetch one file: where to, how patiently, whom to tell.
+    """How to fetch one file.
 
-    `size` is the file's length in bytes, where known beforehand; `checked` says that a checksum
-    will tell whether the parts of two mirrors fit. `timeout` and `wait` (the first pause between
-    tries, doubled after each) are in seconds; `attempts` counts tries in a row without progress.
+    Args:
+        part: where to.
+        size: the file's length in bytes, where it is known beforehand.
+        checked: whether a checksum will tell if the parts of two mirrors fit.
+        timeout: seconds without an answer after which a try counts as failed.
+        attempts: tries in a row without progress.
+        wait: seconds before the second try, doubled after each.
+        stop: set by another thread to end the transfer.
     """
 
     part: Path
@@ -72,7 +114,6 @@ class Transfer:
     timeout: float = 30.0
     attempts: int = 6
     wait: float = 1.0
-    report: Report = lambda done, total, resumed: None
     stop: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -92,11 +133,12 @@ class Transfer:
     def fetch(self, url: str, stream: BinaryIO) -> bool:
         """Fill the part (`stream`, opened for reading and writing) from `url`.
 
-        Returns whether an earlier part was continued. What was received stays in the part when
+        Return whether an earlier part was continued. What was received stays in the part when
         this raises SourceError or InterruptedTransferError.
         """
         furthest, fruitless, progress, restarts = _length(stream), 0, False, 0
         while True:
+            wait, unreachable = None, False
             try:
                 return self._get(url, stream)
             except _ChangedError:
@@ -106,13 +148,12 @@ class Transfer:
                     raise SourceError("the server contradicts itself about the file") from None
                 continue
             except _DroppedError as error:
-                cause, wait, unreachable = str(error), error.wait, False
+                cause, wait = str(error), error.wait
             except urllib.error.URLError as error:
-                reason = error.reason
-                cause = str(getattr(reason, "strerror", None) or reason)
-                wait, unreachable = None, True
+                cause = str(getattr(error.reason, "strerror", None) or error.reason)
+                unreachable = True
             except (OSError, http.client.HTTPException) as error:
-                cause, wait, unreachable = str(error) or type(error).__name__, None, False
+                cause = str(error) or type(error).__name__
             if _length(stream) > furthest:
                 furthest, fruitless, progress = _length(stream), 0, True
             else:
@@ -126,19 +167,15 @@ class Transfer:
                 raise InterruptedTransferError
 
     def _get(self, url: str, stream: BinaryIO) -> bool:
-        """One request; returns, as `fetch` does, once the whole file is there."""
+        """Make one request; return, as `fetch` does, once the whole file is there."""
         begun = _length(stream)
         notes = self._read_notes() if begun else {}
-        resume = bool(notes) and (notes.get("url") == url or self.checked)
-        if begun and not resume:
+        if begun and not (notes and (notes.get("url") == url or self.checked)):
             raise _ChangedError
-        request = urllib.request.Request(
-            url, headers={"User-Agent": _AGENT, "Accept-Encoding": "identity"}
-        )
-        if resume:
-            request.add_header("Range", f"bytes={begun}-")
-            if notes.get("url") == url and (validator := _validator(notes)):
-                request.add_header("If-Range", validator)
+        headers = {"User-Agent": _AGENT, "Accept-Encoding": "identity"}
+        if begun:
+            headers["Range"] = f"bytes={begun}-"
+        request = urllib.request.Request(url, headers=headers)
         try:
             # A new opener, as urlopen's own keeps the proxies that were set when it was first used.
             response = urllib.request.build_opener().open(request, timeout=self.timeout)
@@ -156,12 +193,13 @@ class Transfer:
         return continued
 
     def _refused(self, error: urllib.error.HTTPError, begun: int, notes: dict[str, Any]) -> bool:
+        """Raise what an answer of 400 and above means; return True if nothing is missing."""
         cause = f"{error.code} {error.reason}".strip()
         if error.code == 416 and begun:
             place = _RANGE.match(error.headers.get("Content-Range", ""))
             total = int(place["total"]) if place else notes.get("length")
             if begun == total and notes.get("length") in (None, total):
-                return True  # nothing is missing
+                return True
             raise _ChangedError
         if error.code in _WORTH_ANOTHER_TRY:
             after = error.headers.get("Retry-After", "")
@@ -169,7 +207,7 @@ class Transfer:
         raise SourceError(cause)
 
     def _check(self, response: Any, url: str, begun: int, notes: dict[str, Any]) -> dict[str, Any]:
-        """What is known of the file that is offered, after checking that it is the one wanted."""
+        """Return what is known of the file that is offered, if it is the one wanted."""
         headers = response.headers
         if headers.get_content_type() == "text/html":
             raise SourceError("the server sends a web page instead of the file")
@@ -193,18 +231,21 @@ class Transfer:
         return known
 
     def _copy(self, response: Any, stream: BinaryIO, total: int | None, continued: bool) -> None:
-        done = _length(stream)
-        self.report(done, total, continued)
-        while block := response.read1(_BLOCK):  # what is there, so that a slow line loses nothing
-            if not done and _PAGE.match(block):
-                self.discard(stream)
-                raise SourceError("the server sends a web page instead of the file")
-            stream.write(block)
-            stream.flush()
-            done += len(block)
-            self.report(done, total, continued)
-            if self.stop.is_set():
-                raise InterruptedTransferError
+        done, name = _length(stream), self.part.name.removesuffix(".part")
+        whole = "its length is not known" if total is None else f"{size_of(total)} in all"
+        log(f"{name}: {f'taken up at {size_of(done)}' if continued else 'begun'}, {whole}")
+        with progress_bar(name, done, total) as bar:
+            # what is there, be it little, so that a slow line loses nothing
+            while block := response.read1(_BLOCK):
+                if not done and _PAGE.match(block):
+                    self.discard(stream)
+                    raise SourceError("the server sends a web page instead of the file")
+                stream.write(block)
+                stream.flush()
+                done += len(block)
+                bar.update(len(block))
+                if self.stop.is_set():
+                    raise InterruptedTransferError
         if total is not None and done < total:
             raise _DroppedError(f"the connection ended after {done:,} of {total:,} bytes")
         if total is not None and done > total:
@@ -221,9 +262,3 @@ class Transfer:
 
 def _length(stream: BinaryIO) -> int:
     return os.fstat(stream.fileno()).st_size
-
-
-def _validator(notes: dict[str, Any]) -> str | None:
-    """What If-Range may hold: a strong ETag, else the date of the last change."""
-    tag = notes.get("ETag")
-    return tag if tag and not tag.startswith("W/") else notes.get("Last-Modified")

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# A Transformer of 1,000 layers that translates: 500L-500L DeepNet on Multi30k, German to English, width 64, with
+# its Pre-LN twin and the first updates of its Post-LN twin; gradients by layer, the model update and its bound are
+# measured on the way. Cells *_500l of configs/sweeps/depth.yaml.
+#
+#   bash scripts/thousand_layers.sh [key=value ...]
+#
+# Input: the data folder that scripts/preprocess_multi30k.sh makes. `scheme=deepnorm` trains that one alone; any
+# other key is a fairseq-train option of every cell.
+#
+# Output: runs/depth/SCHEME_500l, a run folder each with its score and monitor.jsonl, which `deepnet plot` draws; the
+# tables and figures of runs/depth. On one core, in float32, an update of 1,024 tokens takes 7 to 8 s and DeepNorm's
+# 2,400 some five hours; a checkpoint is saved every 50. Restart-safe, see scripts/sweep.sh.
+#
+# Variables (with defaults):
+#   GPUS       GPUs to use in all; 0 trains on the CPU (all that are visible)
+#   PARALLEL   cells at once, each with its share of the GPUs or cores (1)
+#   SEEDS      seeds, each a run of every cell: 1,2,3 (1)
+#   DRY_RUN    1: print the plan (cells, parameters, hours, what is done) and end (0)
+#   DATA       data folder of all cells (the config's)
+#   RUNS       folder of the cells (runs/depth)
+#   ONLY       only the cells with such a name (*_500l)
+#   RETRY      failed, diverged or all: run these again (none)
+#   TINY       1: a rehearsal with tiny models, in RUNS.tiny (0)
+#   TERAFLOPS  peak of one device, for the hours of the plan (312 for a GPU)
+#   MEMORY     memory of one device in GiB, for the plan (as found)
+#   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
+#
+# Example: ONLY=deepnorm_500l bash scripts/thousand_layers.sh; deepnet plot runs/depth/deepnorm_500l
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+help_if_asked "$@"
+
+export ONLY=${ONLY:-*_500l}
+[[ ${TINY:-0} != 1 ]] || ONLY=${ONLY/500l/3l}
+exec bash "$ROOT/scripts/sweep.sh" depth "$@"
