@@ -77,7 +77,7 @@ def test_what_cannot_be_read_is_refused_with_the_reason(text: str, says: str) ->
 )
 def test_what_a_training_has_not_cannot_be_changed(text: str, says: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        fallbacks.check(fallbacks.parse(text), PRESENT)
+        fallbacks.steps_of(text, PRESENT)
     assert says in str(refused.value)
 
 

@@ -279,3 +279,13 @@ def test_a_training_that_is_signalled_while_it_diverges_is_not_begun_again(work:
     work.start(fallbacks="lr*0.5")
     assert "preempted; the same command goes on" in work.finish(PREEMPTED)[-1]
     assert len(work.fakes.calls("fairseq-train")) == 1
+
+
+def test_a_node_that_waits_for_the_first_heeds_a_signal(work: Work) -> None:
+    work.fakes.add("torchrun", status=1)
+    write_record(work.run / DIVERGENCE_RECORD, {"update": 30, "attempt": 0})
+    pid = work.start("torchrun", "fairseq-train", fallbacks="lr*0.5", node=1)
+    wait_until(lambda: len(work.fakes.calls("torchrun")) == 1)
+    time.sleep(0.5)  # for the supervisor, which looks at its processes ten times a second
+    os.kill(pid, signal.SIGTERM)
+    assert "preempted" in work.finish(PREEMPTED)[-1]

@@ -84,7 +84,8 @@ def steps_of(text: str | None, present: Mapping[str, Any]) -> tuple[Step, ...]:
     """
     if text is not None:
         steps = parse(text)
-        check(steps, present)
+        for step in steps:
+            overrides(step, present)  # refuses what is not there
         return steps
     from fairseq_deepnet.divergence.options import DEFAULT_FALLBACKS
 
@@ -112,18 +113,6 @@ def _change(word: str) -> Change:
     if change.sign != "=" and _number(change.value) is None:
         raise ConfigurationError(f"--fallbacks: {change}: {change.value!r} is no number")
     return change
-
-
-def check(steps: Sequence[Step], present: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError where a step changes what this training has not.
-
-    Arguments:
-        present: fairseq-train's options as parsed, by attribute name
-    """
-    for step in steps:
-        for change in step:
-            if change.option != FP32:
-                _changed(change, present)
 
 
 def overrides(step: Step, present: Mapping[str, Any]) -> dict[str, str]:

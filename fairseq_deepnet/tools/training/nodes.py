@@ -93,12 +93,15 @@ def wait_to_join(
     )
 
 
-def wait_for_fallback(run: Path, step: int, steps: int, seconds: float) -> FallbackState | None:
+def wait_for_fallback(
+    run: Path, step: int, steps: int, seconds: float, ended: Callable[[], bool] = lambda: False
+) -> FallbackState | None:
     """Wait until node 0 has rolled the run back; None where it ends, as no fallback is left.
 
     Arguments:
         step: fallbacks taken before
         steps: of --fallbacks
+        ended: tells that there is nothing to wait for, as this node has been signalled
 
     Raises ValueError after `seconds`.
     """
@@ -107,7 +110,7 @@ def wait_for_fallback(run: Path, step: int, steps: int, seconds: float) -> Fallb
         state = fallbacks.read(run)
         if state.step > step and state.pending is None:
             return state
-        if state.exhausted >= steps:
+        if state.exhausted >= steps or ended():
             return None
         time.sleep(min(0.5, seconds))
     raise ValueError(

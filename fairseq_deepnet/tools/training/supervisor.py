@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import multiprocessing
 import os
-import pickle
 import shlex
 import signal
 import sys
@@ -44,7 +43,10 @@ def train(args: argparse.Namespace) -> int:
         args: of `deepnet train`
     """
     is_first = not args.node_rank
-    before = {number: signal.signal(number, _end_early) for number in signals.PREEMPTING}
+    before = {number: signal.getsignal(number) for number in signals.PREEMPTING}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, _end_early)
     lock = RunLock(args.run)
     try:
         if is_first and args.run.is_dir():
@@ -97,6 +99,9 @@ class Supervisor:
                     self._finish()
                 if status != signals.DIVERGED or not self._falls_back():
                     return status
+                if signal.SIGINT in self.caught:
+                    say("stopped; the same command goes on from the last good state")
+                    return signals.INTERRUPTED
                 if self.signalled or self.caught:
                     say("preempted; the same command goes on where it was")
                     return signals.PREEMPTED
@@ -125,13 +130,15 @@ class Supervisor:
             if self.node:
                 say("diverged; waiting for node 0 to roll back")
                 state = nodes.wait_for_fallback(
-                    self.run, self.state.step, len(steps), self.patience
+                    self.run, self.state.step, len(steps), self.patience, lambda: bool(self.caught)
                 )
             else:
                 state = apart(lambda: _fall_back(self.run, self.plan, self.state))
         except (ValueError, OSError) as error:
             say(f"diverged, and no fallback could be taken: {error}")
             return False
+        if self.signalled or self.caught:
+            return True  # and the same command goes on with it
         if state is None:
             say(
                 f"diverged, and no fallback is left after {self.state.step}"
@@ -232,16 +239,17 @@ def apart(work: Callable[[], Result]) -> Result:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_work, args=(work, theirs), daemon=True)
-    child.start()
-    theirs.close()
     try:
+        child.start()
+        theirs.close()
         result = ours.recv()
     except EOFError:
         child.join()
         raise SystemExit(child.exitcode if (child.exitcode or 0) > 0 else 1) from None
     finally:
-        child.kill()
-        child.join()
+        if child.pid is not None:
+            child.kill()
+            child.join()
     if isinstance(result, Exception):
         raise result
     return result  # type: ignore[no-any-return]
@@ -252,12 +260,10 @@ def _work(work: Callable[[], Any], out: Any) -> None:
         signal.signal(number, signal.SIG_IGN)  # the parent's to act on
     try:
         result = work()
-    except (ValueError, OSError) as error:
+    except OSError as error:
         result = error
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:
-            result = ValueError(str(error))
+    except ValueError as error:
+        result = ValueError(str(error))  # what kind of one is for this process alone
     except BaseException:
         traceback.print_exc()
         raise SystemExit(1) from None
