@@ -19,10 +19,7 @@ SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "check": ("tools.checking.command", "is a model or checkpoint what it is said to be? measured"),
     "plan": ("tools.planning.command", "parameters, memory and time of a training, and what fits"),
-    "record": (
-        "tools.training.command",
-        "plan a run, write down what repeats it, print its command",
-    ),
+    "train": ("tools.training.command", "train as a config says, and see it to its end"),
     "average": ("tools.checkpoints.average", "average the weights of several checkpoints"),
     "export": ("tools.export.command", "a trained model for stock fairseq, or for CTranslate2"),
     "translate": (

@@ -122,6 +122,17 @@ def begin(save_dir: Path, update: int) -> None:
         _move(later, free_folder(save_dir, "earlier", 1))
 
 
+def keep(source: Path, save_dir: Path) -> tuple[Path, OSError | None]:
+    """Keep a state as LAST_GOOD; return where it is, and what kept it from being copied."""
+    target = save_dir / LAST_GOOD
+    try:
+        if source != target:
+            copy(source, target)
+    except OSError as error:
+        return source, error
+    return target, None
+
+
 def copy(source: Path, target: Path) -> None:
     """Copy a checkpoint so that it is there whole or not at all.
 
@@ -132,22 +143,14 @@ def copy(source: Path, target: Path) -> None:
     part = target.with_name(f"{target.name}.part")
     part.unlink(missing_ok=True)
     try:
-        if not (_is_ours_alone(source, target) and _linked(source, part)):
+        if source.parent.name == FOLDER and target.name == LAST_GOOD:
+            with contextlib.suppress(OSError):
+                os.link(source, part)
+        if not part.exists():
             shutil.copyfile(source, part)
         put_in_place(part, target)
     finally:
         part.unlink(missing_ok=True)  # also there where the target was this very link
-
-
-def _is_ours_alone(source: Path, target: Path) -> bool:
-    return source.parent.name == FOLDER and target.name == LAST_GOOD
-
-
-def _linked(source: Path, target: Path) -> bool:
-    with contextlib.suppress(OSError):
-        os.link(source, target)
-        return True
-    return False
 
 
 def set_aside(save_dir: Path, after: int | None, folder: Path) -> None:

@@ -29,6 +29,8 @@ SMOOTHING: Final = 5
 
 STOPPED: Final = "the training diverged at update"
 """What the divergence watch says when it ends a training (--on-divergence stop)."""
+_FELL_BACK: Final = re.compile(r"fallback \d+: starting again from")
+"""What the supervisor writes into the log when the training begins anew, gentler."""
 _GAVE_UP: Final = re.compile(rf"FloatingPointError|Minimum loss scale reached|{STOPPED}")
 
 
@@ -79,7 +81,8 @@ def why_diverged(seen: Evidence, crashed: bool = False) -> str | None:
     these that is true counts:
 
     1. It was given up: the last 200 lines of the log hold "FloatingPointError" (gradients that are
-       not finite), "Minimum loss scale reached", or what the divergence watch says when it stops.
+       not finite), "Minimum loss scale reached", or what the divergence watch says when it stops,
+       and no fallback came after.
     2. Not finite: the last training or the last validation loss is nan or infinite.
     3. It rose and stayed up: the training loss, as the mean of its last 5 values in the log (of
        half of them where there are fewer than 10), is at least 1 bit above the lowest such mean;
@@ -101,6 +104,8 @@ def why_diverged(seen: Evidence, crashed: bool = False) -> str | None:
 
 def _gave_up(seen: Evidence) -> str | None:
     for line in reversed(seen.log_tail):
+        if _FELL_BACK.match(line):
+            return None
         found = _GAVE_UP.search(line)
         if found:
             if found[0] == STOPPED:

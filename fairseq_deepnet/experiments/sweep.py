@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
 def _missing_data(cells: Sequence[Cell]) -> list[str]:
     """A line for each data folder that is not there, with the script that makes it."""
     from fairseq_deepnet.files import inside_project
-    from fairseq_deepnet.tools.training.settings import check_data
+    from fairseq_deepnet.tools.training.plan import check_data
 
     found: dict[str, None] = {}
     for recipe in (cell.resolve().recipe for cell in cells):

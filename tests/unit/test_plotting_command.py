@@ -13,13 +13,13 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.divergence import attempts
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
 from fairseq_deepnet.tools.plotting import images, page
 from fairseq_deepnet.tools.plotting.interactive import line_figure
 from fairseq_deepnet.tools.plotting.runs import Grid, GridKey, Run, read_runs
 from fairseq_deepnet.tools.plotting.series import lines_of
+from fairseq_deepnet.tools.training.fallbacks import FallbackState
 from tests.support.monitored import add_events, make_run
 
 
@@ -193,7 +193,7 @@ def test_runs_of_another_depth_and_with_one_stack_share_a_page(tmp_path: Path) -
 def test_the_page_says_what_a_run_fell_back_to(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "recovered")
     assert "fell back to" not in page.overview(read_runs([folder]))
-    attempts.Attempts(1, {"lr": "0.0005", "fp32": ""}).write(folder)
+    FallbackState(1, {"lr": "0.0005", "fp32": ""}).write(folder)
     table = page.overview(read_runs([folder]))
     assert "fell back to" in table
     assert "--lr 0.0005 fp32" in table

@@ -61,6 +61,13 @@ def test_a_training_that_the_watch_stopped_has_diverged_for_its_reason() -> None
     assert reason == "the training diverged at update 12 (gradients have vanished)"
 
 
+def test_a_training_that_fell_back_since_has_not_been_given_up() -> None:
+    stopped = "fairseq_deepnet: the training diverged at update 12 (gradients have vanished)"
+    fell_back = "fallback 1: starting again from update 9 with --lr 0.001"
+    assert why_diverged(with_(log_tail=(stopped, fell_back, "done training"))) is None
+    assert why_diverged(with_(log_tail=(fell_back, stopped))) is not None
+
+
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_last_loss_that_is_not_finite_is_divergence_even_in_the_warm_up(loss: float) -> None:
     broken = with_(train=curve(9.0, loss), warmup=4000)

@@ -14,7 +14,6 @@ from pathlib import Path
 from string import Template
 from typing import Any, Final
 
-from fairseq_deepnet.divergence import attempts, fallbacks
 from fairseq_deepnet.divergence.events import region_text
 from fairseq_deepnet.files import shown, write_text
 from fairseq_deepnet.monitoring import records
@@ -43,6 +42,7 @@ from fairseq_deepnet.tools.plotting.series import (
     title,
 )
 from fairseq_deepnet.tools.plotting.style import colour_of
+from fairseq_deepnet.tools.training import fallbacks
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -332,7 +332,7 @@ def _overview_of(number: int, run: Run) -> dict[str, str]:
         measured = {key.side: grid.layers for key, grid in run.grids.items() if key.part}
         layers = [measured.get(side) for side in SIDES]
     # in what the other columns show
-    changes = attempts.read(run.folder).overrides if run.folder.is_dir() else {}
+    changes = fallbacks.read(run.folder).overrides if run.folder.is_dir() else {}
     curves = run.metrics.get("loss", Curves(run.name))
     best = min((loss for _, loss in curves.valid if math.isfinite(loss)), default=None)
     updates = sorted({int(update) for grid in run.grids.values() for update in grid.updates})

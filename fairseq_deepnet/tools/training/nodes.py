@@ -16,6 +16,8 @@ from typing import Any, Final
 from fairseq_deepnet.files import ROOT, shown, write_json
 from fairseq_deepnet.provenance import sha256, versions
 from fairseq_deepnet.records import read_record
+from fairseq_deepnet.tools.training import fallbacks
+from fairseq_deepnet.tools.training.fallbacks import FallbackState
 
 PLAN: Final = "nodes.json"
 _VERSIONS: Final = ("fairseq_deepnet", "fairseq-fixed", "torch")
@@ -88,6 +90,32 @@ def wait_to_join(
     raise ValueError(
         f"no {PLAN} of node 0 in {shown(run)} after {seconds:.0f} s: start node 0 with the same"
         " RUN, on storage that all nodes share"
+    )
+
+
+def wait_for_fallback(
+    run: Path, step: int, steps: int, seconds: float, ended: Callable[[], bool] = lambda: False
+) -> FallbackState | None:
+    """Wait until node 0 has rolled the run back; None where it ends, as no fallback is left.
+
+    Arguments:
+        step: fallbacks taken before
+        steps: of --fallbacks
+        ended: tells that there is nothing to wait for, as this node has been signalled
+
+    Raises ValueError after `seconds`.
+    """
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        state = fallbacks.read(run)
+        if state.step > step and state.pending is None:
+            return state
+        if state.exhausted >= steps or ended():
+            return None
+        time.sleep(min(0.5, seconds))
+    raise ValueError(
+        f"the training diverged, and no {fallbacks.NAME} of node 0 in {shown(run)} after"
+        f" {seconds:.0f} s: it lies on storage that all nodes share, and node 0 must be at work"
     )
 
 

@@ -108,6 +108,14 @@ def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
     (run / "done").unlink(missing_ok=True)
 
 
+def is_complete(run: Path, config: configs.Config) -> bool:
+    """True if a run of this config has been trained to its end."""
+    recorded = run / "config.yaml"
+    if not (run / "done").is_file() or not recorded.is_file():
+        return False
+    return not differences(configs.load_config(str(recorded)), config)
+
+
 def updates_so_far(run: Path) -> int | None:
     """Updates in the checkpoint that the run goes on from, mended where it is damaged."""
     folder = run / "checkpoints"

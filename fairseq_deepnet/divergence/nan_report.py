@@ -14,12 +14,10 @@ _DETECTED: Final = re.compile(
     r"(?P<what>NaN|Inf) detected in output of (?P<module>\S*), shape:.*(?P<pass>forward|backward)"
 )
 _NUMBERS: Final = re.compile(r"\b(nan|inf)\b", re.IGNORECASE)
-
-
 _DETECTOR: Final = "fairseq.nan_detector"
 
 
-class Broken(logging.Handler):
+class NanReport(logging.Handler):
     """Listens to fairseq's NanDetector, which runs a failed update again with hooks attached."""
 
     def __init__(self) -> None:
@@ -40,7 +38,7 @@ class Broken(logging.Handler):
 
     @staticmethod
     def blames_numbers(error: FloatingPointError) -> bool:
-        """Whether it was numbers; gradients that differ between processes are another matter."""
+        """True if numbers are not finite; processes whose gradients differ are another matter."""
         text = str(error)
         return "inconsistent" not in text or _NUMBERS.search(text) is not None
 
