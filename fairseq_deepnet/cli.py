@@ -14,7 +14,7 @@ from fairseq_deepnet.former_names import FORMER_STAGES, of_today, subcommand_of_
 SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "args": ("tools.configs", "print the fairseq-train arguments that a config stands for"),
     "options": (
-        "tools.options",
+        "tools.fairseq_options",
         "the options of an architecture, which fairseq-train --help leaves out",
     ),
     "check": ("tools.checking.command", "is a model or checkpoint what it is said to be? measured"),

@@ -176,7 +176,7 @@ def content(folder: Path) -> dict[str, bytes]:
         if path.is_file() and path.name != "corpus.json"
     }
     record = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-    record.pop("made")
+    del record["made"], record["sha256"]
     return files | {"corpus.json": json.dumps(record).encode()}
 
 

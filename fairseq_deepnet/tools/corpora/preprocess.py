@@ -339,14 +339,9 @@ KINDS: Final[dict[str, Kind]] = {
         rows=recipes.wmt17,
         out="wmt17.tokenized.en-de",
         defaults={
-            **{
-                "SRC": "en",
-                "TGT": "de",
-                "HOLD_OUT": 100,
-                "MERGES": 40_000,
-                "MAX_TOKENS": 250,
-                "CLEAN_ON": "subwords",
-            },
+            **_RATIO,
+            **{"SRC": "en", "TGT": "de", "HOLD_OUT": 100, "MERGES": 40_000},
+            **{"MAX_TOKENS": 250, "CLEAN_ON": "subwords"},
             **dict.fromkeys(("JOINED", "AGGRESSIVE", "PUNCTUATION", "APOSTROPHES"), True),
         },
         check=recipes.check_wmt17,
