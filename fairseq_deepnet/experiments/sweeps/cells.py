@@ -175,7 +175,7 @@ def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
 def expand(
     sweep: Sweep, overrides: Overrides, seeds: Sequence[int] = (1,), tiny: bool = False
 ) -> list[Cell]:
-    """Expand to cells in the definition's order; those of equal settings are one, of several places.
+    """Expand to cells in the definition's order; equal settings are one cell, of several places.
 
     Raises ValueError for two cells of one name, and for names that cannot be a folder's.
     """
