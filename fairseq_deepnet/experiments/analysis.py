@@ -34,7 +34,7 @@ _DECADES: Final = 6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet analysis`."""
+    """Declare the arguments of `deepnet analysis`."""
     parser.add_argument(
         "figure", choices=panels.FIGURES, help="a figure of the paper, or a part of one"
     )
@@ -92,7 +92,7 @@ def to_markdown(plots: Sequence[CurvePanel], setting: str) -> str:
 
 
 def to_csv(plots: Sequence[CurvePanel]) -> str:
-    """A line for every x of every curve, with the mean over seeds and their range."""
+    """Return a line for every x of every curve, with the mean over seeds and their range."""
     lines: list[Sequence[object]] = [
         ("panel", "line", "x", "ours", "seeds", "lowest", "highest", "paper"),
     ]

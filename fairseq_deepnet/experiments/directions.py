@@ -60,7 +60,7 @@ def paper_table(averages: Sequence[Average], published: str) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet directions`."""
+    """Declare the arguments of `deepnet directions`."""
     parser.add_argument("folder", type=Path, help="folder of SRC-TGT.json")
     parser.add_argument("--data", type=Path, help="data folder: which directions, training lines")
     parser.add_argument("--split", default="test", help="part of the data folder (test)")

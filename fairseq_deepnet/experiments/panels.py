@@ -69,7 +69,7 @@ class MonitoredRun:
         return self.cell.rpartition("_")[0]
 
     def at(self, updates: range) -> list[Record]:
-        """The records of these updates, fewer where the run has ended before."""
+        """Return the records of these updates, fewer where the run has ended before."""
         return [record for record in self.records if record["update"] in updates]
 
 
@@ -130,7 +130,7 @@ class CurvePanel:
 
 
 def window(figure: str, text: str | None) -> range:
-    """The updates "10" or "1-5" of a figure, or those it has without being told."""
+    """Return the updates "10" or "1-5" of a figure, or those it has without being told."""
     text = text or UPDATES.get(figure, "1")
     found = re.fullmatch(r"([1-9]\d*)(?:-([1-9]\d*))?", text)
     if found is None or int(found[2] or found[1]) < int(found[1]):
@@ -139,7 +139,7 @@ def window(figure: str, text: str | None) -> range:
 
 
 def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
-    """The panels of a figure.
+    """Make the panels of a figure.
 
     Raises ValueError where no run has recorded what it needs.
     """

@@ -20,7 +20,7 @@ Key = str
 
 
 def key(value: object) -> Key:
-    """One spelling for a value however it was written: 0.0005, "5e-4" and 5E-04 are "5e-4".
+    """Return one spelling for a value however it was written: 0.0005, "5e-4" and 5E-04 are "5e-4".
 
     Whole numbers are written as such, numbers below 0.01 with an exponent, words as they are.
     """
@@ -94,11 +94,11 @@ class PublishedTable:
     rows: dict[Key, PublishedRow]
 
     def value(self, row: Key, column: Key) -> float | str | None:
-        """The paper's number, "diverged", or None where it has none."""
+        """Return the paper's number, "diverged", or None where it has none."""
         return self.rows[row].values.get(column) if row in self.rows else None
 
     def label(self, factor: str, value: Key) -> str:
-        """How a heading writes a value of a factor."""
+        """Return how a heading writes a value of a factor."""
         pattern = self.labels.get(factor, "{0}")
         return pattern.format(int(value) if value.isdecimal() else value)
 
@@ -123,7 +123,7 @@ def tables() -> dict[str, PublishedTable]:
 
 
 def table(name: str) -> PublishedTable:
-    """One table; ValueError with the known names otherwise."""
+    """Return one table; ValueError with the known names otherwise."""
     known = tables()
     if name not in known:
         raise ValueError(f"the paper has no table {name!r}; known are {', '.join(known)}")

@@ -90,7 +90,7 @@ def compare_systems(args: argparse.Namespace) -> Report:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet report`."""
+    """Declare the arguments of `deepnet report`."""
     parser.add_argument(
         "folders",
         nargs="+",

@@ -286,7 +286,7 @@ class Measure:
 
 
 def bleu(run: RunResult) -> float | None:
-    """The test set's: tokenised where a run has that too, as the paper's; otherwise sacreBLEU."""
+    """Return the test set's BLEU, tokenised where a run has that too, as the paper's."""
     return None if run.score is None else run.score.values.get(TOKENISED, run.score.headline)
 
 

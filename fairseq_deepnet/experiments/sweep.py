@@ -28,7 +28,7 @@ SHORT_OUTPUT: Final = ("--max-len-b", "5")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet sweep`; options may stand between the overrides."""
+    """Declare the arguments of `deepnet sweep`; options may stand between the overrides."""
     parser.add_argument(
         "sweep", help="a name in configs/sweeps/ (table1, compare_methods, ...) or a file"
     )

@@ -57,7 +57,7 @@ class Section:
     left: int = 1
 
     def text(self) -> str:
-        """For a terminal."""
+        """Lay it out for a terminal."""
         grids = [
             (f"{name}\n" if name else "") + text(rows, self.left)
             for name, rows in self.parts.items()
@@ -65,7 +65,7 @@ class Section:
         return "\n\n".join([self.title, *grids, "\n".join(self.notes)]) + "\n"
 
     def markdown(self) -> str:
-        """The same as Markdown."""
+        """Lay it out as Markdown."""
         grids = [
             (f"**{name}**\n\n" if name else "") + markdown(rows, self.left)
             for name, rows in self.parts.items()

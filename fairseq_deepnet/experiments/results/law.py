@@ -23,7 +23,7 @@ class Law:
         return math.sqrt(math.fsum(missed**2 for _, missed in self.residuals) / len(self.residuals))
 
     def at(self, depth: float) -> float:
-        """The value that the law gives for a depth."""
+        """Return the value that the law gives for a depth."""
         return self.a * math.log(depth) + self.b
 
     def __str__(self) -> str:

@@ -45,7 +45,7 @@ def _loss_facts(result: RunResult) -> str:
 
 
 def score_facts(result: RunResult) -> str:
-    """What a run's score is: metric, signature, split, search, model, length, data."""
+    """Return what a run's score is: metric, signature, split, search, model, length, data."""
     score = result.score
     if score is None:
         return ""
@@ -162,7 +162,7 @@ def unigram_level(results: Sequence[RunResult]) -> float | None:
 
 
 def grouped(title: str, items: Sequence[tuple[RunResult, str]]) -> list[str]:
-    """One line for each different text, with the runs that it is true of."""
+    """Return one line for each different text, with the runs that it is true of."""
     groups: dict[str, list[str]] = {}
     for run, text in items:
         names = groups.setdefault(text, [])

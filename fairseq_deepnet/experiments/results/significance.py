@@ -102,7 +102,7 @@ class Comparison:
     """Seeds that stand alone, runs that are not scored."""
 
     def section(self) -> Section:
-        """The baseline, then the systems, single seeds below theirs."""
+        """Return the baseline, then the systems, single seeds below theirs."""
         tests = list(self.signatures)
         heading = ["system", "seeds", "BLEU", "95% interval", "difference"]
         rows = [heading + [f"p ({test})" for test in tests]]
@@ -130,7 +130,7 @@ class Comparison:
         return lines + self.notes
 
     def csv(self) -> str:
-        """A line a system and test, then its single seeds; numbers unrounded."""
+        """Return a line a system and test, then its single seeds; numbers unrounded."""
         names = ("system", "of", "seeds", "bleu", "deviation", "interval_centre", "interval_half")
         lines: list[list[object]] = [
             [*names, "difference", "test", "p", "sentences", "signature"],
@@ -234,7 +234,7 @@ def _seed_name(pair: tuple[Scored, Scored]) -> str:
 
 
 def paired(baseline: Sequence[Scored], others: Sequence[Scored]) -> list[tuple[Scored, Scored]]:
-    """Runs of the same seed; where there is none, the first with the first and so on."""
+    """Return runs of the same seed; where there is none, the first with the first and so on."""
     by_seed = {run.seed: run for run in baseline}
     same = [(by_seed[run.seed], run) for run in others if run.seed in by_seed]
     return same or list(zip(baseline, others, strict=False))
@@ -266,11 +266,11 @@ class _Tester:
     signatures: dict[str, str] = field(default_factory=dict)
 
     def alone(self, system: System) -> Compared:
-        """The baseline: its score and interval come from a test against itself."""
+        """Return the baseline: its score and interval come from a test against itself."""
         return replace(self.against(system.name, [(run, run) for run in system.runs]), p={})
 
     def against(self, name: str, pairs: Sequence[tuple[Scored, Scored]]) -> Compared:
-        """The second of each pair against the first, all pairs together."""
+        """Test the second of each pair against the first, all pairs together."""
         sides = [
             list(zip(*(pair[side].hypotheses for pair in pairs), strict=True)) for side in (0, 1)
         ]

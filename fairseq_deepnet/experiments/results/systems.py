@@ -58,7 +58,7 @@ class System:
 
 
 def find_systems(targets: Sequence[Path], baseline: Path | None) -> tuple[list[System], list[str]]:
-    """The systems that run folders, folders of runs, or score files (scores/NAME.json) stand for.
+    """Find the systems of run folders, folders of runs, or score files (scores/NAME.json).
 
     Args:
         baseline: its system comes first; one of `targets` or another one; None: the first
@@ -119,7 +119,7 @@ def _run_of(file: Path) -> Path | None:
 
 
 def read_scored(file: Path) -> Scored:
-    """A score with its hypotheses.
+    """Read a score with its hypotheses.
 
     Raises FileNotFoundError for hypotheses or a reference that are gone, ValueError for a file that
     is no score, and for a reference that is not the one of then.

@@ -96,7 +96,7 @@ class Entry:
         return "missing"
 
     def count(self, status: Status) -> int:
-        """How many runs ended so."""
+        """Return how many runs ended so."""
         return sum(seed.status == status for seed in self.seeds)
 
     @property
@@ -169,7 +169,7 @@ class ResultTable:
         return any(entry.values for entry in self.entries.values())
 
     def section(self) -> Section:
-        """The table as words."""
+        """Return the table as words."""
         parts = {name: self._grid(columns) for name, columns in self.parts.items()}
         return Section(self.title, parts, self.notes, left=2 if self.groups else 1)
 
@@ -200,7 +200,7 @@ class ResultTable:
         return f"{'≈' if self.digitised else ''}{entry.paper:.{max(digits, printed)}f}"
 
     def records(self) -> Iterable[list[object]]:
-        """A line of CSV for each entry, numbers unrounded; empty where there is none."""
+        """Return a line of CSV for each entry, numbers unrounded; empty where there is none."""
         certainty = "digitised" if self.digitised else "exact"
         for part, columns in self.parts.items():
             for entry in (self.entries[row, column] for row in self.rows for column in columns):
@@ -236,7 +236,7 @@ class ResultTable:
 
 
 def to_csv(tables: Sequence[ResultTable]) -> str:
-    """All entries of several tables, one a line."""
+    """Return all entries of several tables, one a line."""
     return comma_separated([_COLUMNS, *(line for table in tables for line in table.records())])
 
 

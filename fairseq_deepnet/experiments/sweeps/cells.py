@@ -77,7 +77,7 @@ class Cell:
     keep: str = "all"
 
     def resolve(self) -> configs.Config:
-        """The whole config of the run."""
+        """Return the whole config of the run."""
         overrides = []
         for key, value in self.options.items():
             text = yaml.safe_dump(value, default_flow_style=True, width=10**6)
@@ -86,7 +86,7 @@ class Cell:
         return configs.load_config(self.config, overrides)
 
     def settings(self) -> dict[str, str]:
-        """Everything that decides its numbers, in one spelling however it was written."""
+        """Return everything that decides its numbers, in one spelling however it was written."""
         config = self.resolve()
         options = in_stock_names(config.options)
         found = {
@@ -114,7 +114,7 @@ class Cell:
         return [word for key, value in chosen.items() for word in (f"--{key}", value)]
 
     def described(self) -> str:
-        """What tells it from the others: the values of its factors."""
+        """Return what tells it from the others: the values of its factors."""
         place = self.places[0]
         return ", ".join(f"{factor} {value}" for factor, value in place.values.items())
 
@@ -175,7 +175,7 @@ def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
 def expand(
     sweep: Sweep, overrides: Overrides, seeds: Sequence[int] = (1,), tiny: bool = False
 ) -> list[Cell]:
-    """All cells in the definition's order; those of equal settings are one, with several places.
+    """Expand to cells in the definition's order; equal settings are one cell, of several places.
 
     Raises ValueError for two cells of one name, and for names that cannot be a folder's.
     """
@@ -257,7 +257,7 @@ def _check_names(names: Iterable[str], place: str, variables: frozenset[str]) ->
 
 
 def choose(cells: list[Cell], pattern: str | None) -> list[Cell]:
-    """The cells whose name matches a shell pattern; ValueError where there is none."""
+    """Choose the cells whose name matches a shell pattern; ValueError where there is none."""
     chosen = [cell for cell in cells if pattern is None or fnmatch.fnmatch(cell.name, pattern)]
     if not chosen:
         names = ", ".join(cell.name for cell in cells[:4]) + ", ..." * (len(cells) > 4)

@@ -90,7 +90,7 @@ class Factor:
     tiny: tuple[Value, ...]
 
     def options(self, value: Value) -> dict[str, Value]:
-        """The options that a value stands for; ValueError where it cannot be shared out."""
+        """Return the options that a value stands for; ValueError where it cannot be shared out."""
         found: dict[str, Value] = {}
         for option, multiple in self.sets.items():
             if multiple == 1:
@@ -206,16 +206,16 @@ class Sweep:
         return paper.ordered(found)
 
     def depth_of(self, layout: Layout) -> str:
-        """Which side of a table is a depth; empty for neither."""
+        """Return which side of a table is a depth; empty for neither."""
         depths = {factor.name for factor in self.factors if factor.is_depth}
         return next((side for side in (layout.rows, layout.columns) if side in depths), "")
 
     def panel(self, name: str) -> SweepPanel:
-        """A panel by its name."""
+        """Return a panel by its name."""
         return next(panel for panel in self.panels if panel.name == name)
 
     def with_config(self, config: str) -> Sweep:
-        """The same with another config below all its cells.
+        """Return the same with another config below all its cells.
 
         ValueError where that is of one stack alone and the sweep's own is not, or the reverse:
         factors such as `encoder-layers` would be no options of the model.
@@ -237,7 +237,7 @@ def _is_monolingual(config: str) -> bool:
 
 
 def find_sweep(name: str, folder: Path = FOLDER) -> Path:
-    """The file of a sweep given as a path, a name in configs/sweeps/, or another name of it.
+    """Find the file of a sweep given as a path, a name in configs/sweeps/, or another name of it.
 
     A path is looked for here and in the project: records of cells hold the latter.
     """

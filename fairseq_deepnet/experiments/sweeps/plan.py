@@ -71,7 +71,7 @@ class Cost:
 
 
 def cost_of(cell: Cell, folder: Path, machine: Machine) -> Cost:
-    """What one cell takes on a machine."""
+    """Return what one cell takes on a machine."""
     from fairseq_deepnet.tools.planning import estimate
 
     config = cell.resolve()
@@ -98,7 +98,7 @@ def _number(value: float | None, digits: int = 0) -> str:
 
 
 def plan_text(title: str, costs: Sequence[Cost], machine: Machine) -> str:
-    """The table of all cells, the sum over those to do, and what it rests on."""
+    """Return the table of all cells, the sum over those to do, and what it rests on."""
     rows = [list(_HEADING)]
     for cost in costs:
         rows.append(
@@ -137,7 +137,7 @@ def _sums(costs: Sequence[Cost], machine: Machine) -> list[str]:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs of this machine, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -147,7 +147,7 @@ def visible_gpus() -> list[str]:
 
 
 def shares(gpus: str, parallel: int, visible: list[str], cores: int) -> list[dict[str, str]]:
-    """One set of variables for scripts/train.sh and scripts/eval_bleu.sh a cell at work.
+    """Return one set of variables for scripts/train.sh and scripts/eval_bleu.sh a cell at work.
 
     Args:
         gpus: GPUs to use in all, or "all"; "0" is the CPU

@@ -48,7 +48,7 @@ def write(folder: Path, cell: Cell, status: Status, **facts: object) -> None:
 
 
 def differences(folder: Path, cell: Cell) -> list[str]:
-    """What is not as it was when the cell started, as readable text."""
+    """Return what is not as it was when the cell started, as readable text."""
     before = read_cell_record(folder).get("settings")
     if before is None:
         return []
@@ -108,7 +108,7 @@ def locked(folder: Path) -> Iterator[None]:
 def judge(
     folder: Path, stage: str, status: int, is_scored: bool, name: str | None = None
 ) -> tuple[Status, dict[str, Any]]:
-    """What a cell has come to, from the script that ended last and its exit status.
+    """Judge what a cell has come to, from the script that ended last and its exit status.
 
     Args:
         stage: train or score, which of the scripts that was
@@ -167,7 +167,7 @@ def judge_again(folder: Path, cell: Cell) -> str | None:
 
 
 def lacks_score(folder: Path, cell: Cell) -> bool:
-    """Whether a cell is sound and wants a score that nobody has made: it was trained for its losses
+    """True if a cell is sound and wants a score that nobody has made: it was trained for its losses
     alone, or the score was removed.
     """
     is_sound = status_of(folder) is Status.DONE

@@ -223,7 +223,7 @@ def _draw_map(axes: Any, grid: Grid, scale: Scale) -> Any:
 
 
 def edges_of(updates: Any) -> Any:
-    """Borders half-way between neighbouring updates, (U + 1) for (U)."""
+    """Return borders half-way between neighbouring updates, (U + 1) for (U)."""
     centres = np.asarray(updates, dtype=np.float64)
     steps = np.diff(centres) if len(centres) > 1 else np.ones(1)
     inner = centres[:-1] + np.diff(centres) / 2

@@ -52,7 +52,7 @@ Figure = dict[str, Any]
 
 
 def plain(text: str) -> str:
-    """A name as plotly shows it: its text may hold tags."""
+    """Return a name as plotly shows it: its text may hold tags."""
     return html.escape(text, quote=False)
 
 
@@ -108,7 +108,7 @@ def _traces(line: Line) -> list[Any]:
 
 
 def map_figure(run: Run, number: int, grid: Grid, scale: Scale, quantity: str, most: int) -> Figure:
-    """A heat map of layers x updates with at most about `most` columns.
+    """Draw a heat map of layers x updates with at most about `most` columns.
 
     page.js takes the logarithm, so that the page holds the numbers themselves, once.
     """

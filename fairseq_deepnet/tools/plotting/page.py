@@ -162,7 +162,7 @@ def _most_columns(runs: Sequence[Run]) -> int:
 
 
 def quantity(runs: Sequence[Run], name: str, most: int) -> str:
-    """A quantity: what it is, and its figures."""
+    """Return the section of a quantity: what it is, and its figures."""
     row = QUANTITIES[name]
     source = f"<span><b>paper</b> {escape(row.source)}</span>" if row.source else ""
     inside = (
@@ -257,7 +257,7 @@ def _slider(updates: Sequence[int]) -> str:
 
 
 def plot(figure: Figure, caption: str, kind: str = "", facts: dict[str, Any] | None = None) -> str:
-    """The place of a figure, and what page.js draws there."""
+    """Return the place of a figure, and what page.js draws there."""
     data = "".join(f' data-{key}="{escape(str(item))}"' for key, item in (facts or {}).items())
     above = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return (
@@ -276,12 +276,12 @@ def coded(content: Any) -> str:
 
 
 def swatch(run: int) -> str:
-    """A dot in a run's colour."""
+    """Return a dot in a run's colour."""
     return f'<span class="swatch" style="background:{colour_of(run)}"></span>'
 
 
 def sentence(text: str) -> str:
-    """A quantity's meaning as HTML: a capital, a full stop, code between backquotes."""
+    """Return a quantity's meaning as HTML: a capital, a full stop, code between backquotes."""
     pieces = escape(text[0].upper() + text[1:] + ".").split("`")
     return "".join(
         f"<code>{piece}</code>" if number % 2 else piece for number, piece in enumerate(pieces)
@@ -356,7 +356,7 @@ def _overview_of(number: int, run: Run) -> dict[str, str]:
 
 
 def events(runs: Sequence[Run]) -> str:
-    """What the divergence watch noticed, with causes."""
+    """Return what the divergence watch noticed, with causes."""
     found = [(n, run, event) for n, run in enumerate(runs) for event in run.events]
     if not found:
         return "<p>The divergence watch has recorded no event in these runs.</p>"
@@ -387,7 +387,7 @@ def _full(text: str) -> str:
 
 
 def scores(runs: Sequence[Run]) -> str:
-    """All test scores, a line each."""
+    """Return all test scores, a line each."""
     found = [(n, run, s) for n, run in enumerate(runs) for s in read_scores(run.folder)]
     if not found:
         return (
@@ -410,7 +410,7 @@ def scores(runs: Sequence[Run]) -> str:
 
 
 def unmonitored(runs: Sequence[Run]) -> str:
-    """Which runs have no measurements, and how to get them; empty where all have."""
+    """Return which runs have no measurements, and how to get them; empty where all have."""
     missing = [run for run in runs if not run.grids]
     if not missing:
         return ""

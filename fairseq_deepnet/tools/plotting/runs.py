@@ -118,7 +118,7 @@ def _what_is_wrong(path: Path) -> str:
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """A run's name is its folder's, with as many parents as tell all runs apart."""
+    """Name each run by its folder, with as many parents as tell all runs apart."""
     full = [path.resolve() if path.is_dir() else path.resolve().with_suffix("") for path in paths]
     full = [path.parent if path.name == Path(LOG).stem else path for path in full]
     for depth in range(1, max(len(path.parts) for path in full) + 1):

@@ -51,30 +51,30 @@ _MANY: Final = 1000
 
 
 def title(quantity: str) -> str:
-    """A quantity's name in words."""
+    """Return a quantity's name in words."""
     words = quantity.replace("_", " ")
     words = words[0].upper() + words[1:]
     return words.replace("Layer norm", "LayerNorm")
 
 
 def axis(quantity: str) -> str:
-    """A quantity's name with its unit."""
+    """Return a quantity's name with its unit."""
     unit = QUANTITIES[quantity].unit
     return title(quantity) if unit == "none" else f"{title(quantity)} ({unit})"
 
 
 def label_of(show: str) -> str:
-    """The vertical axis of a thing that is shown: name and unit."""
+    """Return the vertical axis of a thing that is shown: name and unit."""
     return LABELS.get(show) or axis(show)
 
 
 def part_title(part: str) -> str:
-    """A part of a layer in words: "self-attention, query and key" for self_attn.qk."""
+    """Return a part of a layer in words: "self-attention, query and key" for self_attn.qk."""
     return ", ".join(filter(None, (PARTS.get(piece, piece) for piece in part.split("."))))
 
 
 def ordered(parts: Iterable[str]) -> list[str]:
-    """Parts of a layer from its input to its output, the whole layer first."""
+    """Return parts of a layer from its input to its output, the whole layer first."""
     place = list(PARTS)
 
     def position(part: str) -> tuple[int, ...]:
@@ -84,7 +84,7 @@ def ordered(parts: Iterable[str]) -> list[str]:
 
 
 def main_part(parts: Iterable[str]) -> str:
-    """The part that stands for a layer: the whole of it, or what comes last in it."""
+    """Return the part that stands for a layer: the whole of it, or what comes last in it."""
     known = ordered(parts)
     for part in ("layer", "ffn"):
         if part in known:
@@ -119,12 +119,12 @@ class Line:
 
 
 def is_by_layer(show: str) -> bool:
-    """Whether it has a number for every layer, and so heat maps and profiles beside lines."""
+    """True if it has a number for every layer, and so heat maps and profiles beside lines."""
     return show in QUANTITIES and QUANTITIES[show].level is Level.PART
 
 
 def has(run: Run, show: str) -> bool:
-    """Whether a run has anything of it."""
+    """True if a run has anything of it."""
     return show in run.metrics or any(key.quantity == show for key in run.grids)
 
 
@@ -189,7 +189,7 @@ class Scale:
 
 
 def scale_of(arrays: Iterable[NDArray[np.float64]]) -> Scale:
-    """One scale for all panels that are compared: logarithmic where values span a decade."""
+    """Return one scale for all panels that are compared: logarithmic where values span a decade."""
     flat = [np.asarray(array, dtype=np.float64).ravel() for array in arrays]
     values = np.concatenate([np.empty(0), *flat])
     values = values[np.isfinite(values)]
@@ -207,7 +207,7 @@ def scale_of(arrays: Iterable[NDArray[np.float64]]) -> Scale:
 def thin_line(
     updates: Sequence[int], values: Sequence[float], most: int = _MANY
 ) -> tuple[list[int], list[float]]:
-    """A line of at most about `most` points: the lowest and the highest of each stretch."""
+    """Return a line of at most about `most` points: the lowest and the highest of each stretch."""
     count = len(updates)
     if count <= most:
         return list(updates), list(values)
@@ -250,7 +250,7 @@ def chosen_updates(grid: Grid, number: int = 4) -> NDArray[np.int64]:
 
 
 def layer_ticks(layers: int) -> list[int]:
-    """Whole layers, the first and the last among them."""
+    """Return whole layers, the first and the last among them."""
     step = next(
         step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500) if layers / step <= 10 or step == 500
     )
