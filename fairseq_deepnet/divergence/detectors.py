@@ -73,7 +73,7 @@ class LossSpike:
         self._level = math.inf
 
     def add(self, update: int, loss: float) -> None:
-        """The loss of an update."""
+        """Take the loss of an update."""
         if not math.isfinite(loss):
             return
         self._losses.append((update, loss))
@@ -150,7 +150,7 @@ class Stalled:
         self._since: int | None = None
 
     def add(self, update: int, loss: float) -> None:
-        """The loss of an update."""
+        """Take the loss of an update."""
         if update > self._warmup and not self.learnt and math.isfinite(loss):
             self._losses.append((update, loss))
 
@@ -191,7 +191,7 @@ class Unigram:
         self._pad = pad
 
     def add(self, samples: Sequence[Any]) -> None:
-        """The micro-batches of an update, as fairseq's iterators give them; targets are [B, T]."""
+        """Count the micro-batches of an update, as fairseq's iterators give them; targets [B, T]."""
         for sample in samples:
             target = sample.get("target") if isinstance(sample, Mapping) else None
             if isinstance(target, torch.Tensor):
@@ -200,7 +200,7 @@ class Unigram:
         self.counts[self._pad] = 0
 
     def level(self) -> float | None:
-        """Their entropy in bits a token, after Miller and Madow; None while too few are counted.
+        """Return their entropy in bits a token, after Miller and Madow; None while they are few.
 
         The entropy of observed frequencies is too low, by (K - 1) / 2N nats for K different symbols
         among N.
@@ -227,7 +227,7 @@ class VanishedGradients:
         self._well = start
 
     def add(self, update: int, norms: Mapping[str, Sequence[float | None]]) -> None:
-        """Gradient norms by side and layer, the bottom first; None for what has no gradient."""
+        """Take gradient norms by side and layer, the bottom first; None is no gradient."""
         gone = {
             side: region
             for side, layers in norms.items()
@@ -246,7 +246,7 @@ class VanishedGradients:
 
 
 def lowest_ratio(layers: Sequence[float | None]) -> float:
-    """The lowest of a stack's gradient norms over its highest; 1 where that cannot be told."""
+    """Return a stack's lowest gradient norm over its highest; 1 where that is not known."""
     known = [norm for norm in layers if norm is not None]
     highest = max(known, default=0.0)
     if len(known) < DEEP or not all(map(math.isfinite, known)) or highest <= 0:
@@ -255,7 +255,7 @@ def lowest_ratio(layers: Sequence[float | None]) -> float:
 
 
 def vanished_region(layers: Sequence[float | None]) -> tuple[int, int, int] | None:
-    """The layers below which gradients have vanished; None where they have not.
+    """Return the layers whose gradients have vanished; None where none have.
 
     Nothing has where it is a higher layer whose gradient is small: the signal passes there, and a
     branch that is switched off has small gradients of its own.
@@ -288,7 +288,7 @@ class LossScale:
         self._scales: deque[tuple[int, float]] = deque(maxlen=TRIES)
 
     def add(self, update: int, scale: float, made: bool) -> None:
-        """The loss scale after a try to make an update."""
+        """Take the loss scale after a try to make an update."""
         self._made += made
         if self._made < SETTLED:
             self._scales.clear()
@@ -306,7 +306,7 @@ class LossScale:
 
 
 def _onset(points: Sequence[tuple[int, float]], usual: float) -> int:
-    """The first update whose loss is halfway to the highest."""
+    """Return the first update whose loss is halfway to the highest."""
     highest = max(loss for _, loss in points)
     return next(update for update, loss in points if loss >= (usual + highest) / 2)
 

@@ -57,7 +57,7 @@ def extra_state(trainer: Any, epoch_itr: Any) -> dict[str, Any]:
 
 
 def _kept(updates: Collection[int]) -> set[int]:
-    """The states that `save` keeps; of the young ones the oldest, or none would ever grow old."""
+    """Return the states to keep; of the young ones the oldest, or none would ever grow old."""
     newest = max(updates)
     old = [update for update in updates if update <= newest - LOOKBACK]
     young = [update for update in updates if update > newest - LOOKBACK]
@@ -72,7 +72,7 @@ def _saved(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
-    """Every whole checkpoint that a training can go on from, and its update."""
+    """Yield every whole checkpoint that can be resumed from, and its update."""
     yield from _saved(save_dir / FOLDER)
     for path in sorted(save_dir.glob("checkpoint*.pt")):
         try:
@@ -98,12 +98,12 @@ class Start:
     time: float
 
     def owns(self, update: int, path: Path) -> bool:
-        """Whether a state belongs to this training, or to what it went on from."""
+        """True if a state belongs to this training, or to what it went on from."""
         return update <= self.update or path.stat().st_mtime >= self.time - CLOCKS
 
 
 def newest(save_dir: Path, started: int, start: Start) -> tuple[int, Path] | None:
-    """The newest state from before trouble that began at update `started`, and its update.
+    """Return the newest state from before trouble that began at `started`, and its update.
 
     fairseq's own checkpoints count as well as `save`'s. None where none is old enough.
     """
@@ -168,7 +168,7 @@ def set_aside(save_dir: Path, after: int | None, folder: Path) -> None:
 
 
 def free_folder(save_dir: Path, name: str, number: int) -> Path:
-    """save_dir/name_N, counted on from `number` where there is such a folder."""
+    """Return save_dir/name_N, counted on from `number` where there is such a folder."""
     while (folder := save_dir / f"{name}_{number}").exists():
         number += 1
     return folder

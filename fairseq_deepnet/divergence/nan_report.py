@@ -49,7 +49,7 @@ class NanReport(logging.Handler):
         norms: Mapping[str, Sequence[float | None]],
         suspected: Sequence[int],
     ) -> Finding:
-        """What happened, in terms of layers.
+        """Return what happened, in terms of layers.
 
         Arguments:
             error: fairseq's
@@ -86,6 +86,6 @@ def _finite(norm: float | None) -> bool | None:
 
 
 def _not_finite(row: Sequence[float | None]) -> Region | None:
-    """First and last layer whose gradient is not finite, and the depth."""
+    """Return the first and last layer whose gradient is not finite, and the depth."""
     bad = [index for index, norm in enumerate(row, 1) if _finite(norm) is False]
     return (bad[0], bad[-1], len(row)) if bad else None

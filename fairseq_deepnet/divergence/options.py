@@ -47,7 +47,7 @@ class WatchSettings:
 
 
 def add_watch_arguments(parser: ArgumentParser) -> None:
-    """--on-divergence, --good-interval; --fallbacks, which is for `deepnet train`."""
+    """Add --on-divergence and --good-interval; and --fallbacks, which is for `deepnet train`."""
     parser.add_argument(
         "--on-divergence",
         metavar="{off,warn,stop,fallback}",
@@ -110,7 +110,7 @@ def refuse_fallback(policy: Policy) -> None:
 
 
 def circumstances(args: Any) -> Circumstances:
-    """What of a training's options bears on how it diverges."""
+    """Return what of a training's options bears on how it diverges."""
     depths = {
         side: layers
         for side in ("encoder", "decoder")

@@ -69,14 +69,14 @@ def as_fp32(state: dict[str, Any], trainer: Any) -> dict[str, Any]:
 
 
 def _parts(weights: Sequence[torch.Tensor], shapes: Sequence[torch.Size]) -> list[torch.Tensor]:
-    """fp32 weights of these shapes, out of one tensor a parameter or one row of all."""
+    """Return weights of these shapes, out of one tensor a parameter or one row of all."""
     if len(weights) == 1 and len(shapes) > 1:
         weights = weights[0].split([shape.numel() for shape in shapes])
     return [part.view(shape) for part, shape in zip(weights, shapes, strict=True)]
 
 
 def split(moments: dict[str, Any], shapes: list[torch.Size]) -> dict[str, Any]:
-    """An optimiser's state for parameters of these shapes, if it is one for them in a row.
+    """Return an optimiser's state for parameters of these shapes, out of one row of all.
 
     Values that are no row of all parameters (Adam's step) are each parameter's.
     """

@@ -71,7 +71,7 @@ class Evidence:
 
 
 def why_diverged(seen: Evidence, crashed: bool = False) -> str | None:
-    """The reason why a training has diverged; None where it has not.
+    """Return the reason why a training has diverged; None where it has not.
 
     Arguments:
         crashed: whether it was killed or broke off; then it never had the updates in which it
@@ -142,7 +142,7 @@ def smoothed(points: Points) -> list[tuple[int, float]]:
 
 
 def _rise(points: Points) -> float:
-    """How far the last loss is above the lowest finite one."""
+    """Return how far the last loss is above the lowest finite one."""
     finite = [loss for _, loss in points if math.isfinite(loss)]
     return finite[-1] - min(finite) if finite else 0.0
 

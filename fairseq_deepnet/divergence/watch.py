@@ -93,7 +93,7 @@ class Judge(Observer):
             self.look = self._norms(gradient_scale(trainer.optimizer))
 
     def _norms(self, scale: float = 1.0) -> dict[str, Any]:
-        """Gradient norms by side and layer."""
+        """Return gradient norms by side and layer."""
         measured = self.norms.measure(scale).get("gradient_norm", {})
         return {side: parts[LAYER] for side, parts in measured.items()}
 
@@ -186,7 +186,7 @@ class Watch(Observer):
             self._keep_iterator(trainer)
 
     def _keep_iterator(self, trainer: Any) -> None:
-        """fairseq gives its trainer no epoch iterator, which a state to return to must hold."""
+        """Keep the epoch iterator: a state to return to holds it, and the trainer does not."""
         make = trainer.get_train_iterator
 
         @functools.wraps(make)

@@ -18,7 +18,7 @@ RUNS: Final = ROOT / "runs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet train`; scripts/train.sh has a variable for each."""
+    """Add the arguments of `deepnet train`; scripts/train.sh has a variable for each."""
     parser.add_argument("config", help="a YAML file, or a name in configs/")
     parser.add_argument("--run", type=Path, help="run folder (runs/CONFIG)")
     parser.add_argument("--data", type=Path, help="data folder (the recipe's)")

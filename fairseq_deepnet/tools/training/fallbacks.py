@@ -63,7 +63,7 @@ Step = tuple[Change, ...]
 
 
 def parse(text: str) -> tuple[Step, ...]:
-    """The steps of --fallbacks; ConfigurationError names what cannot be read."""
+    """Return the steps of --fallbacks; ConfigurationError names what cannot be read."""
     steps = tuple(tuple(map(_change, step.split())) for step in text.split(","))
     if not all(steps):
         raise ConfigurationError(
@@ -116,7 +116,7 @@ def _change(word: str) -> Change:
 
 
 def overrides(step: Step, present: Mapping[str, Any]) -> dict[str, str]:
-    """Option -> its new value, as typed on a command line; fp32 has an empty one."""
+    """Return option -> new value, as typed on a command line; fp32 has an empty one."""
     found = {}
     for change in step:
         found[change.option] = "" if change.option == FP32 else _changed(change, present)
@@ -124,14 +124,14 @@ def overrides(step: Step, present: Mapping[str, Any]) -> dict[str, str]:
 
 
 def shown(changes: Mapping[str, str]) -> str:
-    """Overrides as a person would type them."""
+    """Return overrides as a person would type them."""
     return " ".join(
         FP32 if name == FP32 else f"--{name} {value}" for name, value in changes.items()
     )
 
 
 def that_help(step: Step, present: Mapping[str, Any], update: int) -> Step:
-    """The changes of a step that make another training of one that goes on from `update`.
+    """Return the changes of a step that make a difference to a training from `update` on.
 
     fp32 changes nothing where it is fp32. A warm-up that is over is not begun again: after it the
     inverse square root's learning rate is lr sqrt(warmup / update), which a longer one would raise.
@@ -150,7 +150,7 @@ def that_help(step: Step, present: Mapping[str, Any], update: int) -> Step:
 
 
 def before(option: str, present: Mapping[str, Any]) -> str:
-    """An option as this training has it; for fp32, the precisions that it gives up."""
+    """Return an option as this training has it; for fp32, the precisions that it gives up."""
     if option == FP32:
         return " ".join(name for name in PRECISIONS if present.get(name.replace("-", "_")))
     return written(present[option.replace("-", "_")])
@@ -184,7 +184,7 @@ def _changed(change: Change, present: Mapping[str, Any]) -> str:
 
 
 def written(value: Any) -> str:
-    """A parsed value as typed on a command line; lists with commas."""
+    """Return a parsed value as typed on a command line; lists with commas."""
     values = value if isinstance(value, list | tuple) else [value]
     # ten digits: 0.009 * 0.5 is not to read 0.0045000000000000005
     return ",".join(f"{item:.10g}" if isinstance(item, float) else str(item) for item in values)
@@ -259,7 +259,7 @@ class FallbackState:
         return [*kept, f"--{ATTEMPT}={self.step}"]
 
     def __str__(self) -> str:
-        """The last fallback, for people and for the log."""
+        """Describe the last fallback, for people and for the log."""
         taken = self.history[-1]
         update = taken["from_update"]
         good = f"update {update:,}" if self.resumes else "the beginning (no good state from before)"

@@ -24,7 +24,7 @@ _VERSIONS: Final = ("fairseq_deepnet", "fairseq-fixed", "torch")
 
 
 def facts(command: list[str], data: Path, nodes: int) -> dict[str, Any]:
-    """What must be the same on every node: command, data, versions.
+    """Return what must be the same on every node: command, data, versions.
 
     Folders may be mounted elsewhere on another node as long as the command names them alike.
     """
@@ -43,12 +43,12 @@ def announce(run: Path, plan: dict[str, Any]) -> None:
 
 
 def withdraw(run: Path) -> None:
-    """There is nothing to join (any more)."""
+    """Say that there is nothing to join (any more)."""
     (run / PLAN).unlink(missing_ok=True)
 
 
 def mismatch(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
-    """What differs between node 0's plan and this node's, in one line; empty if nothing."""
+    """Return what differs between node 0's plan and this node's; empty if nothing."""
     found = [
         f"{key} {theirs.get(key)} there, {ours[key]} here"
         for key in ("nodes", "corpus_sha256", "versions")
@@ -120,7 +120,7 @@ def wait_for_fallback(
 
 
 def _compare(run: Path, ours: dict[str, Any]) -> str | None:
-    """What differs from node 0's plan; None where there is none."""
+    """Return what differs from node 0's plan; None where there is none."""
     try:
         return mismatch(read_record(run / PLAN, {"command?": [str]}), ours)
     except FileNotFoundError:

@@ -38,7 +38,7 @@ MANAGED: Final = {
 
 
 def check_data(data: Path, recipe: dict[str, configs.Value]) -> dict[str, Any]:
-    """What corpus.json says of a data folder; empty for one that fairseq-preprocess alone made.
+    """Return what corpus.json says of a data folder; empty for one of fairseq-preprocess.
 
     Raises FileNotFoundError that names the script which makes the folder.
     """
@@ -68,7 +68,7 @@ def check_task(corpus: dict[str, Any], config: configs.Config, data: Path) -> No
 
 
 def settle(args: argparse.Namespace) -> tuple[configs.Config, Path]:
-    """The config with the options of the command line, and the data folder, both checked."""
+    """Return config, with the options of the command line, and data folder, both checked."""
     config = configs.load_config(args.config)
     extra = fairseq_options.read_options(args.extra, config.choosing())
     configs.override(config, extra, "command line")
@@ -98,7 +98,7 @@ def build_command(
     batch: launch.Batch | None,
     machine: list[str],
 ) -> list[str]:
-    """The fairseq-train command of a run; `machine` holds the options for devices and precision."""
+    """Return the fairseq-train command; `machine` has the options for devices and precision."""
     options = dict(config.options)
     if options.get("on-divergence") == "fallback":  # the supervisor's part: fairseq-train stops
         options["on-divergence"] = "stop"
@@ -115,7 +115,7 @@ def build_command(
 
 
 def share_batch(config: configs.Config, devices: launch.Devices) -> launch.Batch | None:
-    """The recipe's global batch on these devices; None where the config says it another way."""
+    """Return the recipe's batch on these devices; None if the config has it another way."""
     wanted = config.recipe.get("global-batch-tokens")
     limit = config.options.get("max-tokens")
     if wanted is None or limit is None or "update-freq" in config.options:
@@ -216,7 +216,7 @@ def fallback_steps(config: configs.Config, parsed: argparse.Namespace) -> tuple[
 def _state_of(
     run: Path, steps: tuple[Step, ...] | None, parsed: argparse.Namespace
 ) -> FallbackState:
-    """The fallbacks that a run goes on with, after what a kill has left undone of the last."""
+    """Return the fallbacks that a run goes on with; finish the last where a kill cut it off."""
     if steps is not None:
         fallbacks.refuse_changes(run, steps, vars(parsed))
         state = fallbacks.roll_back(run)
@@ -256,7 +256,7 @@ def summarise(
     batch: launch.Batch | None,
     precision: list[str],
 ) -> str:
-    """What is going to be trained, on what, where: five lines."""
+    """Say in five lines what is going to be trained, on what, where."""
     there = any(data.glob("train*.idx"))
     parameters = fairseq_options.count_parameters(parsed) if there else None
     size = "" if parameters is None else f", {parameters:,} parameters"
@@ -280,7 +280,7 @@ def summarise(
 
 
 def _training_lines(corpus: dict[str, Any]) -> int | None:
-    """Lines or pairs to train on; of many pairs each counts once, though it serves two ways."""
+    """Return lines or pairs to train on; a pair that serves two ways counts once."""
     lines = corpus.get("lines", {}).get("train")
     return sum(lines.values()) if isinstance(lines, dict) else lines
 

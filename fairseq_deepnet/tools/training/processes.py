@@ -43,7 +43,7 @@ _ANOTHER_S: Final = re.compile(
 
 
 def say(text: str) -> None:
-    """One line on standard error, as scripts/train.sh says it."""
+    """Print one line on standard error, as scripts/train.sh does."""
     print(f"[train] {text}", file=sys.stderr, flush=True)
 
 

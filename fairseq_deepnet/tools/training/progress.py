@@ -22,7 +22,7 @@ _WORTH_SHOWING = re.compile(
 
 
 def clock(seconds: float) -> str:
-    """65 -> "0:01:05"."""
+    """Return 65 as "0:01:05"."""
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
@@ -41,7 +41,7 @@ class Progress:
         self.continues = False
 
     def show(self, line: str) -> str | None:
-        """What to print for a line of the log; None for a line that is in train.log only."""
+        """Return what to print for a line of the log; None for one that is in train.log only."""
         text = line.rstrip("\n")
         match = _RECORD.fullmatch(text)
         if match is None:
@@ -105,7 +105,7 @@ class Progress:
         return "  ".join(parts)
 
     def _left(self, now: float, updates: int) -> float | None:
-        """Seconds until max_update at the pace since the first interval; None on the first."""
+        """Return seconds until max_update at the pace so far; None on the first interval."""
         if self.first is None:
             self.first = (now, updates)
             return None
@@ -137,7 +137,7 @@ class Counter:
         self.count = 0
 
     def add(self) -> None:
-        """One more is finished."""
+        """Count one more that is finished."""
         self.count += 1
         now = time.monotonic()
         if self.shown is None:
