@@ -1,7 +1,7 @@
 """When a training counts as diverged: one rule for sweeps and reports. The paper states none.
 
 `why_diverged` is a pure function of `Evidence`, so that a training can be judged while it runs just
-as well as afterwards; experiments/sweeps/evidence.py reads the evidence off a run folder.
+as well as afterwards; experiments/runs.py reads the evidence off a run folder.
 """
 
 from __future__ import annotations
