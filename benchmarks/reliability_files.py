@@ -64,7 +64,7 @@ WORDS = {
     " --source-lang=de --target-lang=en",
     "RESUME": "--restore-file=run/checkpoints/checkpoint_last.pt --reset-dataloader"
     " --reset-optimizer",
-    "RECORD": "deepnet record config.yaml --run=run --data=data --gpus=0",
+    "RECORD": "deepnet train --record-only config.yaml --run=run --data=data --gpus=0",
     "TRANSLATE": "deepnet translate run raw/test.de --beam=1 --scores",
     "SERVE": "deepnet translate ct2 raw/test.de --beam=1 --scores",
     "TO_CT2": "deepnet export run --to=ctranslate2 --output=OUT/model",
@@ -151,7 +151,7 @@ SERVE --output=OUT/text
 deepnet directions many
 deepnet report cells --csv=OUT/t.csv --markdown=OUT/t.md
 deepnet check BEST --json=OUT/found.json
-deepnet record config.yaml --run=OUT/run --data=data --gpus=0
+deepnet train --record-only config.yaml --run=OUT/run --data=data --gpus=0
 """
 
 
@@ -167,8 +167,8 @@ def make_world(world: Path) -> None:
     """Everything that the cases read, by the project's own commands."""
     from sample_corpus import write_sample
 
-    from fairseq_deepnet.divergence.attempts import Attempts
     from fairseq_deepnet.records import write_record
+    from fairseq_deepnet.tools.training.fallbacks import FallbackState
 
     write_sample(world / "raw", train=600, valid=60, test=12)
     raw = {name: f"raw/{name.lower()}" for name in ("TRAIN", "VALID", "TEST")}
@@ -212,7 +212,7 @@ def make_world(world: Path) -> None:
     (world / "many").mkdir()
     for name in ("de-en", "en-de"):
         write_record(world / "many" / f"{name}.json", values | {"direction": name, "request": {}})
-    Attempts(step=1, overrides={"lr": "0.001"}, running=1).write(world / "run")
+    FallbackState(step=1, overrides={"lr": "0.001"}).write(world / "run")
 
 
 def _script(world: Path, name: str, *words: str, **variables: str) -> None:
@@ -232,13 +232,13 @@ def _script(world: Path, name: str, *words: str, **variables: str) -> None:
 def call(words: list[str]) -> int:
     """Run a command in this process, as its console script does; its exit status."""
     from fairseq_deepnet import cli
-    from fairseq_deepnet.divergence import attempts
+    from fairseq_deepnet.tools.training import fallbacks
 
     name, *rest = words
     if name == "deepnet":
         return cli.main(rest)
     if name == "fallbacks":
-        print(attempts.read(Path(rest[0])))
+        print(fallbacks.read(Path(rest[0])))
         return 0
     import fairseq_cli.generate
     import fairseq_cli.train

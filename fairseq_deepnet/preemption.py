@@ -30,13 +30,12 @@ from torch.utils.data._utils import signal_handling
 
 from .checkpoints import LAST
 from .compat.owed_validation import OWED, training_program
-from .divergence import restart
 from .divergence.good_states import extra_state
 from .errors import ConfigurationError
 from .files import write_json
 from .monitoring.records import run_folder
 from .monitoring.trainer import Observer, follow_validation, share_word
-from .signals import GRACE, PREEMPTED, PREEMPTING, RECORD, UNSAVED, end_with_parent
+from .signals import DIVERGED, GRACE, PREEMPTED, PREEMPTING, RECORD, UNSAVED, end_with_parent
 
 logger = logging.getLogger(__name__)
 
@@ -147,12 +146,12 @@ _listener: Listener | None = None
 def listen() -> None:
     """Hear the signals from here on, where this process is fairseq-train; at most once."""
     global _listener
-    if _listener is not None or not restart.is_training_program():
+    if _listener is not None or not _is_fairseq_train():
         return
     if threading.current_thread() is not threading.main_thread():
         return  # Python takes handlers from the main thread alone
     _listener = Listener()
-    if restart.is_spawned() or "TORCHELASTIC_RUN_ID" in os.environ:
+    if _is_spawned() or "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()
     else:
         # of the process that counts semaphores: it would have the last word, after the error
@@ -168,9 +167,20 @@ def listener() -> Listener | None:
     return _listener
 
 
+def _is_fairseq_train() -> bool:
+    """True for fairseq-train and processes that it has spawned, not for programs that call it."""
+    program = Path(sys.argv[0]) if sys.argv else Path()
+    return program.stem == "fairseq-train" or program.parts[-2:] == ("fairseq_cli", "train.py")
+
+
+def _is_spawned() -> bool:
+    """True for a process that fairseq-train has spawned."""
+    return multiprocessing.process.parent_process() is not None
+
+
 def _is_alone() -> bool:
     """Whether no other process waits for this one; asked before there is a trainer."""
-    together = restart.is_spawned() or "--distributed-no-spawn" in sys.argv
+    together = _is_spawned() or "--distributed-no-spawn" in sys.argv
     return not together and int(os.environ.get("WORLD_SIZE", 1)) == 1
 
 
@@ -184,7 +194,7 @@ def _end_as_spawned_processes_do(heard_by: Listener) -> None:
         status = getattr(error, "exit_code", None)  # torch's ProcessExitedException
         if heard_by.heard is not None and status == -heard_by.heard:
             status = PREEMPTED  # it had not yet come to listen
-        if status not in (PREEMPTED, UNSAVED):
+        if status not in (PREEMPTED, UNSAVED, DIVERGED):
             previous(kind, error, traceback)
             return
         raise SystemExit(status)

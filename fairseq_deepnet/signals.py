@@ -19,10 +19,12 @@ UNSAVED: Final = 128 + signal.SIGTERM
 """Exit status: ended by a signal, and updates since the last checkpoint are lost."""
 INTERRUPTED: Final = 128 + signal.SIGINT
 """Exit status: Ctrl-C."""
-STOPPED: Final = 75
-"""Exit status of a spawned process that ends its training for good."""
-RESTARTS: Final = 76
-"""The same where its parent is to start anew."""
+DIVERGED: Final = 86
+"""Exit status: the training diverged and was stopped, after the last good state was kept and
+DIVERGENCE_RECORD written."""
+
+ATTEMPT: Final = "fallback-step"
+"""Hidden option of fairseq-train by which its supervisor says how many fallbacks it has taken."""
 
 PREEMPTING: Final = (signal.SIGTERM, signal.SIGUSR1)
 """Signals that end a training after the update that is being made."""
@@ -31,6 +33,9 @@ GRACE: Final = 90.0
 send its signal 120 s before the time limit."""
 RECORD: Final = "preempted.json"
 """Left in a run folder by a training that was preempted: torchrun and srun pass no status on."""
+DIVERGENCE_RECORD: Final = "diverged.json"
+"""The same of one that diverged and was stopped: update, attempt, kind, started, what, cause, and
+the last good state's update and file, below the folder of checkpoints."""
 
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None

@@ -50,8 +50,12 @@
 # one, or the end of PREEMPTION_GRACE, ends it at once, and so does Ctrl-C. Where this script is killed
 # outright, its processes get the signal that ends them with a checkpoint.
 #
-# Exit status: 0 complete; 2 bad usage or input; 85 preempted, nothing is lost: go on later; 130 Ctrl-C; 143
-# ended by a signal before the update was saved; else that of fairseq-train, whose last error is said last.
+# Divergence: with --on-divergence fallback a training that diverges goes on from its last good state with
+# gentler options (--fallbacks), on several nodes too; with stop it ends. docs/monitoring.md says more.
+#
+# Exit status: 0 complete; 2 bad usage or input; 85 preempted, nothing is lost: go on later; 86 diverged and
+# stopped; 130 Ctrl-C; 143 ended by a signal before the update was saved; else that of fairseq-train, whose
+# last error is said last.
 #
 # Examples: DATA=data/mine.de-en RUN=runs/mine bash scripts/train.sh multi30k --lr 5e-4 --max-update 8000
 #           DRY_RUN=1 GPUS=8 NODES=16 bash scripts/train.sh wmt17_base
@@ -64,92 +68,9 @@ help_if_asked "$@"
 CONFIG=${1:-}
 [[ -n $CONFIG && $CONFIG != -* ]] || die "a config is missing: bash scripts/train.sh CONFIG; see --help"
 shift
-NAME=$(basename "$CONFIG" .yaml)
-RUN=${RUN:-$ROOT/runs/$NAME}
-RUN=${RUN%/}
-GPUS=${GPUS:-all}
-NODES=${NODES:-1}
-CPU_PROCESSES=${CPU_PROCESSES:-1}
-PRECISION=${PRECISION:-auto}
-RESUME=${RESUME:-0}
-LAUNCHER=${LAUNCHER:-auto}
-NODE_RANK=${NODE_RANK:-}
-NODE_TIMEOUT=${NODE_TIMEOUT:-600}
-DRY_RUN=${DRY_RUN:-0}
-[[ $CPU_PROCESSES =~ ^[1-9][0-9]*$ ]] || die "CPU_PROCESSES is '$CPU_PROCESSES'; it must be a number from 1 on"
-[[ $NODES =~ ^[1-9][0-9]*$ ]] || die "NODES is '$NODES'; it must be a number from 1 on"
-for name in RESUME DRY_RUN; do
-    [[ ${!name} == [01] ]] || die "$name is '${!name}'; it must be 0 or 1"
-done
-[[ -z $NODE_RANK || $NODE_RANK =~ ^(0|[1-9][0-9]*)$ ]] || die "NODE_RANK is '$NODE_RANK'; it must be a number from 0 on"
-grace=()
-if [[ -n ${PREEMPTION_GRACE:-} ]]; then
-    [[ $PREEMPTION_GRACE =~ ^[1-9][0-9]*$ ]] || die "PREEMPTION_GRACE is '$PREEMPTION_GRACE'; it must be seconds from 1 on"
-    grace=(--preemption-grace "$PREEMPTION_GRACE")
-fi
-[[ $NODE_TIMEOUT =~ ^[1-9][0-9]*$ ]] || die "NODE_TIMEOUT is '$NODE_TIMEOUT'; it must be seconds from 1 on"
-
-CORES=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
-THREADS=${THREADS:-$((CORES > CPU_PROCESSES ? CORES / CPU_PROCESSES : 1))}
-[[ $THREADS =~ ^[1-9][0-9]*$ ]] || die "THREADS is '$THREADS'; it must be a number from 1 on"
-export OMP_NUM_THREADS=$THREADS PYTHONUNBUFFERED=1
+arguments=()
+add_options RUN DATA GPUS NODES NODE_RANK NODE_TIMEOUT LAUNCHER CPU_PROCESSES THREADS PRECISION \
+    PREEMPTION_GRACE MEMORY
+add_switches RESUME DRY_RUN
 activate_environment
-# what is recorded before a training begins is written whole or not at all
-trap 'log "preempted before the training began; the same command begins it"; exit 85' TERM USR1
-
-# One training a folder: the lock is held by every process started from here, and ends with the last.
-# Further nodes join the training of node 0, which holds it.
-lock_run() {
-    [[ ${NODE_RANK:-0} -eq 0 && $DRY_RUN == 0 ]] || return 0
-    exec 9>"$RUN/.lock"
-    if command -v flock >/dev/null && ! flock --nonblock 9; then
-        die "another training is at work in $RUN ($(lock_holders)); wait for it, or set RUN=FOLDER"
-    fi
-}
-
-# The processes that hold the lock: they inherited it as this shell has it, as file 9.
-lock_holders() {
-    local file process found=()
-    for file in /proc/[0-9]*/fd/9; do
-        process=${file#/proc/}
-        process=${process%%/*}
-        if [[ $file -ef $RUN/.lock && $process != "$$" && $process != "$BASHPID" ]]; then
-            found+=("$process")
-        fi
-    done
-    if [[ ${#found[@]} -gt 0 ]]; then
-        printf 'process %s' "${found[*]}"
-    else
-        printf 'of another user, or on another machine'
-    fi
-}
-[[ ! -d $RUN ]] || lock_run
-
-plan=(deepnet record --run "$RUN" --gpus "$GPUS" --nodes "$NODES")
-plan+=(--cpu-processes "$CPU_PROCESSES" --precision "$PRECISION")
-[[ -z ${DATA:-} ]] || plan+=(--data "$DATA")
-[[ -z ${MEMORY:-} ]] || plan+=(--memory "$MEMORY")
-plan+=(--launcher "$LAUNCHER" --node-timeout "$NODE_TIMEOUT")
-[[ -z $NODE_RANK ]] || plan+=(--node-rank "$NODE_RANK")
-[[ $RESUME == 0 ]] || plan+=(--resume)
-if [[ $DRY_RUN == 1 ]]; then
-    exec "${plan[@]}" --dry-run "$CONFIG" -- "$@"
-fi
-mapfile -d '' -t command < <("${plan[@]}" "$CONFIG" -- "$@")
-wait "$!" || exit "$?"
-[[ ${#command[@]} -gt 0 ]] || exit 0
-
-if [[ ${command[0]} == sbatch ]]; then
-    # the job runs this script again, from the project's folder
-    mkdir -p "$RUN"
-    RUN=$(cd "$RUN" && pwd)
-    [[ -z ${DATA:-} || ! -d $DATA ]] || DATA=$(cd "$DATA" && pwd)
-    export RUN DATA=${DATA:-}
-    cd "$ROOT"
-    exec "${command[@]}"
-fi
-lock_run
-# From here on this process is the supervisor, so that a signal to it reaches the training.
-supervisor=(python -m fairseq_deepnet.tools.training.supervisor --run "$RUN" --processes "$CPU_PROCESSES")
-PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} exec "${supervisor[@]}" \
-    --nodes "$NODES" --node-rank "${NODE_RANK:-0}" -- "${command[@]}" "${grace[@]}"
+PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} exec deepnet train "${arguments[@]}" "$CONFIG" -- "$@"

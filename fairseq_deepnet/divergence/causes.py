@@ -43,12 +43,12 @@ class Circumstances:
 
     @property
     def plain_post_ln(self) -> bool:
-        """Whether the residual has no weight that grows with depth."""
+        """True if the residual has no weight that grows with depth."""
         return self.scheme in ("post-ln", "post-ln-init", "ds-init")
 
 
 def likely_cause(finding: Finding, known: Circumstances) -> str:
-    """A sentence or two: what probably happened, and what to try."""
+    """Return a sentence or two: what probably happened, and what to try."""
     explain = {
         Kind.VANISHED: _vanished,
         Kind.NOT_FINITE: _not_finite,
@@ -60,7 +60,7 @@ def likely_cause(finding: Finding, known: Circumstances) -> str:
 
 
 def _when(update: int, known: Circumstances) -> str:
-    """How the learning rate stood."""
+    """Say how the learning rate stood."""
     if known.warmup <= 1:
         return f"without warm-up, at a learning rate of {known.lr:g} from the first update"
     if update <= known.warmup:

@@ -10,7 +10,9 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
+
+import torch
 
 from .events import Finding, Kind, region_text
 from .verdict import LEARNT, RISE
@@ -34,6 +36,8 @@ slow rise began after the last of these, not after the one that noise made the l
 
 STALL_WINDOW: Final = 200
 """Updates after the warm-up in which something must be learnt."""
+ENOUGH: Final = 10
+"""Tokens to have seen for each different one: before, their frequencies say little."""
 
 LOOKBACK: Final = STALL_WINDOW + WINDOW
 """Updates after its start by which trouble is found, a slow rise of the loss aside: a stall takes
@@ -69,7 +73,7 @@ class LossSpike:
         self._level = math.inf
 
     def add(self, update: int, loss: float) -> None:
-        """The loss of an update."""
+        """Take the loss of an update."""
         if not math.isfinite(loss):
             return
         self._losses.append((update, loss))
@@ -146,7 +150,7 @@ class Stalled:
         self._since: int | None = None
 
     def add(self, update: int, loss: float) -> None:
-        """The loss of an update."""
+        """Take the loss of an update."""
         if update > self._warmup and not self.learnt and math.isfinite(loss):
             self._losses.append((update, loss))
 
@@ -174,6 +178,42 @@ class Stalled:
             self.finding = Finding(Kind.STALLED, self._since, what, values=values)
 
 
+class Unigram:
+    """The loss of a model that knows nothing but how frequent subwords are, of the targets so far.
+
+    Args:
+        symbols: V, entries of the target dictionary
+        pad: the entry that is no token
+    """
+
+    def __init__(self, symbols: int, pad: int) -> None:
+        self.counts = torch.zeros(symbols, dtype=torch.int64)
+        self._pad = pad
+
+    def add(self, samples: Sequence[Any]) -> None:
+        """Count the micro-batches of an update, as fairseq's iterators give them; targets [B, T]"""
+        for sample in samples:
+            target = sample.get("target") if isinstance(sample, Mapping) else None
+            if isinstance(target, torch.Tensor):
+                flat = target.reshape(-1).cpu()
+                self.counts += torch.bincount(flat, minlength=len(self.counts))
+        self.counts[self._pad] = 0
+
+    def level(self) -> float | None:
+        """Return their entropy in bits a token, after Miller and Madow; None while they are few.
+
+        The entropy of observed frequencies is too low, by (K - 1) / 2N nats for K different symbols
+        among N.
+        """
+        seen = self.counts[self.counts > 0].double()
+        total = float(seen.sum())
+        if not len(seen) or total < ENOUGH * len(seen):
+            return None
+        share = seen / total
+        entropy = -float((share * share.log2()).sum())
+        return entropy + (len(seen) - 1) / (2 * total * math.log(2))
+
+
 class VanishedGradients:
     """Gradients do not reach the lower layers of a stack: its lowest norm over its highest.
 
@@ -187,7 +227,7 @@ class VanishedGradients:
         self._well = start
 
     def add(self, update: int, norms: Mapping[str, Sequence[float | None]]) -> None:
-        """Gradient norms by side and layer, the bottom first; None for what has no gradient."""
+        """Take gradient norms by side and layer, the bottom first; None is no gradient."""
         gone = {
             side: region
             for side, layers in norms.items()
@@ -206,7 +246,7 @@ class VanishedGradients:
 
 
 def lowest_ratio(layers: Sequence[float | None]) -> float:
-    """The lowest of a stack's gradient norms over its highest; 1 where that cannot be told."""
+    """Return a stack's lowest gradient norm over its highest; 1 where that is not known."""
     known = [norm for norm in layers if norm is not None]
     highest = max(known, default=0.0)
     if len(known) < DEEP or not all(map(math.isfinite, known)) or highest <= 0:
@@ -215,7 +255,7 @@ def lowest_ratio(layers: Sequence[float | None]) -> float:
 
 
 def vanished_region(layers: Sequence[float | None]) -> tuple[int, int, int] | None:
-    """The layers below which gradients have vanished; None where they have not.
+    """Return the layers whose gradients have vanished; None where none have.
 
     Nothing has where it is a higher layer whose gradient is small: the signal passes there, and a
     branch that is switched off has small gradients of its own.
@@ -248,7 +288,7 @@ class LossScale:
         self._scales: deque[tuple[int, float]] = deque(maxlen=TRIES)
 
     def add(self, update: int, scale: float, made: bool) -> None:
-        """The loss scale after a try to make an update."""
+        """Take the loss scale after a try to make an update."""
         self._made += made
         if self._made < SETTLED:
             self._scales.clear()
@@ -266,7 +306,7 @@ class LossScale:
 
 
 def _onset(points: Sequence[tuple[int, float]], usual: float) -> int:
-    """The first update whose loss is halfway to the highest."""
+    """Return the first update whose loss is halfway to the highest."""
     highest = max(loss for _, loss in points)
     return next(update for update, loss in points if loss >= (usual + highest) / 2)
 

@@ -85,7 +85,7 @@ class Event:
 
     @classmethod
     def from_record(cls, line: Mapping[str, Any]) -> Event:
-        """The reverse of `record`, and of `ended`.
+        """Return the event of a line that `record` or `ended` wrote.
 
         Raises:
             AttributeError, KeyError, TypeError, ValueError: for a line that neither wrote.
@@ -109,7 +109,7 @@ class Event:
         )
 
     def record(self) -> dict[str, Any]:
-        """The line of divergence.jsonl."""
+        """Return the line of divergence.jsonl."""
         finding = self.finding
         return {
             "update": self.update,
@@ -139,7 +139,7 @@ class Event:
 
 
 def ended(finding: Finding, update: int, attempt: int) -> dict[str, Any]:
-    """The line that tells of a recovery."""
+    """Return the line that tells of a recovery."""
     return {
         "update": update,
         "kind": finding.kind.value,
@@ -150,8 +150,9 @@ def ended(finding: Finding, update: int, attempt: int) -> dict[str, Any]:
 
 
 def read(file: Path) -> list[Event]:
-    """The events of a run in their order, none where there is no file; lines of another form, as
-    another version may write them, are passed over.
+    """Return the events of a run in their order; none where there is no file.
+
+    Lines of another form, as another version may write them, are passed over.
     """
     found = []
     for line in records.read(file) if file.is_file() else ():

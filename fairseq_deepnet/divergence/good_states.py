@@ -57,7 +57,7 @@ def extra_state(trainer: Any, epoch_itr: Any) -> dict[str, Any]:
 
 
 def _kept(updates: Collection[int]) -> set[int]:
-    """The states that `save` keeps; of the young ones the oldest, or none would ever grow old."""
+    """Return the states to keep; of the young ones the oldest, or none would ever grow old."""
     newest = max(updates)
     old = [update for update in updates if update <= newest - LOOKBACK]
     young = [update for update in updates if update > newest - LOOKBACK]
@@ -72,7 +72,7 @@ def _saved(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
-    """Every whole checkpoint that a training can go on from, and its update."""
+    """Yield every whole checkpoint that can be resumed from, and its update."""
     yield from _saved(save_dir / FOLDER)
     for path in sorted(save_dir.glob("checkpoint*.pt")):
         try:
@@ -98,12 +98,12 @@ class Start:
     time: float
 
     def owns(self, update: int, path: Path) -> bool:
-        """Whether a state belongs to this training, or to what it went on from."""
+        """True if a state belongs to this training, or to what it went on from."""
         return update <= self.update or path.stat().st_mtime >= self.time - CLOCKS
 
 
 def newest(save_dir: Path, started: int, start: Start) -> tuple[int, Path] | None:
-    """The newest state from before trouble that began at update `started`, and its update.
+    """Return the newest state from before trouble that began at `started`, and its update.
 
     fairseq's own checkpoints count as well as `save`'s. None where none is old enough.
     """
@@ -122,6 +122,17 @@ def begin(save_dir: Path, update: int) -> None:
         _move(later, free_folder(save_dir, "earlier", 1))
 
 
+def keep(source: Path, save_dir: Path) -> tuple[Path, OSError | None]:
+    """Keep a state as LAST_GOOD; return where it is, and what kept it from being copied."""
+    target = save_dir / LAST_GOOD
+    try:
+        if source != target:
+            copy(source, target)
+    except OSError as error:
+        return source, error
+    return target, None
+
+
 def copy(source: Path, target: Path) -> None:
     """Copy a checkpoint so that it is there whole or not at all.
 
@@ -132,22 +143,14 @@ def copy(source: Path, target: Path) -> None:
     part = target.with_name(f"{target.name}.part")
     part.unlink(missing_ok=True)
     try:
-        if not (_is_ours_alone(source, target) and _linked(source, part)):
+        if source.parent.name == FOLDER and target.name == LAST_GOOD:
+            with contextlib.suppress(OSError):
+                os.link(source, part)
+        if not part.exists():
             shutil.copyfile(source, part)
         put_in_place(part, target)
     finally:
         part.unlink(missing_ok=True)  # also there where the target was this very link
-
-
-def _is_ours_alone(source: Path, target: Path) -> bool:
-    return source.parent.name == FOLDER and target.name == LAST_GOOD
-
-
-def _linked(source: Path, target: Path) -> bool:
-    with contextlib.suppress(OSError):
-        os.link(source, target)
-        return True
-    return False
 
 
 def set_aside(save_dir: Path, after: int | None, folder: Path) -> None:
@@ -165,7 +168,7 @@ def set_aside(save_dir: Path, after: int | None, folder: Path) -> None:
 
 
 def free_folder(save_dir: Path, name: str, number: int) -> Path:
-    """save_dir/name_N, counted on from `number` where there is such a folder."""
+    """Return save_dir/name_N, counted on from `number` where there is such a folder."""
     while (folder := save_dir / f"{name}_{number}").exists():
         number += 1
     return folder

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from argparse import SUPPRESS, ArgumentParser
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from ..errors import ConfigurationError
-from . import fallbacks, restart
+from ..signals import ATTEMPT
 from .causes import Circumstances
 
 GOOD_INTERVAL: Final = 1000
+DEFAULT_FALLBACKS: Final = "lr*0.5 warmup-updates+1000, lr*0.5, update-freq*2, fp32"
 
 
 class Policy(StrEnum):
@@ -24,51 +24,44 @@ class Policy(StrEnum):
     FALLBACK = "fallback"
 
 
-ACTING: Final = (Policy.STOP, Policy.FALLBACK)
-"""Policies that end a training."""
-
-
 @dataclass(frozen=True)
 class WatchSettings:
     """What the options ask for.
 
     Arguments:
         policy: --on-divergence
-        steps: --fallbacks
-        good_interval: updates between two good states, 0 for none; only kept if a policy needs them
-        step: fallbacks taken before this start
-        present: every option as parsed
-        circumstances: what of them bears on how a training diverges
+        good_interval: updates between two good states, 0 for none; only kept if the policy is stop
+        attempt: fallbacks taken before this start
+        circumstances: what bears on how a training diverges
     """
 
     policy: Policy
-    steps: tuple[fallbacks.Step, ...]
     good_interval: int
-    step: int
-    present: Mapping[str, Any]
+    attempt: int
     circumstances: Circumstances
 
     @property
-    def acts(self) -> bool:
-        """Whether the training ends at a divergence."""
-        return self.policy in ACTING
+    def stops(self) -> bool:
+        """True if the training ends at a divergence."""
+        return self.policy is Policy.STOP
 
 
 def add_watch_arguments(parser: ArgumentParser) -> None:
-    """--on-divergence, --fallbacks, --good-interval."""
+    """Add --on-divergence and --good-interval; and --fallbacks, which is for `deepnet train`."""
     parser.add_argument(
         "--on-divergence",
         metavar="{off,warn,stop,fallback}",
         help="what to do when losses or gradients are not finite, the loss spikes or stalls at the"
         " unigram level, gradients vanish below a depth or the loss scale collapses: a warning with"
         " layers and likely cause (warn, the default); end with a checkpoint of the last good state"
-        " (stop); go on from it with --fallbacks (fallback)",
+        " (stop); go on from it with --fallbacks (fallback: scripts/train.sh and deepnet train"
+        " only, which start fairseq-train again)",
     )
     parser.add_argument(
         "--fallbacks",
         metavar="STEPS",
         help="for --on-divergence fallback: changes to take one after another, separated by commas;"
-        f" each option=value, option*factor, option+number or fp32 (default {fallbacks.DEFAULT!r})",
+        f" each option=value, option*factor, option+number or fp32 (default {DEFAULT_FALLBACKS!r})",
     )
     parser.add_argument(
         "--good-interval",
@@ -77,54 +70,47 @@ def add_watch_arguments(parser: ArgumentParser) -> None:
         help="for --on-divergence stop and fallback: save a state to return to at every N-th"
         f" update, 0 for never (default {GOOD_INTERVAL})",
     )
-    parser.add_argument(f"--{restart.STEP}", type=int, default=0, help=SUPPRESS)
+    parser.add_argument(f"--{ATTEMPT}", type=int, default=0, help=SUPPRESS)
 
 
 def settings(args: Any) -> WatchSettings:
-    """What parsed options ask for.
+    """Return what parsed options ask for.
 
     Raises:
-        ConfigurationError: for an unknown policy, or fallbacks that cannot be read or taken.
+        ConfigurationError: for an unknown policy, or options that mean nothing with it.
     """
     name = getattr(args, "on_divergence", None) or Policy.WARN.value
     if name not in list(Policy):
         raise ConfigurationError(f"--on-divergence {name} is unknown; choose {', '.join(Policy)}")
     policy = Policy(name)
-    text = getattr(args, "fallbacks", None)
-    if text is not None and policy is not Policy.FALLBACK:
+    if getattr(args, "fallbacks", None) is not None and policy is not Policy.FALLBACK:
         raise ConfigurationError(
             f"--fallbacks means nothing with --on-divergence {name}; set --on-divergence fallback"
         )
     interval = getattr(args, "good_interval", None)
-    interval = GOOD_INTERVAL if interval is None else interval
-    if interval < 0:
-        raise ConfigurationError(f"--good-interval {interval}: give updates, or 0 for never")
-    if getattr(args, "good_interval", None) is not None and policy not in ACTING:
+    if interval is not None and policy not in (Policy.STOP, Policy.FALLBACK):
         raise ConfigurationError(
             f"--good-interval means nothing with --on-divergence {name}; set --on-divergence stop"
             " or fallback"
         )
-    present = vars(args)
-    steps = _steps(text, present) if policy is Policy.FALLBACK else ()
-    return WatchSettings(
-        policy, steps, interval, present.get("fallback_step", 0), present, circumstances(args)
-    )
+    interval = GOOD_INTERVAL if interval is None else interval
+    if interval < 0:
+        raise ConfigurationError(f"--good-interval {interval}: give updates, or 0 for never")
+    attempt = getattr(args, "fallback_step", 0)
+    return WatchSettings(policy, interval, attempt, circumstances(args))
 
 
-def _steps(text: str | None, present: Mapping[str, Any]) -> tuple[fallbacks.Step, ...]:
-    if text is not None:
-        steps = fallbacks.parse(text)
-        if "lr" in present:  # elsewhere, as when a model is loaded, there is no training to change
-            fallbacks.check(steps, present)
-        return steps
-    steps = fallbacks.parse(fallbacks.DEFAULT)
-    has = {fallbacks.FP32, *(name.replace("_", "-") for name in present)}
-    known = [tuple(change for change in step if change.option in has) for step in steps]
-    return tuple(step for step in known if step)
+def refuse_fallback(policy: Policy) -> None:
+    """Raise ConfigurationError for a policy that fairseq-train by itself cannot honour."""
+    if policy is Policy.FALLBACK:
+        raise ConfigurationError(
+            "--on-divergence fallback: fairseq-train does not start itself again; train with"
+            " scripts/train.sh or `deepnet train`, which do, or use --on-divergence stop"
+        )
 
 
 def circumstances(args: Any) -> Circumstances:
-    """What of a training's options bears on how it diverges."""
+    """Return what of a training's options bears on how it diverges."""
     depths = {
         side: layers
         for side in ("encoder", "decoder")

@@ -1,35 +1,53 @@
-"""A checkpoint of half precision, so that fairseq goes on from it in fp32."""
+"""A checkpoint of half precision is read so that fairseq goes on from it in fp32."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from itertools import chain
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
+from fairseq import checkpoint_utils
 
-from ..checkpoints import load_checkpoint, save_checkpoint
 from ..compat import fp32_weights
 
+HALF: Final = ("FP16Optimizer", "MemoryEfficientFP16Optimizer", "AMPOptimizer")
+"""fairseq's optimisers of half precision; each holds one of fp32."""
 
-def as_fp32(path: Path, trainer: Any) -> None:
-    """Rewrite a checkpoint for fp32, if it is one of half precision: its optimiser, its weights.
+
+def read_as_fp32(trainer: Any) -> None:
+    """Let a trainer of fp32 load checkpoints of half precision, too, which fairseq refuses."""
+    load = trainer.load_checkpoint
+
+    @functools.wraps(load)
+    def load_checkpoint(*args: Any, **kwargs: Any) -> Any:
+        read = checkpoint_utils.load_checkpoint_to_cpu
+        checkpoint_utils.load_checkpoint_to_cpu = lambda *a, **k: as_fp32(read(*a, **k), trainer)
+        try:
+            return load(*args, **kwargs)
+        finally:
+            checkpoint_utils.load_checkpoint_to_cpu = read
+
+    trainer.load_checkpoint = load_checkpoint
+
+
+def as_fp32(state: dict[str, Any], trainer: Any) -> dict[str, Any]:
+    """Return a checkpoint of half precision as one of fp32; any other as it is.
 
     fairseq refuses another optimiser than the one recorded, and its fp16 optimiser keeps Adam's
     moments in one row for all parameters; both are put as the fp32 optimiser has them. The model's
     weights, which are rounded, become the fp32 ones, as far as the checkpoint has them.
 
     Arguments:
-        trainer: of the half precision, whose parameters are those of the checkpoint
+        state: of the checkpoint, which is changed
+        trainer: whose parameters are those of the checkpoint
     """
-    state = load_checkpoint(path)
-    held = getattr(trainer.optimizer, "fp32_optimizer", None)
-    held = held or getattr(trainer.optimizer, "wrapped_optimizer", None)
     recorded = state["optimizer_history"][-1]
-    if held is None or recorded["optimizer_name"] != type(trainer.optimizer).__name__:
-        return
-    recorded["optimizer_name"] = type(held).__name__
+    wanted = type(trainer.optimizer).__name__
+    if recorded["optimizer_name"] not in HALF or wanted in HALF:
+        return state
+    recorded["optimizer_name"] = wanted
     model = trainer.get_model()
     parameters = [
         parameter
@@ -47,18 +65,18 @@ def as_fp32(path: Path, trainer: Any) -> None:
             if id(tensor) in exact:
                 state["model"][name] = exact[id(tensor)]
     state["last_optimizer_state"] = split(moments, shapes)
-    save_checkpoint(state, path)
+    return state
 
 
 def _parts(weights: Sequence[torch.Tensor], shapes: Sequence[torch.Size]) -> list[torch.Tensor]:
-    """fp32 weights of these shapes, out of one tensor a parameter or one row of all."""
+    """Return weights of these shapes, out of one tensor a parameter or one row of all."""
     if len(weights) == 1 and len(shapes) > 1:
         weights = weights[0].split([shape.numel() for shape in shapes])
     return [part.view(shape) for part, shape in zip(weights, shapes, strict=True)]
 
 
 def split(moments: dict[str, Any], shapes: list[torch.Size]) -> dict[str, Any]:
-    """An optimiser's state for parameters of these shapes, if it is one for them in a row.
+    """Return an optimiser's state for parameters of these shapes, out of one row of all.
 
     Values that are no row of all parameters (Adam's step) are each parameter's.
     """

@@ -1,7 +1,7 @@
 """When a training counts as diverged: one rule for sweeps and reports. The paper states none.
 
 `why_diverged` is a pure function of `Evidence`, so that a training can be judged while it runs just
-as well as afterwards; experiments/sweeps/evidence.py reads the evidence off a run folder.
+as well as afterwards; experiments/runs.py reads the evidence off a run folder.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ SMOOTHING: Final = 5
 
 STOPPED: Final = "the training diverged at update"
 """What the divergence watch says when it ends a training (--on-divergence stop)."""
+_FELL_BACK: Final = re.compile(r"fallback \d+: starting again from")
+"""What the supervisor writes into the log when the training begins anew, gentler."""
 _GAVE_UP: Final = re.compile(rf"FloatingPointError|Minimum loss scale reached|{STOPPED}")
 
 
@@ -69,7 +71,7 @@ class Evidence:
 
 
 def why_diverged(seen: Evidence, crashed: bool = False) -> str | None:
-    """The reason why a training has diverged; None where it has not.
+    """Return the reason why a training has diverged; None where it has not.
 
     Arguments:
         crashed: whether it was killed or broke off; then it never had the updates in which it
@@ -79,7 +81,8 @@ def why_diverged(seen: Evidence, crashed: bool = False) -> str | None:
     these that is true counts:
 
     1. It was given up: the last 200 lines of the log hold "FloatingPointError" (gradients that are
-       not finite), "Minimum loss scale reached", or what the divergence watch says when it stops.
+       not finite), "Minimum loss scale reached", or what the divergence watch says when it stops,
+       and no fallback came after.
     2. Not finite: the last training or the last validation loss is nan or infinite.
     3. It rose and stayed up: the training loss, as the mean of its last 5 values in the log (of
        half of them where there are fewer than 10), is at least 1 bit above the lowest such mean;
@@ -101,6 +104,8 @@ def why_diverged(seen: Evidence, crashed: bool = False) -> str | None:
 
 def _gave_up(seen: Evidence) -> str | None:
     for line in reversed(seen.log_tail):
+        if _FELL_BACK.match(line):
+            return None
         found = _GAVE_UP.search(line)
         if found:
             if found[0] == STOPPED:
@@ -137,7 +142,7 @@ def smoothed(points: Points) -> list[tuple[int, float]]:
 
 
 def _rise(points: Points) -> float:
-    """How far the last loss is above the lowest finite one."""
+    """Return how far the last loss is above the lowest finite one."""
     finite = [loss for _, loss in points if math.isfinite(loss)]
     return finite[-1] - min(finite) if finite else 0.0
 

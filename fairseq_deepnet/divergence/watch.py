@@ -10,37 +10,169 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NoReturn
 
-from ..monitoring.trainer import Observer
-from . import good_states, restart
-from .broken import Broken
-from .events import Event
-from .judge import LOOK, Judge
-from .leaving import leave, told
-from .options import Policy, WatchSettings
+from fairseq.distributed import utils as distributed
+
+from .. import signals
+from ..monitoring import records
+from ..monitoring.gradients import LAYER, GradientNorms
+from ..monitoring.trainer import Observer, gradient_scale, logged
+from ..records import write_record
+from . import events, good_states
+from .causes import likely_cause
+from .detectors import LossScale, LossSpike, Stalled, Unigram, VanishedGradients
+from .events import Event, Finding, Kind
+from .nan_report import NanReport
+from .options import WatchSettings, refuse_fallback
+from .precision import read_as_fp32
+from .verdict import STOPPED
 
 logger = logging.getLogger(__name__)
 
+LOOK: Final = 10
+"""Updates between two looks at gradients; further looks follow at once where something is wrong."""
+REMEMBERED: Final = 20
+"""Looks whose statistics are kept, to tell of the last that was well."""
 
-class Watch(Observer):
-    """Watches one training.
+
+class Judge(Observer):
+    """Rank 0's part: numbers that fairseq has anyway go to the detectors, events come out.
 
     Args:
         settings: of divergence.options
         trainer: fairseq's, just made
-        folder: where divergence.jsonl and fallback.json lie: records.run_folder
-
-    Raises:
-        ConfigurationError: for the policy fallback in a program that cannot be started anew.
+        folder: where divergence.jsonl lies
     """
 
     def __init__(self, settings: WatchSettings, trainer: Any, folder: Path) -> None:
-        if settings.policy is Policy.FALLBACK:
-            restart.require_program()
+        self.settings = settings
+        self.file = folder / events.NAME
+        self.norms = GradientNorms(trainer.get_model())
+        self.nan_report = NanReport()
+        self.unigram: Unigram | None = None
+        self._begin_anew(trainer, 0)
+
+    def _begin_anew(self, trainer: Any, update: int) -> None:
+        self.start = update
+        self.spike = LossSpike()
+        self.stalled = Stalled(self.settings.circumstances.warmup)
+        self.vanished = VanishedGradients(update)
+        self.scale = LossScale(trainer.cfg.common.min_loss_scale)
+        self.known: dict[Kind, Finding] = {}
+        self.good: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
+        self.look: dict[str, Any] = {}
+        self.lr = 0.0
+        self.due: Event | None = None
+
+    def loaded(self, trainer: Any, update: int) -> None:
+        self._begin_anew(trainer, update)
+        # what this attempt is going to make again; those before it keep their events
+        records.keep_until(self.file, update, self.settings.attempt)
+
+    def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
+        if self.stalled.learnt:
+            return
+        if self.unigram is None:
+            target = getattr(trainer.task, "target_dictionary", None)
+            if target is None:
+                return
+            self.unigram = Unigram(len(target), target.pad())
+        self.unigram.add(samples)
+
+    def gradients(self, trainer: Any, update: int) -> None:
+        self.look, self.lr = {}, float(trainer.get_lr())
+        suspects = self.vanished.suspected and self.vanished.finding is None
+        # at once after a start: what was loaded is a state to return to only if it was well
+        if update == self.start + 1 or update % LOOK == 0 or suspects:
+            self.look = self._norms(gradient_scale(trainer.optimizer))
+
+    def _norms(self, scale: float = 1.0) -> dict[str, Any]:
+        """Return gradient norms by side and layer."""
+        measured = self.norms.measure(scale).get("gradient_norm", {})
+        return {side: parts[LAYER] for side, parts in measured.items()}
+
+    def end(self, trainer: Any, update: int, made: bool) -> None:
+        scale = loss_scale(trainer.optimizer)
+        if scale is not None:
+            self.scale.add(update, scale, made)
+        if made:
+            self._read(update)
+        detectors = (self.spike, self.stalled, self.vanished, self.scale)
+        found = [detector.finding for detector in detectors if detector.finding is not None]
+        self._report(update, {finding.kind: finding for finding in found})
+
+    def _read(self, update: int) -> None:
+        """Feed the detectors an update's numbers: those that fairseq has reduced and logged."""
+        numbers = logged("loss", "nll_loss", "gnorm")
+        loss = numbers.get("nll_loss", numbers.get("loss"))
+        if loss is not None:
+            self.spike.add(update, loss)
+            self.stalled.add(update, loss)
+        if update % LOOK == 0 and self.unigram is not None:
+            self.stalled.judge(self.unigram.level())
+        if self.look:
+            self.vanished.add(update, self.look)
+            if not self.known and not self.vanished.suspected:
+                self.good.append(
+                    {"update": update, **numbers, "lr": self.lr, "gradient_norm": self.look}
+                )
+
+    def _report(self, update: int, found: Mapping[Kind, Finding]) -> None:
+        """Report what is new, once an occurrence, and what has passed."""
+        for kind, finding in found.items():
+            if kind not in self.known:
+                event = self._event(finding, update)
+                logger.warning("%s", event)
+                records.append(self.file, event.record())
+                self.due = self.due or event
+        for kind, finding in self.known.items():
+            if kind not in found:
+                logger.info("recovered at update %s: %s has passed", f"{update:,}", kind.value)
+                records.append(self.file, events.ended(finding, update, self.settings.attempt))
+        self.known = dict(found)
+
+    def _event(self, finding: Finding, update: int) -> Event:
+        before = [look for look in self.good if look["update"] < finding.started]
+        return Event(
+            finding,
+            update,
+            likely_cause(finding, self.settings.circumstances),
+            before[-1] if before else {},
+            self.settings.policy.value,
+            self.settings.attempt,
+        )
+
+    def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
+        # fairseq has run the update a second time, to search for the module; its gradients are
+        # neither reduced nor scaled, so that only whether they are finite tells something
+        suspected = [finding.started for finding in self.known.values()]
+        finding = self.nan_report.finding(error, update, self._norms(), suspected)
+        self._report(update, {**self.known, finding.kind: finding})
+
+    def detach(self) -> None:
+        self.nan_report.detach()
+
+
+class Watch(Observer):
+    """Watches one training; with the policy stop it keeps states to return to, and ends it.
+
+    Args:
+        settings: of divergence.options
+        trainer: fairseq's, just made
+        folder: where divergence.jsonl and the record of the end lie: monitoring.records.run_folder
+
+    Raises:
+        ConfigurationError: for the policy fallback, which is the supervisor's.
+    """
+
+    def __init__(self, settings: WatchSettings, trainer: Any, folder: Path) -> None:
+        refuse_fallback(settings.policy)
         self.settings, self.folder = settings, folder
         self.save_dir = Path(trainer.cfg.checkpoint.save_dir)
         self.is_first = bool(trainer.is_data_parallel_master)
@@ -48,11 +180,13 @@ class Watch(Observer):
         self.judge = Judge(settings, trainer, folder) if self.is_first else None
         self.start = good_states.Start(0, time.time())
         self.epoch_itr: Any = None
-        if settings.acts and settings.good_interval and not trainer.cfg.checkpoint.no_save:
+        if settings.attempt:
+            read_as_fp32(trainer)
+        if settings.stops and settings.good_interval and not trainer.cfg.checkpoint.no_save:
             self._keep_iterator(trainer)
 
     def _keep_iterator(self, trainer: Any) -> None:
-        """fairseq gives its trainer no epoch iterator, which a state to return to must hold."""
+        """Keep the epoch iterator: a state to return to holds it, and the trainer does not."""
         make = trainer.get_train_iterator
 
         @functools.wraps(make)
@@ -61,11 +195,6 @@ class Watch(Observer):
             return self.epoch_itr
 
         trainer.get_train_iterator = get_train_iterator
-
-    @property
-    def due(self) -> Event | None:
-        """The event that ends the training; None where there is none, or elsewhere than here."""
-        return None if self.judge is None else self.judge.due
 
     def _ask(self, method: str, *args: Any) -> None:
         """Let the judge, if this process has one, look at the training; a mistake ends it alone:
@@ -83,8 +212,10 @@ class Watch(Observer):
     def loaded(self, trainer: Any, update: int) -> None:
         self.start = good_states.Start(update, time.time())
         self._ask("loaded", trainer, update)
-        if self.is_first and self.settings.acts:
-            good_states.begin(self.save_dir, update)
+        if self.is_first:
+            (self.folder / signals.DIVERGENCE_RECORD).unlink(missing_ok=True)
+            if self.settings.stops:
+                good_states.begin(self.save_dir, update)
 
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
         self._ask("begin", trainer, update, samples)
@@ -94,31 +225,80 @@ class Watch(Observer):
 
     def end(self, trainer: Any, update: int, made: bool) -> None:
         self._ask("end", trainer, update, made)
-        if self.settings.acts:
-            if self.alone or (made and update % LOOK == 0):
-                self._act(trainer, update)
-            if made and self.epoch_itr is not None and update % self.settings.good_interval == 0:
-                self._save(trainer)
+        if not self.settings.stops:
+            return
+        if self.alone or (made and update % LOOK == 0):
+            due = self.judge is not None and self.judge.due is not None
+            if self._broadcast_from_rank0(trainer, due):
+                self._stop(trainer, update)
+        if made and self.epoch_itr is not None and update % self.settings.good_interval == 0:
+            try:
+                good_states.save(trainer, self.epoch_itr, self.save_dir)
+            except Exception:  # the next one may succeed
+                logger.warning("no good state was saved", exc_info=True)
 
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
-        if not Broken.blames_numbers(error):
+        if not NanReport.blames_numbers(error):
             return  # processes that disagree are no divergence
         self._ask("failed", trainer, update, error)
-        if self.settings.acts:
-            leave(self, trainer, update)
+        if self.settings.stops:
+            self._stop(trainer, update)
 
     def detach(self) -> None:
         if self.judge is not None:
             self.judge.detach()
 
-    def _act(self, trainer: Any, update: int) -> None:
-        """End the training where an event is due; with several processes, all at one update."""
-        if told(self, trainer, self.due is not None):
-            leave(self, trainer, update)
+    def _broadcast_from_rank0(self, trainer: Any, word: bool) -> bool:
+        """Return rank 0's word, in every process."""
+        if self.alone:
+            return word
+        return bool(distributed.broadcast_object(word, 0, trainer.data_parallel_process_group))
 
-    def _save(self, trainer: Any) -> None:
-        """Keep a state to return to; where that fails, the next one may succeed."""
-        try:
-            good_states.save(trainer, self.epoch_itr, self.save_dir)
-        except Exception:
-            logger.warning("no good state was saved", exc_info=True)
+    def _stop(self, trainer: Any, update: int) -> NoReturn:
+        """End the training, in every process.
+
+        Rank 0 does its work before the others go on: where processes were started together, the
+        first that ends takes the others with it. Whatever fails in that work, the training ends.
+        """
+        if self.is_first:
+            try:
+                text = self._keep_and_record(update)
+            except Exception as error:
+                logger.exception("the divergence could not be recorded")
+                text = f"{STOPPED} {update:,}; it could not be recorded: {error}"
+            print(f"fairseq_deepnet: {text}", file=sys.stderr, flush=True)
+        self._broadcast_from_rank0(trainer, True)
+        raise SystemExit(signals.DIVERGED)
+
+    def _keep_and_record(self, update: int) -> str:
+        """Keep the last good state and write the record; return what to say of it."""
+        event = self.judge.due if self.judge is not None else None
+        what = f"{STOPPED} {update:,}{f' ({event.finding.what})' if event else ''}"
+        text = f"{what}; {self.folder / events.NAME} tells more. "
+        good = good_states.newest(
+            self.save_dir, event.finding.started if event else update, self.start
+        )
+        record: dict[str, Any] = {"update": update, "attempt": self.settings.attempt}
+        if event is not None:
+            record |= {"kind": event.finding.kind.value, "started": event.finding.started}
+            record |= {"what": event.finding.what, "cause": event.cause}
+        if good is None:
+            text += "There is no good state from before; start anew with other options"
+        else:
+            target, problem = good_states.keep(good[1], self.save_dir)
+            record["good"] = {"update": good[0], "file": str(target.relative_to(self.save_dir))}
+            text += f"The last good state, of update {good[0]:,}, is {target}"
+            text += f", and could not be copied ({problem})" if problem else ""
+            text += f": --restore-file {target} goes on from it, with other options"
+            text += " (scripts/train.sh: RESUME=1)"
+        write_record(self.folder / signals.DIVERGENCE_RECORD, record)
+        return text
+
+
+def loss_scale(optimizer: Any) -> float | None:
+    """Return fp16's or --amp's loss scale; None where there is none."""
+    scaler = getattr(optimizer, "scaler", None)
+    if scaler is None:
+        return None
+    scale = getattr(scaler, "loss_scale", None)
+    return float(scaler.get_scale() if scale is None else scale)

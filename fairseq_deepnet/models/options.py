@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..divergence.continuing import check_watch
+from ..divergence.options import settings as watch_settings
 from ..errors import ConfigurationError
 from ..modules import LayerShape, TransformerLayer
 from ..monitoring.options import monitor_settings
@@ -80,7 +80,7 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
         )
     scheme.check_variant(getattr(args, "scheme_variant", None))
     monitor_settings(args)
-    check_watch(args)
+    watch_settings(args)
     grace_period(args)
     check_running(args, scheme)
     for side in kind.sides:

@@ -1,4 +1,7 @@
-"""fairseq's own command-line parser, asked from within: what options there are and mean."""
+"""fairseq's own command-line parser, asked from within: what options there are and mean.
+
+`deepnet options` prints those of an architecture, which fairseq-train --help leaves out.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import argparse
 import difflib
 import logging
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +20,9 @@ from fairseq_deepnet.errors import did_you_mean
 
 CHOOSING: Final = ("arch", "task", "criterion", "optimizer", "lr-scheduler")
 """Options that decide which other options there are."""
+
+MODEL_GROUP: Final = "Model-specific configuration"
+"""The heading under which fairseq lists the options of an architecture."""
 
 
 @contextmanager
@@ -196,3 +203,23 @@ def nearest(name: str, known: Sequence[str]) -> str:
             " --init stock it is fairseq's own Transformer)"
         )
     return did_you_mean(name.replace("_", "-").lstrip("-"), known)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `deepnet options`."""
+    parser.add_argument(
+        "arch", nargs="?", default="deepnet_transformer", help="as after --arch (%(default)s)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the options of the architecture: fairseq-train prints its help before it knows it."""
+    parser = training_parser(["DATA", "--arch", args.arch])
+    group = next(group for group in parser._action_groups if group.title == MODEL_GROUP)
+    shown = argparse.ArgumentParser(prog=f"fairseq-train --arch {args.arch}", add_help=False)
+    formatter = shown._get_formatter()
+    formatter.start_section(f"options of {args.arch}, besides fairseq-train's own")
+    formatter.add_arguments(group._group_actions)
+    formatter.end_section()
+    sys.stdout.write(formatter.format_help())
+    return 0

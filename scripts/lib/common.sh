@@ -61,6 +61,16 @@ run_deepnet() {
     PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" python -m fairseq_deepnet.cli "$@"
 }
 
+# Append to the array `arguments` an option for each of these variables that is set: --cpu-processes=2 for CPU_PROCESSES.
+add_options() {
+    local name option
+    for name in "$@"; do
+        [[ -n ${!name:-} ]] || continue
+        option=${name,,}
+        arguments+=("--${option//_/-}=${!name}")
+    done
+}
+
 # Append to the array `arguments` an option for each of these variables that is 1: --drop-duplicates for DROP_DUPLICATES.
 add_switches() {
     local name option

@@ -11,8 +11,11 @@ import torch
 from fairseq_deepnet.divergence import events
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.monitoring import records
+from fairseq_deepnet.records import read_record
+from fairseq_deepnet.signals import DIVERGED, DIVERGENCE_RECORD
+from fairseq_deepnet.tools.fairseq_options import parse_training
+from fairseq_deepnet.tools.training.fallbacks import parse, take
 from tests.integration.conftest import TRAIN, RunCommand
-from tests.integration.test_two_processes import finish, free_port
 from tests.support.shell import ROOT
 from tests.support.training import logged, train_here
 
@@ -42,6 +45,38 @@ def train(
     base = ["fairseq-train", data, "--user-dir", plugin, "--save-dir", save_dir]
     save_dir.parent.mkdir(exist_ok=True)
     return run_command(*base, *options, cwd=save_dir.parent)
+
+
+class Supervised:
+    """`deepnet train` on the CPU, with a config of nothing but these options."""
+
+    def __init__(self, run_command: RunCommand, data: Path, folder: Path) -> None:
+        self.run_command, self.data, self.run = run_command, data, folder / "run"
+        self.config = folder / "mine.yaml"
+        self.config.write_text("arch: deepnet_transformer\n", encoding="utf-8")
+
+    def __call__(self, *options: str, **settings: object) -> "subprocess.CompletedProcess[str]":
+        words = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+        words += ["--gpus=0", f"--run={self.run}", f"--data={self.data}"]
+        kept = [option for option in options if option not in ("--cpu", "--resume")]
+        words += [option for option in options if option == "--resume"]
+        command = ["deepnet", "train", *words, self.config, "--", *kept]
+        return self.run_command(*command, cwd=self.config.parent)
+
+    def losses(self) -> dict[int, float]:
+        return losses((self.run / "train.log").read_text(encoding="utf-8"))
+
+    def last(self) -> dict[str, Any]:
+        file = self.run / "checkpoints" / "checkpoint_last.pt"
+        return dict(torch.load(file, weights_only=True))
+
+    def state(self) -> dict[str, Any]:
+        return dict(json.loads((self.run / "fallback.json").read_text(encoding="utf-8")))
+
+
+@pytest.fixture
+def supervised(run_command: RunCommand, tiny_data: Path, tmp_path: Path) -> Supervised:
+    return Supervised(run_command, tiny_data, tmp_path)
 
 
 def losses(output: str) -> dict[int, float]:
@@ -102,11 +137,17 @@ def test_stop_keeps_the_last_good_state_and_ends_in_one_line(
     save_dir = tmp_path / "run"
     stopping = ["--on-divergence=stop", "--good-interval=3", "--max-update=40"]
     done = train(run_command, tiny_data, save_dir, *SHALLOW, *stopping)
-    assert done.returncode == 1
+    assert done.returncode == DIVERGED
     assert "Traceback" not in done.stdout + done.stderr
     (event,) = told(save_dir)
     assert event["kind"] == "loss_spike"
     assert event["started"] == 11
+    record = read_record(save_dir / DIVERGENCE_RECORD)
+    assert record == {
+        "attempt": 0,
+        **{key: event[key] for key in ("update", "kind", "started", "what", "cause")},
+        "good": {"update": 9, "file": "checkpoint_last_good.pt"},
+    }
     assert "the training diverged at update" in done.stderr
     good = save_dir / "checkpoint_last_good.pt"
     assert f"--restore-file {good}" in done.stderr
@@ -120,55 +161,51 @@ def test_stop_keeps_the_last_good_state_and_ends_in_one_line(
 
 
 def test_fallback_goes_on_from_the_last_good_state_and_a_repeated_command_keeps_to_it(
-    run_command: RunCommand, tiny_data: Path, tmp_path: Path
+    supervised: Supervised,
 ) -> None:
-    save_dir = tmp_path / "run"
     options = [*SHALLOW, "--on-divergence=fallback", "--good-interval=2"]
     options += ["--fallbacks=lr=0.001", "--save-interval-updates=12", "--keep-interval-updates=2"]
-    done = train(run_command, tiny_data, save_dir, *options, "--max-update=40")
+    done = supervised(*options, "--max-update=40")
     assert done.returncode == 0, done.stderr
-    assert "fallback 1: starting anew from update 9 with --lr 0.001" in done.stdout
-    seen = losses(done.stdout)
+    assert "fallback 1: starting again from update 9 with --lr 0.001" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    seen = supervised.losses()
     assert sorted(seen) == list(range(1, 41))
     assert seen[40] < seen[10] < seen[1]
-    assert [event["attempt"] for event in told(save_dir)] == [0]
+    assert [event["attempt"] for event in told(supervised.run)] == [0]
     # the good state was fairseq's own checkpoint1.pt; what came after it is kept, out of the way
-    aside = {path.name for path in (save_dir / "diverged_1").iterdir()}
+    aside = {path.name for path in (supervised.run / "checkpoints" / "diverged_1").iterdir()}
     assert aside >= {"update_12.pt", "checkpoint_2_12.pt"}
-    state = json.loads((save_dir / "fallback.json").read_text(encoding="utf-8"))
+    state = supervised.state()
     assert state["overrides"] == {"lr": "0.001"}
     assert state["history"][0]["from_update"] == 9
-    done = train(run_command, tiny_data, save_dir, *options, "--max-update=42")
+    done = supervised(*options, "--max-update=42", "--resume")
     assert done.returncode == 0, done.stderr
-    assert "this run has fallen back to --lr 0.001" in done.stdout
-    assert sorted(losses(done.stdout)) == [41, 42]
+    assert "this run has fallen back to --lr 0.001" in done.stderr
+    assert sorted(supervised.losses()) == list(range(1, 43))
 
 
 def test_what_diverges_from_the_start_falls_back_to_the_start_and_recovers(
-    run_command: RunCommand, tiny_data: Path, tmp_path: Path
+    supervised: Supervised,
 ) -> None:
-    save_dir = tmp_path / "run"
     options = [*PLANTED, "--on-divergence=fallback", "--max-update=30"]
-    done = train(run_command, tiny_data, save_dir, *options, "--fallbacks=lr*0.01, lr*0.1")
+    done = supervised(*options, "--fallbacks=lr*0.01, lr*0.1")
     assert done.returncode == 0, done.stderr
-    assert "starting anew from the beginning" in done.stdout
-    assert len(told(save_dir)) == 1
-    seen = losses(done.stdout)
+    assert "starting again from the beginning" in done.stderr
+    assert len(told(supervised.run)) == 1
+    seen = supervised.losses()
     assert sorted(seen) == list(range(1, 31))
     assert sum(seen[u] for u in range(26, 31)) < sum(seen[u] for u in range(1, 6)) - 1
 
 
-def test_when_no_fallback_is_left_the_training_stops(
-    run_command: RunCommand, tiny_data: Path, tmp_path: Path
-) -> None:
-    save_dir = tmp_path / "run"
+def test_when_no_fallback_is_left_the_training_stops(supervised: Supervised) -> None:
     options = [*SHALLOW, "--on-divergence=fallback", "--good-interval=3", "--max-update=40"]
-    done = train(run_command, tiny_data, save_dir, *options, "--fallbacks=clip-norm=7, fp32")
-    assert done.returncode == 1
+    done = supervised(*options, "--fallbacks=clip-norm=7, fp32")
+    assert done.returncode == DIVERGED
     assert "no fallback is left after 1" in done.stderr  # fp32 it was: a step that changes nothing
-    assert [event["attempt"] for event in told(save_dir)] == [0, 1]
+    assert [event["attempt"] for event in told(supervised.run)] == [0, 1]
     assert "Traceback" not in done.stdout + done.stderr
-    again = train(run_command, tiny_data, save_dir, *options, "--fallbacks=clip-norm=7, fp32")
+    again = supervised(*options, "--fallbacks=clip-norm=7, fp32")
     assert again.returncode == 2
     assert "this run has diverged after the last of 2 steps" in again.stderr
 
@@ -187,30 +224,14 @@ def test_gradients_that_are_not_finite_are_reported_with_layers_and_the_first_mo
     assert "rezero" in event["cause"]
 
 
-def test_two_processes_fall_back_together(tiny_data: Path, tmp_path: Path) -> None:
-    save_dir = tmp_path / "run"
-    command = ["fairseq-train", tiny_data, "--user-dir", ROOT / "fairseq_deepnet", *SHALLOW]
-    command += ["--save-dir", save_dir, "--max-update=25", "--good-interval=3"]
-    command += ["--on-divergence=fallback", "--fallbacks=lr=0.001", "--ddp-backend=legacy_ddp"]
-    command += ["--distributed-backend=gloo", "--distributed-no-spawn", "--device-id=0"]
-    command += ["--distributed-world-size=2"]
-    command += [f"--distributed-init-method=tcp://127.0.0.1:{free_port()}"]
-    finish(
-        [
-            subprocess.Popen(
-                [str(part) for part in [*command, f"--distributed-rank={rank}"]],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                encoding="utf-8",
-                cwd=tmp_path,
-            )
-            for rank in (0, 1)
-        ]
-    )
-    held = torch.load(save_dir / "checkpoint_last.pt", weights_only=True)
-    assert held["optimizer_history"][-1]["num_updates"] == 25
-    state = json.loads((save_dir / "fallback.json").read_text(encoding="utf-8"))
-    assert state["step"] == state["running"] == 1
+def test_two_processes_fall_back_together(supervised: Supervised) -> None:
+    options = [*SHALLOW, "--max-update=25", "--good-interval=3"]
+    options += ["--on-divergence=fallback", "--fallbacks=lr=0.001"]
+    done = supervised(*options, cpu_processes=2)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert supervised.last()["optimizer_history"][-1]["num_updates"] == 25
+    assert supervised.state()["step"] == 1
 
 
 HALF = """
@@ -229,20 +250,28 @@ def test_half_precision_that_collapses_falls_back_to_fp32_with_its_moments(
     plugin.mkdir()
     (plugin / "__init__.py").write_text(HALF.format(root=str(ROOT)), encoding="utf-8")
     options = [*SHALLOW, "--lr=0.001,1e8", "--fp16", "--fp16-init-scale=4", "--max-update=14"]
-    options += ["--on-divergence=fallback", "--fallbacks=fp32 lr=0.001"]
-    base = ["fairseq-train", tiny_data, "--user-dir", plugin, "--save-dir", save_dir]
-    done = run_command(*base, *options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "starting anew from update 9 with fp32 --lr 0.001" in done.stdout
+    options += ["--on-divergence=stop"]
+    command = ["fairseq-train", str(tiny_data), f"--user-dir={plugin}", *options]
+    command += ["--save-dir", str(save_dir / "checkpoints")]
+    save_dir.mkdir()
+    (save_dir / "config.yaml").touch()  # a run folder, whose records lie in it
+    done = run_command(*command, cwd=tmp_path)
+    assert done.returncode == DIVERGED
+    # what the supervisor does, which knows no other plugin than ours
+    present, steps = vars(parse_training(["DATA", *options])), parse("fp32 lr=0.001")
+    state = take(save_dir, steps, present, read_record(save_dir / DIVERGENCE_RECORD))
+    assert str(state) == "fallback 1: starting again from update 9 with fp32 --lr 0.001"
+    again = run_command(*state.command(command), cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
     (event,) = told(save_dir)
     assert event["kind"] == "loss_scale"
     assert event["values"]["loss_scale"] > 1e-4
     assert "fp16" in event["cause"]
-    seen = losses(done.stdout)
+    seen = losses(done.stdout + again.stdout)
     assert sorted(seen) == list(range(1, 15))
     # Adam goes on with the moments of the first nine updates: without them it would leap
     assert all(seen[update] < seen[1] for update in range(10, 15))
-    held = torch.load(save_dir / "checkpoint_last.pt", weights_only=True)
+    held = torch.load(save_dir / "checkpoints" / "checkpoint_last.pt", weights_only=True)
     assert held["optimizer_history"][-1]["optimizer_name"] == "FairseqAdam"
     assert {state["step"] for state in held["last_optimizer_state"]["state"].values()} == {14}
 
@@ -255,32 +284,29 @@ import fairseq_deepnet.models
 """
 
 
-@pytest.mark.parametrize("policy", ["fallback", "stop"])
-def test_processes_that_fairseq_spawned_end_and_their_parent_acts(
-    policy: str, run_command: RunCommand, tiny_data: Path, tmp_path: Path
+def test_processes_that_fairseq_spawned_end_together_and_their_parent_as_they_do(
+    run_command: RunCommand, tiny_data: Path, tmp_path: Path
 ) -> None:
     plugin, save_dir = tmp_path / "spawning", tmp_path / "run"
     plugin.mkdir()
     (plugin / "__init__.py").write_text(SPAWNING.format(root=str(ROOT)), encoding="utf-8")
-    options = [*SHALLOW, "--max-update=25", "--good-interval=3", f"--on-divergence={policy}"]
-    options += ["--fallbacks=lr=0.001"] if policy == "fallback" else []
+    options = [*SHALLOW, "--max-update=25", "--good-interval=3", "--on-divergence=stop"]
     options += ["--distributed-world-size=2", "--distributed-backend=gloo"]
     base = ["fairseq-train", tiny_data, "--user-dir", plugin, "--save-dir", save_dir]
     done = run_command(*base, *options, "--ddp-backend=legacy_ddp", cwd=tmp_path)
     assert "Traceback" not in done.stdout + done.stderr
-    if policy == "stop":
-        assert done.returncode == 1
-        assert done.stderr.count("the training diverged at update") == 1
-        return
-    assert done.returncode == 0, done.stderr
-    held = torch.load(save_dir / "checkpoint_last.pt", weights_only=True)
-    assert held["optimizer_history"][-1]["num_updates"] == 25
-    assert json.loads((save_dir / "fallback.json").read_text(encoding="utf-8"))["step"] == 1
+    assert done.returncode == DIVERGED
+    assert done.stderr.count("the training diverged at update") == 1
 
 
-def test_a_program_that_calls_fairseq_cannot_fall_back(tiny_data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="another program"):
-        train_here(tiny_data, tmp_path, *SHALLOW, "--on-divergence=fallback")
+def test_fairseq_train_by_itself_does_not_fall_back_and_says_what_does(
+    run_command: RunCommand, tiny_data: Path, tmp_path: Path
+) -> None:
+    done = train(run_command, tiny_data, tmp_path / "run", *SHALLOW, "--on-divergence=fallback")
+    assert done.returncode == 2
+    assert "scripts/train.sh or `deepnet train`, which do" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert "train_inner" not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -288,7 +314,6 @@ def test_a_program_that_calls_fairseq_cannot_fall_back(tiny_data: Path, tmp_path
     [
         (["--on-divergence=halt"], "choose off, warn, stop, fallback"),
         (["--fallbacks=lr*0.5"], "set --on-divergence fallback"),
-        (["--on-divergence=fallback", "--fallbacks=lr/2"], "is no change"),
         (["--on-divergence=stop", "--good-interval=-1"], "--good-interval -1"),
     ],
 )
@@ -299,15 +324,3 @@ def test_options_that_contradict_are_refused_before_anything_starts(
         train_here(tiny_data, tmp_path / "run", *SHALLOW, *options)
     assert says in str(refused.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_torchrun_is_refused_for_fallback_in_one_line(
-    run_command: RunCommand, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in (("MASTER_ADDR", "node0"), ("MASTER_PORT", "1"), ("WORLD_SIZE", "2")):
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("RANK", "0")
-    done = train(run_command, tiny_data, tmp_path / "run", *SHALLOW, "--on-divergence=fallback")
-    assert done.returncode == 2
-    assert "use --on-divergence stop" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr

@@ -28,14 +28,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_data(tmp_path_factory.mktemp("data") / "corpus")
 
 
-def start(run: Path, data: Path, updates: int, **env: str) -> subprocess.Popen[str]:
+def start(run: Path, data: Path, updates: int, *options: str, **env: str) -> subprocess.Popen[str]:
     variables = {"DEEPNET_SKIP_SETUP": "1", "GPUS": "0", "THREADS": "1", "OMP_NUM_THREADS": "1"}
     variables |= {"RUN": str(run), "DATA": str(data), "DEPTH": "1"}
     variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return subprocess.Popen(
         [
             *("bash", str(ROOT / "scripts" / "train_multi30k.sh")),
-            *(*OPTIONS, f"--max-update={updates}"),
+            *(*OPTIONS, f"--max-update={updates}", *options),
         ],
         env={**os.environ, **variables, **env},
         stdout=subprocess.PIPE,
@@ -63,11 +63,11 @@ def weights(run: Path, updates: int) -> dict[str, torch.Tensor]:
     return dict(held["model"])
 
 
-def on_two_nodes(run: Path, data: Path, updates: int, **env: str) -> list[str]:
+def on_two_nodes(run: Path, data: Path, updates: int, *options: str, **env: str) -> list[str]:
     meeting = {"NODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **env}
     # the second node first, so that it has to wait
-    later = start(run, data, updates, NODE_RANK="1", **meeting)
-    return finish(start(run, data, updates, NODE_RANK="0", **meeting), later)
+    later = start(run, data, updates, *options, NODE_RANK="1", **meeting)
+    return finish(start(run, data, updates, *options, NODE_RANK="0", **meeting), later)
 
 
 def test_two_nodes_train_what_two_processes_train(tmp_path: Path, data: Path) -> None:
@@ -103,3 +103,17 @@ def test_two_nodes_go_on_where_they_were(tmp_path: Path, data: Path) -> None:
     assert "update 3/3" in first
     assert "update 1/3" not in first
     assert weights(run, 3)
+
+
+@pytest.mark.slow
+def test_two_nodes_fall_back_together_under_torchrun(tmp_path: Path, data: Path) -> None:
+    run = tmp_path / "run"
+    # a learning rate at which the loss leaps at once; processes tell one another at update 10
+    options = ["--lr=1000", "--on-divergence=fallback", "--fallbacks=lr=0.01"]
+    first, second = on_two_nodes(run, data, 12, *options)
+    for said in (first, second):
+        assert "fallback 1: starting again from update 1 with --lr 0.01" in said
+        assert f"trained: {run}" in said
+    assert "diverged; waiting for node 0 to roll back" in second
+    assert weights(run, 12)
+    assert not (run / "nodes.json").exists()

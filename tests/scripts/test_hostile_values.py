@@ -51,6 +51,8 @@ def variables(script: Path) -> list[str]:
         code += (SCRIPTS / "lib" / name).read_text(encoding="utf-8")
     read = re.findall(r"\$\{(?:!)?([A-Z][A-Z0-9_]+):?[-+]", code)
     read += re.findall(r"\b(OUT|RUN|DATA|TRAIN|VALID|TEST|RAW|TABLE|DEPTH|SEED|WORKERS)\b", code)
+    for names in re.findall(r"add_(?:options|switches) ((?:.*\\\n)*.*)", code):
+        read += re.findall(r"[A-Z][A-Z_]+", names)
     return sorted({*read, "TMPDIR", "CDPATH"} - {"DEEPNET_SKIP_SETUP", "BASH_SOURCE"})
 
 

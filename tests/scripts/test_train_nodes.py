@@ -127,15 +127,17 @@ def test_a_slurm_job_checks_its_nodes_and_starts_one_task_on_each(
     assert (run / "done").is_file()
 
 
+@pytest.mark.usefixtures("four_gpus")
 def test_a_slurm_job_whose_nodes_do_not_see_the_run_folder_is_stopped(
     fake_bin: FakeBin, tmp_path: Path, data: Path
 ) -> None:
     run = tmp_path / "run"
-    fake_bin.add("deepnet", f'mkdir -p "{run}"; printf "%s\\0" srun fairseq-train')
+    fake_bin.add("scontrol")
     fake_bin.add("srun", status=1)
     result = train(fake_bin, run, data, LAUNCHER="slurm", NODES="2", **SLURM_JOB)
     assert result.returncode == 2
-    assert "RUN must be on storage that all nodes share" in result.stderr
+    assert "RUN must be on storage that all nodes share" in result.stderr.splitlines()[-1]
+    assert not (run / "nodes.json").exists()
     assert len(fake_bin.calls("srun")) == 1
 
 

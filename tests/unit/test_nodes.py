@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet.tools.training import nodes
+from fairseq_deepnet.tools.training.fallbacks import FallbackState, Pending
 
 
 @pytest.fixture
@@ -67,3 +68,18 @@ def test_without_a_plan_storage_that_is_not_shared_is_the_likely_cause(
 
 def test_there_is_nothing_to_join_in_a_run_that_is_complete(tmp_path: Path, data: Path) -> None:
     assert not join(tmp_path, nodes.facts(["fairseq-train"], data, 2), complete=True)
+
+
+def test_after_a_divergence_the_others_do_as_node_0_has_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="storage that all nodes share"):
+        nodes.wait_for_fallback(tmp_path, 0, 2, seconds=0.05)
+    taken = FallbackState(1, {"lr": "0.1"}, pending=Pending("diverged_1", 9, "c.pt"))
+    taken.write(tmp_path)
+    with pytest.raises(ValueError, match=r"no fallback\.json of node 0"):  # not rolled back yet
+        nodes.wait_for_fallback(tmp_path, 0, 2, seconds=0.05)
+    taken.pending = None
+    taken.write(tmp_path)
+    assert nodes.wait_for_fallback(tmp_path, 0, 2, seconds=30) == taken
+    taken.exhausted = 2
+    taken.write(tmp_path)
+    assert nodes.wait_for_fallback(tmp_path, 1, 2, seconds=30) is None

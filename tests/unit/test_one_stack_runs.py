@@ -13,8 +13,7 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.evaluation.scores import read_score
 from fairseq_deepnet.tools.planning.vocabulary import from_folder
-from fairseq_deepnet.tools.training.settings import check_task
-from fairseq_deepnet.tools.training.summary import _depth
+from fairseq_deepnet.tools.training.plan import _depth, check_task
 
 FOLDERS: dict[str, dict[str, Any]] = {
     "translation": {"source": "de", "target": "en"},

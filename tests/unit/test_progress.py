@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -83,16 +83,24 @@ def test_a_traceback_is_shown_whole_and_a_printed_model_is_not() -> None:
     assert [view.show(line) for line in TRACEBACK.splitlines()] == TRACEBACK.splitlines()
 
 
-def test_every_line_is_logged_even_where_it_is_no_utf8(tmp_path: Path) -> None:
+def test_every_line_is_logged_even_where_it_is_no_utf8(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = tmp_path / "train.log"
     log.write_text("from before\n", encoding="utf-8")
-    command = [sys.executable, str(Path(progress.__file__)), str(log), "--max-update", "200"]
     given = f"noise \u2028 here\n{INTERVAL % 200}\n".encode() + b"\xff\n" + TRACEBACK.encode()
-    result = subprocess.run(command, input=given, capture_output=True, check=True)
+    reads, writes = os.pipe()
+    os.write(writes, given)
+    os.close(writes)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        progress.follow(reads, log, progress.Progress(200))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert log.read_text(encoding="utf-8") == (
         f"from before\nnoise \u2028 here\n{INTERVAL % 200}\n\\xff\n{TRACEBACK}"
     )
-    assert result.stdout.decode().endswith(TRACEBACK)
+    assert capsys.readouterr().out.endswith(TRACEBACK)
 
 
 def test_a_counter_writes_a_line_at_intervals_and_at_the_end(

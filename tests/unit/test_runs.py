@@ -1,4 +1,4 @@
-"""`deepnet record`: the command it plans, what it writes down, and what it refuses to train."""
+"""`deepnet train --record-only`: the plan, what it writes down, and what it refuses to train."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
 from fairseq_deepnet.tools import processor
 from fairseq_deepnet.tools.fairseq_options import option_actions, training_parser
-from fairseq_deepnet.tools.training.settings import MANAGED
+from fairseq_deepnet.tools.training.fallbacks import FallbackState
+from fairseq_deepnet.tools.training.plan import MANAGED
 from tests.support.runs import TINY, make_checkpoint, make_data
 
 
@@ -22,7 +23,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Recorder:
-    """Calls `deepnet record` on the same run folder; keeps status, command and what was said."""
+    """Calls `deepnet train --record-only` on one run folder; keeps command and what was said."""
 
     def __init__(self, run: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.run = run
@@ -36,7 +37,7 @@ class Recorder:
         words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items() if value]
         words += [f"--{key}" for key, value in options.items() if not value]
         shape = [] if config != "multi30k" else TINY
-        status = cli.main(["record", *words, config, "--", *shape, *extra])
+        status = cli.main(["train", "--record-only", *words, config, "--", *shape, *extra])
         caught = self.capsys.readouterr()
         self.said = caught.err
         assert status in (0, 2)
@@ -103,7 +104,7 @@ def test_a_node_that_is_not_the_first_leaves_the_run_folder_alone(
     record: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MASTER_ADDR", "node0")
-    settings = {"nodes": "2", "node_timeout": "0.1"}
+    settings = {"nodes": "2", "node_timeout": "1"}
     assert record(node_rank="1", **settings) is None
     assert "on storage that all nodes share" in record.said
     assert not record.run.exists()
@@ -275,6 +276,9 @@ def test_a_damaged_last_checkpoint_is_mended(record: Recorder) -> None:
         (["stray"], {}, "'stray' belongs to no option"),
         (["--save-dir", "x"], {}, "save-dir: scripts/train.sh sets this itself; set RUN"),
         ([], {"gpus": "64"}, "GPUS=64, but"),
+        ([], {"nodes": "0"}, "NODES is '0'; it must be a number from 1 on"),
+        (["--on-divergence=fallback", "--fallbacks=lr/2"], {}, "'lr/2' is no change"),
+        (["--fallbacks=lr*0.5"], {}, "set --on-divergence fallback"),
         ([], {"nodes": "2"}, "NODES=2: run this on every node with NODE_RANK=0 to 1"),
         ([], {"precision": "fp16"}, "PRECISION=fp16 needs a GPU"),
         ([], {"data": "/nowhere"}, "no training data in /nowhere: make it with `bash scripts/pre"),
@@ -288,6 +292,47 @@ def test_bad_input_is_one_line_and_leaves_no_run_folder(
     assert message in record.said
     assert record.said.count("\n") == 1
     assert not record.run.exists()
+
+
+def fell_back(run: Path, step: int = 1, exhausted: int = 0) -> None:
+    """As if the run had diverged and gone on with half its learning rate."""
+    taken = {"step": 1, "before": {"lr": "0.1"}, "overrides": {"lr": "0.05"}}
+    FallbackState(step, {"lr": "0.05"}, history=[taken], exhausted=exhausted).write(run)
+
+
+def test_fairseq_train_is_told_to_stop_where_the_supervisor_falls_back(record: Recorder) -> None:
+    command = record("--on-divergence", "fallback", "--fallbacks", "lr*0.5")
+    assert option(command, "--on-divergence") == "stop"
+    assert "--fallbacks" not in command
+    config = yaml.safe_load((record.run / "config.yaml").read_text(encoding="utf-8"))
+    assert (config["on-divergence"], config["fallbacks"]) == ("fallback", "lr*0.5")
+
+
+def test_a_run_that_has_fallen_back_goes_on_with_that(record: Recorder) -> None:
+    options = ["--lr", "0.1", "--on-divergence", "fallback"]
+    first = record(*options)
+    fell_back(record.run)
+    assert record(*options) == [*first, "--lr=0.05", "--fallback-step=1"]
+    assert "this run has fallen back to --lr 0.05" in record.said
+    assert "--lr=0.05" not in record("--lr", "0.1")
+    assert "without --on-divergence fallback that does not count" in record.said
+
+
+def test_a_run_that_diverged_with_the_last_fallback_is_not_tried_again(record: Recorder) -> None:
+    options = ["--lr", "0.1", "--on-divergence", "fallback", "--fallbacks"]
+    assert record(*options, "lr*0.5")
+    fell_back(record.run, exhausted=1)
+    assert record(*options, "lr*0.5") is None
+    assert "diverged after the last of 1 steps" in record.said
+    assert record(*options, "lr*0.5, lr*0.1")
+
+
+def test_record_is_a_former_name(record: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--run", str(record.run), "--data", str(record.data), "--gpus=0", "multi30k"]
+    assert cli.main(["record", *words, "--", *TINY]) == 0
+    caught = capsys.readouterr()
+    assert caught.out.split("\0")[0] == "fairseq-train"
+    assert "deepnet record is now called deepnet train --record-only" in caught.err
 
 
 def test_options_the_script_manages_are_all_real_ones() -> None:

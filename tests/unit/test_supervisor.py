@@ -12,18 +12,43 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.signals import INTERRUPTED, PREEMPTED, RECORD, UNSAVED
+from fairseq_deepnet.records import write_record
+from fairseq_deepnet.signals import (
+    DIVERGED,
+    DIVERGENCE_RECORD,
+    INTERRUPTED,
+    PREEMPTED,
+    RECORD,
+    UNSAVED,
+)
+from fairseq_deepnet.tools.training.fallbacks import FallbackState
 from tests.support.shell import ROOT, FakeBin
 
-MODULE = "fairseq_deepnet.tools.training.supervisor"
 # the time that others have to end is shorter than for real trainings
-START = f"""
+START = """
 import sys
-from {MODULE} import main
-from fairseq_deepnet.tools.training import supervisor
+from argparse import Namespace
+from pathlib import Path
+from fairseq_deepnet.tools.training import processes, supervisor
+from fairseq_deepnet.tools.training.fallbacks import FallbackState, Plan, parse
+
+def fall_back(run, plan, state):
+    if state.step == len(plan.fallbacks):
+        return None
+    taken = {"from_update": 9, "overrides": {"lr": "0.1"}}
+    return FallbackState(state.step + 1, {"lr": "0.1"}, True, [taken])
+
+processes.SETTLE = processes.LEEWAY = 1.0
+supervisor._fall_back = fall_back
+run, number, node, steps, *command = sys.argv[1:]
+args = Namespace(
+    run=Path(run), nodes=1 + int(node), node_rank=int(node), node_timeout=30, preemption_grace=None,
+    cpu_processes=int(number),
+)
+plan = Plan(tuple(command), parse(steps) if steps else None)
+status = supervisor.Supervisor(args, plan).supervise()
 assert "torch" not in sys.modules
-supervisor.SETTLE = supervisor.LEEWAY = 1.0
-sys.exit(main(sys.argv[2:]))
+sys.exit(status)
 """
 WAIT = "for i in $(seq 600); do sleep 0.1; done"
 
@@ -53,10 +78,17 @@ class Work:
         ready = f'echo $$ >"{self.run}/pid.$rank"'
         self.fakes.add(name, f"{rank}\n{notes}{body}\n{ready}\n{WAIT}")
 
-    def start(self, *command: str, processes: int = 1, ignoring: bool = False) -> int:
+    def start(
+        self,
+        *command: str,
+        processes: int = 1,
+        ignoring: bool = False,
+        fallbacks: str = "",
+        node: int = 0,
+    ) -> int:
         """Start the supervisor; its process, once all its processes are at work."""
-        words = [sys.executable, "-c", START, MODULE, "--run", str(self.run)]
-        words += ["--processes", str(processes), "--", *(command or ("fairseq-train",))]
+        words = [sys.executable, "-c", START, str(self.run), str(processes), str(node), fallbacks]
+        words += command or ("fairseq-train",)
         words += ["--distributed-no-spawn"] if processes > 1 else []
         self.started = subprocess.Popen(
             words,
@@ -191,3 +223,69 @@ def test_srun_gets_the_signal_that_it_passes_on(work: Work) -> None:
     os.kill(pid, signal.SIGTERM)
     work.finish(PREEMPTED)
     assert work.noted() == ["USR1"]
+
+
+def test_a_training_that_diverged_is_started_again_gentler_until_it_ends_well(work: Work) -> None:
+    ends = '[[ "$*" != *--fallback-step=2* ]] || exit 0'
+    work.fakes.add("fairseq-train", f'printf "said\\n"; {ends}', status=DIVERGED)
+    work.start("fairseq-train", "--lr", "1", "--fp16", fallbacks="lr*0.5, lr*0.1")
+    last = work.finish(0)
+    told = [f"fallback {step}: starting again from update 9 with --lr 0.1" for step in (1, 2)]
+    assert [line.removeprefix("[train] ") for line in last if "fallback" in line] == told
+    log = (work.run / "train.log").read_text(encoding="utf-8").splitlines()
+    assert log == ["said", told[0], "said", told[1], "said"]
+    first, second, third = work.fakes.calls("fairseq-train")
+    assert first == ["--lr", "1", "--fp16"]
+    assert second == [*first, "--lr=0.1", "--restore-file=checkpoint_last.pt", "--fallback-step=1"]
+    assert third[-1] == "--fallback-step=2"
+    assert (work.run / "done").is_file()
+
+
+@pytest.mark.parametrize("steps", ["", "lr*0.5"])
+def test_a_training_that_diverged_for_good_has_a_status_of_its_own(steps: str, work: Work) -> None:
+    work.fakes.add("fairseq-train", status=DIVERGED)
+    work.start(fallbacks=steps)
+    last = work.finish(DIVERGED)[-1]
+    assert ("no fallback is left after 1" if steps else "diverged, and ended") in last
+    assert not (work.run / "done").exists()
+
+
+def test_of_a_launcher_that_passes_no_status_on_the_record_tells(work: Work) -> None:
+    record = work.run / DIVERGENCE_RECORD
+    work.fakes.add("torchrun", status=1)
+    write_record(record, {"update": 30, "attempt": 0})
+    work.start("torchrun", "fairseq-train")
+    work.finish(DIVERGED)
+    write_record(record, {"update": 30, "attempt": 3})  # of another attempt than this
+    work.start("torchrun", "fairseq-train")
+    assert "torchrun ended with status 1" in work.finish(1)[-1]
+
+
+def test_a_further_node_does_as_node_0_has_decided(work: Work) -> None:
+    ends = '[[ "$*" != *--fallback-step=1* ]] || exit 0'
+    work.fakes.add("torchrun", ends, status=1)
+    write_record(work.run / DIVERGENCE_RECORD, {"update": 30, "attempt": 0})
+    work.start("torchrun", "fairseq-train", fallbacks="lr*0.5", node=1)
+    wait_until(lambda: len(work.fakes.calls("torchrun")) == 1)
+    taken = [{"from_update": 0, "overrides": {"lr": "0.2"}}]
+    FallbackState(1, {"lr": "0.2"}, history=taken).write(work.run)
+    said = work.finish(0)
+    assert "[train] diverged; waiting for node 0 to roll back" in said
+    assert work.fakes.calls("torchrun")[1][-2:] == ["--lr=0.2", "--fallback-step=1"]
+
+
+def test_a_training_that_is_signalled_while_it_diverges_is_not_begun_again(work: Work) -> None:
+    work.fakes.add("fairseq-train", "trap '' TERM; kill -TERM $PPID; sleep 0.3", status=DIVERGED)
+    work.start(fallbacks="lr*0.5")
+    assert "preempted; the same command goes on" in work.finish(PREEMPTED)[-1]
+    assert len(work.fakes.calls("fairseq-train")) == 1
+
+
+def test_a_node_that_waits_for_the_first_heeds_a_signal(work: Work) -> None:
+    work.fakes.add("torchrun", status=1)
+    write_record(work.run / DIVERGENCE_RECORD, {"update": 30, "attempt": 0})
+    pid = work.start("torchrun", "fairseq-train", fallbacks="lr*0.5", node=1)
+    wait_until(lambda: len(work.fakes.calls("torchrun")) == 1)
+    time.sleep(0.5)  # for the supervisor, which looks at its processes ten times a second
+    os.kill(pid, signal.SIGTERM)
+    assert "preempted" in work.finish(PREEMPTED)[-1]

@@ -1,9 +1,6 @@
-"""Parts of the divergence watch: unigram level, NaN detector, good states, restarts, precision."""
+"""Parts of the divergence watch: unigram level, NaN detector, good states, precision, options."""
 
-import argparse
 import logging
-import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.divergence import attempts, continuing, good_states, precision, restart
-from fairseq_deepnet.divergence.broken import Broken
-from fairseq_deepnet.divergence.unigram import ENOUGH, Unigram
+from fairseq_deepnet.divergence import good_states, precision
+from fairseq_deepnet.divergence.detectors import ENOUGH, Unigram
+from fairseq_deepnet.divergence.nan_report import NanReport
+from fairseq_deepnet.divergence.options import Policy, refuse_fallback
 from fairseq_deepnet.divergence.watch import Watch
 from fairseq_deepnet.errors import ConfigurationError
 
@@ -39,7 +36,7 @@ def test_the_unigram_level_waits_for_enough_tokens_and_corrects_for_few() -> Non
 
 
 def test_the_first_module_that_fairseq_names_and_the_layers_are_told() -> None:
-    broken = Broken()
+    report = NanReport()
     logger = logging.getLogger("fairseq.nan_detector")
     shape = "shape: torch.Size([3, 4])"
     try:
@@ -49,9 +46,9 @@ def test_the_first_module_that_fairseq_names_and_the_layers_are_told() -> None:
         logger.warning("NaN detected in output of decoder.layers.3, %s, forward", shape)
         logger.warning("NaN detected in output of decoder.output_projection, %s, backward", shape)
     finally:
-        logger.removeHandler(broken)
+        logger.removeHandler(report)
     nan = float("nan")
-    finding = broken.finding(
+    finding = report.finding(
         FloatingPointError("gradients are Nan/Inf"),
         30,
         {"encoder": [1.0, 2.0], "decoder": [1.0, nan, nan, None]},
@@ -64,9 +61,9 @@ def test_the_first_module_that_fairseq_names_and_the_layers_are_told() -> None:
 
 def test_processes_that_disagree_without_a_nan_are_no_divergence() -> None:
     text = "Fatal error: gradients are inconsistent between workers.\nrank   0 = {}\nrank   1 = 2.0"
-    assert not Broken.blames_numbers(FloatingPointError(text.format("1.0")))
-    assert Broken.blames_numbers(FloatingPointError(text.format("nan")))
-    assert Broken.blames_numbers(FloatingPointError("Minimum loss scale reached (0.0001)"))
+    assert not NanReport.blames_numbers(FloatingPointError(text.format("1.0")))
+    assert NanReport.blames_numbers(FloatingPointError(text.format("nan")))
+    assert NanReport.blames_numbers(FloatingPointError("Minimum loss scale reached (0.0001)"))
 
 
 def checkpoint(path: Path, update: int, resumable: bool = True) -> None:
@@ -130,74 +127,11 @@ def test_what_came_after_the_good_state_is_moved_and_nothing_is_deleted(tmp_path
     }
 
 
-def test_an_attempts_command_adds_what_changed_and_drops_what_would_undo_it() -> None:
-    words = ["python", "fairseq-train", "data", "--fp16", "--lr", "0.1", "--reset-optimizer"]
-    assert restart.command(words, {"lr": "0.05"}, 1, resumes=False) == [
-        *words,
-        "--lr=0.05",
-        "--fallback-step=1",
-    ]
-    assert restart.command(words, {"lr": "0.05", "fp32": ""}, 2, resumes=True) == [
-        *["python", "fairseq-train", "data", "--lr", "0.1", "--lr=0.05"],
-        *["--restore-file=checkpoint_last.pt", "--fallback-step=2"],
-    ]
-
-
-@pytest.mark.parametrize(
-    ("program", "is_it"),
-    [
-        ("/usr/bin/fairseq-train", True),
-        ("/lib/python3/site-packages/fairseq_cli/train.py", True),
-        ("/usr/bin/fairseq-hydra-train", False),
-        ("/usr/bin/pytest", False),
-    ],
-)
-def test_only_fairseq_train_is_started_anew(
-    program: str, is_it: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", [program])
-    assert restart.is_training_program() == is_it
-
-
-def distributed(**changes: Any) -> argparse.Namespace:
-    method = "tcp://127.0.0.1:29500"
-    values = {"distributed_world_size": 2, "distributed_no_spawn": True}
-    return argparse.Namespace(**{**values, "distributed_init_method": method, **changes})
-
-
-@pytest.mark.parametrize(
-    ("changes", "refused"),
-    [
-        ({}, False),
-        ({"distributed_init_method": f"tcp://{socket.gethostname()}:1"}, False),
-        ({"distributed_init_method": "tcp://node0:29500"}, True),
-        ({"distributed_no_spawn": False, "distributed_world_size": 4096}, True),
-        ({"distributed_world_size": 1, "distributed_init_method": None}, False),
-    ],
-)
-def test_several_nodes_are_refused_and_one_is_not(
-    changes: dict[str, Any], refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("MASTER_ADDR", "SLURM_NNODES"):
-        monkeypatch.delenv(name, raising=False)
-    if not refused:
-        restart.refuse_several_nodes(distributed(**changes))
-        return
-    with pytest.raises(ConfigurationError, match="use --on-divergence stop"):
-        restart.refuse_several_nodes(distributed(**changes))
-
-
-def test_a_job_of_several_slurm_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_NNODES", "2")
-    with pytest.raises(ConfigurationError, match="several nodes"):
-        restart.refuse_several_nodes(distributed())
-
-
-def test_files_of_the_process_are_closed_at_its_end_and_those_handed_down_are_not() -> None:
-    with socket.socket() as mine:
-        assert mine.fileno() not in restart._INHERITED
-        assert mine.fileno() in restart._open_files()
-    assert {0, 1, 2} & restart._INHERITED == {fd for fd in (0, 1, 2) if fd in restart._open_files()}
+def test_fairseq_train_says_who_falls_back_instead() -> None:
+    for policy in (Policy.OFF, Policy.WARN, Policy.STOP):
+        refuse_fallback(policy)
+    with pytest.raises(ConfigurationError, match=r"scripts/train\.sh or `deepnet train`, which do"):
+        refuse_fallback(Policy.FALLBACK)
 
 
 def test_adams_moments_in_one_row_are_given_back_to_their_parameters() -> None:
@@ -240,73 +174,3 @@ def test_a_mistake_of_the_judge_ends_the_judging_and_not_the_training(
         watch.begin(None, 2, [])
     assert (judge.calls, judge.detached) == (1, 1)
     assert "off from here on" in caplog.text
-
-
-def test_a_run_that_has_fallen_back_is_known_by_its_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "orig_argv", ["python", "fairseq-train", "data"])
-    args = argparse.Namespace(save_dir=str(tmp_path), fallback_step=0)
-    assert continuing._words_of(args) is None
-    attempts.Attempts(2, {"lr": "0.1"}, resumes=False).write(tmp_path)
-    assert continuing._words_of(args) == [
-        *["python", "fairseq-train", "data"],
-        *["--lr=0.1", "--fallback-step=2"],
-    ]
-    args.fallback_step = 2
-    assert continuing._words_of(args) is None
-
-
-def fallen_back(save_dir: Path, **changes: Any) -> attempts.Attempts:
-    """A run that went from lr 0.1 to 0.05."""
-    taken = {"step": 1, "before": {"lr": "0.1"}, "overrides": {"lr": "0.05"}}
-    state = attempts.Attempts(1, {"lr": "0.05"}, history=[taken], **changes)
-    state.write(save_dir)
-    return state
-
-
-def test_a_new_value_of_what_a_fallback_changed_is_refused(tmp_path: Path) -> None:
-    state = fallen_back(tmp_path)
-    for rate in (0.1, 0.05):
-        args = argparse.Namespace(save_dir=str(tmp_path), lr=[rate])
-        continuing._refuse_changes(args, state)
-    args = argparse.Namespace(save_dir=str(tmp_path), lr=[0.2])
-    with pytest.raises(ConfigurationError, match=r"--lr 0\.2 contradicts .* remove that file"):
-        continuing._refuse_changes(args, state)
-
-
-def test_another_policy_says_that_the_fallbacks_do_not_count(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    args = argparse.Namespace(save_dir=str(tmp_path))
-    continuing._warn_of_fallbacks(args)
-    assert not caplog.text
-    fallen_back(tmp_path)
-    continuing._warn_of_fallbacks(args)
-    assert "--lr 0.05" in caplog.text
-    assert "does not count" in caplog.text
-
-
-@pytest.mark.parametrize("moved", ["nothing", "what came after", "everything"])
-def test_a_fallback_that_was_killed_half_way_is_finished(tmp_path: Path, moved: str) -> None:
-    checkpoint(tmp_path / "checkpoint_1_80.pt", 80)
-    checkpoint(tmp_path / "checkpoint_last.pt", 100)
-    checkpoint(tmp_path / "good.part", 80)
-    fallen_back(tmp_path, resumes=True, pending=attempts.Pending("diverged_1", 80))
-    if moved != "nothing":
-        good_states.set_aside(tmp_path, 80, tmp_path / "diverged_1")
-    if moved == "everything":
-        (tmp_path / "good.part").replace(tmp_path / "checkpoint_last.pt")
-    attempts.finish(tmp_path, tmp_path)
-    attempts.finish(tmp_path, tmp_path)
-    assert num_updates(load_checkpoint(tmp_path / "checkpoint_last.pt")) == 80
-    aside = tmp_path / "diverged_1" / "checkpoint_last.pt"
-    assert num_updates(load_checkpoint(aside)) == 100
-    assert (tmp_path / "checkpoint_1_80.pt").is_file()
-    assert attempts.read(tmp_path).pending is None
-
-
-def test_waiting_for_rank_0_ends_with_an_error() -> None:
-    continuing.wait_for(lambda: True, patience=0)
-    with pytest.raises(TimeoutError, match="rank 0"):
-        continuing.wait_for(lambda: False, patience=0)

@@ -6,6 +6,7 @@ name in small letters.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import os
@@ -13,10 +14,13 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Final
 
 from fairseq_deepnet.files import ROOT, say
+from fairseq_deepnet.tools.corpora import download as downloader
+from fairseq_deepnet.tools.corpora import iwslt, wmt
+from fairseq_deepnet.tools.corpora import opus100 as unpacker
 from fairseq_deepnet.tools.corpora.pairs import Row, read_table, rows_of
 from fairseq_deepnet.tools.corpora.text import find_side, raw_lines
 
@@ -25,22 +29,25 @@ _PUBLIC: Final = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
 """Lines of Multi30k's splits, and their names in the repository multi30k/dataset."""
 
 
-def call(*words: str) -> list[str]:
-    """Run another subcommand of `deepnet` here, and return the lines that it prints."""
-    from fairseq_deepnet import cli
+def call(command: ModuleType, *words: str) -> list[str]:
+    """Run a subcommand of `deepnet` here, and return the lines that it prints.
 
+    Raises SystemExit with its status where that is not 0: it has said why.
+    """
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        status = cli.main(words)
+        status = command.run(parser.parse_args(words))
     if status:
-        raise SystemExit(status)  # it has said why
+        raise SystemExit(status)
     return printed.getvalue().splitlines()
 
 
 def download(corpus: str, value: SimpleNamespace, languages: Sequence[str] = ()) -> list[str]:
     """Download a corpus into DOWNLOADS and return its files."""
     folder = value.downloads or str(ROOT / "data" / "downloads" / corpus)
-    words = ["download", corpus, "--out", folder, "--jobs", os.environ.get("JOBS") or "4"]
-    return call(*words, *(["--languages", *languages] if languages else []))
+    words = [corpus, "--out", folder, "--jobs", os.environ.get("JOBS") or "4"]
+    return call(downloader, *words, *(["--languages", *languages] if languages else []))
 
 
 def _languages(value: SimpleNamespace) -> tuple[str, ...]:
@@ -132,7 +139,7 @@ def _raw_text(value: SimpleNamespace, corpus: str, *options: str) -> Path:
             say("downloading")
             files = download(corpus, value)
         say("reading the archives")
-        call(corpus, *files, "--out", str(folder), *options)
+        call({"iwslt14": iwslt, "wmt17": wmt}[corpus], *files, "--out", str(folder), *options)
     return Path(folder)
 
 
@@ -209,12 +216,12 @@ def opus100(value: SimpleNamespace) -> list[Row]:
         whole = (Path(raw) / "opus-100-corpus-v1.0.tar.gz").is_file()  # it holds the pairs, too
         download("opus100", value, [] if whole else value.languages)
     table = value.out.with_name(f"{value.out.name}.pairs.tsv")
-    words = ["opus100", raw, "--table", str(table), "--unpacked", str(value.unpacked)]
+    words = [raw, "--table", str(table), "--unpacked", str(value.unpacked)]
     words += ["--workers", str(value.workers)]
     if value.overlap:
         words += ["--overlap", str(value.out.with_name(f"{value.out.name}.overlap.json"))]
     if value.languages:
         words += ["--languages", *value.languages]
-    for line in call(*words):
+    for line in call(unpacker, *words):
         say(line)
     return read_table(table)

@@ -74,7 +74,7 @@ def to_fairseq(model: Model, output: Path | None = None, force: bool = False) ->
         ValueError: for a model that does not fold, and for what is not to be overwritten.
     """
     output = output or default_output(model, f"{model.path.stem}.pt")
-    with record.alone(model):
+    with record.export_lock(model):
         request = record.make_request(model, "fairseq")
         if not to_be_written(model, output, request, force):
             return output
@@ -122,7 +122,7 @@ def to_ctranslate2(
         )
     output = output or default_output(model, ctranslate2_name(model, quantization))
     folder = find_data(model, data)
-    with record.alone(model):
+    with record.export_lock(model):
         request = ctranslate2_folder.request_of(model, folder, quantization)
         if to_be_written(model, output, request, force):
             state = load_checkpoint(model.make(), entire=True)

@@ -40,7 +40,7 @@ class Devices:
 def choose_devices(
     wanted: str, cpu_processes: int, nodes: int, visible: int, elsewhere: bool = False
 ) -> Devices:
-    """The devices to train on.
+    """Return the devices to train on.
 
     Arguments:
         wanted: a number of GPUs a node, or "all" for those that are visible
@@ -69,7 +69,7 @@ def choose_devices(
 
 
 def parse_tokens(value: object) -> int:
-    """524288 or "128 x 4096" -> a number of tokens."""
+    """Return the tokens of 524288 or "128 x 4096"."""
     factors = re.split(r"\s*[x*×]\s*", str(value).strip())
     if not all(factor.isdecimal() and int(factor) > 0 for factor in factors):
         raise ValueError(
@@ -97,7 +97,7 @@ class Batch:
 
     @property
     def is_exact(self) -> bool:
-        """Whether that is the recipe's batch."""
+        """True if that is the recipe's batch."""
         return self.tokens == self.wanted
 
     def __str__(self) -> str:
@@ -126,7 +126,7 @@ def split_batch(wanted: int, max_tokens: int, devices: int) -> Batch:
 
 
 def precision_arguments(precision: str, has_gpus: bool, elsewhere: bool = False) -> list[str]:
-    """fairseq-train's option for a precision; "auto" on GPUs is bf16 where that works, else fp16.
+    """Return fairseq-train's option for a precision; "auto" on GPUs is bf16 or else fp16.
 
     GPUs `elsewhere` than on this machine are taken to know bf16, as all since 2020 do.
 

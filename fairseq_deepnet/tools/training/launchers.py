@@ -52,7 +52,7 @@ class Launcher:
     submits: bool = False
 
     def arguments(self) -> list[str]:
-        """fairseq-train's options for the devices, the same on every node.
+        """Return fairseq-train's options for the devices, the same on every node.
 
         Processes on the CPU that fairseq's launcher is to start lack only `--distributed-rank`.
         Backend pytorch_ddp does not start on the CPU; legacy_ddp with gloo does.
@@ -78,7 +78,7 @@ class Launcher:
         return ["--distributed-init-method", f"tcp://127.0.0.1:{self.port}"]
 
     def prefix(self, node_rank: int | None = None) -> list[str]:
-        """The words before fairseq-train on a node (this one)."""
+        """Return the words before fairseq-train on a node (this one)."""
         if self.name == "torchrun":
             return [
                 "torchrun",
@@ -97,7 +97,7 @@ class Launcher:
         return []
 
     def submission(self, run: Path, words: list[str]) -> list[str]:
-        """The sbatch command that trains `words` (a config and its options) as a job."""
+        """Return the sbatch command that trains `words` (a config and its options) as a job."""
         return [
             "sbatch",
             f"--nodes={self.devices.nodes}",
@@ -110,7 +110,7 @@ class Launcher:
         ]
 
     def lines(self, command: list[str]) -> list[str]:
-        """All that is started with `command`, as a person would type it; comments begin with #."""
+        """Return all that is started, as a person would type it; comments begin with #."""
         if self.name == "fairseq" and not self.devices.gpus and self.devices.total > 1:
             return [
                 shlex.join([*command, "--distributed-rank", str(rank)])
@@ -139,7 +139,7 @@ def choose_launcher(
     node_rank: int | None = None,
     planned: bool = False,
 ) -> Launcher:
-    """The launcher to use; "auto" is fairseq on one node, else what `environment` is ready for.
+    """Return the launcher; "auto" is fairseq on one node, else what `environment` offers.
 
     Arguments:
         wanted: one of LAUNCHERS
@@ -229,7 +229,7 @@ def _slurm(devices: Devices, environment: Mapping[str, str], planned: bool) -> L
 
 
 def free_port() -> int:
-    """A TCP port of this machine that nothing listens on."""
+    """Return a TCP port of this machine that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -16,13 +16,15 @@ from typing import Any, Final
 from fairseq_deepnet.files import ROOT, shown, write_json
 from fairseq_deepnet.provenance import sha256, versions
 from fairseq_deepnet.records import read_record
+from fairseq_deepnet.tools.training import fallbacks
+from fairseq_deepnet.tools.training.fallbacks import FallbackState
 
 PLAN: Final = "nodes.json"
 _VERSIONS: Final = ("fairseq_deepnet", "fairseq-fixed", "torch")
 
 
 def facts(command: list[str], data: Path, nodes: int) -> dict[str, Any]:
-    """What must be the same on every node: command, data, versions.
+    """Return what must be the same on every node: command, data, versions.
 
     Folders may be mounted elsewhere on another node as long as the command names them alike.
     """
@@ -41,12 +43,12 @@ def announce(run: Path, plan: dict[str, Any]) -> None:
 
 
 def withdraw(run: Path) -> None:
-    """There is nothing to join (any more)."""
+    """Say that there is nothing to join (any more)."""
     (run / PLAN).unlink(missing_ok=True)
 
 
 def mismatch(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
-    """What differs between node 0's plan and this node's, in one line; empty if nothing."""
+    """Return what differs between node 0's plan and this node's; empty if nothing."""
     found = [
         f"{key} {theirs.get(key)} there, {ours[key]} here"
         for key in ("nodes", "corpus_sha256", "versions")
@@ -91,8 +93,34 @@ def wait_to_join(
     )
 
 
+def wait_for_fallback(
+    run: Path, step: int, steps: int, seconds: float, ended: Callable[[], bool] = lambda: False
+) -> FallbackState | None:
+    """Wait until node 0 has rolled the run back; None where it ends, as no fallback is left.
+
+    Arguments:
+        step: fallbacks taken before
+        steps: of --fallbacks
+        ended: tells that there is nothing to wait for, as this node has been signalled
+
+    Raises ValueError after `seconds`.
+    """
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        state = fallbacks.read(run)
+        if state.step > step and state.pending is None:
+            return state
+        if state.exhausted >= steps or ended():
+            return None
+        time.sleep(min(0.5, seconds))
+    raise ValueError(
+        f"the training diverged, and no {fallbacks.NAME} of node 0 in {shown(run)} after"
+        f" {seconds:.0f} s: it lies on storage that all nodes share, and node 0 must be at work"
+    )
+
+
 def _compare(run: Path, ours: dict[str, Any]) -> str | None:
-    """What differs from node 0's plan; None where there is none."""
+    """Return what differs from node 0's plan; None where there is none."""
     try:
         return mismatch(read_record(run / PLAN, {"command?": [str]}), ours)
     except FileNotFoundError:

@@ -1,18 +1,14 @@
 """fairseq-train's log for people: everything into train.log, one short line an interval on screen.
 
-scripts/train.sh pipes fairseq-train through this file, run by itself on the standard library alone,
-so that it starts at once and holds no memory that the training needs. A line that is not understood
-is shown as it is: nothing that could explain a crash is hidden.
+The supervisor has a process of its own for it, on the standard library alone. A line that is not
+understood is shown as it is: nothing that could explain a crash is hidden.
 """
 
 from __future__ import annotations
 
-import argparse
-import io
 import json
 import re
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,7 +22,7 @@ _WORTH_SHOWING = re.compile(
 
 
 def clock(seconds: float) -> str:
-    """65 -> "0:01:05"."""
+    """Return 65 as "0:01:05"."""
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
@@ -45,7 +41,7 @@ class Progress:
         self.continues = False
 
     def show(self, line: str) -> str | None:
-        """What to print for a line of the log; None for a line that is in train.log only."""
+        """Return what to print for a line of the log; None for one that is in train.log only."""
         text = line.rstrip("\n")
         match = _RECORD.fullmatch(text)
         if match is None:
@@ -109,7 +105,7 @@ class Progress:
         return "  ".join(parts)
 
     def _left(self, now: float, updates: int) -> float | None:
-        """Seconds until max_update at the pace since the first interval; None on the first."""
+        """Return seconds until max_update at the pace so far; None on the first interval."""
         if self.first is None:
             self.first = (now, updates)
             return None
@@ -141,7 +137,7 @@ class Counter:
         self.count = 0
 
     def add(self) -> None:
-        """One more is finished."""
+        """Count one more that is finished."""
         self.count += 1
         now = time.monotonic()
         if self.shown is None:
@@ -162,8 +158,12 @@ class Counter:
             self.screen.flush()
 
 
-def follow(source: TextIO, log: TextIO, screen: TextIO, progress: Progress) -> None:
-    """Copy every line to the log, and what is worth it to the screen, until the source ends."""
+def follow(source: int, log: Path, progress: Progress) -> None:
+    """Append every line to the log and show what is worth it, until the source ends.
+
+    Arguments:
+        source: file descriptor of what fairseq-train says
+    """
     interrupted = False
 
     def note(*_: object) -> None:
@@ -172,26 +172,13 @@ def follow(source: TextIO, log: TextIO, screen: TextIO, progress: Progress) -> N
 
     # Ctrl-C ends fairseq-train, whose last lines are still to be logged
     signal.signal(signal.SIGINT, note)
-    for line in source:
-        log.write(line)
-        log.flush()
-        shown = progress.show(line)
-        if shown is not None and not interrupted:
-            print(shown, file=screen, flush=True)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Read standard input to its end."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("log", type=Path, help="file that every line is appended to")
-    parser.add_argument("--max-update", type=int, help="updates the run ends at")
-    args = parser.parse_args(arguments)
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="backslashreplace")
-    with args.log.open("a", encoding="utf-8") as log:
-        follow(sys.stdin, log, sys.stdout, Progress(args.max_update))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    with (
+        open(source, encoding="utf-8", errors="backslashreplace") as lines,
+        log.open("a", encoding="utf-8") as file,
+    ):
+        for line in lines:
+            file.write(line)
+            file.flush()
+            shown = progress.show(line)
+            if shown is not None and not interrupted:
+                print(shown, flush=True)

@@ -28,7 +28,7 @@ _MAY_DIFFER: Final = HARMLESS | {
 
 
 def differences(old: configs.Config, new: configs.Config) -> list[str]:
-    """Every option and recipe entry that is not the same in two flat configs, as readable text."""
+    """Return every option and recipe entry that differs in two flat configs, as text."""
     before = in_stock_names(vars(_as_fairseq_reads(old)))
     after = in_stock_names(vars(_as_fairseq_reads(new)))
     found = [
@@ -45,7 +45,7 @@ def differences(old: configs.Config, new: configs.Config) -> list[str]:
 
 
 def _data_folder(config: configs.Config) -> str | None:
-    """Where a config's data lie now: what was a folder may be a symbolic link since."""
+    """Return where a config's data lie now: a folder may have become a symbolic link."""
     data = config.recipe.get("data")
     return None if data is None else shown(inside_project(str(data)))
 
@@ -57,7 +57,7 @@ def _as_fairseq_reads(config: configs.Config) -> argparse.Namespace:
 def environment(
     config: configs.Config, data: Path, devices: launch.Devices, batch: launch.Batch | None
 ) -> dict[str, Any]:
-    """What a person needs, besides config and command, to repeat a run."""
+    """Return what a person needs, besides config and command, to repeat a run."""
     import torch
 
     return {
@@ -108,8 +108,16 @@ def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
     (run / "done").unlink(missing_ok=True)
 
 
+def is_complete(run: Path, config: configs.Config) -> bool:
+    """True if a run of this config has been trained to its end."""
+    recorded = run / "config.yaml"
+    if not (run / "done").is_file() or not recorded.is_file():
+        return False
+    return not differences(configs.load_config(str(recorded)), config)
+
+
 def updates_so_far(run: Path) -> int | None:
-    """Updates in the checkpoint that the run goes on from, mended where it is damaged."""
+    """Return the updates in the checkpoint to resume from, mended where it is damaged."""
     folder = run / "checkpoints"
     mended = mend_last(folder)
     if mended is not None:
@@ -119,6 +127,6 @@ def updates_so_far(run: Path) -> int | None:
 
 
 def owes_validation(run: Path) -> bool:
-    """Whether a signal ended the run before fairseq had validated at its last update."""
+    """True if a signal ended the run before fairseq had validated at its last update."""
     last = run / "checkpoints" / "checkpoint_last.pt"
     return OWED in load_checkpoint(last).get("extra_state", {})

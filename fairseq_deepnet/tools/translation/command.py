@@ -2,7 +2,7 @@
 
 Reads files or standard input, a sentence a line, and writes a line for each, in the same order. A
 sentence that is typed is translated at once; files go through in windows of bounded size. Empty
-lines stay empty. What is not UTF-8 in a line is replaced by U+FFFD, and told at the end. With
+lines stay empty. What is not UTF-8 in a line is replaced by U+FFFD, and counted at the end. With
 --out the file appears when it is complete; an interrupted translation lies in FILE.part, and
 --resume goes on from there.
 """
@@ -38,8 +38,8 @@ from fairseq_deepnet.tools.translation.opening import (
 from fairseq_deepnet.tools.translation.output import Output
 from fairseq_deepnet.tools.translation.stream import (
     STANDARD_INPUT,
-    Mending,
     Rate,
+    Utf8Mender,
     Windows,
     translated,
     windows_of,
@@ -131,14 +131,14 @@ def run(args: argparse.Namespace) -> int:
         say("a sentence a line; Ctrl-D ends")
     if output.done:
         say(f"going on after line {output.done:,}")
-    mending = Mending()
-    text = decode if args.strict else mending
+    mender = Utf8Mender()
+    text = decode if args.strict else mender
     windows = output.still_to_do(windows_of(files, args.window or WINDOW * threads, text=text))
     try:
         _translate(opened, windows, output, args)
     finally:
-        if mending.count:
-            say(mending.told())
+        if mender.count:
+            say(mender.message())
     output.finish()
     return 0
 

@@ -1,0 +1,395 @@
+"""--fallbacks: what to change, step by step, when a training has diverged; and doing it.
+
+    "lr*0.5 warmup-updates+1000, lr*0.5, update-freq*2, fp32"
+
+Steps are separated by commas and taken one after another, each on top of those before; a step
+holds one or more changes: `option=value`, `option*factor`, `option+number`, or `fp32`, which drops
+--fp16, --bf16 and their like. After Marian's --custom-fallbacks.
+
+fallback.json in the run folder says which a run has taken, so that it goes on with them after a
+kill. Reading it needs neither torch nor fairseq; taking a step does.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from fairseq_deepnet.errors import ConfigurationError, did_you_mean
+from fairseq_deepnet.records import Shape, read_record, write_record
+from fairseq_deepnet.signals import ATTEMPT
+
+NAME: Final = "fallback.json"
+_SHAPE: Final[Shape] = {
+    "step?": int,
+    "overrides?": dict,
+    "resumes?": bool,
+    "history?": [dict],
+    "pending?": {"folder": str, "good?": int, "file?": str},
+    "exhausted?": int,
+}
+STARTING: Final = "starting again from"
+"""What the supervisor says, and writes into the log, when it takes a fallback."""
+FP32: Final = "fp32"
+PRECISIONS: Final = ("fp16", "bf16", "amp", "memory-efficient-fp16", "memory-efficient-bf16")
+_RESETS: Final = ("reset-optimizer", "reset-lr-scheduler", "reset-meters", "reset-dataloader")
+
+_CHANGE: Final = re.compile(r"(?P<option>[a-z][a-z0-9-]*)(?P<sign>[=*+])(?P<value>[^\s=*+,]+)")
+_FIXED: Final = re.compile(
+    r"arch|task|criterion|optimizer|lr-scheduler|user-dir|save-dir|restore-file|residual-scheme"
+    r"|scheme-variant|init|on-divergence|fallbacks|fallback-step|cpu|distributed-.*|share-.*"
+    r"|(en|de)coder-(layers|embed-dim|ffn-embed-dim|attention-heads|learned-pos|normalize-before)"
+)
+"""Options that a checkpoint must be met with as it was made, and our own."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change; `sign` is "=", "*" or "+", and empty for fp32."""
+
+    option: str
+    sign: str = ""
+    value: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.option}{self.sign}{self.value}"
+
+
+Step = tuple[Change, ...]
+
+
+def parse(text: str) -> tuple[Step, ...]:
+    """Return the steps of --fallbacks; ConfigurationError names what cannot be read."""
+    steps = tuple(tuple(map(_change, step.split())) for step in text.split(","))
+    if not all(steps):
+        raise ConfigurationError(
+            f"--fallbacks {text!r}: a step is empty; write steps like 'lr*0.5, update-freq*2'"
+        )
+    return steps
+
+
+def steps_of(text: str | None, present: Mapping[str, Any]) -> tuple[Step, ...]:
+    """Return the steps of --fallbacks, or the default's as far as this training has the options.
+
+    Arguments:
+        text: --fallbacks; None where it was not given
+        present: fairseq-train's options as parsed, by attribute name
+
+    Raises:
+        ConfigurationError: for what cannot be read, or changes what this training has not.
+    """
+    if text is not None:
+        steps = parse(text)
+        for step in steps:
+            overrides(step, present)  # refuses what is not there
+        return steps
+    from fairseq_deepnet.divergence.options import DEFAULT_FALLBACKS
+
+    has = {FP32, *(name.replace("_", "-") for name in present)}
+    steps = parse(DEFAULT_FALLBACKS)
+    known = [tuple(change for change in step if change.option in has) for step in steps]
+    return tuple(step for step in known if step)
+
+
+def _change(word: str) -> Change:
+    if word == FP32:
+        return Change(FP32)
+    match = _CHANGE.fullmatch(word)
+    if match is None:
+        raise ConfigurationError(
+            f"--fallbacks: {word!r} is no change; write option=value, option*factor, option+number"
+            f" or {FP32}, such as lr*0.5, with commas between the steps"
+        )
+    change = Change(match["option"], match["sign"], match["value"])
+    if _FIXED.fullmatch(change.option):
+        raise ConfigurationError(
+            f"--fallbacks: {change} would change the model or where it is trained, and no"
+            " checkpoint could be gone on from; change learning rate, warm-up, batch or the like"
+        )
+    if change.sign != "=" and _number(change.value) is None:
+        raise ConfigurationError(f"--fallbacks: {change}: {change.value!r} is no number")
+    return change
+
+
+def overrides(step: Step, present: Mapping[str, Any]) -> dict[str, str]:
+    """Return option -> new value, as typed on a command line; fp32 has an empty one."""
+    found = {}
+    for change in step:
+        found[change.option] = "" if change.option == FP32 else _changed(change, present)
+    return found
+
+
+def shown(changes: Mapping[str, str]) -> str:
+    """Return overrides as a person would type them."""
+    return " ".join(
+        FP32 if name == FP32 else f"--{name} {value}" for name, value in changes.items()
+    )
+
+
+def that_help(step: Step, present: Mapping[str, Any], update: int) -> Step:
+    """Return the changes of a step that make a difference to a training from `update` on.
+
+    fp32 changes nothing where it is fp32. A warm-up that is over is not begun again: after it the
+    inverse square root's learning rate is lr sqrt(warmup / update), which a longer one would raise.
+    """
+    found = []
+    for change in step:
+        if change.option == FP32:
+            same = not before(FP32, present)
+        else:
+            same = _changed(change, present) == before(change.option, present)
+            over = update > 0 and update >= (present.get("warmup_updates") or 0)
+            same = same or (change.option == "warmup-updates" and over)
+        if not same:
+            found.append(change)
+    return tuple(found)
+
+
+def before(option: str, present: Mapping[str, Any]) -> str:
+    """Return an option as this training has it; for fp32, the precisions that it gives up."""
+    if option == FP32:
+        return " ".join(name for name in PRECISIONS if present.get(name.replace("-", "_")))
+    return written(present[option.replace("-", "_")])
+
+
+def _changed(change: Change, present: Mapping[str, Any]) -> str:
+    name = change.option.replace("-", "_")
+    if name not in present:
+        options = [option.replace("_", "-") for option in present]
+        raise ConfigurationError(
+            f"--fallbacks: {change}: this training has no option --{change.option}"
+            f"{did_you_mean(change.option, options)}"
+        )
+    if isinstance(present[name], bool):
+        raise ConfigurationError(
+            f"--fallbacks: {change}: --{change.option} is a switch, which cannot be changed"
+        )
+    if change.sign == "=":
+        return change.value
+    before = present[name] if isinstance(present[name], list | tuple) else [present[name]]
+    numbers = [_number(value) for value in before]
+    by = _number(change.value)
+    if by is None or not numbers or None in numbers:
+        raise ConfigurationError(
+            f"--fallbacks: {change}: --{change.option} is {present[name]}, no number to change;"
+            f" write {change.option}=VALUE"
+        )
+    after = [n * by if change.sign == "*" else n + by for n in numbers if n is not None]
+    whole = all(isinstance(number, int) for number in numbers)
+    return written([max(1, round(number)) if whole else number for number in after])
+
+
+def written(value: Any) -> str:
+    """Return a parsed value as typed on a command line; lists with commas."""
+    values = value if isinstance(value, list | tuple) else [value]
+    # ten digits: 0.009 * 0.5 is not to read 0.0045000000000000005
+    return ",".join(f"{item:.10g}" if isinstance(item, float) else str(item) for item in values)
+
+
+def _number(value: Any) -> int | float | None:
+    if isinstance(value, int | float):
+        return value
+    for kind in (int, float):
+        try:
+            return kind(str(value))
+        except ValueError:
+            continue
+    return None
+
+
+@dataclass
+class Pending:
+    """What is still to be moved: written before, so that a kill in between loses nothing.
+
+    Arguments:
+        folder: in the folder of checkpoints, for what came after the good state
+        good: update of that; None for the beginning
+        file: of that, in the folder of checkpoints
+    """
+
+    folder: str
+    good: int | None
+    file: str = "good.part"  # where an earlier version put it
+
+
+@dataclass
+class FallbackState:
+    """What fallback.json holds.
+
+    Arguments:
+        step: fallbacks taken
+        overrides: option -> value, of all of them together; `fp32` has an empty value
+        resumes: whether the run goes on from a checkpoint of its own, rather than from the start
+        history: for each fallback: step, changes, values before, event, the update it went on from
+        pending: what the last of them has still to move
+        exhausted: steps that --fallbacks had when the run diverged with none left
+    """
+
+    step: int = 0
+    overrides: dict[str, str] = field(default_factory=dict)
+    resumes: bool = False
+    history: list[dict[str, Any]] = field(default_factory=list)
+    pending: Pending | None = None
+    exhausted: int = 0
+
+    def write(self, run: Path) -> None:
+        """Write into a run folder; whole or not at all."""
+        run.mkdir(parents=True, exist_ok=True)
+        write_record(run / NAME, asdict(self))
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """Return the command line of an attempt; the last of an option's values counts.
+
+        Arguments:
+            words: the run's first command, program and all
+        """
+        if not self.step:
+            return list(words)
+        dropped = {f"--{name}" for name in PRECISIONS} if FP32 in self.overrides else set()
+        if self.resumes:  # from checkpoint_last.pt, whatever `words` say
+            dropped |= {f"--{name}" for name in _RESETS}
+        kept = [word for word in words if word not in dropped]
+        kept += [f"--{name}={value}" for name, value in self.overrides.items() if name != FP32]
+        if self.resumes:
+            kept.append("--restore-file=checkpoint_last.pt")
+        return [*kept, f"--{ATTEMPT}={self.step}"]
+
+    def __str__(self) -> str:
+        """Describe the last fallback, for people and for the log."""
+        taken = self.history[-1]
+        update = taken["from_update"]
+        good = f"update {update:,}" if self.resumes else "the beginning (no good state from before)"
+        return f"fallback {self.step}: {STARTING} {good} with {shown(taken['overrides'])}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the supervisor is to start.
+
+    Arguments:
+        command: fairseq-train or its launcher, with all options; empty where there is nothing to do
+        fallbacks: steps to take when it diverges; None where it is to end then
+        state: fallbacks that the run has taken before
+    """
+
+    command: tuple[str, ...] = ()
+    fallbacks: tuple[Step, ...] | None = None
+    state: FallbackState = field(default_factory=FallbackState)
+
+
+def read(run: Path) -> FallbackState:
+    """Return the state of a run folder; a new one where there is none.
+
+    Raises:
+        ConfigurationError: for a file that does not hold what `FallbackState.write` wrote.
+    """
+    file = run / NAME
+    try:
+        held = read_record(file, _SHAPE)
+        held.pop("running", None)  # of an earlier version
+        if held.get("pending"):
+            held["pending"] = Pending(**held["pending"])
+        return FallbackState(**held)
+    except FileNotFoundError:
+        return FallbackState()
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ConfigurationError(
+            f"{file} is damaged ({error}); remove it to train without the fallbacks taken so far"
+        ) from error
+
+
+def refuse_changes(run: Path, steps: Sequence[Step], present: Mapping[str, Any]) -> FallbackState:
+    """Return the state of a run that is to go on; refuse what would come to the same, or to naught.
+
+    Raises:
+        ConfigurationError: where the run has diverged with the last of these steps, or where an
+            option that a fallback changed is not as it was at first.
+    """
+    state = read(run)
+    if len(steps) <= state.exhausted:
+        raise ConfigurationError(
+            f"--fallbacks: this run has diverged after the last of {state.exhausted} steps"
+            f" ({run / NAME}); add steps, or set RUN=FOLDER"
+        )
+    befores = [taken["before"] for taken in state.history if "before" in taken]
+    for option, value in state.overrides.items():
+        first = next((taken[option] for taken in befores if taken.get(option) is not None), None)
+        if option == FP32 or first is None:
+            continue
+        now = before(option, present)
+        if now not in (first, value):
+            raise ConfigurationError(
+                f"--{option} {now} contradicts {run / NAME}, by which this run has fallen back from"
+                f" {first} to {value}; give --{option} {first} to go on, or remove that file to"
+                " train with the new value"
+            )
+    return state
+
+
+def take(
+    run: Path, steps: Sequence[Step], present: Mapping[str, Any], record: Mapping[str, Any]
+) -> FallbackState | None:
+    """Take the next fallback that changes anything, and roll the run back to its last good state.
+
+    Arguments:
+        present: options of the attempt that has diverged
+        record: what fairseq-train left of its end (signals.DIVERGENCE_RECORD)
+
+    Returns the run's state; None where no fallback is left.
+    """
+    from fairseq_deepnet.divergence import good_states
+
+    state, save_dir = read(run), run / "checkpoints"
+    good = record.get("good") or {"update": 0, "file": ""}
+    left = enumerate(steps[state.step :], state.step + 1)
+    helping = ((number, that_help(step, present, good["update"])) for number, step in left)
+    number, changes = next((one for one in helping if one[1]), (0, ()))
+    if not changes:
+        state.exhausted = len(steps)
+        state.write(run)
+        return None
+    made = overrides(changes, present)
+    folder = good_states.free_folder(save_dir, "diverged", number)
+    state.history.append(
+        {
+            "step": number,
+            "changes": " ".join(map(str, changes)),
+            "before": {name: before(name, present) for name in made},
+            "overrides": made,
+            "event": {key: record[key] for key in ("update", "kind", "started") if key in record},
+            "from_update": good["update"],
+        }
+    )
+    state.step, state.resumes = number, bool(good["file"])
+    state.overrides.update(made)
+    state.pending = Pending(folder.name, good["update"] if good["file"] else None, good["file"])
+    state.write(run)
+    return roll_back(run)
+
+
+def roll_back(run: Path) -> FallbackState:
+    """Move what came after the good state aside and put that in its place, as far as it is still to
+    be done; return the run's state.
+    """
+    from fairseq_deepnet.checkpoints import LAST
+    from fairseq_deepnet.divergence import good_states
+    from fairseq_deepnet.monitoring import records
+
+    state, save_dir = read(run), run / "checkpoints"
+    if state.pending is None:
+        return state
+    aside, source = save_dir / state.pending.folder, save_dir / state.pending.file
+    if (run / records.NAME).is_file():
+        # what was measured while it diverged: the next attempt makes these updates again
+        aside.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(run / records.NAME, aside / records.NAME)
+    good_states.set_aside(save_dir, state.pending.good, aside)
+    if state.pending.good is not None and source.is_file() and source.name != LAST:
+        good_states.copy(source, save_dir / LAST)
+    state.pending = None
+    state.write(run)
+    return state
