@@ -168,7 +168,7 @@ def run(raw: Path, out: Path, workers: int, vocabulary: int) -> Watch:
             assert process.stderr is not None
             for line in process.stderr:
                 print(line, end="", file=sys.stderr, flush=True)
-                mark = re.match(r"\[preprocess\] (\w[\w ]+)$", line)
+                mark = re.match(r"(\w[\w ]+)$", line)
                 if mark:
                     with lock:
                         watch.begin(mark[1])

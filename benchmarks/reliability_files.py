@@ -72,13 +72,11 @@ WORDS = {
     "SCORE": "deepnet evaluate run --engine=ctranslate2 --beam=1 --output=OUT",
     "PERPLEXITY": "deepnet perplexity run_lm --gpus=0 --output=OUT",
     "PLOT": "deepnet plot run --out=OUT/page.html",
-    "CLEAN": "deepnet clean --source=de --target=en --train=raw/train --out=OUT/c --workers=1",
-    "SUBWORDS": "deepnet subwords train --text=raw/valid --source=de --target=en --vocab-size=100"
-    " --out=OUT",
-    "PAIRS": "deepnet pairs pairs.tsv --vocab-size=150 --out=OUT/p --workers=1",
-    "MONOLINGUAL": "deepnet monolingual --language=de --train=raw/valid --valid=raw/test"
+    "PAIR": "deepnet preprocess pair --src=de --tgt=en --train=raw/train --valid=raw/valid"
+    " --vocab-size=100 --out=OUT/c --workers=1",
+    "PAIRS": "deepnet preprocess pairs pairs.tsv --vocab-size=150 --out=OUT/p --workers=1",
+    "MONOLINGUAL": "deepnet preprocess language --lang-code=de --train=raw/valid --valid=raw/test"
     " --vocab-size=100 --out=OUT/m",
-    "ENCODE": "deepnet subwords encode raw/test.de --model=spm.model --out=OUT",
     "BLEU": "deepnet score --hypotheses=raw/test.de --references=raw/test.en",
     "SWEEP": "deepnet sweep sweep.yaml --gpus=0 --data=data max-update=4 monitor-interval=2",
     "BEST": "run/checkpoints/checkpoint_best.pt",
@@ -104,7 +102,6 @@ dictionary             | data/dict.de.txt        | RECORD
 dictionary, no record  | bare/dict.en.txt        | fairseq-generate bare GENERATE
 subword model          | data/spm.model          | TRANSLATE
 subword model          | data/spm.model          | TO_CT2
-subword model, alone   | spm.model               | ENCODE | -
 .bin                   | data/test.de-en.de.bin  | fairseq-generate data GENERATE
 .bin                   | data/train.de-en.en.bin | fairseq-train data TRAIN
 .bin                   | lm/test.bin             | PERPLEXITY
@@ -133,8 +130,8 @@ config                 | config.yaml             | RECORD | -
 sweep's definition     | sweep.yaml              | SWEEP --runs=other --dry-run | -
 monitor.jsonl          | run/monitor.jsonl       | PLOT | -
 train.log              | run/train.log           | PLOT | -
-text                   | raw/train.de            | CLEAN | -
-text                   | raw/valid.de            | SUBWORDS | -
+text                   | raw/train.de            | PAIR | -
+text                   | raw/valid.de            | MONOLINGUAL | -
 text                   | raw/test.de             | SERVE | -
 text                   | raw/valid.de            | MONOLINGUAL | -
 text                   | raw/test.de             | BLEU | -
@@ -147,8 +144,7 @@ TO_CT2
 deepnet export run --to=fairseq --output=OUT/m.pt
 SCORE
 PLOT
-CLEAN
-SUBWORDS
+PAIR
 PAIRS
 MONOLINGUAL
 SERVE --output=OUT/text

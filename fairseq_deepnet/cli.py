@@ -9,12 +9,12 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from fairseq_deepnet.former_names import of_today, subcommand_of_today
+from fairseq_deepnet.former_names import FORMER_STAGES, of_today, subcommand_of_today
 
 SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     "args": ("tools.configs", "print the fairseq-train arguments that a config stands for"),
     "options": (
-        "tools.options",
+        "tools.fairseq_options",
         "the options of an architecture, which fairseq-train --help leaves out",
     ),
     "check": ("tools.checking.command", "is a model or checkpoint what it is said to be? measured"),
@@ -39,22 +39,15 @@ SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "download": ("tools.corpora.download", "download a corpus: resumable, verified, from mirrors"),
     "opus100": ("tools.corpora.opus100", "unpack OPUS-100 and write its table of pairs"),
-    "clean": ("tools.corpora.clean", "check and clean raw parallel text"),
-    "pairs": ("tools.corpora.multilingual", "make a data folder of many language pairs"),
-    "monolingual": ("tools.corpora.monolingual", "make a data folder of one language"),
-    "subwords": ("tools.corpora.subwords", "train or apply a sentencepiece model"),
-    "moses": (
-        "tools.corpora.moses_stages",
-        "Moses tokens and byte-pair codes, as in published recipes",
-    ),
+    "preprocess": ("tools.corpora.preprocess", "raw text to what fairseq-train reads"),
     "iwslt14": ("tools.corpora.iwslt", "raw text out of the archive of IWSLT 2014"),
     "wmt17": ("tools.corpora.wmt", "raw text out of the archives of WMT 2017"),
     "plot": (
-        "tools.plotting.command",
+        "tools.plotting.plot",
         "draw runs: losses, scores, what was measured, layer by layer",
     ),
     "sweep": (
-        "experiments.sweeps",
+        "experiments.sweep",
         "train and score the cells of a table: the paper's, or a comparison",
     ),
     "analysis": (
@@ -98,11 +91,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(_overview())
         return 0 if words else 2
-    name, *rest = subcommand_of_today(words)
-    rest = of_today(name, rest)
+    words = subcommand_of_today(words)
+    name, rest = words[0], of_today(words[0], words[1:])
     if name not in SUBCOMMANDS:
-        known = ", ".join(SUBCOMMANDS)
-        print(f"deepnet: error: no subcommand {name!r}; choose from {known}", file=sys.stderr)
+        where = f"choose from {', '.join(SUBCOMMANDS)}"
+        if name in FORMER_STAGES:
+            where = f"it is a stage of `deepnet {FORMER_STAGES[name]}` now"
+        print(f"deepnet: error: no subcommand {name!r}; {where}", file=sys.stderr)
         return 2
     module_name, help_line = SUBCOMMANDS[name]
     module = importlib.import_module(f"fairseq_deepnet.{module_name}")

@@ -22,9 +22,27 @@ COMMANDS: Final[Mapping[str, str]] = {
 TRANSLATE: Final[Mapping[str, str]] = {**COMMANDS, "--batch": "--batch-sentences"}
 """Of `deepnet translate`: elsewhere a batch is counted in tokens."""
 
+SUBCOMMANDS: Final[Mapping[str, tuple[str, Sequence[str], Mapping[str, str]]]] = {
+    "pairs": (
+        "preprocess pairs",
+        ("--vocab-size=8000", "--character-coverage=1.0"),
+        {"--kind": "--subwords"},
+    ),
+    "record": ("train", ("--record-only",), {}),
+    "monolingual": (
+        "preprocess language",
+        (),
+        {"--kind": "--subwords", "--language": "--lang-code"},
+    ),
+}
+"""Former name -> that of today, defaults that were others, and options with another name."""
 
-SUBCOMMANDS: Final[Mapping[str, Sequence[str]]] = {"record": ("train", "--record-only")}
-"""Subcommands of `deepnet`."""
+FORMER_STAGES: Final[Mapping[str, str]] = {
+    "clean": "preprocess pair",
+    "subwords": "preprocess pair",
+    "moses": "preprocess moses",
+}
+"""Subcommands that only scripts called -> that of which they are stages."""
 
 
 @functools.cache
@@ -42,12 +60,14 @@ def training_option(name: str) -> str:
 
 
 def subcommand_of_today(words: Sequence[str]) -> list[str]:
-    """Return the words after `deepnet` with today's name of the subcommand."""
-    name, *rest = words
-    if name not in SUBCOMMANDS:
-        return [name, *rest]
-    tell(f"deepnet {name}", f"deepnet {' '.join(SUBCOMMANDS[name])}")
-    return [*SUBCOMMANDS[name], *rest]
+    """Return the words of a command with today's name of its subcommand, which takes the same."""
+    if words[0] not in SUBCOMMANDS:
+        return list(words)
+    name, defaults, options = SUBCOMMANDS[words[0]]
+    tell(f"deepnet {words[0]}", f"deepnet {name}")
+    rest = (word.partition("=") for word in words[1:])
+    renamed = [options.get(option, option) + equals + value for option, equals, value in rest]
+    return [*name.split(), *defaults, *renamed]
 
 
 def of_today(subcommand: str, words: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # IWSLT 2014 German-English (TED talks, 160,239 training pairs), ready for fairseq-train.
 #
-#   bash scripts/preprocess_iwslt14.sh [fairseq-preprocess options]            # downloads 19 MB
+#   bash scripts/preprocess_iwslt14.sh [dictionary options of fairseq-preprocess]            # downloads 19 MB
 #   RAW=de-en.tgz JOINED=1 bash scripts/preprocess_iwslt14.sh
 #
 # As fairseq's recipe makes it (examples/translation/prepare-iwslt14.sh): titles and descriptions are training
@@ -27,31 +27,9 @@
 #   FORCE       1: make OUT anew even if it is there (0)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
-source "$ROOT/scripts/lib/corpora.sh"
 help_if_asked "$@"
-
-VARIANT=${VARIANT:-tokenized}
-SRC=${SRC:-de}
-TGT=${TGT:-en}
-[[ $VARIANT == tokenized || $VARIANT == sentencepiece ]] || die "VARIANT is '$VARIANT'; it must be tokenized or sentencepiece"
-[[ "$SRC $TGT" == "de en" || "$SRC $TGT" == "en de" ]] || die "SRC and TGT are '$SRC' and '$TGT'; they must be de and en"
-OUT=${OUT:-$ROOT/data/iwslt14.$VARIANT.$SRC-$TGT}
-OUT=${OUT%/}
-DOWNLOADS=${DOWNLOADS:-$ROOT/data/downloads/iwslt14}
-check_numbers
-
-activate_environment
-hold_out=()
-[[ $VARIANT == tokenized ]] || hold_out=(--hold-out "${HOLD_OUT:-23}")
-extract_corpus iwslt14 "${hold_out[@]}"
-
-export SRC TGT OUT TRAIN=$TEXT/train TEST=$TEXT/test
-if [[ $VARIANT == tokenized ]]; then
-    export HOLD_OUT=${HOLD_OUT:-23} MERGES=${MERGES:-10000} JOINED=${JOINED:-0} LOWERCASE=${LOWERCASE:-1}
-    export APOSTROPHES=${APOSTROPHES:-1} MAX_RATIO=${MAX_RATIO:-1.5} MAX_TOKENS=${MAX_TOKENS:-175}
-    bash "$ROOT/scripts/preprocess_moses.sh" "$@"
-else
-    export VALID=$TEXT/valid VOCAB_SIZE=${VOCAB_SIZE:-10000}
-    bash "$ROOT/scripts/preprocess.sh" "$@"
-fi
-forget_text
+case ${VARIANT:-tokenized} in
+    tokenized) hand_over preprocess iwslt14 --variables -- "$@" ;;
+    sentencepiece) hand_over preprocess iwslt14-sentencepiece --variables -- "$@" ;;
+    *) die "VARIANT is '$VARIANT'; it must be tokenized or sentencepiece" ;;
+esac

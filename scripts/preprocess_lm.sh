@@ -25,34 +25,10 @@
 #   SAMPLE               lines that sentencepiece looks at, at most (2000000)
 #   MIN_WORDS, MAX_WORDS training lines outside are dropped (1, 1000)
 #   DROP_DUPLICATES      1: drop repeated training lines (0)
+#   WORKERS              processes (all cores)
 #   FORCE                1: make OUT anew even if it is there (0)
 #   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
-
-[[ $# -eq 0 ]] || die "unexpected argument $1; this script takes variables, see --help"
-for name in LANG_CODE TRAIN VALID; do
-    [[ -n ${!name:-} ]] || die "$name is not set; see --help"
-done
-[[ $LANG_CODE =~ ^[A-Za-z][A-Za-z0-9_]*$ ]] || die "LANG_CODE is '$LANG_CODE'; it must be a language code such as en"
-OUT=${OUT:-$ROOT/data/corpus_lm.$LANG_CODE}
-OUT=${OUT%/}
-SUBWORDS=${SUBWORDS:-bpe}
-[[ $SUBWORDS == bpe || $SUBWORDS == unigram ]] || die "SUBWORDS is '$SUBWORDS'; it must be bpe or unigram"
-
-arguments=(--language "$LANG_CODE" --train "$TRAIN" --valid "$VALID" --out "$OUT" --kind "$SUBWORDS")
-[[ -z ${TEST:-} ]] || arguments+=(--test "$TEST")
-for name in VOCAB_SIZE SAMPLE MIN_WORDS MAX_WORDS CHARACTER_COVERAGE; do
-    [[ -n ${!name:-} ]] || continue
-    pattern='^[1-9][0-9]{0,8}$'
-    [[ $name != CHARACTER_COVERAGE ]] || pattern='^[0-9]+(\.[0-9]+)?$'
-    [[ ${!name} =~ $pattern ]] || die "$name is '${!name}'; it must be a number above 0"
-    option=${name,,}
-    arguments+=("--${option//_/-}" "${!name}")
-done
-add_switches BYTE_FALLBACK DROP_DUPLICATES FORCE
-
-activate_environment
-hold_output "$OUT"
-run_deepnet monolingual "${arguments[@]}"
+hand_over preprocess language --variables -- "$@"

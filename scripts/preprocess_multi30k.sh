@@ -19,15 +19,5 @@
 #   SUBWORDS, ...        every other variable of scripts/preprocess.sh
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
-source "$(dirname "${BASH_SOURCE[0]}")/lib/multi30k.sh"
 help_if_asked "$@"
-
-SRC=${SRC:-de}
-TGT=${TGT:-en}
-[[ $SRC != "$TGT" ]] || die "SRC and TGT are both '$SRC'; they must differ"
-OUT=${OUT:-$ROOT/data/multi30k.$SRC-$TGT}
-export VOCAB_SIZE=${VOCAB_SIZE:-4000}
-
-find_multi30k "$SRC" "$TGT"
-export SRC TGT OUT TRAIN=${PREFIX[train]} VALID=${PREFIX[valid]} TEST=${PREFIX[test]}
-exec bash "$ROOT/scripts/preprocess.sh" "$@"
+hand_over preprocess multi30k --variables -- "$@"

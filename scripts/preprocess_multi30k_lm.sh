@@ -18,13 +18,5 @@
 #   SUBWORDS, ...        every other variable of scripts/preprocess_lm.sh
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
-source "$(dirname "${BASH_SOURCE[0]}")/lib/multi30k.sh"
 help_if_asked "$@"
-
-LANG_CODE=${LANG_CODE:-en}
-OUT=${OUT:-$ROOT/data/multi30k_lm.$LANG_CODE}
-export VOCAB_SIZE=${VOCAB_SIZE:-4000}
-
-find_multi30k "$LANG_CODE"
-export LANG_CODE OUT TRAIN=${PREFIX[train]} VALID=${PREFIX[valid]} TEST=${PREFIX[test]}
-exec bash "$ROOT/scripts/preprocess_lm.sh" "$@"
+hand_over preprocess multi30k-lm --variables -- "$@"

@@ -20,27 +20,5 @@
 #   SUBWORDS, ...        every other variable of scripts/preprocess_multilingual.sh
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
-source "$(dirname "${BASH_SOURCE[0]}")/lib/multi30k.sh"
 help_if_asked "$@"
-
-read -ra languages <<<"${LANGS:-cs de en fr}"
-[[ ${#languages[@]} -ge 2 && " ${languages[*]} " == *" en "* ]] ||
-    die "LANGS is '${languages[*]}'; two or more languages are needed, en among them, separated by spaces: cs de en"
-export OUT=${OUT:-$ROOT/data/multi30k_multilingual} VOCAB_SIZE=${VOCAB_SIZE:-8000}
-export CHARACTER_COVERAGE=${CHARACTER_COVERAGE:-1.0} TEMPERATURE=${TEMPERATURE:-1}
-
-find_multi30k "${languages[@]}"
-TABLE=$(mktemp "${TMPDIR:-/tmp}/multi30k.XXXXXX.tsv")
-trap 'rm -f "$TABLE"' EXIT
-row() { printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "${PREFIX[$1]}"; }
-for language in "${languages[@]}"; do
-    for other in "${languages[@]}"; do
-        [[ $language < $other ]] || continue
-        if [[ $language == en || $other == en ]]; then
-            row train "$language" "$other"
-            row valid "$language" "$other"
-        fi
-        row test "$language" "$other"
-    done
-done >"$TABLE"
-TABLE=$TABLE bash "$ROOT/scripts/preprocess_multilingual.sh" "$@"
+hand_over preprocess multi30k-multilingual --variables -- "$@"

@@ -33,34 +33,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
-
-[[ $# -eq 0 ]] || die "unexpected argument $1; this script takes variables, see --help"
-for name in TABLE OUT; do
-    [[ -n ${!name:-} ]] || die "$name is not set; see --help"
-done
-[[ -f $TABLE ]] || die "TABLE=$TABLE is not a file"
-OUT=${OUT%/}
-SUBWORDS=${SUBWORDS:-bpe}
-WORKERS=${WORKERS:-$(env -u OMP_NUM_THREADS nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)}
-
-arguments=(--kind "$SUBWORDS" --workers "$WORKERS")
-number() { # variable, option, default, pattern
-    local value=${!1:-$3}
-    [[ $value =~ ^$4$ ]] || die "$1 is '$value'; it must be a number"
-    arguments+=("$2" "$value")
-}
-whole='[1-9][0-9]*'
-decimal='[0-9]+(\.[0-9]+)?'
-number VOCAB_SIZE --vocab-size 32000 "$whole"
-number SAMPLE --sample 2000000 "$whole"
-number MIN_WORDS --min-words 1 "$whole"
-number MAX_WORDS --max-words 250 "$whole"
-number MAX_RATIO --max-ratio 5 "$decimal"
-number TEMPERATURE --temperature 5 "$decimal"
-number CHARACTER_COVERAGE --character-coverage 0.9995 "$decimal"
-add_switches BYTE_FALLBACK DROP_DUPLICATES FORCE
-
-activate_environment
-export OMP_NUM_THREADS=1 # the processes share the cores
-hold_output "$OUT"
-run_deepnet pairs "$TABLE" --out "$OUT" "${arguments[@]}"
+hand_over preprocess pairs --variables -- "$@"

@@ -2,7 +2,7 @@
 # WMT 2017 English-German (Europarl v7, Common Crawl, News Commentary v12: 4.59 million pairs), ready for
 # fairseq-train.
 #
-#   bash scripts/preprocess_wmt17.sh [fairseq-preprocess options]               # downloads 1.8 GB
+#   bash scripts/preprocess_wmt17.sh [dictionary options of fairseq-preprocess]               # downloads 1.8 GB
 #   RAW=archives/ WORKERS=32 bash scripts/preprocess_wmt17.sh
 #
 # Input: RAW, a folder with the published archives (or with what is in them); without RAW they are downloaded.
@@ -26,31 +26,9 @@
 #   FORCE       1: make OUT anew even if it is there (0)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
-source "$ROOT/scripts/lib/corpora.sh"
 help_if_asked "$@"
-
-VARIANT=${VARIANT:-sentencepiece}
-case $VARIANT in
-    sentencepiece) OUT=${OUT:-$ROOT/data/wmt17.en-de} ;;
-    tokenized) OUT=${OUT:-$ROOT/data/wmt17.tokenized.en-de} ;;
-    *) die "VARIANT is '$VARIANT'; it must be sentencepiece or tokenized" ;;
+case ${VARIANT:-sentencepiece} in
+    sentencepiece) hand_over preprocess wmt17 --variables -- "$@" ;;
+    tokenized) hand_over preprocess wmt17-tokenized --variables -- "$@" ;;
+    *) die "VARIANT is '$VARIANT'; it must be tokenized or sentencepiece" ;;
 esac
-[[ "${SRC:-en} ${TGT:-de}" == "en de" ]] || die "SRC and TGT are '${SRC:-en}' and '${TGT:-de}'; this recipe is en to de"
-OUT=${OUT%/}
-DOWNLOADS=${DOWNLOADS:-$ROOT/data/downloads/wmt17}
-check_numbers
-
-activate_environment
-extract_corpus wmt17
-
-export SRC=en TGT=de OUT TRAIN=$TEXT/train TEST=$TEXT/test,$TEXT/test1
-if [[ $VARIANT == sentencepiece ]]; then
-    export VALID=$TEXT/valid VOCAB_SIZE=${VOCAB_SIZE:-32000}
-    bash "$ROOT/scripts/preprocess.sh" "$@"
-else
-    export HOLD_OUT=${HOLD_OUT:-100} MERGES=${MERGES:-40000} JOINED=${JOINED:-1} AGGRESSIVE=${AGGRESSIVE:-1}
-    export PUNCTUATION=${PUNCTUATION:-1} APOSTROPHES=${APOSTROPHES:-1} CLEAN_ON=${CLEAN_ON:-subwords}
-    export MAX_RATIO=${MAX_RATIO:-1.5} MAX_TOKENS=${MAX_TOKENS:-250}
-    bash "$ROOT/scripts/preprocess_moses.sh" "$@"
-fi
-forget_text

@@ -26,7 +26,8 @@
 #   MEMORY     memory of one device in GiB, for the plan (as found)
 #   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
 #
-# Example: ONLY=deepnorm_500l bash scripts/thousand_layers.sh; deepnet plot runs/depth/deepnorm_500l
+# Example: ONLY=deepnorm_500l bash scripts/thousand_layers.sh
+#          deepnet plot runs/depth/deepnorm_500l --out thousand.html   # the page; .png: a figure
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"

@@ -14,7 +14,8 @@ from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.evaluation.directions import Average, Score
 from fairseq_deepnet.tools.evaluation.directions_report import summarise
-from fairseq_deepnet.tools.evaluation.directions_tables import markdown, number
+from fairseq_deepnet.tools.evaluation.directions_tables import number
+from fairseq_deepnet.tools.tables import markdown
 
 PAPER: Final[dict[str, tuple[str, dict[str, tuple[str, int]]]]] = {
     "opus100": (
@@ -59,7 +60,7 @@ def paper_table(averages: Sequence[Average], published: str) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet directions`."""
+    """Declare the arguments of `deepnet directions`."""
     parser.add_argument("folder", type=Path, help="folder of SRC-TGT.json")
     parser.add_argument("--data", type=Path, help="data folder: which directions, training lines")
     parser.add_argument("--split", default="test", help="part of the data folder (test)")

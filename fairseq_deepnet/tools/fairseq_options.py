@@ -1,4 +1,7 @@
-"""fairseq's own command-line parser, asked from within: what options there are and mean."""
+"""fairseq's own command-line parser, asked from within: what options there are and mean.
+
+`deepnet options` prints those of an architecture, which fairseq-train --help leaves out.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import argparse
 import difflib
 import logging
 import re
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -15,6 +20,21 @@ from fairseq_deepnet.errors import did_you_mean
 
 CHOOSING: Final = ("arch", "task", "criterion", "optimizer", "lr-scheduler")
 """Options that decide which other options there are."""
+
+MODEL_GROUP: Final = "Model-specific configuration"
+"""The heading under which fairseq lists the options of an architecture."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Leave out what fairseq logs below an error, and warnings."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def user_dir() -> str:
@@ -100,20 +120,16 @@ def count_parameters(args: argparse.Namespace) -> int | None:
     from fairseq import tasks
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings(), torch.device("meta"):
-            warnings.simplefilter("ignore")
+        with quiet(), torch.device("meta"):
             config = convert_namespace_to_omegaconf(args)
             model = tasks.setup_task(config.task).build_model(config.model)
-        return sum(parameter.numel() for parameter in model.parameters())
     except AssertionError as error:
         raise ValueError(f"--arch {args.arch} refuses its options: {error}") from error
     except (NotImplementedError, RuntimeError):
         # not every architecture can be built on the meta device; fairseq-train has the last word
         return None
-    finally:
-        logging.disable(logging.NOTSET)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def option_actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
@@ -187,3 +203,23 @@ def nearest(name: str, known: Sequence[str]) -> str:
             " --init stock it is fairseq's own Transformer)"
         )
     return did_you_mean(name.replace("_", "-").lstrip("-"), known)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `deepnet options`."""
+    parser.add_argument(
+        "arch", nargs="?", default="deepnet_transformer", help="as after --arch (%(default)s)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the options of the architecture: fairseq-train prints its help before it knows it."""
+    parser = training_parser(["DATA", "--arch", args.arch])
+    group = next(group for group in parser._action_groups if group.title == MODEL_GROUP)
+    shown = argparse.ArgumentParser(prog=f"fairseq-train --arch {args.arch}", add_help=False)
+    formatter = shown._get_formatter()
+    formatter.start_section(f"options of {args.arch}, besides fairseq-train's own")
+    formatter.add_arguments(group._group_actions)
+    formatter.end_section()
+    sys.stdout.write(formatter.format_help())
+    return 0

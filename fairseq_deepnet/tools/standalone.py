@@ -9,7 +9,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, FairseqLanguageModel
 from fairseq.models.roberta import RobertaModel
 
-from fairseq_deepnet.quiet import quiet
+from fairseq_deepnet.tools.fairseq_options import quiet
 
 MAX_POSITIONS = 512
 

@@ -107,3 +107,10 @@ activate_environment() {
     VIRTUAL_ENV=$(environment_dir)
     export VIRTUAL_ENV PATH=$VIRTUAL_ENV/bin:$PATH
 }
+
+# End this script as `deepnet` with these words, which takes its variables.
+hand_over() {
+    activate_environment
+    export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
+    exec python -m fairseq_deepnet.cli "$@"
+}

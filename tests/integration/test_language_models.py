@@ -27,8 +27,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "raw.en").write_text("".join(f"{line}\n" for line in SENTENCES * 8), encoding="utf-8")
     words = [f"--{split}={folder / 'raw'}" for split in ("train", "valid", "test")]
     out = folder / "data"
-    words += [f"--out={out}", "--vocab-size=60", "--language=en"]
-    assert cli.main(["monolingual", *words]) == 0
+    words += [f"--out={out}", "--vocab-size=60", "--lang-code=en"]
+    assert cli.main(["preprocess", "language", *words]) == 0
     return out
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.tools.plotting.lines import is_by_layer
+from fairseq_deepnet.tools.plotting.series import is_by_layer
 from tests.support.browser import Page, find_browser, open_page
 from tests.support.monitored import add_events, add_score, make_run
 

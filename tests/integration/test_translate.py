@@ -20,11 +20,11 @@ from fairseq_deepnet.tools.checkpoints.choice import choose_model
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.evaluation import command as evaluation
 from fairseq_deepnet.tools.evaluation import fast_engine
+from fairseq_deepnet.tools.export.command import export_for_ctranslate2
 from fairseq_deepnet.tools.translation import ctranslate2_engine, opening
 from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model, use_avx512
 from fairseq_deepnet.tools.translation.engine import Search
-from fairseq_deepnet.tools.translation.exports import exported
-from fairseq_deepnet.tools.translation.opening import Wish, open_engine
+from fairseq_deepnet.tools.translation.opening import EngineOptions, open_engine
 from tests.support.runs import SENTENCES, make_data
 from tests.support.shell import run_script
 from tests.support.trained import make_trained_run
@@ -83,7 +83,7 @@ def test_both_engines_find_the_same_translations_with_the_same_scores(
     search = Search(beam=4, nbest=3, lenpen=0.7)
     found = []
     for engine, quantization in (("fairseq", None), ("ctranslate2", "float32")):
-        opened = open_engine(run, search, Wish(engine, quantization=quantization))
+        opened = open_engine(run, search, EngineOptions(engine, quantization=quantization))
         assert opened.direction == Direction("de", "en")
         found.append(opened.engine.hypotheses(SENTENCES, opened.direction))
         assert opened.engine.translate(SENTENCES, opened.direction) == [
@@ -102,7 +102,7 @@ def test_padding_is_no_part_of_a_translation(tmp_path: Path, data: Path) -> None
     found = []
     for engine, quantization in (("fairseq", None), ("ctranslate2", "float32")):
         opened = open_engine(
-            tmp_path / "run", Search(beam=1), Wish(engine, quantization=quantization)
+            tmp_path / "run", Search(beam=1), EngineOptions(engine, quantization=quantization)
         )
         found.append(opened.engine.translate(SENTENCES, opened.direction))
     assert found[0] == found[1]
@@ -211,8 +211,8 @@ def test_both_engines_stop_where_the_model_has_no_more_positions(
     make_trained_run(tmp_path / "run", data, encoder_layers=2, max_target_positions=30)
     found = []
     for engine, quantization in (("fairseq", None), ("ctranslate2", "float32")):
-        wish = Wish(engine, quantization=quantization)
-        opened = open_engine(tmp_path / "run", Search(beam=beam), wish)
+        options = EngineOptions(engine, quantization=quantization)
+        opened = open_engine(tmp_path / "run", Search(beam=beam), options)
         found.append(opened.engine.translate(SENTENCES, opened.direction))
     assert found[0] == found[1]
 
@@ -424,13 +424,13 @@ def test_avx512_is_asked_for_where_it_costs_nothing_and_nobody_said_otherwise(
 def test_a_model_of_many_directions_wants_to_know_which() -> None:
     choose = opening.choose_direction
     languages = ["cs", "de", "en"]
-    assert choose(None, languages, Wish(source="cs", target="en")) == Direction("cs", "en")
+    assert choose(None, languages, EngineOptions(source="cs", target="en")) == Direction("cs", "en")
     with pytest.raises(ValueError, match=r"name --src and --tgt \(cs, de, en\)"):
-        choose(None, languages, Wish(source="cs"))
+        choose(None, languages, EngineOptions(source="cs"))
     with pytest.raises(ValueError, match="the model knows no fr"):
-        choose(None, languages, Wish(source="cs", target="fr"))
+        choose(None, languages, EngineOptions(source="cs", target="fr"))
     with pytest.raises(ValueError, match="is no direction"):
-        choose(None, languages, Wish(source="cs", target="cs"))
+        choose(None, languages, EngineOptions(source="cs", target="cs"))
 
 
 def test_language_tokens_stand_where_the_model_learnt_them() -> None:
@@ -454,7 +454,7 @@ def test_language_tokens_stand_where_the_model_learnt_them() -> None:
 def test_a_batch_that_is_counted_in_tokens_changes_no_translation(
     size: int, run: Path, data: Path
 ) -> None:
-    folder = exported(choose_model(run, 0), data, "float32")
+    folder = export_for_ctranslate2(choose_model(run, 0), data, "float32")
     direction = Direction("de", "en")
     by_sentences = CTranslate2Model(folder, Search(beam=2), cpu=True)
     by_tokens = CTranslate2Model(folder, Search(beam=2, batch_tokens=size), cpu=True)

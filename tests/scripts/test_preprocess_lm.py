@@ -11,24 +11,15 @@ from tests.conftest import SHARED
 from tests.support.shell import FakeBin, run_script
 
 
-def test_every_variable_reaches_the_command(fake_bin: FakeBin, tmp_path: Path) -> None:
-    fake_bin.add("python")
-    variables = {"LANG_CODE": "en", "TRAIN": "a", "VALID": "b", "TEST": "c,d", "FORCE": "1"}
-    variables |= {"OUT": str(tmp_path / "out/"), "VOCAB_SIZE": "99", "DROP_DUPLICATES": "1"}
-    variables |= {"CHARACTER_COVERAGE": "0.9995", "SUBWORDS": "unigram", "MAX_WORDS": "7"}
-    done = run_script("preprocess_lm.sh", env=variables, path=fake_bin.path())
+def test_the_script_hands_over_with_its_variables(fake_bin: FakeBin, tmp_path: Path) -> None:
+    fake_bin.add("python", body='printf %s "$VOCAB_SIZE|$OUT"')
+    variables = {"LANG_CODE": "en", "OUT": "-x", "VOCAB_SIZE": "99"}
+    done = run_script("preprocess_lm.sh", "extra", env=variables, path=fake_bin.path())
     assert done.returncode == 0, done.stderr
+    assert done.stdout == "99|./-x"
     (call,) = fake_bin.calls("python")
-    assert call[:3] == ["-m", "fairseq_deepnet.cli", "monolingual"]
-    said = " ".join(call)
-    for words in (
-        *("--language en", "--train a", "--valid b", "--test c,d", f"--out {tmp_path / 'out'} "),
-        *("--kind unigram", "--vocab-size 99", "--max-words 7", "--character-coverage 0.9995"),
-        *("--drop-duplicates", "--force"),
-    ):
-        assert words in said
-    assert "--byte-fallback" not in said
-    assert not list(tmp_path.glob("out*"))  # the lock is gone
+    words = ["-m", "fairseq_deepnet.cli", "preprocess", "language", "--variables", "--", "extra"]
+    assert call == words
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fairseq_deepnet.tools.corpora.recipes import multi30k
 from tests.support.server import Server, serving
+from tests.support.shell import run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data" / "multi30k"
@@ -44,102 +45,75 @@ def server(public: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def house(tmp_path: Path) -> Path:
-    """The script beside a preprocess.sh that only says what it was given."""
-    scripts = tmp_path / "house" / "scripts"
-    (scripts / "lib").mkdir(parents=True)
-    for name in ("common.sh", "multi30k.sh"):
-        shutil.copy(ROOT / "scripts" / "lib" / name, scripts / "lib")
-    for name in ("preprocess_multi30k.sh", "download.sh"):
-        shutil.copy(ROOT / "scripts" / name, scripts)
-    (scripts / "preprocess.sh").write_text(
-        'echo "$SRC|$TGT|$TRAIN|$VALID|$TEST|$OUT|$*"\n', encoding="utf-8"
-    )
-    return scripts.parent
-
-
 def preprocess(
-    house: Path, *arguments: str, server: Server | None = None, **variables: str
+    cwd: Path, *, server: Server | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    url = server.url if server else "http://127.0.0.1:1"
-    environment = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
-    environment |= {"DEEPNET_SKIP_SETUP": "1", "DEEPNET_MIRROR": url, "DEEPNET_MIRROR_ONLY": "1"}
-    environment |= variables
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    return subprocess.run(
-        ["bash", str(house / "scripts" / "preprocess_multi30k.sh"), *arguments],
-        cwd=house,
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-    )
+    """Run the script; nothing can be downloaded but from `server`."""
+    mirror = {"DEEPNET_MIRROR": server.url if server else "http://127.0.0.1:1"}
+    env = {"OUT": "out", "DEEPNET_MIRROR_ONLY": "1", **mirror, **variables}
+    return run_script("preprocess_multi30k.sh", env=env, cwd=cwd)
 
 
-def assert_refused(run: subprocess.CompletedProcess[str], *causes: str) -> None:
-    assert run.returncode == 2, run.stderr
-    assert run.stdout == ""
-    last = [line for line in run.stderr.splitlines() if "downloading" not in line]
-    assert len(last) == 1
-    for cause in ("error: ", *causes):
-        assert cause in last[0]
+def prefixes(
+    *languages: str,
+    raw: Path | str | None = None,
+    downloads: Path | None = None,
+) -> list[str]:
+    """Where the text of train, valid and test is."""
+    value = SimpleNamespace(raw=str(raw) if raw else None, downloads=downloads and str(downloads))
+    return [row.prefix for row in multi30k(value, *(languages or ("de", "en")))]
 
 
-def test_everything_is_downloaded_once(house: Path, server: Server, public: Path) -> None:
-    raw = house / "data" / "downloads" / "multi30k"
+def test_everything_is_downloaded_once(
+    tmp_path: Path, server: Server, public: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEEPNET_MIRROR", server.url)
+    monkeypatch.setenv("DEEPNET_MIRROR_ONLY", "1")
+    raw = tmp_path / "downloads"
     names = sorted(path.name for path in public.iterdir())
     for _ in range(2):
-        run = preprocess(house, "--workers", "3", server=server)
-        assert run.returncode == 0, run.stderr
-        prefixes = "|".join(f"{raw}/{name}" for name in LINES)
-        assert run.stdout == f"de|en|{prefixes}|{house}/data/multi30k.de-en|--workers 3\n"
+        assert prefixes(downloads=raw) == [f"{raw}/{name}" for name in LINES]
         assert sorted(path.name for path in raw.iterdir()) == ["checksums.json", *names]
         assert sorted(path for path, _ in server.asked) == [f"/multi30k/{name}" for name in names]
     for name in names:
         assert (raw / name).read_bytes() == (public / name).read_bytes()
 
 
-def test_a_missing_file_is_refused_with_the_advice_to_set_raw(house: Path, server: Server) -> None:
+def test_a_missing_file_is_refused_with_the_advice_to_set_raw(
+    tmp_path: Path, server: Server
+) -> None:
     del server.files["/multi30k/train.en.gz"]
-    run = preprocess(house, server=server)
+    run = preprocess(tmp_path, server=server, DOWNLOADS="downloads")
     assert run.returncode == 2
     assert run.stdout == ""
     for cause in ("train.en.gz", "404", "RAW="):
         assert cause in run.stderr
-    assert not (house / "data" / "downloads" / "multi30k" / "train.en.gz").exists()
+    assert not (tmp_path / "downloads" / "train.en.gz").exists()
+    assert not list(tmp_path.glob("out*"))
 
 
-def test_lines_that_are_missing_are_noticed(house: Path, server: Server) -> None:
-    server.add("multi30k/val.en.gz", gzip.compress(b"one\n" * 1013))
-    run = preprocess(house, server=server)
-    assert run.returncode == 2
-    assert "val.en has 1013 lines instead of 1014" in run.stderr
+def test_lines_that_are_missing_are_noticed(public: Path, tmp_path: Path) -> None:
+    raw = shutil.copytree(public, tmp_path / "raw")
+    (raw / "val.en.gz").write_bytes(gzip.compress(b"one\n" * 1013))
+    with pytest.raises(ValueError, match=r"val\.en has 1013 lines instead of 1014"):
+        prefixes(raw=raw)
 
 
 @pytest.mark.parametrize("below", [".", "data/task1/raw"])
-def test_raw_takes_the_public_repository_as_it_is(
-    house: Path, public: Path, tmp_path: Path, below: str
-) -> None:
-    (tmp_path / "clone").mkdir()
-    if below != ".":
-        shutil.copytree(public, tmp_path / "clone" / below)
-    raw = public if below == "." else tmp_path / "clone"
-    run = preprocess(house, RAW=str(raw), SRC="en", TGT="de", OUT="mine")
-    assert run.returncode == 0, run.stderr
-    prefixes = "|".join(str(raw / below / name) for name in LINES)
-    assert run.stdout.replace("/./", "/") == f"en|de|{prefixes}|mine|\n".replace("/./", "/")
+def test_raw_takes_the_public_repository_as_it_is(public: Path, tmp_path: Path, below: str) -> None:
+    raw = tmp_path / "clone"
+    shutil.copytree(public, raw / below)
+    assert prefixes("en", "de", raw=raw) == [str(raw / below / name) for name in LINES]
 
 
-def test_raw_takes_plain_files_under_our_names(house: Path, public: Path, tmp_path: Path) -> None:
+def test_raw_takes_plain_files_under_our_names(public: Path, tmp_path: Path) -> None:
     ours = {"train": "train", "val": "valid", "test_2016_flickr": "test"}
     raw = tmp_path / "plain"
     raw.mkdir()
     for path in public.iterdir():
         split, language, _ = path.name.split(".")
         (raw / f"{ours[split]}.{language}").write_bytes(gzip.decompress(path.read_bytes()))
-    run = preprocess(house, RAW=str(raw))
-    assert run.returncode == 0, run.stderr
-    assert f"{raw}/train|{raw}/valid|{raw}/test|" in run.stdout
+    assert prefixes(raw=raw) == [f"{raw}/{split}" for split in ("train", "valid", "test")]
 
 
 @pytest.mark.parametrize(
@@ -147,29 +121,28 @@ def test_raw_takes_plain_files_under_our_names(house: Path, public: Path, tmp_pa
     [
         ({"SRC": "nl"}, "no language 'nl' in Multi30k; it has de, en, fr and cs"),
         ({"RAW": "absent"}, "RAW=absent is not a folder"),
-        ({"RAW": "scripts"}, "scripts has no text of train: neither train.de nor"),
+        ({"RAW": "empty"}, "empty has no text of train: neither train.de nor"),
         ({"RAW": "PUBLIC", "TGT": "fr"}, "there is no PUBLIC/train.fr, plain or .gz"),
     ],
 )
 def test_bad_usage_is_refused(
-    house: Path, public: Path, variables: dict[str, str], cause: str
+    tmp_path: Path, public: Path, variables: dict[str, str], cause: str
 ) -> None:
+    (tmp_path / "empty").mkdir()
     given = {key: value.replace("PUBLIC", str(public)) for key, value in variables.items()}
-    assert_refused(preprocess(house, **given), cause.replace("PUBLIC", str(public)))
-    assert not (house / "data").exists()
-
-
-def test_help_names_every_variable(house: Path) -> None:
-    run = preprocess(house, "--help")
-    assert run.returncode == 0
-    for name in ("RAW", "SRC", "OUT", "DOWNLOADS", "DEEPNET_MIRROR"):
-        assert name in run.stdout
+    run = preprocess(tmp_path, **given)
+    assert run.returncode == 2, run.stderr
+    assert run.stdout == ""
+    (line,) = run.stderr.splitlines()
+    assert line.startswith("[preprocess_multi30k] error: ")
+    assert cause.replace("PUBLIC", str(public)) in line
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
 @pytest.mark.needs_shared
 def test_real_multi30k_is_preprocessed_whole(tmp_path: Path) -> None:
     out = tmp_path / "fr-cs"
-    run = preprocess(ROOT, RAW=str(SHARED), SRC="fr", TGT="cs", OUT=str(out), VOCAB_SIZE="1000")
+    run = preprocess(tmp_path, RAW=str(SHARED), SRC="fr", TGT="cs", OUT=str(out), VOCAB_SIZE="1000")
     assert run.returncode == 0, run.stderr
     record = json.loads((out / "corpus.json").read_text(encoding="utf-8"))
     assert record["lines"] == {"train": 29000, "valid": 1014, "test": 1000}

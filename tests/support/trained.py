@@ -11,9 +11,9 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 from fairseq_deepnet.checkpoints import save_checkpoint
-from fairseq_deepnet.quiet import quiet
 from fairseq_deepnet.schemes.admin import AdminResidual
 from fairseq_deepnet.tools import standalone
+from fairseq_deepnet.tools.fairseq_options import quiet
 from tests.support.models import SYMBOLS, small, stir
 
 

@@ -149,7 +149,7 @@ def test_packed_text_is_read_as_far_as_text_packs(
             with gzip.open(tmp_path / f"{name}.{language}.gz", "wb", 1) as stream:
                 for _ in range(lines):
                     stream.write(line if name == "train" else b"a line\n")
-    words = ["clean", "--src", "xx", "--tgt", "yy", "--train", str(tmp_path / "train")]
+    words = ["preprocess", "pair", "--src", "xx", "--tgt", "yy", "--train", str(tmp_path / "train")]
     words += ["--valid", str(tmp_path / "valid"), "--workers", "1", "--out", str(tmp_path / "out")]
     assert cli.main(words) == 2
     said = capsys.readouterr().err.splitlines()

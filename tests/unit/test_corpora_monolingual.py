@@ -10,7 +10,7 @@ import pytest
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools.corpora import monolingual
+from fairseq_deepnet.tools.corpora import text_folders
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.corpora.subwords import load_model
 from tests.support.runs import SENTENCES
@@ -36,7 +36,7 @@ def raw(tmp_path: Path) -> Path:
 def make(raw: Path, out: Path, *options: str, test: str = "test") -> int:
     prefixes = ("--train", str(raw / "train"), "--valid", str(raw / "valid"))
     words = ("--test", str(raw / test), "--out", str(out), "--vocab-size", "60", *options)
-    return cli.main(["monolingual", "--language", "en", *prefixes, *words])
+    return cli.main(["preprocess", "language", "--lang-code", "en", *prefixes, *words])
 
 
 def text_of(out: Path, split: str) -> list[str]:
@@ -101,7 +101,7 @@ def test_a_run_that_broke_off_goes_on_with_the_stages_that_are_there(
         raise ValueError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(monolingual.subwords, "train_model", full_disk)
+        patch.setattr(text_folders.subwords, "train_model", full_disk)
         assert make(raw, out) == 2
     assert not out.exists()
     assert [path.name for path in (tmp_path / "out.part").iterdir() if path.is_dir()] == ["text"]
@@ -119,9 +119,9 @@ def test_repeated_training_lines_go_if_asked(raw: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--language", "e n"), "it must be a language code"),
+        (("--lang-code", "e n"), "it must be a language code"),
         (("--test", "NOWHERE"), "no en side of test"),
-        (("--kind", "words"), "unknown kind of subwords 'words'"),
+        (("--subwords", "words"), "--subwords is 'words'; it must be bpe or unigram"),
         (("--vocab-size", "9000"), "too large for this text"),
         (("--train", "LATIN"), "line 2: not valid UTF-8"),
         (("--valid", "BLANK"), "no line of"),
@@ -142,3 +142,16 @@ def test_bad_input_is_one_line_and_leaves_nothing_unfinished(
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob("out.part/*.part"))
+
+
+def test_the_former_subcommand_says_its_new_name(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = str(raw / "train")
+    words = ["--language", "en", f"--train={text}", f"--valid={text}", "--kind=unigram"]
+    out = tmp_path / "out"
+    assert cli.main(["monolingual", *words, "--vocab-size=40", f"--out={out}"]) == 0
+    assert (
+        "deepnet monolingual is now called deepnet preprocess language" in capsys.readouterr().err
+    )
+    assert DataFolder.open(out).record["subwords"] == "unigram"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 from pathlib import Path
@@ -11,10 +10,12 @@ from typing import Any
 import pytest
 from fairseq.data import Dictionary
 
-from fairseq_deepnet.tools.corpora import moses, moses_stages
+from fairseq_deepnet.tools.corpora import moses, moses_folder
 from fairseq_deepnet.tools.corpora.clean import Limits
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.corpora.moses import Tokenisation, tokenise
+from fairseq_deepnet.tools.corpora.moses_folder import MosesPair
+from fairseq_deepnet.tools.corpora.pairs import rows_of
 from fairseq_deepnet.tools.evaluation import tokenised_bleu
 
 PLAIN = Tokenisation()
@@ -108,13 +109,6 @@ def test_codes_of_nothing_are_refused(tmp_path: Path, words: dict[str, int]) -> 
         moses.learn_codes(words, 10, tmp_path / "codes")
 
 
-def stages(*arguments: str) -> None:
-    """`deepnet moses ...` in this process."""
-    parser = argparse.ArgumentParser()
-    moses_stages.add_arguments(parser)
-    assert moses_stages.run(parser.parse_args(list(arguments))) == 0
-
-
 def write_raw(folder: Path, lines: int) -> None:
     folder.mkdir()
     for side, language in enumerate(PAIR):
@@ -128,26 +122,30 @@ def write_raw(folder: Path, lines: int) -> None:
         (folder / f"test.{language}").write_text(test * 2, encoding="utf-8")
 
 
-def tokenised(folder: Path, out: str, *options: str) -> tuple[Path, dict[str, Any]]:
-    raw, result = folder / "raw", folder / out
-    common = ["--src", "de", "--tgt", "en", "--train", str(raw / "train")]
-    stages("tokenise", *common, "--test", str(raw / "test"), "--out", str(result), *options)
-    return result, json.loads((result / "clean.json").read_text(encoding="utf-8"))
+def corpus(folder: Path, how: Tokenisation = PLAIN, **options: Any) -> MosesPair:
+    """The text that `write_raw` has written, with the limits of these tests unless told."""
+    rows = rows_of(PAIR, str(folder / "train"), None, str(folder / options.pop("test", "test")))
+    return MosesPair(rows, how, options.pop("limits", LIMITS), **options)
+
+
+def tokenised(made: MosesPair, out: Path) -> dict[str, Any]:
+    made.tokenise(out)
+    return dict(json.loads((out / "clean.json").read_text(encoding="utf-8")))
 
 
 def lines_of(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").split("\n")[:-1]
 
 
-@pytest.mark.parametrize(("chunk", "workers"), [("10000", "1"), ("4", "2")])
+@pytest.mark.parametrize(("chunk", "workers"), [(10_000, 1), (4, 2)])
 def test_every_nth_clean_pair_is_held_out_with_its_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: str, workers: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, workers: int
 ) -> None:
-    monkeypatch.setattr(moses_stages, "CHUNK", int(chunk))
+    monkeypatch.setattr(moses_folder, "CHUNK", chunk)
     write_raw(tmp_path / "raw", 26)
-    out, report = tokenised(
-        tmp_path, "out", "--hold-out", "5", "--lowercase", "--apostrophes", "--workers", workers
-    )
+    how = Tokenisation(lowercase=True, apostrophes=True)
+    out = tmp_path / "out"
+    report = tokenised(corpus(tmp_path / "raw", how, hold_out=5, workers=workers), out)
     kept = [n for n in range(26) if n not in (3, 4)]
     assert lines_of(out / "text" / "valid.en") == [f"Line {n}, yes!" for n in kept[4::5]]
     assert lines_of(out / "tokenised" / "valid.de") == [f"zeile {n} , ja !" for n in kept[4::5]]
@@ -164,16 +162,12 @@ def test_every_nth_clean_pair_is_held_out_with_its_text(
 
 def test_cleaning_by_subwords_drops_text_and_tokens_alike(tmp_path: Path) -> None:
     write_raw(tmp_path / "raw", 26)
-    options = ["--clean-on", "subwords", "--max-ratio", "1.5"]
-    out, report = tokenised(tmp_path, "out", "--hold-out", "5", *options)
+    made = corpus(tmp_path / "raw", hold_out=5, clean_on="subwords", merges=30)
+    report = tokenised(made, tmp_path / "tokens")
     assert report["train"]["kept"] + report["valid"]["kept"] == 26
-    sides = ["--src", "de", "--tgt", "en"]
-    codes = tmp_path / "bpe.codes"
-    tokens = str(out / "tokenised" / "train")
-    stages("learn", *sides, "--tokens", tokens, "--merges", "30", "--out", str(codes))
+    made.learn(tmp_path / "tokens", tmp_path)
     encoded = tmp_path / "encoded"
-    arguments = [*sides, "--tokenised", str(out), "--codes", str(codes), "--out", str(encoded)]
-    stages("encode", *arguments, *options)
+    made.encode(tmp_path / "tokens", tmp_path / "bpe.codes", encoded)
     for split in ("train", "valid", "test"):
         for language in PAIR:
             name = f"{split}.{language}"
@@ -195,18 +189,17 @@ def test_cleaning_by_subwords_drops_text_and_tokens_alike(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "cause"),
     [
-        ([], "either --valid or --hold-out"),
-        (["--hold-out", "99"], "every 99th is, and train keeps 24"),
-        (["--hold-out", "2", "--test", "gone"], "no de side: neither gone.de"),
-        (["--hold-out", "2", "--max-ratio", "1", "--max-tokens", "2"], "no pair of .* is left"),
+        ({}, "give either a text for validation or pairs of train"),
+        ({"hold_out": 99}, "every 99th is, and train keeps 24"),
+        ({"hold_out": 2, "limits": Limits(1, 2, 1)}, "no pair of .* is left"),
     ],
 )
 def test_what_cannot_be_tokenised_is_one_line(
-    tmp_path: Path, options: list[str], cause: str
+    tmp_path: Path, options: dict[str, Any], cause: str
 ) -> None:
     write_raw(tmp_path / "raw", 26)
-    with pytest.raises((ValueError, FileNotFoundError), match=cause):
-        tokenised(tmp_path, "out", *options)
+    with pytest.raises(ValueError, match=cause):
+        tokenised(corpus(tmp_path / "raw", **options), tmp_path / "out")
 
 
 def test_a_moses_folder_is_decoded_by_tokens(tmp_path: Path) -> None:

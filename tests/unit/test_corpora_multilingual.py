@@ -17,7 +17,10 @@ from fairseq_deepnet.tools.corpora.sampling import allot, spread
 from fairseq_deepnet.tools.corpora.subwords import load_model
 from tests.support.runs import SENTENCES
 
-OPTIONS = ("--vocab-size", "60", "--temperature", "1", "--workers", "1", "--max-ratio", "9")
+OPTIONS = (
+    *("--vocab-size", "60", "--temperature", "1", "--workers", "1", "--max-ratio", "9"),
+    *("--character-coverage", "1.0"),
+)
 
 
 def write(prefix: Path, **sides: list[str]) -> Path:
@@ -56,7 +59,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def make(table: Path, out: Path, *options: str) -> int:
-    return cli.main(["pairs", str(table), "--out", str(out), *OPTIONS, *options])
+    return cli.main(["preprocess", "pairs", str(table), "--out", str(out), *OPTIONS, *options])
 
 
 def test_the_folder_says_what_is_trained_and_what_is_zero_shot(table: Path, tmp_path: Path) -> None:
@@ -140,7 +143,7 @@ def test_a_run_that_failed_goes_on_where_it_stopped(
     assert make(table, tmp_path / "out", "--vocab-size", "9000") == 2
     assert "largest possible" in capsys.readouterr().err
     part = tmp_path / "out.part"
-    assert (part / "text" / "train.en-xx.json").is_file()
+    assert (part / "text" / "train.en-xx.en").is_file()
     assert not (tmp_path / "out").exists()
     assert make(table, tmp_path / "out") == 0
     assert not part.exists()
@@ -160,7 +163,7 @@ def test_a_run_that_failed_goes_on_where_it_stopped(
         ("train\ten\txx\traw\ntrain\txx\ten\traw\n", "line 2: train of xx and en is there already"),
         ("test\ten\txx\traw\n", "has no train line"),
         ("train\ten\txx\traw\ntest\ten\tyy\traw\n", "test.en-yy: there is no training text of yy"),
-        ("train\ten\txx\tabsent/raw\n", "no en side: neither absent/raw.en"),
+        ("train\ten\txx\tabsent/raw\n", "no en side of valid.en-xx: neither absent/raw.en"),
     ],
 )
 def test_a_table_that_cannot_be_is_refused(

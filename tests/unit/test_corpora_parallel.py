@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.tools.corpora import clean, subwords
-from fairseq_deepnet.tools.corpora.clean import Limits, clean_corpus
+from fairseq_deepnet.tools.corpora import clean
+from fairseq_deepnet.tools.corpora.clean import Limits, clean_split
 from fairseq_deepnet.tools.corpora.parallel import map_in_order
 from fairseq_deepnet.tools.corpora.text import pair_chunks
 
@@ -144,12 +144,12 @@ def test_cleaning_is_the_same_whatever_the_chunks_and_processes(
     for name, chunk, workers in (("whole", 10_000, 1), ("chunks", 7, 2), ("pairs", 1, 1)):
         monkeypatch.setattr(clean, "CHUNK", chunk)
         out = tmp_path / name
-        reports.append(clean_corpus({"train": prefix}, LANGUAGES, out, limits, workers))
+        out.mkdir()
+        reports.append(clean_split("train", prefix, LANGUAGES, out, limits, workers))
         texts.append([(out / f"train.{language}").read_bytes() for language in LANGUAGES])
     assert reports[0] == reports[1] == reports[2]
     assert texts[0] == texts[1] == texts[2]
-    counts = reports[0]["train"]
-    assert isinstance(counts, dict)
+    counts = reports[0]
     assert counts["read"] == 500
     # pair 10 repeats nothing, as it is too long; every seventh repeats a pair three before it
     repeated = [n for n in range(6, 500, 7) if n % 11 != 10 and (n - 3) % 11 != 10]
@@ -164,8 +164,7 @@ def test_errors_name_the_line_also_in_a_later_chunk(
     path = tmp_path / "raw" / "train.ia"
     path.write_bytes(path.read_bytes().replace(b"uno 32\xe2", b"uno \xff32\xe2"))
     with pytest.raises(ValueError, match=r"train\.ia, line 33: not valid UTF-8"):
-        clean_corpus({"train": prefix}, LANGUAGES, tmp_path / "out", Limits(), 2)
-    assert not list(tmp_path.glob("out*"))
+        clean_split("train", prefix, LANGUAGES, tmp_path, Limits(), 2)
 
 
 @pytest.mark.parametrize(("left", "right"), [(20, 33), (33, 20), (20, 20 + 1), (0, 5)])
@@ -175,19 +174,3 @@ def test_sides_of_different_length_are_counted(tmp_path: Path, left: int, right:
         path.write_text("x\n" * lines, encoding="utf-8")
     with pytest.raises(ValueError, match=rf"a has {left} lines, .*b has {right}"):
         list(pair_chunks(*paths, 10))
-
-
-def test_a_file_is_encoded_the_same_by_several_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = tmp_path / "train.eo"
-    text.write_text("".join(f"unu du {number} tri\n" for number in range(300)), encoding="utf-8")
-    subwords.train_model([text], tmp_path / "spm", subwords.SubwordOptions(vocab_size=60))
-    monkeypatch.setattr(subwords, "CHUNK", 50)
-    for workers in (1, 2):
-        out = tmp_path / f"encoded{workers}"
-        assert subwords.encode_file(tmp_path / "spm.model", text, out, workers) == 300
-    assert (tmp_path / "encoded1").read_bytes() == (tmp_path / "encoded2").read_bytes()
-    first = (tmp_path / "encoded1").read_text(encoding="utf-8").splitlines()[0]
-    model = subwords.load_model(tmp_path / "spm.model")
-    assert subwords.decode_line(model, first) == "unu du 0 tri"

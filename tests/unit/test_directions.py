@@ -237,6 +237,18 @@ def test_an_average_over_as_many_directions_as_the_papers_needs_no_note(tmp_path
     assert ["this model", "12.50"] in rows
 
 
+def test_144_directions_fit_on_a_terminal_line_by_line_by_language(tmp_path: Path) -> None:
+    codes = [first + second for first in "abcdfghijklm" for second in "uvwxyz"]
+    for number, code in enumerate(codes):
+        for name in (f"{code}-en", f"en-{code}"):
+            write(tmp_path, name, 10.25 + number, zero_shot=False)
+    lines = summarise(tmp_path).splitlines()
+    assert max(map(len, lines)) <= 100
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [row[0] for row in rows if row[0] in codes] == codes
+    assert ["mz", "", "", "81.25", "81.25", "1.0 %"] in rows
+
+
 def test_scores_of_other_settings_are_not_averaged_silently(folder: Path) -> None:
     """The digests of the texts differ from direction to direction, and are no settings."""
     for number, name in enumerate(BLEU):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments.report import make
-from fairseq_deepnet.experiments.report.figures import styles
+from fairseq_deepnet.experiments.results.figures import looks_of
 from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.tools.plotting.style import quiet_matplotlib
 from tests.support.cells import write_cell
@@ -199,6 +200,22 @@ def test_figure_6_with_its_depths_as_rows_is_drawn_the_same_way(tmp_path: Path) 
     assert [text.get_text() for text in axes[0].get_xticklabels()][:2] == ["10", "20"]
 
 
+def test_table_2_whose_first_row_is_no_depth_is_drawn_over_the_rows_that_are(
+    tmp_path: Path,
+) -> None:
+    run = write_cell(tmp_path / "table2", "depth12", "table2", {"depth": "12"})
+    scores = run / "scores" / "test.checkpoint_best.beam5.lenpen1"
+    scores.mkdir(parents=True)
+    for direction in ("de-en", "en-de"):
+        content = {"direction": direction, "bleu": 30.0, "chrf": 40.0, "bleu_signature": "s"}
+        file = scores / f"{direction}.json"
+        file.write_text(json.dumps({**content, "lines": 9, "zero_shot": False}), encoding="utf-8")
+    (axes,) = drawn(tmp_path / "table2")["table2"].axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["12", "200", "1000"]
+    assert labels(axes) == ["X-En", "En-X", "average", "the paper's"]
+    assert axes.get_ylabel() == "BLEU, more is better"
+
+
 def test_other_factors_make_rows_and_columns_of_curves(tmp_path: Path) -> None:
     for lr in ("5e-4", "2e-3"):
         for batch in ("500", "1000", "2000"):
@@ -222,13 +239,13 @@ def test_without_another_factor_groups_stand_side_by_side(tmp_path: Path) -> Non
 
 
 def test_a_scheme_looks_the_same_in_every_figure_and_unlike_the_others_of_its_group() -> None:
-    alone, together = styles(["deepnorm"]), styles(list(SCHEMES))
+    alone, together = looks_of(["deepnorm"]), looks_of(list(SCHEMES))
     assert alone["deepnorm"] == together["deepnorm"]
     groups: dict[str, list[Any]] = {}
     for name, scheme in SCHEMES.items():
         groups.setdefault(scheme.norm.value, []).append(together[name])
     for looks in groups.values():
-        assert len(set(looks)) == len(looks) == len({look.colour for look in looks})
+        assert len(set(looks)) == len(looks) == len({look.color for look in looks})
 
 
 def test_the_command_writes_the_images_and_the_markdown_shows_them(

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_deepnet.quiet import quiet
 from fairseq_deepnet.schemes import Depths, Place, Side, Sublayer, scheme_class
 from fairseq_deepnet.tools.export.folding import check_divisor, fold, foldable
 from fairseq_deepnet.tools.export.stock import fold_model, stock_checkpoint
+from fairseq_deepnet.tools.fairseq_options import quiet
 from tests.support.models import VARIANTS
 from tests.support.trained import task, trained
 

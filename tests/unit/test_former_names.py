@@ -75,3 +75,10 @@ def test_an_error_bears_the_name_of_the_script_that_was_typed(
     monkeypatch.setenv("DEEPNET_COMMAND", "train_wmt17")
     assert cli.main(["args", "no-such-config"]) == 2
     assert capsys.readouterr().err.startswith("[train_wmt17] error: no config 'no-such-config'")
+
+
+def test_a_former_stage_names_the_subcommand_that_it_is_a_stage_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["moses", "learn"]) == 2
+    assert "it is a stage of `deepnet preprocess moses` now" in capsys.readouterr().err

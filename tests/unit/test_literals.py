@@ -30,9 +30,9 @@ from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.compat import literals as compat
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.literals import FORMS, evaluate
-from fairseq_deepnet.quiet import quiet
 from fairseq_deepnet.tools import standalone
 from fairseq_deepnet.tools.corpora.folder import DataFolder
+from fairseq_deepnet.tools.fairseq_options import quiet
 from tests.support.models import SYMBOLS
 
 CODE = "__import__('pathlib').Path('ran').touch()"

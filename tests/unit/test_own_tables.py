@@ -12,10 +12,9 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments.report import make
-from fairseq_deepnet.experiments.report.fit import fit
-from fairseq_deepnet.experiments.report.own_tables import build
-from fairseq_deepnet.experiments.report.results import read_result
-from fairseq_deepnet.experiments.report.table import Entry, Seed
+from fairseq_deepnet.experiments.results.law import fit
+from fairseq_deepnet.experiments.results.tables import Entry, Seed, build
+from fairseq_deepnet.experiments.runs import Status, read_result
 from fairseq_deepnet.experiments.sweeps.definition import load_sweep
 from tests.support.cells import write_cell
 
@@ -150,10 +149,11 @@ def test_two_tables_of_one_name_are_refused(sweep: Sweep) -> None:
 
 
 def test_crashes_are_counted_beside_divergence() -> None:
-    runs = [Seed("a", "done", 2.0), Seed("b", "failed", None), Seed("c", "diverged", 9.0)]
-    entry = Entry("x", "6", [*runs, Seed("d", "diverged", None)])
+    ends = (Status.DONE, 2.0), (Status.FAILED, None), (Status.DIVERGED, 9.0)
+    runs = [Seed("run", status, value) for status, value in ends]
+    entry = Entry("x", "6", [*runs, Seed("again", Status.DIVERGED, None)])
     assert (entry.ours, entry.deviation) == (2.0, None)
-    assert [entry.count(status) for status in ("done", "failed", "diverged")] == [1, 1, 2]
+    assert [entry.count(status) for status, _ in ends] == [1, 1, 2]
     assert not entry.all_bad
     assert Entry("x", "6", runs[1:]).all_bad
     assert not Entry("x", "6").all_bad
@@ -177,7 +177,7 @@ def test_panels_join_in_one_table_and_a_run_that_they_share_counts_once(sweep: S
     both = [{"panel": "main", **place}, {"panel": "deepest", **place}]
     sweep.cell("deepnorm", 18, 7.25, places=both)
     assert sweep.line("deepnorm") == ["deepnorm", "Post-LN", "7.50", "7.25", "7.00"]
-    assert "6L-6L  18L-18L  100L-100L" in sweep.text()
+    assert sweep.line("scheme")[2:] == ["6L-6L", "18L-18L", "100L-100L"]
     assert [row["seeds"] for row in sweep.rows()] == ["1", "1", "1"]
 
 
@@ -283,7 +283,7 @@ def test_a_run_of_one_s_own_is_placed_by_its_settings(sweep: Sweep, tmp_path: Pa
     (tmp_path / "mine" / "done").touch()
     definition = load_sweep(str(sweep.file))
     (layout,) = definition.layouts
-    (table,) = build(definition, layout, [read_result(tmp_path / "mine")])  # type: ignore[arg-type]
+    (table,) = build(definition, layout, [read_result(tmp_path / "mine")])
     assert table.entries["rezero", "18"].ours == 6.5
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.tools.plotting import command, curves, images
+from fairseq_deepnet.tools.plotting import curves, images, plot
 from fairseq_deepnet.tools.plotting.runs import Run
 
 HEAD = "2024-05-01 12:00:00 | INFO | "
@@ -35,8 +35,8 @@ def make_run(folder: Path, *lines: str) -> Path:
 
 def draw(*words: str) -> int:
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(list(words)))
+    plot.add_arguments(parser)
+    return plot.run(parser.parse_args(list(words)))
 
 
 def test_train_and_valid_lines_are_read_and_others_are_not(tmp_path: Path) -> None:

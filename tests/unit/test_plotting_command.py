@@ -15,10 +15,10 @@ from plotly.offline import get_plotlyjs
 from fairseq_deepnet import cli
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.tools.plotting import images, page, sections, tables
+from fairseq_deepnet.tools.plotting import images, page
 from fairseq_deepnet.tools.plotting.interactive import line_figure
-from fairseq_deepnet.tools.plotting.lines import lines_of
-from fairseq_deepnet.tools.plotting.runs import Grid, Key, Run, read_runs
+from fairseq_deepnet.tools.plotting.runs import Grid, GridKey, Run, read_runs
+from fairseq_deepnet.tools.plotting.series import lines_of
 from fairseq_deepnet.tools.training.fallbacks import FallbackState
 from tests.support.monitored import add_events, make_run
 
@@ -170,13 +170,13 @@ def test_a_recovery_is_told_in_the_table_and_is_no_event_in_figures(runs: list[R
     assert [note["hovertext"] for note in figure["layout"]["annotations"]] == [
         "broken, update 60: not finite"
     ]
-    table = tables.events(runs)
+    table = page.events(runs)
     assert table.count("<tr>") == 1 + 2
     assert "<td>not finite: recovered</td>" in table
 
 
 def test_json_in_a_script_cannot_end_it() -> None:
-    text = sections.coded({"name": "</script><!--\u2028"})
+    text = page.coded({"name": "</script><!--\u2028"})
     assert "<" not in text
     assert json.loads(text) == {"name": "</script><!--\u2028"}
 
@@ -185,15 +185,15 @@ def test_runs_of_another_depth_and_with_one_stack_share_a_page(tmp_path: Path) -
     layers: list[dict[str, int]] = [{"decoder": 2}, {"encoder": 4}, {"encoder": 3, "decoder": 7}]
     folders = [make_run(tmp_path / str(n), layers=item) for n, item in enumerate(layers)]
     runs = read_runs(folders)
-    assert runs[2].grids[Key("gradient_norm", "decoder", "layer")].layers == 7
+    assert runs[2].grids[GridKey("gradient_norm", "decoder", "layer")].layers == 7
     assert 'data-side="encoder"' in page.make(runs)
     assert len(images.draw(runs, "gradient_norm").axes) == 3 * 2 + 1 + 2
 
 
 def test_the_page_says_what_a_run_fell_back_to(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "recovered")
-    assert "fell back to" not in tables.overview(read_runs([folder]))
+    assert "fell back to" not in page.overview(read_runs([folder]))
     FallbackState(1, {"lr": "0.0005", "fp32": ""}).write(folder)
-    table = tables.overview(read_runs([folder]))
+    table = page.overview(read_runs([folder]))
     assert "fell back to" in table
     assert "--lr 0.0005 fp32" in table

@@ -15,7 +15,7 @@ from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
 from fairseq_deepnet.tools import plotting
 from fairseq_deepnet.tools.evaluation.scores import read_scores
-from fairseq_deepnet.tools.plotting.runs import Key, distinct_names, read_run, read_runs
+from fairseq_deepnet.tools.plotting.runs import GridKey, distinct_names, read_run, read_runs
 from tests.support.monitored import add_events, add_score, make_run
 
 
@@ -34,7 +34,7 @@ def test_layers_are_counted_from_the_input(tmp_path: Path) -> None:
         record["values"]["gradient_norm"]["decoder"]["layer"] = [1.0, 2.0, 3.0]
 
     (run,) = read_runs([make_run(tmp_path / "a", [5], {"decoder": 3}, change=change)])
-    grid = run.grids[Key("gradient_norm", "decoder", "layer")]
+    grid = run.grids[GridKey("gradient_norm", "decoder", "layer")]
     assert grid.values.tolist() == [[1.0, 2.0, 3.0]]
 
 
@@ -43,7 +43,7 @@ def test_a_layer_left_out_is_no_number_and_nan_is_one_that_broke(tmp_path: Path)
         record["values"]["branch_norm"]["decoder"]["ffn"] = [None, math.nan, math.inf]
 
     (run,) = read_runs([make_run(tmp_path / "a", [5], {"decoder": 3}, change=change)])
-    grid = run.grids[Key("branch_norm", "decoder", "ffn")]
+    grid = run.grids[GridKey("branch_norm", "decoder", "ffn")]
     assert grid.given.tolist() == [[False, True, True]]
     assert np.isnan(grid.values[0, :2]).all()
     assert grid.values[0, 2] == math.inf
@@ -58,7 +58,7 @@ def test_a_line_cut_short_is_passed_over_and_a_later_record_of_an_update_counts(
     records.append(file, again)
     with file.open("a", encoding="utf-8") as lines:
         lines.write('{"update": 30, "values": {"model_upd')
-    grid = read_run(folder, "a").grids[Key("model_update")]
+    grid = read_run(folder, "a").grids[GridKey("model_update")]
     assert grid.updates.tolist() == [10, 20]
     assert grid.values[0, 0] == 7.0
 
@@ -71,7 +71,7 @@ def test_a_line_cut_short_is_passed_over_and_a_later_record_of_an_update_counts(
 def test_values_of_another_form_do_no_harm(tmp_path: Path, values: Any) -> None:
     folder = make_run(tmp_path / "a", [10])
     records.append(folder / records.NAME, {"update": 20, "values": values})
-    assert read_run(folder, "a").grids[Key("model_update")].updates[0] == 10
+    assert read_run(folder, "a").grids[GridKey("model_update")].updates[0] == 10
 
 
 def test_a_quantity_of_another_version_is_left_out(tmp_path: Path) -> None:

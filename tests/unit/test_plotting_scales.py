@@ -9,12 +9,13 @@ import pytest
 
 from fairseq_deepnet.divergence.events import Event, Finding, Kind
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.tools.plotting.heat_maps import edges_of, layer_ticks
+from fairseq_deepnet.tools.plotting.images import edges_of
 from fairseq_deepnet.tools.plotting.runs import Grid
-from fairseq_deepnet.tools.plotting.scales import (
+from fairseq_deepnet.tools.plotting.series import (
     axis,
     chosen_updates,
     columns,
+    layer_ticks,
     main_part,
     ordered,
     part_title,

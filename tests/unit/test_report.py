@@ -87,7 +87,7 @@ def test_table_1_on_a_terminal_and_in_markdown(table1: Path) -> None:
     (line,) = [line for line in text.splitlines() if line.startswith("Vanilla Pre-LN")]
     assert line.split()[3] == "crashed"
     rule = markdown.splitlines()[3]
-    assert re.fullmatch(r"\| -+ \| -+( \| -+:){12} \|", rule), rule
+    assert re.fullmatch(r"\|:-+\|:-+(\|-+:){12}\|", rule), rule
     for heading in ("6L-6L", "18L-18L", "50L-50L", "100L-100L"):
         assert heading in text
     assert f"ours: sacreBLEU (detokenised) {SIGNATURE}, test set, 1,000 sentences, beam 5" in text

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.experiments.report import significance, significance_tables
-from fairseq_deepnet.experiments.report.significance import Comparison, compare, paired
-from fairseq_deepnet.experiments.report.systems import find_systems, read_scored
+from fairseq_deepnet.experiments.results import significance
+from fairseq_deepnet.experiments.results.significance import Comparison, compare, paired
+from fairseq_deepnet.experiments.results.systems import find_systems, read_scored
 from tests.support.systems import REFERENCES, spoilt, write_run, write_texts
 
 BOTH = ("bootstrap", "randomisation")
@@ -104,7 +104,7 @@ def test_seeds_of_a_system_are_tested_together_and_pair_by_pair(seeded: list[Pat
     assert [part.name for part in found.parts[1]] == ["seed 1", "seed 2"]
     alone = compared([seeded[0], seeded[2]], samples=200)
     assert found.parts[1][0].p == alone.rows[1].p
-    text = significance_tables.to_text(found)
+    text = found.section().text()
     assert "several seeds: BLEU is the mean ±sample standard deviation" in text
     assert "seed 3 of b.seed1 has no part in it" in text
 
@@ -241,7 +241,7 @@ def test_the_command_prints_a_table_and_writes_markdown_and_csv(
     assert any("unscored is not scored" in line for line in lines)
     assert any("p is not corrected for their number" in line for line in lines)
     assert "sacrebleu" not in caught.err.lower()
-    assert "| b      |" in files[0].read_text(encoding="utf-8")
+    assert "| b        |" in files[0].read_text(encoding="utf-8")
     rows = list(csv.DictReader(io.StringIO(files[1].read_text(encoding="utf-8"))))
     assert [(row["system"], row["test"]) for row in rows][2:4] == [(("b"), test) for test in BOTH]
     assert rows[2]["of"] == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from fairseq_deepnet.experiments.sweeps import cells as cells_module
 from fairseq_deepnet.experiments.sweeps.cells import Cell, choose, expand, read_overrides
 from fairseq_deepnet.experiments.sweeps.definition import FOLDER, find_sweep, load_sweep
+from fairseq_deepnet.monitoring.options import monitor_settings
 from fairseq_deepnet.schemes import PostLN
 from fairseq_deepnet.tools import configs
 from tests.support.models import Schemes
@@ -95,6 +97,14 @@ def test_learning_rate_and_batch_change_together_and_nothing_else_does() -> None
     assert (float(str(found["lr"])), found["max-tokens"]) == (2e-3, 500)
     assert recipe["global-batch-tokens"] == 500
     assert (found["encoder-layers"], found["decoder-layers"], found["max-update"]) == (18, 18, 200)
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_scheme_has_what_its_cells_measure(name: str) -> None:
+    for cell in cells_of(name):
+        found = {key.replace("-", "_"): value for key, value in options(cell).items()}
+        scheme = found.get("residual_scheme", "deepnorm")
+        monitor_settings(Namespace(**found | {"residual_scheme": scheme}))
 
 
 def test_the_law_of_depth_and_the_ablation_share_deepnorm_s_runs() -> None:

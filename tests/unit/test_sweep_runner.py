@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet.divergence.verdict import Evidence
-from fairseq_deepnet.experiments.sweeps import state, verdicts
-from fairseq_deepnet.experiments.sweeps.cells import Cell, Place
-from fairseq_deepnet.experiments.sweeps.devices import shares
-from fairseq_deepnet.experiments.sweeps.runner import Runner, Scripts
-from fairseq_deepnet.experiments.sweeps.state import Status
+from fairseq_deepnet.experiments.runs import Status, read_cell_record
+from fairseq_deepnet.experiments.sweeps import state
+from fairseq_deepnet.experiments.sweeps.cells import Cell, CellPlace
+from fairseq_deepnet.experiments.sweeps.plan import shares
+from fairseq_deepnet.experiments.sweeps.runner import Runner, Scripts, start, stop
 
 TRAIN = """
 cd "$RUN"
@@ -78,7 +78,7 @@ def cells(tmp_path: Path) -> Any:
                 score,
                 None,
                 None,
-                [Place("main", {"x": name}, 1)],
+                [CellPlace("main", {"x": name}, 1)],
             )
             for name in names
         ]
@@ -101,7 +101,7 @@ class Sweep:
         return {cell.name: self.record(cell.name)["status"] for cell in cells}
 
     def record(self, name: str) -> dict[str, Any]:
-        return state.read(self.folder / name)
+        return read_cell_record(self.folder / name)
 
 
 @pytest.fixture
@@ -153,14 +153,14 @@ def test_a_training_that_was_killed_before_it_learnt_has_failed(
     sweep: Sweep, cells: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stalled = Evidence(valid=((5, 9.0), (10, 9.0)), unigram=8.0)
-    monkeypatch.setattr(verdicts.evidence, "gather", lambda run: stalled)
+    monkeypatch.setattr(state, "read_evidence", lambda run: stalled)
     assert sweep.run(cells("good", "crash")) == {"good": "diverged", "crash": "failed"}
     assert sweep.record("crash")["reason"].startswith("training ended with status 3")
     # scoring that broke off says nothing of a training that came to its end
     assert sweep.run(cells("unscored")) == {"unscored": "diverged"}
     (crash,) = cells("crash")
     state.write(sweep.folder / "crash", crash, Status.DIVERGED, reason="diverged: stalled")
-    said = verdicts.judge_again(sweep.folder / "crash", crash)
+    said = state.judge_again(sweep.folder / "crash", crash)
     assert said is not None
     assert state.status_of(sweep.folder / "crash") is Status.FAILED
 
@@ -208,9 +208,9 @@ def test_a_verdict_of_an_earlier_rule_is_brought_up_to_date(sweep: Sweep, cells:
     (cell,) = cells("good")
     sweep.run([cell])
     run = sweep.folder / "good"
-    assert verdicts.judge_again(run, cell) is None
+    assert state.judge_again(run, cell) is None
     state.write(run, cell, Status.DIVERGED, reason="diverged: test BLEU is 0.1, below 1")
-    said = verdicts.judge_again(run, cell)
+    said = state.judge_again(run, cell)
     assert said == (
         "good: BLEU 27.50 (by today's rule; it was: diverged: test BLEU is 0.1, below 1)"
     )
@@ -218,7 +218,7 @@ def test_a_verdict_of_an_earlier_rule_is_brought_up_to_date(sweep: Sweep, cells:
     assert sweep.record("good")["score"] == "scores/test.best.json"
     with (run / "train.log").open("a", encoding="utf-8") as log:
         log.write("FloatingPointError: gradients are Nan/Inf\n")
-    said = verdicts.judge_again(run, cell)
+    said = state.judge_again(run, cell)
     assert said is not None
     assert said.startswith("good: diverged: fairseq gave up")
     assert state.status_of(run) is Status.DIVERGED
@@ -230,12 +230,12 @@ def test_a_cell_that_was_not_scored_stays_sound_and_lacks_the_score_that_is_want
     (cell,) = cells("good", scored=False)
     sweep.run([cell])
     run = sweep.folder / "good"
-    assert not verdicts.lacks_score(run, cell)
+    assert not state.lacks_score(run, cell)
     cell.score = {}
-    assert verdicts.judge_again(run, cell) is None
+    assert state.judge_again(run, cell) is None
     assert state.status_of(run) is Status.DONE
-    assert verdicts.lacks_score(run, cell)
-    assert not verdicts.lacks_score(sweep.folder / "never-ran", cell)
+    assert state.lacks_score(run, cell)
+    assert not state.lacks_score(sweep.folder / "never-ran", cell)
 
 
 def test_a_score_is_kept_when_the_sweep_is_started_without_scoring(
@@ -246,24 +246,24 @@ def test_a_score_is_kept_when_the_sweep_is_started_without_scoring(
     run = sweep.folder / "good"
     before = sweep.record("good")
     cell.score = None
-    assert verdicts.judge_again(run, cell) is None
+    assert state.judge_again(run, cell) is None
     assert sweep.record("good") == before
     state.write(run, cell, Status.DIVERGED, reason="diverged: by a rule of yore")
-    assert verdicts.judge_again(run, cell) is not None
+    assert state.judge_again(run, cell) is not None
     assert sweep.record("good")["score"] == "scores/test.best.json"
     (run / "scores" / "test.best.json").unlink()
-    verdicts.judge_again(run, cell)
+    state.judge_again(run, cell)
     cell.score = {}
-    assert verdicts.lacks_score(run, cell)
+    assert state.lacks_score(run, cell)
 
 
 def test_what_failed_or_never_ran_is_not_judged_again(sweep: Sweep, cells: Any) -> None:
     crash, later = cells("crash", "later")
     sweep.run([crash])
     before = sweep.record("crash")
-    assert verdicts.judge_again(sweep.folder / "crash", crash) is None
+    assert state.judge_again(sweep.folder / "crash", crash) is None
     assert sweep.record("crash") == before
-    assert verdicts.judge_again(sweep.folder / "later", later) is None
+    assert state.judge_again(sweep.folder / "later", later) is None
     assert not (sweep.folder / "later").exists()
 
 
@@ -294,10 +294,10 @@ def test_every_checkpoint_stays_by_default_and_where_there_is_no_best_one(
     folder.mkdir()
     (folder / "checkpoint_last.pt").touch()
     cell.keep = "best"
-    verdicts.prune(sweep.folder / "good", cell)
+    state.prune(sweep.folder / "good", cell)
     (folder / "checkpoint_best.pt").touch()
     cell.keep = "all"
-    verdicts.prune(sweep.folder / "good", cell)
+    state.prune(sweep.folder / "good", cell)
     assert len(list(folder.iterdir())) == 2
 
 
@@ -449,14 +449,12 @@ def test_a_training_that_is_still_ending_is_waited_for(sweep: Sweep, cells: Any)
 
 
 def test_what_does_not_heed_the_signal_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
-    from fairseq_deepnet.experiments.sweeps import children
-
     # a grandchild in a process group of its own, as scripts/train.sh starts fairseq-train
     pid = tmp_path / "pid"
     body = f"trap '' TERM; set -m; sleep 300 & echo $! >{pid}.part; mv {pid}.part {pid}; wait"
-    process = children.start(["bash", "-c", body], tmp_path / "log", os.environ)
+    process = start(["bash", "-c", body], tmp_path / "log", os.environ)
     wait_for(pid)
-    children.stop([process], patience=0.2)
+    stop([process], patience=0.2)
     assert process.returncode == -signal.SIGKILL
     limit = time.monotonic() + 600
     while is_alive(int(pid.read_text(encoding="utf-8"))):

@@ -18,8 +18,8 @@ from fairseq_deepnet.tools.translation.engine import Hypothesis, Search
 from fairseq_deepnet.tools.translation.output import Output
 from fairseq_deepnet.tools.translation.stream import (
     STANDARD_INPUT,
-    Mending,
     Rate,
+    Utf8Mender,
     full_windows,
     live_windows,
     translated,
@@ -53,20 +53,20 @@ def texts(engine: Upper, windows: Iterator[list[str]]) -> list[str]:
 def test_a_byte_that_is_not_utf8_costs_its_own_line_alone(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"A dog.\n\xffA man.\nA girl.\n")
-    mending = Mending()
+    mending = Utf8Mender()
     windows = list(windows_of([path], 2, text=mending))
     assert windows == [["A dog.", "\ufffdA man."], ["A girl."]]
     assert mending.count == 1
-    assert f"{path}, line 2" in mending.told()
+    assert f"{path}, line 2" in mending.message()
     read, write = os.pipe()
     os.write(write, path.read_bytes())
     os.close(write)
-    piped = Mending()
+    piped = Utf8Mender()
     assert [line for window in live_windows(read, 2, 0.01, piped) for line in window] == [
         *("A dog.", "\ufffdA man.", "A girl."),
     ]
     os.close(read)
-    assert "standard input, line 2" in piped.told()
+    assert "standard input, line 2" in piped.message()
 
 
 def test_translations_come_in_the_order_of_the_lines_and_empty_lines_stay(tmp_path: Path) -> None:

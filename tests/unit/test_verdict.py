@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet.divergence.verdict import Evidence, smoothed, why_diverged
-from fairseq_deepnet.experiments.sweeps import evidence
-from fairseq_deepnet.experiments.sweeps.evidence import gather
+from fairseq_deepnet.experiments.runs import log_tail, read_evidence
 from tests.support.cells import write_config, write_log
 from tests.support.runs import make_data
 
@@ -169,7 +168,7 @@ def test_the_evidence_is_read_off_a_run_folder(tmp_path: Path) -> None:
     (data / "dict.en.txt").write_text("a 1\nb 1\nc 1\n", encoding="utf-8")
     write_config(run, data=data, warmup_updates=4000)
     write_log(run, {100: 9.0, 200: 8.0}, ending="the end\n")
-    found = gather(run)
+    found = read_evidence(run)
     assert (found.updates, found.valid_loss, found.train_loss) == (200, 6.5, None)
     assert found.valid == ((100, 7.5), (200, 6.5))
     assert (found.warmup, found.vocabulary, found.unigram) == (4000, 3 + 4, None)
@@ -180,7 +179,7 @@ def test_the_unigram_level_comes_from_the_run_s_data(tmp_path: Path) -> None:
     run, data = tmp_path / "run", make_data(tmp_path / "data")
     write_config(run, data=data)
     write_log(run, {100: 9.0})
-    found = gather(run)
+    found = read_evidence(run)
     assert found.unigram is not None
     assert found.vocabulary is not None
     assert 0 < found.unigram < math.log2(found.vocabulary)
@@ -193,18 +192,18 @@ def test_a_criterion_that_logs_no_nll_is_judged_by_its_loss(tmp_path: Path) -> N
     log.write_text(
         log.read_text(encoding="utf-8").replace("valid_nll_loss", "valid_ppl"), encoding="utf-8"
     )
-    assert gather(tmp_path).valid == ((100, 9.0),)
+    assert read_evidence(tmp_path).valid == ((100, 9.0),)
 
 
 def test_a_run_without_a_log_gives_no_evidence(tmp_path: Path) -> None:
-    assert gather(tmp_path) == Evidence()
+    assert read_evidence(tmp_path) == Evidence()
 
 
 def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("".join(f"line {number}\n" for number in range(1000)), encoding="utf-8")
-    assert evidence.tail(log, 2) == ("line 998", "line 999")
-    assert evidence.tail(tmp_path / "none") == ()
+    assert log_tail(log, 2) == ("line 998", "line 999")
+    assert log_tail(tmp_path / "none") == ()
 
 
 def test_what_an_earlier_training_in_the_same_log_came_to_does_not_count(tmp_path: Path) -> None:
@@ -214,6 +213,6 @@ def test_what_an_earlier_training_in_the_same_log_came_to_does_not_count(tmp_pat
         f"{start}FloatingPointError: gradients are Nan/Inf\n{start}done training\n",
         encoding="utf-8",
     )
-    assert evidence.tail(log) == (start.strip(), "done training")
+    assert log_tail(log) == (start.strip(), "done training")
     log.write_text("no start in sight\ndone training\n", encoding="utf-8")
-    assert evidence.tail(log) == ("no start in sight", "done training")
+    assert log_tail(log) == ("no start in sight", "done training")

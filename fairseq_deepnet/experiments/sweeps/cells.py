@@ -13,8 +13,7 @@ import yaml
 
 from fairseq_deepnet import literals
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.experiments.sweeps.definition import Panel, Sweep
-from fairseq_deepnet.experiments.sweeps.factors import Factor
+from fairseq_deepnet.experiments.sweeps.definition import Factor, Sweep, SweepPanel
 from fairseq_deepnet.files import inside_project, shown
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs
@@ -42,7 +41,7 @@ TINY: Final[dict[str, Value]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class CellPlace:
     """Where a cell's result stands: its panel, the key of every factor's value, its seed."""
 
     panel: str
@@ -54,7 +53,7 @@ class Place:
 class Cell:
     """One run of a sweep.
 
-    Arguments:
+    Args:
         name: the run folder's name within the sweep's
         config: the config it builds on
         options: fairseq-train options (and `recipe.KEY`) that win over the config's
@@ -74,16 +73,20 @@ class Cell:
     score: dict[str, str] | None
     vocabulary: int | None
     planned_updates: int | None
-    places: list[Place]
+    places: list[CellPlace]
     keep: str = "all"
 
     def resolve(self) -> configs.Config:
-        """The whole config of the run."""
-        overrides = [f"{key}={_as_yaml(value)}" for key, value in self.options.items()]
+        """Return the whole config of the run."""
+        overrides = []
+        for key, value in self.options.items():
+            text = yaml.safe_dump(value, default_flow_style=True, width=10**6)
+            text = text.removesuffix("...\n").strip()
+            overrides.append(f"{key}={text}")
         return configs.load_config(self.config, overrides)
 
     def settings(self) -> dict[str, str]:
-        """Everything that decides its numbers, in one spelling however it was written."""
+        """Return everything that decides its numbers, in one spelling however it was written."""
         config = self.resolve()
         options = in_stock_names(config.options)
         found = {
@@ -111,7 +114,7 @@ class Cell:
         return [word for key, value in chosen.items() for word in (f"--{key}", value)]
 
     def described(self) -> str:
-        """What tells it from the others: the values of its factors."""
+        """Return what tells it from the others: the values of its factors."""
         place = self.places[0]
         return ", ".join(f"{factor} {value}" for factor, value in place.values.items())
 
@@ -120,7 +123,7 @@ class Cell:
 class Overrides:
     """What a command line changes in a definition.
 
-    Arguments:
+    Args:
         factors: factor -> its values instead of the definition's
         options: options of every cell
         score: variables of scripts/eval_bleu.sh, for cells that are scored
@@ -133,11 +136,6 @@ class Overrides:
     is_scored: bool | None = None
 
 
-def _as_yaml(value: Value) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, width=10**6)
-    return text.removesuffix("...\n").strip()
-
-
 def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
     """`key=value` words: a factor's name replaces its values (`depth=6,18`), `score.BEAM=4` is a
     variable of scripts/eval_bleu.sh, `score=true` (or false) says whether cells are scored at all,
@@ -145,7 +143,7 @@ def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
 
     Raises ValueError for an option that a factor sets: the cells would all be the same.
     """
-    factors = {factor.name: factor for panel in sweep.panels for factor in panel.factors}
+    factors = {factor.name: factor for factor in sweep.factors}
     set_by = {option: factor.name for factor in factors.values() for option in factor.sets}
     values: dict[str, tuple[Value, ...]] = {}
     options: dict[str, Value] = {}
@@ -177,7 +175,7 @@ def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
 def expand(
     sweep: Sweep, overrides: Overrides, seeds: Sequence[int] = (1,), tiny: bool = False
 ) -> list[Cell]:
-    """All cells in the definition's order; those of equal settings are one, with several places.
+    """Expand to cells in the definition's order; equal settings are one cell, of several places.
 
     Raises ValueError for two cells of one name, and for names that cannot be a folder's.
     """
@@ -203,7 +201,7 @@ def expand(
 
 def _with_values(factor: Factor, overrides: Overrides, tiny: bool) -> Factor:
     values = overrides.factors.get(factor.name, factor.tiny if tiny else factor.values)
-    if "residual-scheme" in factor.sets:
+    if factor.is_scheme:
         from fairseq_deepnet.schemes import scheme_class
 
         for value in values:
@@ -212,7 +210,7 @@ def _with_values(factor: Factor, overrides: Overrides, tiny: bool) -> Factor:
 
 
 def _cell(
-    panel: Panel,
+    panel: SweepPanel,
     factors: Sequence[Factor],
     values: Sequence[Value],
     seed: int,
@@ -244,7 +242,7 @@ def _cell(
         score = kept | overrides.score
     for what, names in (("settings", variables | options), ("score", score or {})):
         _check_names(names, f"{panel.name}: {what}", SET_BY_SWEEPS[what])
-    place = Place(panel.name, keys, seed)
+    place = CellPlace(panel.name, keys, seed)
     planned = panel.vocabulary, panel.planned_updates
     return Cell(name, panel.config, options, variables, score, *planned, [place], panel.keep)
 
@@ -259,7 +257,7 @@ def _check_names(names: Iterable[str], place: str, variables: frozenset[str]) ->
 
 
 def choose(cells: list[Cell], pattern: str | None) -> list[Cell]:
-    """The cells whose name matches a shell pattern; ValueError where there is none."""
+    """Choose the cells whose name matches a shell pattern; ValueError where there is none."""
     chosen = [cell for cell in cells if pattern is None or fnmatch.fnmatch(cell.name, pattern)]
     if not chosen:
         names = ", ".join(cell.name for cell in cells[:4]) + ", ..." * (len(cells) > 4)

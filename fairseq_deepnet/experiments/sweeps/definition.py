@@ -17,26 +17,40 @@ Keys of the file:
     keep        checkpoints that stay of a cell which has its result: all, or only the best (all)
     vocabulary  symbols to count parameters with where the data are not there
     planned-updates   for the hours of a plan, where the config has epochs instead
-    tables      what the results are put into: see fairseq_deepnet.experiments.sweeps.layouts
+    tables      what the results are put into: a list of mappings, see below
 
 A factor's `set` is an option, a list of options, or a mapping of options to what the value is
 multiplied by. `schemes: TABLE` takes the residual schemes of a published table that are registered,
 `schemes: [NAME, ...]` those of a list, and `others: true` adds every other registered one. `tiny`
 stands for `values` in a rehearsal.
+
+Keys of a table:
+
+    paper       the published table to stand beside; without it the table is the sweep's own
+    panel       a panel of the sweep (the first; a table of its own: all of them), or a list
+    rows        a factor
+    columns     a factor; `update` or `direction` of a published table, `measure` of an own one
+    measure     what the cells hold; with `columns: measure` a list
+    split       of a published table: a word of its rows that parts it
+    fit         of a published table: the column that the law of depth is fitted to; of an own one,
+                with depths on a side: {TABLE: LINE}, lines of published tables (a row or a column)
+                whose laws stand beside those of ours
+    name        of an own table, for files (the measure)
+    each        of an own table: a factor with a table for each of its values
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.experiments.sweeps.factors import Factor, check_keys, read_factor
-from fairseq_deepnet.experiments.sweeps.layouts import Layout, layout
+from fairseq_deepnet.experiments.runs import MEASURES
 from fairseq_deepnet.files import inside_project
 from fairseq_deepnet.tools.configs import CONFIG_FOLDER, Value, load_config
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS
@@ -51,10 +65,80 @@ KEPT: Final = ("all", "best")
 """Which checkpoints stay of a cell that has its result; the first is the default."""
 MAIN: Final = "main"
 """The one panel of a sweep that names none."""
+_FACTOR: Final = {"set", "values", "schemes", "others", "tiny"}
+_PUBLISHED_TABLE: Final = {"paper", "panel", "rows", "columns", "measure", "split", "fit"}
+_OWN_TABLE: Final = {"panel", "rows", "columns", "measure", "name", "each", "fit"}
+PUBLISHED_MEASURES: Final = ("bleu", "valid_loss", "directions")
+_LAYERS: Final = frozenset({"encoder-layers", "decoder-layers"})
+BY_MEASURE: Final = "measure"
+"""`columns` of a table with a column for each measure."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Panel:
+class Factor:
+    """What differs between the cells of a panel.
+
+    Args:
+        sets: option -> what the value is multiplied by; 1 also takes words
+        values: the values, as options take them
+        tiny: the values of a rehearsal
+    """
+
+    name: str
+    sets: dict[str, Fraction]
+    values: tuple[Value, ...]
+    tiny: tuple[Value, ...]
+
+    def options(self, value: Value) -> dict[str, Value]:
+        """Return the options that a value stands for; ValueError where it cannot be shared out."""
+        found: dict[str, Value] = {}
+        for option, multiple in self.sets.items():
+            if multiple == 1:
+                found[option] = value
+                continue
+            try:
+                product = multiple * Fraction(str(value))
+            except ValueError as error:
+                raise ValueError(f"{self.name}={value}: a number is expected") from error
+            if product.denominator != 1 or product < 1:
+                raise ValueError(
+                    f"{self.name}={value}: {option} would be {float(product):g}, "
+                    "and must be a whole number from 1 on"
+                )
+            found[option] = int(product)
+        return found
+
+    def value_of(self, options: dict[str, Any]) -> str | None:
+        """The key of the value which options have been made with; None where there is none."""
+        found = set()
+        for option, multiple in self.sets.items():
+            if option not in options:
+                return None
+            value = options[option]
+            try:
+                found.add(paper.key(value if multiple == 1 else Fraction(str(value)) / multiple))
+            except ValueError:
+                return None
+        return found.pop() if len(found) == 1 else None
+
+    @property
+    def is_scheme(self) -> bool:
+        """True if it sets the residual scheme."""
+        return "residual-scheme" in self.sets
+
+    @property
+    def is_depth(self) -> bool:
+        """True if it sets the layers of a side."""
+        return bool(_LAYERS & self.sets.keys())
+
+    def label(self, value: str, prefix: str = "") -> str:
+        """Return a value as a heading; layers a side as the paper writes them."""
+        a_side = {option for option, times in self.sets.items() if times == 1}
+        return f"{value}L-{value}L" if a_side >= _LAYERS else f"{prefix}{value}"
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepPanel:
     """Cells that share a config: all combinations of the factors' values."""
 
     name: str
@@ -70,20 +154,68 @@ class Panel:
 
 
 @dataclasses.dataclass(frozen=True)
+class Layout:
+    """How the cells of panels become a table.
+
+    Args:
+        name: for files
+        paper: the published table to stand beside; None: the sweep's own
+        split: a word of the published table's rows that parts it
+        fit: the line of the published table that the law of depth is fitted to
+        laws_beside: of an own table whose lines have fitted laws, TABLE -> LINE of published ones
+        each: a factor with a table for each of its values
+    """
+
+    name: str
+    panels: tuple[str, ...]
+    rows: str
+    columns: str
+    measures: tuple[str, ...]
+    paper: str | None = None
+    split: str | None = None
+    fit: str | None = None
+    laws_beside: dict[str, str] | None = None
+    each: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Sweep:
     """A whole definition."""
 
     name: str
     title: str
-    panels: tuple[Panel, ...]
+    panels: tuple[SweepPanel, ...]
     layouts: tuple[Layout, ...]
 
-    def panel(self, name: str) -> Panel:
-        """A panel by its name."""
+    @property
+    def factors(self) -> list[Factor]:
+        """Those of all panels."""
+        return [factor for panel in self.panels for factor in panel.factors]
+
+    def in_order(self, keys: Sequence[str], name: str) -> list[str]:
+        """Sort values of a factor: numbers by their size, schemes by their group, otherwise as the
+        definition has them.
+        """
+        factors = [factor for factor in self.factors if factor.name == name]
+        defined = dict.fromkeys(paper.key(value) for factor in factors for value in factor.values)
+        found = [key for key in defined if key in keys]
+        found += [key for key in dict.fromkeys(keys) if key not in defined]
+        if any(factor.is_scheme for factor in factors):
+            order = [*paper.GROUPS.values(), ""]
+            found.sort(key=lambda key: order.index(paper.group_of(key)))
+        return paper.ordered(found)
+
+    def depth_of(self, layout: Layout) -> str:
+        """Return which side of a table is a depth; empty for neither."""
+        depths = {factor.name for factor in self.factors if factor.is_depth}
+        return next((side for side in (layout.rows, layout.columns) if side in depths), "")
+
+    def panel(self, name: str) -> SweepPanel:
+        """Return a panel by its name."""
         return next(panel for panel in self.panels if panel.name == name)
 
     def with_config(self, config: str) -> Sweep:
-        """The same with another config below all its cells.
+        """Return the same with another config below all its cells.
 
         ValueError where that is of one stack alone and the sweep's own is not, or the reverse:
         factors such as `encoder-layers` would be no options of the model.
@@ -105,7 +237,7 @@ def _is_monolingual(config: str) -> bool:
 
 
 def find_sweep(name: str, folder: Path = FOLDER) -> Path:
-    """The file of a sweep given as a path, a name in configs/sweeps/, or another name of it.
+    """Find the file of a sweep given as a path, a name in configs/sweeps/, or another name of it.
 
     A path is looked for here and in the project: records of cells hold the latter.
     """
@@ -140,32 +272,27 @@ def load_sweep(name: str, folder: Path = FOLDER) -> Sweep:
 
 
 def _sweep(name: str, content: dict[str, Any]) -> Sweep:
-    check_keys(content, _TOP | _PANEL, "")
+    _check_keys(content, _TOP | _PANEL, "")
     common = {key: value for key, value in content.items() if key in _PANEL}
     parts = content.get("panels") or {MAIN: {}}
     panels = tuple(_panel(part, common, own or {}) for part, own in parts.items())
     factors = {panel.name: {factor.name for factor in panel.factors} for panel in panels}
-    layouts = tuple(layout(item, factors) for item in content.get("tables") or [])
-    _check_names(layouts)
+    layouts = tuple(_layout(item, factors) for item in content.get("tables") or [])
+    names = [layout.name for layout in layouts]
+    for table in names:
+        if names.count(table) > 1:  # their figures would be one file
+            raise ValueError(f"tables: two are called {table!r}: give one a `name` of its own")
     return Sweep(name, str(content.get("title", name)), panels, layouts)
 
 
-def _check_names(layouts: Sequence[Layout]) -> None:
-    """ValueError for two tables of one name: their figures would be one file."""
-    names = [item.name for item in layouts]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"tables: two are called {name!r}: give one a `name` of its own")
-
-
-def _panel(name: str, common: dict[str, Any], own: dict[str, Any]) -> Panel:
+def _panel(name: str, common: dict[str, Any], own: dict[str, Any]) -> SweepPanel:
     place = "" if name == MAIN else f"panels: {name}: "
-    check_keys(own, _PANEL, place)
+    _check_keys(own, _PANEL, place)
     content = common | own
     for key in ("config", "cell", "factors"):
         if key not in content:
             raise ValueError(f"{place}{key} is missing")
-    factors = tuple(read_factor(key, value, place) for key, value in content["factors"].items())
+    factors = tuple(_factor(key, value, place) for key, value in content["factors"].items())
     names = {factor.name for factor in factors}
     settings = content.get("settings") or {}
     for factor in settings:
@@ -175,7 +302,7 @@ def _panel(name: str, common: dict[str, Any], own: dict[str, Any]) -> Panel:
     keep = content.get("keep", KEPT[0])
     if keep not in KEPT:
         raise ValueError(f"{place}keep: {keep!r} is unknown; known are {', '.join(KEPT)}")
-    return Panel(
+    return SweepPanel(
         name=str(name),
         config=str(content["config"]),
         cell=str(content["cell"]),
@@ -190,3 +317,112 @@ def _panel(name: str, common: dict[str, Any], own: dict[str, Any]) -> Panel:
         planned_updates=content.get("planned-updates"),
         keep=keep,
     )
+
+
+def _check_keys(content: dict[str, Any], allowed: Collection[str], place: str) -> None:
+    """ValueError, with the place in the file, for a key that is not allowed."""
+    for key in content:
+        if key not in allowed:
+            raise ValueError(f"{place}unknown key {key!r}; known are {', '.join(sorted(allowed))}")
+
+
+def _factor(name: str, content: dict[str, Any], place: str) -> Factor:
+    """One entry of `factors`; ValueError, with the place in the file, for what makes no sense."""
+    place = f"{place}factors: {name}: "
+    _check_keys(content, _FACTOR, place)
+    sets = content.get("set")
+    if isinstance(sets, str):
+        sets = [sets]
+    if not sets or not isinstance(sets, list | dict):
+        raise ValueError(f"{place}set: an option, a list of options, or option: multiple")
+    multiples = sets if isinstance(sets, dict) else dict.fromkeys(sets, 1)
+    if ("values" in content) == ("schemes" in content):
+        raise ValueError(f"{place}either values or schemes is expected")
+    values = content.get("values") or _schemes(content["schemes"], bool(content.get("others")))
+    return Factor(
+        name,
+        {option: Fraction(str(multiple)) for option, multiple in multiples.items()},
+        tuple(values),
+        tuple(content.get("tiny") or values),
+    )
+
+
+def _schemes(wanted: str | list[str], others: bool) -> list[str]:
+    """The registered schemes of a published table or a list, in its order; then the others.
+
+    Raises ValueError for a listed name that is neither registered nor one of the paper's.
+    """
+    from fairseq_deepnet.schemes import SCHEMES, scheme_class
+
+    if isinstance(wanted, str):
+        names = list(paper.table(wanted).rows)
+    else:
+        names = wanted
+        for name in set(names) - set(paper.table("table1").rows):
+            scheme_class(name)
+    listed = [name for name in names if name in SCHEMES]
+    return listed + [name for name in SCHEMES if others and name not in listed]
+
+
+def _layout(content: dict[str, Any], factors: dict[str, set[str]]) -> Layout:
+    """One entry of `tables`; ValueError for what makes no sense.
+
+    Args:
+        factors: panel -> the names of its factors
+    """
+    is_own = "paper" not in content
+    _check_keys(content, _OWN_TABLE if is_own else _PUBLISHED_TABLE, "tables: ")
+    for key in ("rows", "columns", "measure"):
+        if key not in content:
+            raise ValueError(f"tables: {key} is missing")
+    measures = tuple(_list(content["measure"]))
+    by_measure = is_own and content["columns"] == BY_MEASURE
+    name = content.get("name", "measures" if by_measure else measures[0])
+    panels = list(factors) if is_own else [next(iter(factors))]
+    found = Layout(
+        name=str(name if is_own else content["paper"]),
+        panels=tuple(_list(content.get("panel", panels))),
+        rows=content["rows"],
+        columns=content["columns"],
+        measures=measures,
+        paper=content.get("paper"),
+        split=content.get("split"),
+        fit=None if is_own else content.get("fit"),
+        laws_beside=content.get("fit") if is_own else None,
+        each=content.get("each"),
+    )
+    if found.paper is not None:
+        paper.table(found.paper)
+    for panel in found.panels:
+        if panel not in factors:
+            raise ValueError(f"tables: {found.name}: there is no panel {panel!r}")
+    known = MEASURES if is_own else PUBLISHED_MEASURES
+    for measure in measures:
+        if measure not in known:
+            raise ValueError(
+                f"tables: measure {measure!r} is unknown; known are {', '.join(known)}"
+            )
+    if len(measures) > 1 and not by_measure:
+        raise ValueError(f"tables: {found.name}: several measures need `columns: {BY_MEASURE}`")
+    if found.laws_beside is not None:
+        _check_lines(found.name, found.laws_beside)
+    if is_own:
+        asked = {found.rows, found.each, None if by_measure else found.columns} - {None}
+        for panel in found.panels:
+            for factor in sorted(map(str, asked - factors[panel])):
+                raise ValueError(f"tables: {found.name}: panel {panel} has no factor {factor!r}")
+    return found
+
+
+def _check_lines(name: str, lines: object) -> None:
+    """ValueError for what is no mapping of published tables to their lines."""
+    if not isinstance(lines, dict):
+        raise ValueError(f"tables: {name}: fit is TABLE: LINE of published tables, not {lines!r}")
+    for table, line in lines.items():
+        known = paper.table(table)
+        if line not in (*known.rows, *known.columns):
+            raise ValueError(f"tables: {name}: fit: {table} has no row or column {line!r}")
+
+
+def _list(value: object) -> list[Any]:
+    return list(value) if isinstance(value, list) else [value]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet.experiments.sweeps import children, state
+from fairseq_deepnet.experiments.runs import Status, read_cell_record
+from fairseq_deepnet.experiments.sweeps import state
 from fairseq_deepnet.experiments.sweeps.cells import Cell
-from fairseq_deepnet.experiments.sweeps.state import Status
-from fairseq_deepnet.experiments.sweeps.verdicts import judge, prune
 from fairseq_deepnet.files import ROOT, shown, write_text
+from fairseq_deepnet.signals import end_with_parent
 from fairseq_deepnet.tools.training.progress import clock
 
 CONFIG: Final = "cell.yaml"
@@ -25,6 +27,8 @@ _NOT_FOR_CELLS: Final = {
     *("DIRECTIONS", "TEXT", "TOKENIZER", "MEMORY"),
 }
 """Variables of the scripts that a cell sets itself, or that would make it another cell."""
+PATIENCE: Final = 60.0
+"""Seconds that a stopped script has to write its last checkpoint and end."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class _Work:
 class Runner:
     """Runs cells to their results.
 
-    Arguments:
+    Args:
         folder: the sweep's; a cell's run folder lies in it under the cell's name
         shares: variables for the scripts, one set a cell at work
         say: takes a line about what happens
@@ -93,11 +97,11 @@ class Runner:
                         self._next_stage(work, status)
         except KeyboardInterrupt:
             self.say(f"stopping {len(self.working)} at work")
-            children.stop([work.process for work in self.working if work.process])
+            stop(self._processes())
             self.say("stopped; the same command goes on from the last checkpoints")
             raise
         except BaseException:
-            children.stop([work.process for work in self.working if work.process])
+            stop(self._processes())
             raise
 
     def _tell(self, work: _Work, text: str) -> None:
@@ -108,7 +112,7 @@ class Runner:
         work = _Work(cell, folder, number, self.free.pop())
         self._wait_for_the_last(work)
         config = cell.resolve()
-        before = state.read(folder)
+        before = read_cell_record(folder)
         state.write(
             folder,
             cell,
@@ -125,7 +129,7 @@ class Runner:
 
     def _wait_for_the_last(self, work: _Work) -> None:
         """Let a training end that a killed sweep has left; scripts/train.sh refuses a second."""
-        limit = time.monotonic() + children.PATIENCE
+        limit = time.monotonic() + PATIENCE
         if state.is_training(work.folder):
             self._tell(work, "waiting for its last training to end")
         while state.is_training(work.folder) and time.monotonic() < limit:
@@ -135,7 +139,10 @@ class Runner:
         self, work: _Work, command: list[str], variables: dict[str, str]
     ) -> subprocess.Popen[bytes]:
         environment = {key: value for key, value in os.environ.items() if key not in _NOT_FOR_CELLS}
-        return children.start(command, work.folder / state.CONSOLE, environment | variables)
+        return start(command, work.folder / state.CONSOLE, environment | variables)
+
+    def _processes(self) -> list[subprocess.Popen[bytes]]:
+        return [work.process for work in self.working if work.process]
 
     def _next_stage(self, work: _Work, status: int) -> None:
         if work.stage == "train" and status == 0 and work.cell.score is not None:
@@ -148,9 +155,9 @@ class Runner:
             return
         self.working.remove(work)
         self.free.append(work.share)
-        outcome, facts = judge(work.folder, work.stage, status, work.cell.score is not None)
+        outcome, facts = state.judge(work.folder, work.stage, status, work.cell.score is not None)
         seconds = time.monotonic() - work.started
-        before = float(state.read(work.folder).get("seconds", 0.0))
+        before = float(read_cell_record(work.folder).get("seconds", 0.0))
         state.write(
             work.folder,
             work.cell,
@@ -159,9 +166,54 @@ class Runner:
             seconds=round(before + seconds, 1),
             **facts,
         )
-        prune(work.folder, work.cell)
+        state.prune(work.folder, work.cell)
         self._tell(work, f"{facts['reason']} ({clock(seconds)})")
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+# The scripts: each in a session of its own, none of them outliving the sweep.
+
+
+def start(
+    command: Sequence[str], log: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a script whose output goes to the end of a file."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,
+            preexec_fn=end_with_parent,  # where the sweep is killed outright
+        )
+
+
+def stop(processes: Sequence[subprocess.Popen[bytes]], patience: float = PATIENCE) -> None:
+    """End scripts and all that they started; what does not end in time is killed.
+
+    scripts/train.sh passes the signal on to fairseq-train, which is in a process group of its own,
+    and waits for it. A second Ctrl-C while waiting kills at once.
+    """
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+    limit = time.monotonic() + patience
+    with contextlib.suppress(KeyboardInterrupt):
+        while time.monotonic() < limit and any(process.poll() is None for process in processes):
+            time.sleep(0.1)
+    for process in processes:
+        _kill_session(process.pid)
+        process.wait()
+
+
+def _kill_session(session: int) -> None:
+    """Kill what is left of a session: the process groups that a script made for its children."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(int(entry.name)) == session:
+                os.kill(int(entry.name), signal.SIGKILL)

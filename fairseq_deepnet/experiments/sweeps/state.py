@@ -1,66 +1,40 @@
-"""What a cell has come to, in CELL/sweep.json; and the lock of a sweep's folder."""
+"""What a cell has come to: its record in CELL/sweep.json, the verdict on it, locks."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from fairseq_deepnet.divergence.verdict import why_diverged
+from fairseq_deepnet.experiments.runs import (
+    RECORD,
+    Status,
+    log_tail,
+    read_cell_record,
+    read_evidence,
+)
 from fairseq_deepnet.experiments.sweeps.cells import Cell
 from fairseq_deepnet.files import shown, try_lock
-from fairseq_deepnet.records import NUMBER, Shape, read_record, write_record
+from fairseq_deepnet.records import write_record
+from fairseq_deepnet.tools.evaluation.scores import read_score
 
-RECORD: Final = "sweep.json"
-_SHAPE: Final[Shape] = {
-    "status?": str,
-    "settings?": dict,
-    "places?": [{"panel": str, "values": dict, "seed": int}],
-    "score?": str,
-    "definition?": str,
-    "unigram_nll?": NUMBER,
-    "updates?": int,
-}
 CONSOLE: Final = "console.log"
 """What a cell's scripts print."""
-
-
-class Status(StrEnum):
-    """Where a cell stands. A result is what a later start of the sweep leaves alone."""
-
-    TO_DO = "to do"
-    UNFINISHED = "unfinished"
-    DONE = "done"
-    DIVERGED = "diverged"
-    FAILED = "failed"
-
-    @property
-    def is_result(self) -> bool:
-        """Whether the cell has run to its end, good or bad."""
-        return self in (Status.DONE, Status.DIVERGED, Status.FAILED)
-
-
-def read(folder: Path) -> dict[str, Any]:
-    """The record of a cell; empty where it has never started."""
-    file = folder / RECORD
-    if not file.is_file():
-        return {}
-    content = read_record(file, _SHAPE, "remove it to run the cell")
-    if content.get("status", Status.TO_DO) not in set(Status):
-        raise ValueError(f"{shown(file)} is damaged: status {content['status']!r}; remove it")
-    return content
+_TAIL_LINES: Final = 20
 
 
 def status_of(folder: Path) -> Status:
-    """Where a cell stands; one whose sweep was killed is unfinished."""
-    return Status(read(folder).get("status", Status.TO_DO))
+    """Return where a cell stands; one whose sweep was killed is unfinished."""
+    return Status(read_cell_record(folder).get("status", Status.TO_DO))
 
 
 def write(folder: Path, cell: Cell, status: Status, **facts: object) -> None:
     """Record a cell; facts of an earlier record are kept unless they are given anew."""
     folder.mkdir(parents=True, exist_ok=True)
-    content = read(folder) | {
+    content = read_cell_record(folder) | {
         "cell": cell.name,
         "status": status.value,
         "places": [
@@ -74,8 +48,8 @@ def write(folder: Path, cell: Cell, status: Status, **facts: object) -> None:
 
 
 def differences(folder: Path, cell: Cell) -> list[str]:
-    """What is not as it was when the cell started, as readable text."""
-    before = read(folder).get("settings")
+    """Return what is not as it was when the cell started, as readable text."""
+    before = read_cell_record(folder).get("settings")
     if before is None:
         return []
     after = cell.settings()
@@ -111,7 +85,7 @@ def begin_again(folder: Path) -> None:
 
 
 def is_training(folder: Path) -> bool:
-    """Whether a training holds a run folder's lock: one that a killed sweep left, still ending."""
+    """True if a training holds a run folder's lock: one that a killed sweep left, still ending."""
     lock = folder / ".lock"
     if not lock.is_file():
         return False
@@ -129,3 +103,89 @@ def locked(folder: Path) -> Iterator[None]:
                 f"another sweep is at work in {shown(folder)}; wait for it, or set --runs FOLDER"
             )
         yield
+
+
+def judge(
+    folder: Path, stage: str, status: int, is_scored: bool, name: str | None = None
+) -> tuple[Status, dict[str, Any]]:
+    """Judge what a cell has come to, from the script that ended last and its exit status.
+
+    Args:
+        stage: train or score, which of the scripts that was
+        is_scored: whether its definition wants a score
+        name: the score that counts (a file or folder in the cell's); None: the newest
+    """
+    score = read_score(folder, name) if is_scored and stage == "score" and status == 0 else None
+    seen = read_evidence(folder)
+    # fairseq's last words, then how the scripts ended
+    log = list(log_tail(folder / CONSOLE, _TAIL_LINES))
+    diverged = why_diverged(seen, crashed=stage == "train" and status != 0)
+    if diverged is not None:
+        outcome, reason = Status.DIVERGED, f"diverged: {diverged}"
+    elif status == 0 and is_scored and score is None:
+        outcome, reason = Status.FAILED, "scripts/eval_bleu.sh left no score"
+    elif status != 0:
+        said = next((line for line in reversed(log) if line.strip()), "nothing in its log")
+        what = "training" if stage == "train" else "scoring"
+        outcome, reason = Status.FAILED, f"{what} ended with status {status}: {said}"
+    else:
+        loss = seen.valid_loss
+        trained = "trained" if loss is None else f"trained, validation nll {loss:.3f}"
+        outcome, reason = Status.DONE, trained if score is None else score.described()
+    return outcome, {
+        "exit_status": status,
+        "updates": seen.updates,
+        "last_train_nll": _as_json(seen.train_loss),
+        "last_valid_nll": _as_json(seen.valid_loss),
+        "unigram_nll": seen.unigram,
+        "score": score.file if score else None,
+        "log_tail": [] if outcome is Status.DONE else log,
+        "reason": reason,
+    }
+
+
+def judge_again(folder: Path, cell: Cell) -> str | None:
+    """Bring the verdict on a cell that has run to its end up to today's rule.
+
+    Gives back what has changed, for people; None where nothing has. A cell that failed or is not
+    finished stays as it is. It is judged with the score that it has got, whether or not it is
+    scored now; see `lacks_score`.
+    """
+    record = read_cell_record(folder)
+    if status_of(folder) not in (Status.DONE, Status.DIVERGED):
+        return None
+    name = record.get("score")
+    is_scored = name is not None and (folder / name).exists()
+    stage = "score" if is_scored or (folder / "done").is_file() else "train"
+    outcome, facts = judge(folder, stage, int(record.get("exit_status", 0)), is_scored, name)
+    before = record.get("reason")
+    if record != record | facts or outcome != record["status"]:
+        write(folder, cell, outcome, **facts)
+    if (outcome, before) == (record["status"], facts["reason"]):
+        return None
+    return f"{cell.name}: {facts['reason']} (by today's rule; it was: {before})"
+
+
+def lacks_score(folder: Path, cell: Cell) -> bool:
+    """True if a cell is sound and wants a score that nobody has made: it was trained for its losses
+    alone, or the score was removed.
+    """
+    is_sound = status_of(folder) is Status.DONE
+    return is_sound and cell.score is not None and read_cell_record(folder).get("score") is None
+
+
+def prune(folder: Path, cell: Cell) -> None:
+    """Remove the checkpoints that a cell with a result is not to keep.
+
+    One that failed goes on from its last checkpoint, so it keeps them all.
+    """
+    if cell.keep == "best" and status_of(folder) in (Status.DONE, Status.DIVERGED):
+        best = folder / "checkpoints" / "checkpoint_best.pt"
+        for file in best.parent.glob("*.pt") if best.is_file() else ():
+            if file != best:
+                file.unlink()
+
+
+def _as_json(loss: float | None) -> float | str | None:
+    """JSON has no words for what is not finite."""
+    return loss if loss is None or math.isfinite(loss) else str(loss)

@@ -15,12 +15,7 @@ from torch import Tensor, nn
 from fairseq_deepnet.anatomy import PROJECTIONS, TABLE, Layer, Stack, kind_of, projections
 from fairseq_deepnet.schemes import NormPlacement, Place, ResidualScheme, Role, Side
 from fairseq_deepnet.schemes.base import VALUE_PATH
-from fairseq_deepnet.tools.checking.claims import (
-    Claim,
-    end_factors,
-    initial_std,
-    xavier_std,
-)
+from fairseq_deepnet.tools.checking.claims import Claim, end_factors, initial_std, xavier_std
 from fairseq_deepnet.tools.checking.measure import (
     SAME,
     Backward,
@@ -145,7 +140,6 @@ def check_model(
     claim: Claim,
     subject: str,
     trained: bool = False,
-    batch: dict[str, Tensor] | None = None,
 ) -> Findings:
     """Check a model, which is not usable afterwards.
 
@@ -154,7 +148,6 @@ def check_model(
         stacks: where its layers are.
         subject: what it is, in words.
         trained: whether its weights have moved, so that they cannot be judged.
-        batch: arguments of its forward; random tokens where None.
 
     Raises:
         ValueError: where the forward pass does not reach a layer.
@@ -173,7 +166,7 @@ def check_model(
     model.double().eval()
     for stack in stacks:
         found.faults += check_sizes(stack, claim.schemes[stack.side])
-    check_forward(model, stacks, claim, batch or random_batch(model, stacks), found)
+    check_forward(model, stacks, claim, random_batch(model, stacks), found)
     set_later = any(
         type(scheme).prepare is not ResidualScheme.prepare for scheme in claim.schemes.values()
     )

@@ -7,27 +7,25 @@ because scores need all of them: there, an empty line is an error.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
-import os
 import re
-import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
 from pathlib import Path
+from typing import Any
 
-from fairseq_deepnet.tools.corpora.manifest import test_sets
 from fairseq_deepnet.tools.corpora.parallel import CHUNK, map_in_order
 from fairseq_deepnet.tools.corpora.text import (
     PairChunk,
     find_side,
     is_blank,
     normalise,
+    numbered_chunks,
     pair_chunks,
 )
 
@@ -137,28 +135,31 @@ def clean_train(
 class _Cleaned:
     """What is left of a chunk: lines of both sides, and why the others are not there."""
 
+    read: int
     source: list[bytes]
     target: list[bytes]
-    dropped: Counter[str]
+    counted: Counter[str]
     fingerprints: list[bytes]
     """Of every kept pair, where duplicates are dropped; otherwise empty."""
 
 
 def _clean_chunk(
-    chunk: PairChunk, paths: tuple[Path, Path], split: str, limits: Limits
+    chunk: PairChunk, paths: tuple[Path, Path], train: bool, limits: Limits, odd: str
 ) -> _Cleaned:
     """Work of one process on one chunk; duplicates are found only where all chunks meet."""
-    result = _Cleaned([], [], Counter(), [])
+    result = _Cleaned(len(chunk.source), [], [], Counter(), [])
     pairs: Iterable[tuple[str, str]] = chunk.decode(*paths)
-    if split == "train":
+    if train:
         here = replace(limits, drop_duplicates=False)
-        pairs = clean_train(pairs, here, result.dropped)
-    else:
+        pairs = clean_train(pairs, here, result.counted)
+    elif odd == "refuse":
         pairs = checked_pairs(pairs, *paths, chunk.start)
+    else:
+        pairs = _without_odd_ends(pairs, result.counted, drop=odd == "drop")
     for source, target in pairs:
         result.source.append(f"{source}\n".encode())
         result.target.append(f"{target}\n".encode())
-        if split == "train" and limits.drop_duplicates:
+        if train and limits.drop_duplicates:
             result.fingerprints.append(fingerprint(source, target))
     return result
 
@@ -170,7 +171,7 @@ def _without_duplicates(chunks: Iterable[_Cleaned]) -> Iterator[_Cleaned]:
         new = [not seen.add(digest) for digest in chunk.fingerprints]
         source, target = (list(compress(side, new)) for side in (chunk.source, chunk.target))
         repeated = Counter({"duplicate": len(new) - len(source)})
-        yield _Cleaned(source, target, chunk.dropped + repeated, [])
+        yield replace(chunk, source=source, target=target, counted=chunk.counted + repeated)
 
 
 def checked_pairs(
@@ -183,112 +184,80 @@ def checked_pairs(
         yield pair
 
 
+def _without_odd_ends(
+    pairs: Iterable[tuple[str, str]], counted: Counter[str], drop: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield the pairs without line ends inside a line; drop or count what is blank."""
+    for pair in pairs:
+        blank = any(map(is_blank, pair))
+        if blank:
+            counted["empty" if drop else "blank"] += 1
+        if blank and drop:
+            continue
+        if not drop and any("\r" in line for line in pair):
+            counted["carriage return"] += 1
+        yield pair[0].replace("\r", " "), pair[1].replace("\r", " ")
+
+
 def clean_split(
     split: str,
     prefix: str,
-    languages: tuple[str, str],
+    languages: tuple[str, ...],
     out: Path,
     limits: Limits,
     workers: int = 1,
-) -> dict[str, object]:
-    """Write OUT/SPLIT.LANGUAGE for both languages; return the counts."""
-    source, target = (find_side(prefix, language) for language in languages)
-    dropped: Counter[str] = Counter()
-    kept = read = 0
-    work = partial(_clean_chunk, paths=(source, target), split=split, limits=limits)
-    chunks = map_in_order(work, pair_chunks(source, target, CHUNK), workers)
-    if split == "train" and limits.drop_duplicates:
-        chunks = _without_duplicates(chunks)
-    paths = [out / f"{split}.{language}" for language in languages]
-    with paths[0].open("wb") as left, paths[1].open("wb") as right:
-        for chunk in chunks:
-            left.writelines(chunk.source)
-            right.writelines(chunk.target)
-            dropped += chunk.dropped
-            kept += len(chunk.source)
-            now = kept + dropped.total()
-            if now // _PROGRESS_EVERY > read // _PROGRESS_EVERY:
-                print(f"{split}: {now:,} pairs read", file=sys.stderr, flush=True)
-            read = now
-    if kept == 0:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.most_common())
-        raise ValueError(f"no pair of {source} and {target} is left ({reasons}); widen the limits")
-    return {"read": read, "kept": kept, "dropped": dict(dropped)}
+    *,
+    name: str | None = None,
+    odd: str = "refuse",
+    wanted: Callable[[int], bool] | None = None,
+) -> dict[str, Any]:
+    """Write OUT/NAME.LANGUAGE for one language or both; return the counts.
 
-
-def clean_corpus(
-    prefixes: dict[str, str],
-    languages: tuple[str, str],
-    out: Path,
-    limits: Limits,
-    workers: int = 1,
-) -> dict[str, object]:
-    """Check every split, clean the training split, and write all into the new folder OUT.
-
-    `prefixes` maps "train", "valid", "test", "test1", ... to PREFIX of PREFIX.LANGUAGE[.gz]. The
-    folder appears only when everything in it is complete. Text is worked on by `workers` processes,
-    whose number changes nothing in the result. Returns (and writes as clean.json) the counts.
+    Args:
+        split: "train" is cleaned; of the others lines are checked.
+        prefix: of PREFIX.LANGUAGE[.gz].
+        languages: one or two.
+        out: folder.
+        limits: which training lines stay.
+        workers: processes, whose number changes nothing in the result.
+        name: of the files (the split).
+        odd: what is done where it is not train: "refuse", "keep" or "drop" blank lines, or
+            "clean" it, too.
+        wanted: tells by its number, from 0, whether a line that is left is written.
     """
-    if languages[0] == languages[1]:
-        raise ValueError(f"source and target language are both {languages[0]!r}; they must differ")
-    if out.exists():
-        raise ValueError(f"{out} exists already; remove it or give another folder")
-    for prefix in prefixes.values():  # all sides first: a missing test set must not cost an hour
-        for language in languages:
-            find_side(prefix, language)
-    part = out.with_name(out.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
-        report: dict[str, object] = {
-            split: clean_split(split, prefix, languages, part, limits, workers)
-            for split, prefix in prefixes.items()
-        }
-        report["limits"] = asdict(limits)
-        (part / "clean.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        part.rename(out)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-    return report
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `deepnet clean`."""
-    parser.description = __doc__
-    parser.add_argument("--src", required=True, help="source language, the files' ending")
-    parser.add_argument("--tgt", required=True, help="target language, the files' ending")
-    for split in ("train", "valid"):
-        parser.add_argument(f"--{split}", metavar="PREFIX", help="of PREFIX.LANGUAGE[.gz]")
-    parser.add_argument(
-        "--test", metavar="PREFIX[,PREFIX]", help="the same; more than one: test, test1, ..."
-    )
-    parser.add_argument("--out", required=True, type=Path, help="new folder for the checked text")
-    parser.add_argument("--min-words", type=int, default=Limits.min_words)
-    parser.add_argument("--max-words", type=int, default=Limits.max_words)
-    parser.add_argument(
-        "--max-ratio", type=float, default=Limits.max_ratio, help="longer side over shorter side"
-    )
-    parser.add_argument("--drop-duplicates", action="store_true", help="drop repeated train pairs")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
-
-
-def run(args: argparse.Namespace) -> int:
-    """`deepnet clean`: counts as JSON on standard output, a line a split on standard error."""
-    prefixes = {split: prefix for split in ("train", "valid") if (prefix := getattr(args, split))}
-    prefixes |= test_sets(args.test)
-    if not prefixes:
-        raise ValueError("nothing to check: give --train, --valid or --test")
-    limits = Limits(args.min_words, args.max_words, args.max_ratio, args.drop_duplicates)
-    report = clean_corpus(prefixes, (args.src, args.tgt), args.out, limits, args.workers)
-    for split in prefixes:
-        counts = report[split]
-        assert isinstance(counts, dict)
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts["dropped"].items())
-        print(
-            f"{split}: {counts['kept']:,} of {counts['read']:,} pairs kept"
-            + (f" (dropped: {reasons})" if reasons else ""),
-            file=sys.stderr,
-        )
-    print(json.dumps(report))
-    return 0
+    sides = [find_side(prefix, language) for language in languages]
+    paths = sides[0], sides[-1]
+    train = split == "train" or odd == "clean"
+    if len(sides) == 2:
+        text = pair_chunks(*paths, CHUNK)
+    else:  # one text is a pair with itself, whose length ratio is 1
+        alone = numbered_chunks(paths[0], CHUNK)
+        text = (PairChunk(start, lines, lines) for start, lines in alone)
+    work = partial(_clean_chunk, paths=paths, train=train, limits=limits, odd=odd)
+    chunks = map_in_order(work, text, workers)
+    if train and limits.drop_duplicates:
+        chunks = _without_duplicates(chunks)
+    counted: Counter[str] = Counter()
+    left = kept = read = 0
+    with ExitStack() as files:
+        name = name or split
+        streams = [
+            files.enter_context((out / f"{name}.{language}").open("wb")) for language in languages
+        ]
+        for chunk in chunks:
+            numbers = range(left, left + len(chunk.source))
+            left += len(chunk.source)
+            chosen = [wanted is None or wanted(number) for number in numbers]
+            kept += sum(chosen)
+            for stream, lines in zip(streams, (chunk.source, chunk.target), strict=False):
+                stream.writelines(compress(lines, chosen))
+            counted += chunk.counted
+            before, read = read, read + chunk.read
+            if read // _PROGRESS_EVERY > before // _PROGRESS_EVERY:
+                print(f"{name}: {read:,} lines read", file=sys.stderr, flush=True)
+    if kept == 0:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in counted.most_common())
+        what = "pair" if len(sides) == 2 else "line"
+        texts = " and ".join(map(str, sides))
+        raise ValueError(f"no {what} of {texts} is left ({reasons}); widen the limits")
+    return {"read": read, "kept": kept, "dropped": dict(counted)}

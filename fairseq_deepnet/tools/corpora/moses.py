@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -133,17 +133,17 @@ def learn_codes(words: dict[str, int], merges: int, out: Path) -> int:
     return codes.getvalue().count("\n") - 1  # the first line is the version
 
 
-@cache
-def _codes_of_this_process(path: Path) -> Any:
-    if not path.is_file():
-        raise FileNotFoundError(f"there are no byte-pair codes at {path}")
+@lru_cache(maxsize=1)
+def _codes_of_this_process(path: Path, modified: int) -> Any:
     with path.open(encoding="utf-8") as stream:
         return _extra("subword_nmt.apply_bpe").BPE(stream, separator=JOINER)
 
 
 def encode_lines(lines: Iterable[str], codes: Path) -> list[str]:
     """Lines of tokens as subwords."""
-    bpe = _codes_of_this_process(codes)
+    if not codes.is_file():
+        raise FileNotFoundError(f"there are no byte-pair codes at {codes}")
+    bpe = _codes_of_this_process(codes, codes.stat().st_mtime_ns)
     if len(bpe.cache) > _CACHED_WORDS:
         bpe.cache.clear()
     return [str(bpe.process_line(line)) for line in lines]

@@ -1,4 +1,4 @@
-"""The table of a multilingual corpus: which pair has which splits, and where their text is."""
+"""Which splits a corpus has, of which languages, from which files; the table of many pairs."""
 
 from __future__ import annotations
 
@@ -8,29 +8,45 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_deepnet.tools.corpora import text
-from fairseq_deepnet.tools.corpora.folder import Direction
 
 _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _SPLIT = re.compile(r"train|valid|test[0-9]*|valid[0-9]+")
 
 
 class Row(NamedTuple):
-    """One split of one pair; the pair's languages are in alphabetical order."""
+    """One split of a pair, or of one language; in a table of pairs in alphabetical order."""
 
     split: str
-    pair: tuple[str, str]
+    pair: tuple[str, ...]
     prefix: str
     held_out: bool = False
-    """Whether its training text also has to serve as validation set: see `hold_out`."""
+    """True if its training text also has to serve as validation set: see `hold_out`."""
 
     @property
     def name(self) -> str:
-        """Name of its files, without the language: "train.de-en"."""
+        """Name of its files among many pairs, without the language: "train.de-en"."""
         return f"{self.split}.{'-'.join(self.pair)}"
 
-    def sides(self) -> tuple[Path, Path]:
-        """The raw text of both languages; FileNotFoundError for what is not there."""
-        return text.find_side(self.prefix, self.pair[0]), text.find_side(self.prefix, self.pair[1])
+    def sides(self) -> list[Path]:
+        """Return the raw text of each language; FileNotFoundError for what is not there."""
+        return [text.find_side(self.prefix, language) for language in self.pair]
+
+
+def rows_of(
+    pair: tuple[str, ...], train: str, valid: str | None, test: str | None = None
+) -> list[Row]:
+    """Return the rows of one pair or language.
+
+    `test` is a prefix, or several between commas: test, test1, test2, ... as fairseq names them.
+    """
+    splits = {"train": train} | ({"valid": valid} if valid else {}) | test_sets(test)
+    return [Row(split, pair, prefix) for split, prefix in splits.items()]
+
+
+def test_sets(prefixes: str | None) -> dict[str, str]:
+    """Return the splits "test", "test1", "test2", ... of prefixes between commas."""
+    names = (prefix for prefix in (prefixes or "").split(",") if prefix)
+    return {f"test{index or ''}": prefix for index, prefix in enumerate(names)}
 
 
 def read_table(path: Path) -> list[Row]:
@@ -101,7 +117,6 @@ def directions_of(rows: Sequence[Row]) -> dict[str, list[str]]:
     """The directions of each split; every pair serves both."""
     found: dict[str, list[str]] = {}
     for row in rows:
-        first, second = row.pair
-        both = [str(Direction(first, second)), str(Direction(second, first))]
+        both = ["-".join(row.pair), "-".join(reversed(row.pair))]
         found.setdefault(row.split, []).extend(both)
     return {split: sorted(names) for split, names in found.items()}

@@ -6,22 +6,18 @@ The dictionary follows the model's vocabulary: piece i of sentencepiece (which c
 
 from __future__ import annotations
 
-import argparse
 import io
-import os
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 
 import sentencepiece
 
 from fairseq_deepnet.files import whole, write_text
-from fairseq_deepnet.tools.corpora.parallel import CHUNK, map_in_order
-from fairseq_deepnet.tools.corpora.text import decode, normalise, numbered_chunks, read_lines
+from fairseq_deepnet.tools.corpora.sampling import spread
+from fairseq_deepnet.tools.corpora.text import normalise, raw_lines, read_lines
 
 KINDS = ("bpe", "unigram")
 UNKNOWN = "<unk>"
@@ -30,7 +26,6 @@ FAIRSEQ_SPECIALS = frozenset({"<s>", "<pad>", "</s>", UNKNOWN})
 _TRAINING_THREADS = 16
 _CHUNK = 10_000
 _ENDS = re.compile("[\r\n]")
-_PROGRESS_EVERY = 1_000_000
 _MAX_LINE_BYTES = 16_384
 
 
@@ -39,7 +34,7 @@ class SubwordOptions:
     """How the model is trained.
 
     `sample` is the largest number of lines that training looks at; of longer text it is always the
-    same sample, as sentencepiece draws it with a fixed seed.
+    same, evenly spread.
     """
 
     kind: str = "bpe"
@@ -88,7 +83,12 @@ def train_model(files: Iterable[Path], prefix: Path, options: SubwordOptions) ->
     """
     # Written from memory: into a file of its own naming, sentencepiece would also write its path.
     model = io.BytesIO()
-    lines = (normalise(line) for path in files for line in read_lines(path))
+    files = list(files)
+    text: Iterator[str] = (line for path in files for line in read_lines(path))
+    total = sum(1 for path in files for _ in raw_lines(path))
+    if total > options.sample:  # sentencepiece would draw other lines in every process
+        text = spread(text, 0, options.sample, total)
+    lines = map(normalise, text)
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(line for line in lines if line),
@@ -163,106 +163,3 @@ def encode_lines(
 def decode_line(model: sentencepiece.SentencePieceProcessor, line: str) -> str:
     """The text of one line of pieces; one line, even where bytes make up an end of line."""
     return _ENDS.sub(" ", str(model.decode(line.split())))
-
-
-@cache
-def _model_of_this_process(path: Path) -> sentencepiece.SentencePieceProcessor:
-    return load_model(path)
-
-
-def _encode_chunk(chunk: tuple[int, list[bytes]], source: Path, model: Path) -> bytes:
-    """Work of one process on consecutive lines, the first of which has the given number."""
-    lines = (decode(raw, source, number) for number, raw in enumerate(chunk[1], chunk[0]))
-    encoded = encode_lines(_model_of_this_process(model), lines, workers=1)
-    return "".join(f"{line}\n" for line in encoded).encode()
-
-
-def encode_file(model: Path, source: Path, target: Path, workers: int) -> int:
-    """Encode a text file (plain or .gz) into a plain one, with `workers` processes.
-
-    Memory is bounded. Returns the number of lines.
-    """
-    load_model(model)  # a bad model is told before any text is read
-    count = 0
-    with whole(target) as part, part.open("wb") as stream:
-        work = partial(_encode_chunk, source=source, model=model)
-        for encoded in map_in_order(work, numbered_chunks(source, CHUNK), workers):
-            stream.write(encoded)
-            before, count = count, count + encoded.count(b"\n")
-            if count // _PROGRESS_EVERY > before // _PROGRESS_EVERY:
-                print(f"{source.name}: {count:,} lines encoded", file=sys.stderr, flush=True)
-    return count
-
-
-def _train(args: argparse.Namespace) -> int:
-    options = SubwordOptions(
-        kind=args.kind,
-        vocab_size=args.vocab_size,
-        character_coverage=args.character_coverage,
-        byte_fallback=args.byte_fallback,
-        sample=args.sample,
-    )
-    languages = (args.src, args.tgt)
-    args.out.mkdir(parents=True, exist_ok=True)
-    for language in languages:
-        name = f"spm.{language}" if args.separate else "spm"
-        sides = (language,) if args.separate else languages
-        if args.separate or language == args.src:
-            files = [Path(f"{args.text}.{side}") for side in sides]
-            print(
-                f"training {options.kind} of {options.vocab_size:,} pieces on {' + '.join(sides)}",
-                file=sys.stderr,
-                flush=True,
-            )
-            train_model(files, args.out / name, options)
-        model = load_model(args.out / f"{name}.model")
-        write_dictionary(model, args.out / f"dict.{language}.txt")
-    return 0
-
-
-def model_for(place: Path, name: str) -> Path:
-    """The model for a file called NAME.LANGUAGE: `place` itself, or of the folder `place` that
-    `deepnet subwords train` filled the language's own model or else the joint one."""
-    if not place.is_dir():
-        return place
-    own = place / f"spm.{name.rsplit('.', 1)[-1]}.model"
-    return own if own.is_file() else place / "spm.model"
-
-
-def _encode(args: argparse.Namespace) -> int:
-    args.out.mkdir(parents=True, exist_ok=True)
-    for path in args.files:
-        name = path.name.removesuffix(".gz")
-        encode_file(model_for(args.model, name), path, args.out / name, args.workers)
-    return 0
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `deepnet subwords train` and `deepnet subwords encode`."""
-    parser.description = __doc__
-    commands = parser.add_subparsers(required=True, metavar="train|encode")
-    train = commands.add_parser("train", help="train a model and write fairseq's dictionaries")
-    train.add_argument("--text", required=True, metavar="PREFIX", help="of PREFIX.LANGUAGE")
-    train.add_argument("--src", required=True)
-    train.add_argument("--tgt", required=True)
-    train.add_argument("--out", required=True, type=Path, help="folder for models and dictionaries")
-    train.add_argument("--kind", default=SubwordOptions.kind, help="bpe or unigram")
-    train.add_argument("--vocab-size", type=int, default=SubwordOptions.vocab_size)
-    train.add_argument("--separate", action="store_true", help="one model a language, not joint")
-    train.add_argument(
-        "--character-coverage", type=float, default=SubwordOptions.character_coverage
-    )
-    train.add_argument("--byte-fallback", action="store_true", help="unseen characters as bytes")
-    train.add_argument("--sample", type=int, default=SubwordOptions.sample, help="lines at most")
-    train.set_defaults(subwords_run=_train)
-    encode = commands.add_parser("encode", help="encode text files, keeping their names")
-    encode.add_argument("files", nargs="+", type=Path, help="plain or .gz")
-    encode.add_argument("--model", required=True, type=Path, help="spm.model or its folder")
-    encode.add_argument("--out", required=True, type=Path, help="folder for the encoded files")
-    encode.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
-    encode.set_defaults(subwords_run=_encode)
-
-
-def run(args: argparse.Namespace) -> int:
-    """`deepnet subwords train|encode`."""
-    return int(args.subwords_run(args))

@@ -26,8 +26,7 @@ from fairseq_deepnet.tools.evaluation import (
     translation,
 )
 from fairseq_deepnet.tools.training import launch
-from fairseq_deepnet.tools.translation.cores import threads_of
-from fairseq_deepnet.tools.translation.engine import BATCH, CPU_BATCH, ENGINES
+from fairseq_deepnet.tools.translation.engine import BATCH, CPU_BATCH, ENGINES, threads_of
 from fairseq_deepnet.tools.translation.opening import QUANTIZATION
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,24 +15,7 @@ from fairseq_deepnet.tools.evaluation.directions import (
     is_zero_shot,
     pair_lines,
 )
-
-Rows = list[list[str]]
-
-
-def markdown(rows: Rows) -> str:
-    """A Markdown table, also aligned for reading as it is; numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    lines = [
-        "| "
-        + " | ".join(
-            cell.ljust(width) if number == 0 else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        + " |"
-        for row in (rows[0], rule, *rows[1:])
-    ]
-    return "\n".join(lines)
+from fairseq_deepnet.tools.tables import comma_separated, markdown
 
 
 def number(value: float | None, percent: bool = False) -> str:
@@ -109,20 +90,17 @@ def as_csv(
     training_lines: Mapping[str, int],
 ) -> str:
     """One line a direction with all that is known of it; empty where nothing is."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    head = ["direction", "source", "target", "zero_shot", "class", "training_lines", "lines"]
-    writer.writerow([*head, "bleu", "chrf", "off_target", "off_target_floor", "bleu_signature"])
+    heads = ["direction", "source", "target", "zero_shot", "class", "training_lines", "lines"]
+    heads += ["bleu", "chrf", "off_target", "off_target_floor", "bleu_signature"]
+    rows: list[list[object]] = [[*heads]]
     for direction in directions:
         score = scores.get(direction)
-        own = (
-            [score.lines, score.bleu, score.chrf, score.off_target, score.off_target_floor]
-            if score
-            else [None] * 5
-        )
+        own: list[object] = [None] * 6
+        if score:
+            own = [score.lines, score.bleu, score.chrf, score.off_target, score.off_target_floor]
+            own.append(score.signature)
         lines = pair_lines(direction, training_lines)
         level = direction_class(direction, training_lines)
         unseen = is_zero_shot(direction, score, training_lines)
-        row = [direction, *direction, unseen, level, lines, *own, score and score.signature]
-        writer.writerow("" if cell is None else str(cell) for cell in row)
-    return stream.getvalue()
+        rows.append([direction, *direction, unseen, level, lines, *own])
+    return comma_separated(rows)

@@ -16,10 +16,10 @@ from fairseq_deepnet.files import say, shown
 from fairseq_deepnet.tools.checkpoints.choice import Model
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.export.command import export_for_ctranslate2
 from fairseq_deepnet.tools.training.progress import Counter
 from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
-from fairseq_deepnet.tools.translation.engine import WINDOW, Search, told_cut
-from fairseq_deepnet.tools.translation.exports import exported
+from fairseq_deepnet.tools.translation.engine import WINDOW, Search, cut_message
 from fairseq_deepnet.tools.translation.opening import QUANTIZATION
 from fairseq_deepnet.tools.translation.stream import full_windows, translated
 
@@ -78,7 +78,7 @@ def folder_of(args: argparse.Namespace, model: Model, data: DataFolder) -> Path 
             f"{shown(data.path)} holds Moses tokens, and ctranslate2 is given raw text here; set "
             "ENGINE=fairseq"
         )
-    return exported(model, data.path, args.quantization)
+    return export_for_ctranslate2(model, data.path, args.quantization)
 
 
 def search_of(args: argparse.Namespace) -> Search:
@@ -101,5 +101,5 @@ def translate(args: argparse.Namespace, model: Model, data: DataFolder, threads:
             counter.add()
     counter.close()
     if engine.cut:
-        print(told_cut(engine.cut), file=sys.stderr)
+        print(cut_message(engine.cut), file=sys.stderr)
     return found

@@ -17,7 +17,7 @@ from fairseq_deepnet.tools.checkpoints.choice import Model
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.training import launch
 from fairseq_deepnet.tools.training.progress import Counter
-from fairseq_deepnet.tools.translation.cores import all_cores, threads_of
+from fairseq_deepnet.tools.translation.engine import all_cores, threads_of
 
 TOKENS: Final = 4000
 """Source tokens a batch."""

@@ -74,7 +74,7 @@ def to_fairseq(model: Model, output: Path | None = None, force: bool = False) ->
         ValueError: for a model that does not fold, and for what is not to be overwritten.
     """
     output = output or default_output(model, f"{model.path.stem}.pt")
-    with record.alone(model):
+    with record.export_lock(model):
         request = record.make_request(model, "fairseq")
         if not to_be_written(model, output, request, force):
             return output
@@ -122,12 +122,30 @@ def to_ctranslate2(
         )
     output = output or default_output(model, ctranslate2_name(model, quantization))
     folder = find_data(model, data)
-    with record.alone(model):
+    with record.export_lock(model):
         request = ctranslate2_folder.request_of(model, folder, quantization)
         if to_be_written(model, output, request, force):
             state = load_checkpoint(model.make(), entire=True)
             ctranslate2_folder.write_folder(model, folder, state, request, output)
     return output
+
+
+def export_for_ctranslate2(model: Model, data: Path | None, quantization: str) -> Path:
+    """Return a model's CTranslate2 folder under its usual name, written where it is not up to date.
+
+    Raises:
+        ValueError: for a model that CTranslate2 does not compute, with the reason, and where
+            nothing can be written.
+    """
+    place = exports_of(model)
+    try:
+        output = place / ctranslate2_name(model, quantization)
+        return to_ctranslate2(model, output, quantization, data)
+    except PermissionError as error:
+        raise ValueError(
+            f"{shown(place)} cannot be written ({error.strerror}): export the model elsewhere with "
+            "deepnet export --to ctranslate2 --out FOLDER, and name that folder"
+        ) from error
 
 
 def default_output(model: Model, name: str) -> Path:

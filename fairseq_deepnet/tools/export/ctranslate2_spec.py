@@ -20,8 +20,8 @@ from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, Transform
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairseq_deepnet.tools.export.folding import FIRST_POSITION, sinusoids
 from fairseq_deepnet.tools.export.layout import BLANK
-from fairseq_deepnet.tools.export.positions import FIRST, sinusoids
 
 ACTIVATIONS: Final = {
     "relu": Activation.RELU,
@@ -185,12 +185,12 @@ class _Side:
     def positions(self) -> NDArray[np.float32]:
         """What is added at each position [positions, width], from the first word on."""
         if self.has("embed_positions"):
-            return self.array("embed_positions.weight")[FIRST:]
+            return self.array("embed_positions.weight")[FIRST_POSITION:]
         part = "source" if self.side == "encoder" else "target"
         longest: int = getattr(self.args, f"max_{part}_positions")
         if self.args.no_token_positional_embeddings:
             return np.zeros((longest, self.width), dtype=np.float32)
-        return sinusoids(longest, self.width)[FIRST:].numpy()
+        return sinusoids(longest, self.width)[FIRST_POSITION:].numpy()
 
     def norm(self, spec: Any, name: str) -> None:
         spec.gamma, spec.beta = self.array(f"{name}.weight"), self.array(f"{name}.bias")

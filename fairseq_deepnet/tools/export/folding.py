@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
+from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from fairseq_deepnet.schemes import (
@@ -32,8 +33,11 @@ from fairseq_deepnet.schemes import (
     Side,
     Sublayer,
 )
-from fairseq_deepnet.tools.export.positions import sinusoids
 
+PADDING: Final = 1
+"""fairseq's index of <pad>, from which it counts positions."""
+FIRST_POSITION: Final = PADDING + 1
+"""Of a sentence's first word: the row of a table that is added to it."""
 _LAYER: Final = re.compile(r"((?:.*\.)?(encoder|decoder)\.(?:.*\.)?)layers\.(\d+)\.")
 _ENTRY: Final = {
     Sublayer.SELF_ATTN: ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -228,3 +232,8 @@ def scale_positions(folded: Folded, args: Namespace, stack: _Stack, factor: Tens
         folded.options[f"{side.value}_learned_pos"] = True
     if name in folded.weights:
         folded.scale(name, factor)
+
+
+def sinusoids(longest: int, width: int) -> Tensor:
+    """Return the table [FIRST_POSITION + longest, width] of a model without learned positions."""
+    return SinusoidalPositionalEmbedding.get_embedding(FIRST_POSITION + longest, width, PADDING)

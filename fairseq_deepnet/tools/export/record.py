@@ -140,7 +140,7 @@ def may_write(output: Path, request: dict[str, Any], force: bool) -> bool:
 
 
 @contextmanager
-def alone(model: Model) -> Iterator[None]:
+def export_lock(model: Model) -> Iterator[None]:
     """One export of a checkpoint at a time: another process waits here, and finds it done.
 
     Two would write the same parts. The lock is on the folder of the checkpoint, and goes with the

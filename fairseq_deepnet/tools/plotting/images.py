@@ -1,28 +1,44 @@
 """Runs as one image: losses, a measured quantity, or an overview of everything.
 
-A run has one colour wherever it appears; an event of the divergence watch is a triangle in it.
+A run has one colour wherever it appears; an event of the divergence watch is a triangle in it. The
+heat maps (layers x updates) of one quantity share their colours, so that runs and sides can be
+compared.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.tools.plotting.heat_maps import (
-    draw_maps,
-    draw_profiles,
-    mark_events,
-    panels_of,
+from fairseq_deepnet.tools.plotting.runs import LOGGED, SIDES, Grid, GridKey, Run
+from fairseq_deepnet.tools.plotting.series import (
+    Line,
+    Scale,
+    axis,
+    chosen_updates,
+    columns,
+    has,
+    is_by_layer,
+    label_of,
+    layer_ticks,
+    lines_of,
+    main_part,
+    part_title,
+    scale_of,
+    title,
 )
-from fairseq_deepnet.tools.plotting.lines import Line, has, is_by_layer, label_of, lines_of
-from fairseq_deepnet.tools.plotting.runs import LOGGED, Run
-from fairseq_deepnet.tools.plotting.scales import part_title, title, wants_log
-from fairseq_deepnet.tools.plotting.style import COLOURS, clean, quiet_matplotlib, save
+from fairseq_deepnet.tools.plotting.style import (
+    ABSENT,
+    BROKEN,
+    clean,
+    colour_of,
+    new_figure,
+    quiet_matplotlib,
+)
 
 EVERYTHING: Final = "all"
 SHOWN: Final = (*LOGGED, *QUANTITIES, EVERYTHING)
@@ -35,12 +51,16 @@ _LOOKS: Final[dict[str, dict[str, Any]]] = {
 }
 _ACROSS: Final = 3
 """Panels of lines in a row of the overview."""
+_COLUMNS: Final = 400
+"""Updates of a heat map: an image has no room for more."""
+Panel = tuple[Run, str, Grid]
+"""A run, a side, and what was measured there."""
 
 
 def draw(runs: Sequence[Run], show: str = "loss", part: str | None = None, head: str = "") -> Any:
     """The figure of one thing; ValueError where no run has it.
 
-    Arguments:
+    Args:
         show: one of SHOWN
         part: of a layer, for what has several: that which stands for the layer unless given
         head: a title above all
@@ -53,11 +73,6 @@ def draw(runs: Sequence[Run], show: str = "loss", part: str | None = None, head:
     return _by_layer(runs, show, part, head) if is_by_layer(show) else _lines(runs, show, head)
 
 
-def write(figure: Any, file: Path) -> None:
-    """Write a figure to a file, whole or not at all."""
-    save(figure, file)
-
-
 def _missing(show: str) -> str:
     if show in LOGGED:
         return f"--show {show}: none of these runs has logged it"
@@ -68,13 +83,13 @@ def _missing(show: str) -> str:
 
 
 def _lines(runs: Sequence[Run], show: str, head: str) -> Any:
-    from matplotlib import pyplot
+    from matplotlib.ticker import LogFormatter, StrMethodFormatter
 
-    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    figure, ((axes,),) = new_figure(1, 1, (8, 5))
     _draw_lines(axes, runs, show)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(_formatter())
-    axes.xaxis.set_minor_formatter(_minor_formatter())
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.6)))
     axes.grid(which="minor", alpha=0.15)
     axes.set_xlabel("updates (logarithmic)")
     axes.set_title(head)
@@ -82,31 +97,17 @@ def _lines(runs: Sequence[Run], show: str, head: str) -> Any:
     return figure
 
 
-def _formatter() -> Any:
-    from matplotlib.ticker import StrMethodFormatter
-
-    return StrMethodFormatter("{x:,.0f}")
-
-
-def _minor_formatter() -> Any:
-    from matplotlib.ticker import LogFormatter
-
-    return LogFormatter(minor_thresholds=(2, 0.6))
-
-
 def _draw_lines(axes: Any, runs: Sequence[Run], show: str) -> None:
     lines = lines_of(runs, show)
     for line in lines:
-        axes.plot(line.updates, line.values, color=_colour(line), label=line.label, **_look(line))
-    if show in QUANTITIES and wants_log([np.asarray(line.values) for line in lines]):
+        axes.plot(
+            line.updates, line.values, color=colour_of(line.run), label=line.label, **_look(line)
+        )
+    if show in QUANTITIES and scale_of([np.asarray(line.values) for line in lines]).is_log:
         axes.set_yscale("log")
     axes.set_ylabel(label_of(show))
-    mark_events(axes, [(run, COLOURS[n % len(COLOURS)]) for n, run in enumerate(runs)])
+    _mark_events(axes, [(run, colour_of(number)) for number, run in enumerate(runs)])
     clean(axes)
-
-
-def _colour(line: Line) -> str:
-    return COLOURS[line.run % len(COLOURS)]
 
 
 def _look(line: Line) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def _by_layer(runs: Sequence[Run], show: str, part: str | None, head: str) -> An
     """Heat maps, a row a run and a column a side, and below them profiles by layer."""
     from matplotlib import pyplot
 
-    part, panels = panels_of(runs, show, part)
+    part, panels = _panels_of(runs, show, part)
     sides = len({side for _, side, _ in panels})
     shown = list(dict.fromkeys(run.name for run, _, _ in panels))
     figure = pyplot.figure(figsize=(5.5 * sides + 1, 2.7 * len(shown) + 3.5), layout="constrained")
@@ -133,8 +134,8 @@ def _by_layer(runs: Sequence[Run], show: str, part: str | None, head: str) -> An
     for axes, cell in zip(grid.flat, cells, strict=True):
         axes.set_visible(cell in places)
     used = [axes for axes, cell in zip(grid.flat, cells, strict=True) if cell in places]
-    draw_maps(above, used, [places[cell] for cell in cells if cell in places], show)
-    draw_profiles(below.subplots(1, sides, squeeze=False)[0], runs, panels, show)
+    _draw_maps(above, used, [places[cell] for cell in cells if cell in places], show)
+    _draw_profiles(below.subplots(1, sides, squeeze=False)[0], runs, panels, show)
     figure.suptitle(head or f"{title(show)}: {part_title(part)}")
     return figure
 
@@ -145,7 +146,7 @@ def _overview(runs: Sequence[Run], head: str) -> Any:
 
     known = [show for show in SHOWN[:-1] if any(has(run, show) for run in runs)]
     flat = [show for show in known if not is_by_layer(show)]
-    deep = [(show, panels_of(runs, show, None)) for show in known if is_by_layer(show)]
+    deep = [(show, _panels_of(runs, show, None)) for show in known if is_by_layer(show)]
     rows = -(-len(flat) // _ACROSS)
     across = max([len(panels) for _, (_, panels) in deep], default=0)
     heights = [3.0 * rows, *(2.6 for _ in deep)]
@@ -162,7 +163,124 @@ def _overview(runs: Sequence[Run], head: str) -> Any:
         axes.set_visible(False)
     grid[0].legend(frameon=False, fontsize="small")
     for place, (show, (part, panels)) in zip(parts[1:], deep, strict=True):
-        draw_maps(place, place.subplots(1, len(panels), squeeze=False)[0], panels, show)
+        _draw_maps(place, place.subplots(1, len(panels), squeeze=False)[0], panels, show)
         place.suptitle(f"{title(show)}: {part_title(part)}", fontsize="medium", x=0.01, ha="left")
     figure.suptitle(head or ", ".join(run.name for run in runs))
     return figure
+
+
+# What has layers: heat maps, and profiles at a few updates.
+
+
+def _panels_of(runs: Sequence[Run], quantity: str, part: str | None) -> tuple[str, list[Panel]]:
+    """The part that is drawn, and a panel for each run and side that has it."""
+    parts = [key.part for run in runs for key in run.grids if key.quantity == quantity]
+    if not parts:
+        return "", []
+    if part is not None and part not in parts:
+        known = ", ".join(dict.fromkeys(parts))
+        raise ValueError(f"--part {part}: {quantity} was measured of {known}")
+    part = part or main_part(parts)
+    keys = [GridKey(quantity, side, part) for side in SIDES]
+    return part, [
+        (run, key.side, run.grids[key]) for run in runs for key in keys if key in run.grids
+    ]
+
+
+def _draw_maps(figure: Any, grid: Sequence[Any], panels: Sequence[Panel], quantity: str) -> None:
+    """Heat maps into given axes, which share a colour bar."""
+    scale = scale_of(panel.values for _, _, panel in panels)
+    image = None
+    for axes, (run, side, values) in zip(grid, panels, strict=False):
+        image = _draw_map(axes, values.take(columns(values, _COLUMNS, run.events)), scale)
+        _mark_events(axes, [(run, BROKEN)])
+        axes.set_title(f"{run.name}, {side}", fontsize="medium")
+        axes.set_ylabel("layer (1: at the input)", fontsize="small")
+        axes.set_xlabel("updates", fontsize="small")
+    if image is not None:
+        bar = figure.colorbar(image, ax=list(grid), extend="both", pad=0.015, aspect=25)
+        bar.set_label(axis(quantity), fontsize="small")
+
+
+def _draw_map(axes: Any, grid: Grid, scale: Scale) -> Any:
+    """One heat map; returns what a colour bar is made of."""
+    from matplotlib.colors import ListedColormap, LogNorm, Normalize
+
+    norm = (LogNorm if scale.is_log else Normalize)(scale.low, scale.high)
+    edges = edges_of(grid.updates)
+    layers = np.arange(grid.layers + 1) + 0.5
+    values = np.where(grid.values <= 0, scale.low, grid.values) if scale.is_log else grid.values
+    broken = grid.given & ~np.isfinite(values)
+    axes.set_facecolor(ABSENT)
+    image = axes.pcolormesh(
+        edges, layers, np.ma.masked_invalid(values).T, norm=norm, cmap="viridis", rasterized=True
+    )
+    if broken.any():
+        shown = np.ma.masked_where(~broken, np.ones_like(values))
+        axes.pcolormesh(edges, layers, shown.T, cmap=ListedColormap([BROKEN]), rasterized=True)
+    axes.set_yticks(layer_ticks(grid.layers))
+    return image
+
+
+def edges_of(updates: Any) -> Any:
+    """Return borders half-way between neighbouring updates, (U + 1) for (U)."""
+    centres = np.asarray(updates, dtype=np.float64)
+    steps = np.diff(centres) if len(centres) > 1 else np.ones(1)
+    inner = centres[:-1] + np.diff(centres) / 2
+    return np.concatenate([[centres[0] - steps[0] / 2], inner, [centres[-1] + steps[-1] / 2]])
+
+
+def _mark_events(axes: Any, runs: Sequence[tuple[Run, str]]) -> None:
+    """Draw a dashed line where an event began, with a triangle at the top that a legend names."""
+    for run, colour in runs:
+        kinds = dict.fromkeys(event.finding.kind.words for event in run.events if not event.is_end)
+        label = f"{run.name}, divergence watch: {', '.join(kinds)}"
+        # a recovery has the start of its trouble
+        for update in sorted({event.finding.started for event in run.events})[:20]:
+            axes.axvline(update, color=colour, linestyle=(0, (4, 3)), linewidth=1, alpha=0.8)
+            axes.plot(
+                update,
+                1.0,
+                marker="v",
+                color=colour,
+                markeredgecolor="white",
+                markersize=8,
+                linestyle="none",
+                label=label,
+                transform=axes.get_xaxis_transform(),
+                clip_on=False,
+                zorder=5,
+            )
+            label = "_nolegend_"
+
+
+def _draw_profiles(
+    grid: Sequence[Any], runs: Sequence[Run], panels: Sequence[Panel], quantity: str
+) -> None:
+    """Values by layer at a few updates, a panel a side: a colour a run, later updates darker."""
+    names = [run.name for run in runs]
+    scale = scale_of(values.values for _, _, values in panels)
+    sides = [side for side in SIDES if any(side == panel for _, panel, _ in panels)]
+    for axes, side in zip(grid, sides, strict=False):
+        for run, _, values in (panel for panel in panels if panel[1] == side):
+            chosen = chosen_updates(values)
+            for number, index in enumerate(chosen, 1):
+                axes.plot(
+                    np.arange(values.layers) + 1,
+                    values.values[index],
+                    color=colour_of(names.index(run.name)),
+                    alpha=0.25 + 0.75 * number / len(chosen),
+                    linewidth=0.8 + 1.2 * number / len(chosen),
+                    marker="." if values.layers <= 30 else None,
+                    label=f"{run.name}, update {values.updates[index]:,}",
+                )
+        if scale.is_log:
+            axes.set_yscale("log")
+        clean(axes)
+        axes.set_title(f"by layer, {side}", fontsize="medium")
+        axes.set_xlabel("layer (1: at the input)", fontsize="small")
+        axes.set_ylabel(axis(quantity), fontsize="small")
+        axes.set_xticks(
+            layer_ticks(max(values.layers for _, where, values in panels if where == side))
+        )
+        axes.legend(frameon=False, fontsize="x-small")

@@ -15,11 +15,18 @@ from numpy.typing import NDArray
 
 from fairseq_deepnet.divergence.events import region_text
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.tools.plotting.heat_maps import ABSENT, BROKEN, layer_ticks
-from fairseq_deepnet.tools.plotting.lines import Line, label_of
 from fairseq_deepnet.tools.plotting.runs import Grid, Run
-from fairseq_deepnet.tools.plotting.scales import Scale, axis, columns, scale_of, thin_line
-from fairseq_deepnet.tools.plotting.style import COLOURS
+from fairseq_deepnet.tools.plotting.series import (
+    Line,
+    Scale,
+    axis,
+    columns,
+    label_of,
+    layer_ticks,
+    scale_of,
+    thin_line,
+)
+from fairseq_deepnet.tools.plotting.style import ABSENT, BROKEN, colour_of
 
 _LOOKS: Final[dict[str, dict[str, Any]]] = {
     "solid": {"mode": "lines", "line": {"width": 2}},
@@ -44,13 +51,8 @@ _MARKED: Final = 20
 Figure = dict[str, Any]
 
 
-def colour(run: int) -> str:
-    """The colour of a run, by its place."""
-    return COLOURS[run % len(COLOURS)]
-
-
 def plain(text: str) -> str:
-    """A name as plotly shows it: its text may hold tags."""
+    """Return a name as plotly shows it: its text may hold tags."""
     return html.escape(text, quote=False)
 
 
@@ -58,7 +60,7 @@ def line_figure(runs: Sequence[Run], lines: Sequence[Line], show: str) -> Figure
     """Lines over updates, with the events of their runs."""
     traces = [trace for line in lines for trace in _traces(line)]
     drawn = sorted({line.run for line in lines})
-    marks = [_marks(runs[number], colour(number), number) for number in drawn]
+    marks = [_marks(runs[number], colour_of(number), number) for number in drawn]
     scale = scale_of([np.asarray(line.values) for line in lines])
     layout = _layout("updates", label_of(show))
     layout["yaxis"] |= _vertical(scale) if show in QUANTITIES else {}
@@ -82,8 +84,8 @@ def _traces(line: Line) -> list[Any]:
         **common,
         **look,
         "name": plain(line.label),
-        "line": {**look.get("line", {}), "color": colour(line.run)},
-        "marker": {**look.get("marker", {}), "color": colour(line.run)},
+        "line": {**look.get("line", {}), "color": colour_of(line.run)},
+        "marker": {**look.get("marker", {}), "color": colour_of(line.run)},
         "x": np.asarray(updates, dtype=np.int32),
         "y": np.asarray([v if math.isfinite(v) else math.nan for v in values], dtype=np.float32),
         "hovertemplate": "%{y:.4g}",
@@ -96,7 +98,7 @@ def _traces(line: Line) -> list[Any]:
         "mode": "markers",
         "name": plain(line.label),
         "showlegend": False,
-        "marker": {"symbol": "x", "size": 9, "color": colour(line.run)},
+        "marker": {"symbol": "x", "size": 9, "color": colour_of(line.run)},
         "x": [updates[n] for n in first],
         "y": [next((v for v in values[n::-1] if math.isfinite(v)), finite[0]) for n in first],
         "text": [str(values[n]) for n in first],
@@ -106,7 +108,7 @@ def _traces(line: Line) -> list[Any]:
 
 
 def map_figure(run: Run, number: int, grid: Grid, scale: Scale, quantity: str, most: int) -> Figure:
-    """A heat map of layers x updates with at most about `most` columns.
+    """Draw a heat map of layers x updates with at most about `most` columns.
 
     page.js takes the logarithm, so that the page holds the numbers themselves, once.
     """

@@ -25,7 +25,7 @@ LOGGED: Final = ("loss", "nll_loss", "lr", "gnorm")
 SIDES: Final = ("encoder", "decoder")
 
 
-class Key(NamedTuple):
+class GridKey(NamedTuple):
     """What a grid is of; side and part are empty for what has one number a model or side."""
 
     quantity: str
@@ -37,7 +37,7 @@ class Key(NamedTuple):
 class Grid:
     """A quantity over updates, layer by layer.
 
-    Arguments:
+    Args:
         updates: (U), rising
         values: (U, L); nan where there is none. Numbers that are not finite are kept.
         given: (U, L), false where there was nothing to measure, as a layer that LayerDrop left out
@@ -61,7 +61,7 @@ class Grid:
 class Run:
     """Everything that a run folder has to show.
 
-    Arguments:
+    Args:
         name: unlike that of every other run that is drawn with it
         metrics: of LOGGED, those that were logged: training and validation by update
         grids: what was measured
@@ -71,7 +71,7 @@ class Run:
     name: str
     folder: Path
     metrics: dict[str, Curves] = field(default_factory=dict)
-    grids: dict[Key, Grid] = field(default_factory=dict)
+    grids: dict[GridKey, Grid] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     is_monitored: bool = False
 
@@ -81,10 +81,6 @@ class Run:
         logged = [c.train[-1:] + c.valid[-1:] for c in self.metrics.values()]
         ends = [update for points in logged for update, _ in points]
         return max([*ends, *(int(grid.updates[-1]) for grid in self.grids.values())], default=0)
-
-    def parts(self, quantity: str, side: str) -> list[str]:
-        """The parts of a layer that a quantity was measured of, as recorded."""
-        return [key.part for key in self.grids if key[:2] == (quantity, side)]
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
@@ -122,7 +118,7 @@ def _what_is_wrong(path: Path) -> str:
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """A run's name is its folder's, with as many parents as tell all runs apart."""
+    """Name each run by its folder, with as many parents as tell all runs apart."""
     full = [path.resolve() if path.is_dir() else path.resolve().with_suffix("") for path in paths]
     full = [path.parent if path.name == Path(LOG).stem else path for path in full]
     for depth in range(1, max(len(path.parts) for path in full) + 1):
@@ -165,20 +161,20 @@ def _compact(file: Path) -> Iterator[records.Record]:
         yield {**record, "values": dict(_series(record.get("values")))}
 
 
-def _series(values: Any) -> Iterator[tuple[Key, NDArray[np.float64]]]:
+def _series(values: Any) -> Iterator[tuple[GridKey, NDArray[np.float64]]]:
     """A record's values by what they are of, each (L); -1 where there is none."""
     for name, value in values.items() if isinstance(values, dict) else ():
         level = QUANTITIES[name].level if name in QUANTITIES else None
         if level is Level.MODEL:
-            yield Key(name), _array([value])
+            yield GridKey(name), _array([value])
         elif level is not None and isinstance(value, dict):
             for side, item in value.items():
                 if level is Level.STACK:
-                    yield Key(name, side), _array([item])
+                    yield GridKey(name, side), _array([item])
                 elif isinstance(item, dict):
                     for part, layers in item.items():
                         if isinstance(layers, list) and layers:
-                            yield Key(name, side, part), _array(layers)
+                            yield GridKey(name, side, part), _array(layers)
 
 
 _NONE: Final = -1.0
@@ -196,8 +192,8 @@ def _float(value: Any) -> float:
         return math.nan
 
 
-def _grids(kept: Sequence[records.Record]) -> dict[Key, Grid]:
-    rows: dict[Key, list[tuple[int, NDArray[np.float64]]]] = {}
+def _grids(kept: Sequence[records.Record]) -> dict[GridKey, Grid]:
+    rows: dict[GridKey, list[tuple[int, NDArray[np.float64]]]] = {}
     for record in kept:
         for key, row in record["values"].items():
             rows.setdefault(key, []).append((int(record["update"]), row))
@@ -212,7 +208,7 @@ def _grid(rows: Sequence[tuple[int, NDArray[np.float64]]]) -> Grid:
     return Grid(np.array([update for update, _ in rows]), np.where(given, values, np.nan), given)
 
 
-def _place(key: Key) -> tuple[int, int]:
+def _place(key: GridKey) -> tuple[int, int]:
     """Quantities in the order of their table, the encoder before the decoder; parts as recorded."""
     side = SIDES.index(key.side) if key.side in SIDES else len(SIDES)
     return list(QUANTITIES).index(key.quantity), side

@@ -4,14 +4,38 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000", "#56B4E9")
 """Okabe and Ito's, which colour-blind readers tell apart."""
+MARKERS: Final = ("o", "s", "^", "D", "v", "P", "h")
+BROKEN: Final = "#d62728"
+"""Colour of what is not finite."""
+ABSENT: Final = "#e4e4e4"
+"""Colour of what was not measured."""
+CROSS: Final[dict[str, Any]] = {"marker": "x", "markersize": 8, "markeredgewidth": 2}
+"""Marks a run that diverged."""
+
+
+class Look(NamedTuple):
+    """How a line is told apart."""
+
+    color: str
+    marker: str
+
+
+def look_of(number: int) -> Look:
+    """Return the look of a line, by its place among those it is compared with."""
+    return Look(colour_of(number), MARKERS[number % len(MARKERS)])
+
+
+def colour_of(number: int) -> str:
+    """Return the colour of a line, by its place."""
+    return COLOURS[number % len(COLOURS)]
 
 
 def quiet_matplotlib() -> Any:
-    """matplotlib, drawing into files."""
+    """Return matplotlib, drawing into files."""
     # fairseq sets the root logger to its own taste; matplotlib would list every font it weighs
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     import matplotlib
@@ -20,10 +44,27 @@ def quiet_matplotlib() -> Any:
     return matplotlib
 
 
+def new_figure(rows: int, columns: int, size: tuple[float, float], share: bool = False) -> Any:
+    """Return a figure and its axes, rows x columns; `share`: all have the same limits."""
+    quiet_matplotlib()
+    from matplotlib import pyplot
+
+    return pyplot.subplots(
+        rows, columns, figsize=size, squeeze=False, sharex=share, sharey=share, layout="constrained"
+    )
+
+
 def clean(axes: Any) -> None:
-    """What all figures here look like: a light grid, no frame above and on the right."""
+    """Give axes a light grid, and no frame above and on the right."""
     axes.grid(which="major", alpha=0.35)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def handle(label: str, **look: Any) -> Any:
+    """Return an entry of a legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], label=label, **look)
 
 
 def save(figure: Any, file: Path) -> None:

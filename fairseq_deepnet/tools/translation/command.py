@@ -2,7 +2,7 @@
 
 Reads files or standard input, a sentence a line, and writes a line for each, in the same order. A
 sentence that is typed is translated at once; files go through in windows of bounded size. Empty
-lines stay empty. What is not UTF-8 in a line is replaced by U+FFFD, and told at the end. With
+lines stay empty. What is not UTF-8 in a line is replaced by U+FFFD, and counted at the end. With
 --out the file appears when it is complete; an interrupted translation lies in FILE.part, and
 --resume goes on from there.
 """
@@ -18,7 +18,6 @@ from typing import Final
 from fairseq_deepnet.files import say
 from fairseq_deepnet.provenance import fingerprint
 from fairseq_deepnet.tools.corpora.text import decode
-from fairseq_deepnet.tools.translation.cores import all_cores, threads_of
 from fairseq_deepnet.tools.translation.engine import (
     BATCH,
     CPU_BATCH,
@@ -26,14 +25,21 @@ from fairseq_deepnet.tools.translation.engine import (
     WINDOW,
     Hypothesis,
     Search,
-    told_cut,
+    all_cores,
+    cut_message,
+    threads_of,
 )
-from fairseq_deepnet.tools.translation.opening import QUANTIZATION, Opened, Wish, open_engine
+from fairseq_deepnet.tools.translation.opening import (
+    QUANTIZATION,
+    EngineOptions,
+    Opened,
+    open_engine,
+)
 from fairseq_deepnet.tools.translation.output import Output
 from fairseq_deepnet.tools.translation.stream import (
     STANDARD_INPUT,
-    Mending,
     Rate,
+    Utf8Mender,
     Windows,
     translated,
     windows_of,
@@ -101,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     _refuse_bad(args, files)
     typed = files == [STANDARD_INPUT] and sys.stdin.isatty()
     threads = args.threads or threads_of(1, all_cores())
-    wish = Wish(
+    options = EngineOptions(
         engine=args.engine,
         source=args.src,
         target=args.tgt,
@@ -111,9 +117,9 @@ def run(args: argparse.Namespace) -> int:
         threads=threads,
         at_once=typed,
         cpu=args.cpu,
-        options=tuple(name for name in HALF if getattr(args, name.strip("-"))),
+        generate_options=tuple(name for name in HALF if getattr(args, name.strip("-"))),
     )
-    opened = open_engine(args.model, search, wish)
+    opened = open_engine(args.model, search, options)
     request = opened.request | {
         "files": [str(path) if path == STANDARD_INPUT else fingerprint(path) for path in files],
         "direction": str(opened.direction),
@@ -125,14 +131,14 @@ def run(args: argparse.Namespace) -> int:
         say("a sentence a line; Ctrl-D ends")
     if output.done:
         say(f"going on after line {output.done:,}")
-    mending = Mending()
-    text = decode if args.strict else mending
+    mender = Utf8Mender()
+    text = decode if args.strict else mender
     windows = output.still_to_do(windows_of(files, args.window or WINDOW * threads, text=text))
     try:
         _translate(opened, windows, output, args)
     finally:
-        if mending.count:
-            say(mending.told())
+        if mender.count:
+            say(mender.message())
     output.finish()
     return 0
 
@@ -148,7 +154,7 @@ def _translate(opened: Opened, windows: Windows, output: Output, args: argparse.
     finally:
         rate.close()
         if opened.engine.cut:
-            say(told_cut(opened.engine.cut))
+            say(cut_message(opened.engine.cut))
 
 
 def formatted(found: Sequence[list[Hypothesis]], first: int, nbest: int, scores: bool) -> list[str]:

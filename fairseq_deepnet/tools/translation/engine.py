@@ -1,7 +1,8 @@
-"""What an engine is: a loaded model that translates lines, and how it is to search."""
+"""What an engine is: a loaded model that translates lines, how it searches, on how many cores."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -56,8 +57,8 @@ class Hypothesis(NamedTuple):
     score: float
 
 
-def told_cut(cut: int) -> str:
-    """That an engine has cut so many lines, in words."""
+def cut_message(cut: int) -> str:
+    """Say that an engine has cut so many lines."""
     return f"{cut:,} line{'s were' if cut > 1 else ' was'} too long for the model, and cut"
 
 
@@ -74,3 +75,16 @@ class Engine(Protocol):
     def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
         """The best translation of each line."""
         ...
+
+
+def all_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def threads_of(processes: int, cores: int) -> int:
+    """Return the threads of each process: OMP_NUM_THREADS where it is set, as a sweep does for its
+    cells at work, otherwise its share of the cores.
+    """
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return int(limit) if limit.isdecimal() and int(limit) else max(1, cores // processes)

@@ -42,7 +42,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Wish:
+class EngineOptions:
     """What was asked for on the command line; None leaves it to the model."""
 
     engine: str | None = None
@@ -54,68 +54,70 @@ class Wish:
     threads: int = 1
     at_once: bool = False
     cpu: bool = False
-    options: tuple[str, ...] = ()
+    generate_options: tuple[str, ...] = ()
     """Of fairseq-generate."""
 
 
-def open_engine(target: Path, search: Search, wish: Wish) -> Opened:
+def open_engine(target: Path, search: Search, options: EngineOptions) -> Opened:
     """Load a model.
 
     A folder of `deepnet export --to ctranslate2` runs on CTranslate2; a run or a checkpoint on
-    fairseq, or where the wish is CTranslate2 it is exported first, once.
+    fairseq, or where CTranslate2 is asked for it is exported first, once.
 
     Raises FileNotFoundError for what is not there, ValueError for what does not fit together.
     """
     if is_exported(target):
-        if wish.engine == "fairseq":
+        if options.engine == "fairseq":
             raise ValueError(f"{shown(target)} is a CTranslate2 model; name the run for fairseq")
-        for name, value in (("--data", wish.data), ("--average", wish.average)):
+        for name, value in (("--data", options.data), ("--average", options.average)):
             if value:
                 raise ValueError(f"{name}: {shown(target)} is exported already; name the run")
-        return _on_ctranslate2(target, search, wish, wish.quantization)
+        return _on_ctranslate2(target, search, options, options.quantization)
 
     from fairseq_deepnet.tools.checkpoints.choice import choose_model
-    from fairseq_deepnet.tools.translation.exports import exported
+    from fairseq_deepnet.tools.export.command import export_for_ctranslate2
 
-    model = choose_model(target, wish.average)
-    if wish.engine == "ctranslate2":
-        folder = exported(model, wish.data, wish.quantization or QUANTIZATION)
-        return _on_ctranslate2(folder, search, wish, None)
-    if wish.quantization:
+    model = choose_model(target, options.average)
+    if options.engine == "ctranslate2":
+        folder = export_for_ctranslate2(model, options.data, options.quantization or QUANTIZATION)
+        return _on_ctranslate2(folder, search, options, None)
+    if options.quantization:
         raise ValueError("--quantization is CTranslate2's: add --engine ctranslate2")
-    return _on_fairseq(model, search, wish)
+    return _on_fairseq(model, search, options)
 
 
-def _on_ctranslate2(folder: Path, search: Search, wish: Wish, compute_type: str | None) -> Opened:
-    if wish.options:
+def _on_ctranslate2(
+    folder: Path, search: Search, options: EngineOptions, compute_type: str | None
+) -> Opened:
+    if options.generate_options:
         raise ValueError(
-            f"{' '.join(wish.options)}: options of fairseq-generate, and the engine is ctranslate2,"
-            " which computes as --quantization (QUANTIZATION= of scripts) says"
+            f"{' '.join(options.generate_options)}: options of fairseq-generate, and the engine is"
+            " ctranslate2, which computes as --quantization (QUANTIZATION= of scripts) says"
         )
     engine = CTranslate2Model(
         folder,
         search,
-        threads=wish.threads,
-        at_once=wish.at_once,
+        threads=options.threads,
+        at_once=options.at_once,
         compute_type=compute_type,
-        cpu=wish.cpu,
+        cpu=options.cpu,
     )
     languages = engine.record["languages"]
     only = None if engine.tokens else Direction(engine.record["source"], engine.record["target"])
     what = f"{shown(folder)}, ctranslate2 {compute_type or engine.record['quantization']}"
     request: dict[str, Any] = {"engine": "ctranslate2", "compute_type": compute_type}
     request |= {"model": fingerprint(folder / MODEL)}
-    return Opened(engine, choose_direction(only, languages, wish), what, request)
+    return Opened(engine, choose_direction(only, languages, options), what, request)
 
 
-def _on_fairseq(model: Model, search: Search, wish: Wish) -> Opened:
+def _on_fairseq(model: Model, search: Search, options: EngineOptions) -> Opened:
     import torch
 
     from fairseq_deepnet.tools.checkpoints.choice import find_data
     from fairseq_deepnet.tools.export.record import data_digests
     from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 
-    data = find_data(model, wish.data)
+    data = find_data(model, options.data)
     if data.is_monolingual:
         raise ValueError(f"{shown(data.path)} holds text of one language: nothing to translate")
     if data.is_moses:
@@ -125,45 +127,49 @@ def _on_fairseq(model: Model, search: Search, wish: Wish) -> Opened:
         )
     model.make()
     only = None if data.is_multilingual else Direction(*data.languages)
-    direction = choose_direction(only, data.languages, wish)
-    torch.set_num_threads(wish.threads)
+    direction = choose_direction(only, data.languages, options)
+    torch.set_num_threads(options.threads)
     words = ["--beam", str(search.beam), "--lenpen", f"{search.lenpen:g}"]
     words += [
         "--batch-size",
         str(search.batch or BATCH),
         "--nbest",
         str(search.nbest),
-        *wish.options,
+        *options.generate_options,
     ]
-    on_cpu = wish.cpu or not torch.cuda.is_available()
-    if on_cpu and "--bf16" in wish.options and (remark := processor.bf16_remark()):
+    on_cpu = options.cpu or not torch.cuda.is_available()
+    if on_cpu and "--bf16" in options.generate_options and (remark := processor.bf16_remark()):
         say(remark)
-    engine = Translator(model.path, data, words, cpu=wish.cpu)
+    engine = Translator(model.path, data, words, cpu=options.cpu)
     sources = [fingerprint(path) for path in model.sources]
     request = {
         "engine": "fairseq",
         "model": sources,
         "data": data_digests(data),
-        "options": list(wish.options),
+        "options": list(options.generate_options),
     }
     return Opened(engine, direction, f"{shown(model.path)}, fairseq", request)
 
 
-def choose_direction(only: Direction | None, languages: Sequence[str], wish: Wish) -> Direction:
+def choose_direction(
+    only: Direction | None, languages: Sequence[str], options: EngineOptions
+) -> Direction:
     """The direction that was asked for, or the model's only one.
 
     Raises ValueError for one that the model does not have, or where it has many and none is named.
     """
     if only is not None:
-        for name, given, has in zip(("src", "tgt"), (wish.source, wish.target), only, strict=True):
+        for name, given, has in zip(
+            ("src", "tgt"), (options.source, options.target), only, strict=True
+        ):
             if given not in (None, has):
                 raise ValueError(f"--{name} {given}: the model translates {only}")
         return only
-    if wish.source is None or wish.target is None:
+    if options.source is None or options.target is None:
         raise ValueError(
             f"the model has many directions: name --src and --tgt ({', '.join(languages)})"
         )
-    for name in (wish.source, wish.target):
+    for name in (options.source, options.target):
         if name not in languages:
             raise ValueError(f"the model knows no {name}; it knows {', '.join(languages)}")
-    return Direction.parse(f"{wish.source}-{wish.target}")
+    return Direction.parse(f"{options.source}-{options.target}")

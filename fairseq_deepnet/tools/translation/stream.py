@@ -28,7 +28,7 @@ Windows = Iterator[list[str]]
 Text = Callable[[bytes, Path, int], str]
 
 
-class Mending:
+class Utf8Mender:
     """Reads lines that are not all UTF-8: U+FFFD stands for what is not."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Mending:
             self.count += 1
             return decode(raw, path, number, "replace")
 
-    def told(self) -> str:
+    def message(self) -> str:
         """What was mended, in one line."""
         return (
             f"{self.count:,} line{'s' * (self.count > 1)} not valid UTF-8: U+FFFD stands for what"
@@ -126,11 +126,11 @@ def translated(
 ) -> Iterator[list[list[Hypothesis]]]:
     """For each window the translations of its lines; an empty line's are empty."""
     for window in windows:
-        told = [number for number, line in enumerate(window) if not is_blank(line)]
+        filled = [number for number, line in enumerate(window) if not is_blank(line)]
         found = [[Hypothesis("", 0.0)] * nbest for _ in window]
-        if told:
-            results = engine.hypotheses([window[number] for number in told], direction)
-            for number, hypotheses in zip(told, results, strict=True):
+        if filled:
+            results = engine.hypotheses([window[number] for number in filled], direction)
+            for number, hypotheses in zip(filled, results, strict=True):
                 found[number] = hypotheses
         yield found
 

@@ -1,0 +1,1 @@
+"""Results of many runs: tables beside the paper's, figures, paired tests."""

@@ -1,0 +1,320 @@
+"""Whether one system's BLEU is better than another's beyond chance: sacreBLEU's paired tests.
+
+Paired bootstrap resampling (Koehn, 2004) and paired approximate randomisation (Riezler and Maxwell,
+2005) ask whether a difference would hold for other sentences, translated by these very models.
+Neither knows how much another training would differ: for that several seeds are trained. Then the
+statistic is the mean of the seeds' corpus BLEU, and a sentence is drawn or swapped with all its
+translations at once: translations of one sentence are not independent, and counting them as more
+sentences would make p too small.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from fairseq_deepnet.experiments.results.systems import Scored, System
+from fairseq_deepnet.files import shown
+from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.evaluation import bleu_tokenizers
+from fairseq_deepnet.tools.tables import Section, comma_separated, six_digits
+
+TESTS: Final = {"bootstrap": "bs", "randomisation": "ar"}
+"""Name of a test -> sacreBLEU's."""
+SAMPLES: Final = {"bootstrap": 1000, "randomisation": 10000}
+"""Resamples and trials, as sacreBLEU has them by default."""
+_SEEDS_ARE: Final = (
+    "several seeds: BLEU is the mean ±sample standard deviation over seeds; p is of the difference "
+    "of the means over the seeds that both systems have, a sentence being drawn or swapped with "
+    "the translations of all seeds at once; below it each pair of seeds by itself"
+)
+Translations = list[tuple[str, ...]]
+"""For each sentence its translation by each seed."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A system, or one of its seeds, against the baseline.
+
+    Args:
+        scores: BLEU of each seed
+        interval: half of the 95 % interval around `centre`, the mean over resamples
+        p: name of the test -> p; empty for the baseline
+    """
+
+    name: str
+    seeds: tuple[int | None, ...]
+    scores: tuple[float, ...]
+    baseline: tuple[float, ...]
+    centre: float
+    interval: float
+    p: dict[str, float]
+
+    @property
+    def bleu(self) -> float:
+        """The mean over seeds."""
+        return statistics.fmean(self.scores)
+
+    @property
+    def deviation(self) -> float | None:
+        """Sample standard deviation over seeds; None for one."""
+        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
+
+    @property
+    def difference(self) -> float:
+        """To the baseline; exactly 0 where every seed's score is the same."""
+        if self.scores == self.baseline:
+            return 0.0
+        return self.bleu - statistics.fmean(self.baseline)
+
+    def written(self, tests: Sequence[str]) -> list[str]:
+        """The cells after its name; a star marks a p below 0.05, as sacreBLEU's."""
+        bleu = f"{self.bleu:.2f}"
+        if self.deviation is not None:
+            bleu += f" ±{self.deviation:.2f}"
+        cells = [str(len(self.seeds)), bleu, f"{self.centre:.2f} ±{self.interval:.2f}"]
+        if not self.p:
+            return [*cells, "baseline", *("" for _ in tests)]
+        stars = {test: "*" * (self.p[test] < 0.05) for test in tests}
+        return [
+            *cells,
+            f"{self.difference:+.2f}",
+            *(f"{self.p[test]:.4f}{stars[test]}" for test in tests),
+        ]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The baseline and the systems against it, each followed by its single seeds."""
+
+    rows: list[Compared]
+    parts: list[list[Compared]]
+    """For each row but the first: one for each seed that both have; empty for a single one."""
+    signatures: dict[str, str]
+    sentences: int
+    notes: list[str]
+    """Seeds that stand alone, runs that are not scored."""
+
+    def section(self) -> Section:
+        """Return the baseline, then the systems, single seeds below theirs."""
+        tests = list(self.signatures)
+        heading = ["system", "seeds", "BLEU", "95% interval", "difference"]
+        rows = [heading + [f"p ({test})" for test in tests]]
+        for row, parts in zip(self.rows, self.parts, strict=True):
+            rows.append([row.name, *row.written(tests)])
+            rows += [[f"- {part.name}", *part.written(tests)] for part in parts]
+        return Section("Paired significance tests", {"": rows}, self._what_was_tested())
+
+    def _what_was_tested(self) -> list[str]:
+        """What was tested, and what it does not say."""
+        lines = [
+            f"{self.sentences:,} sentences; 95% interval: mean over bootstrap resamples ±half of "
+            "its width; *: p < 0.05",
+            "p says whether the difference would hold for other sentences translated by these very "
+            "models, not for models trained anew: that needs several seeds",
+        ]
+        if any(self.parts):
+            lines.append(_SEEDS_ARE)
+        others = len(self.rows) - 1
+        if others > 1:
+            lines.append(
+                f"{others} systems against one baseline: p is not corrected for their number"
+            )
+        lines += [f"{test}: {signature}" for test, signature in self.signatures.items()]
+        return lines + self.notes
+
+    def csv(self) -> str:
+        """Return a line a system and test, then its single seeds; numbers unrounded."""
+        names = ("system", "of", "seeds", "bleu", "deviation", "interval_centre", "interval_half")
+        lines: list[list[object]] = [
+            [*names, "difference", "test", "p", "sentences", "signature"],
+        ]
+        for row, parts in zip(self.rows, self.parts, strict=True):
+            for one in (row, *parts):
+                of = "" if one is row else row.name
+                seeds = " ".join("?" if seed is None else str(seed) for seed in one.seeds)
+                numbers = (one.bleu, one.deviation, one.centre, one.interval)
+                first = [one.name, of if one.p else "baseline", seeds, *map(six_digits, numbers)]
+                difference = six_digits(one.difference) if one.p else ""
+                for test, signature in self.signatures.items():
+                    p = six_digits(one.p.get(test))
+                    lines.append([*first, difference, test, p, self.sentences, signature])
+        return comma_separated(lines)
+
+
+class _MeanOfSeeds:
+    """What sacreBLEU's PairedTest asks of a metric, for sentences with several translations each.
+
+    For one seed it is sacreBLEU's BLEU, number for number.
+    """
+
+    def __init__(self, bleu: Any) -> None:
+        self.bleu = bleu
+
+    def get_signature(self) -> Any:
+        return self.bleu.get_signature()
+
+    def _extract_corpus_statistics(self, hypotheses: Translations, references: Any) -> Any:
+        seeds = zip(*hypotheses, strict=True)
+        found = [self.bleu._extract_corpus_statistics(list(seed), references) for seed in seeds]
+        return np.concatenate([np.array(one, dtype=np.int64) for one in found], axis=1)
+
+    def _aggregate_and_compute(self, stats: Any) -> Any:
+        return self._compute_score_from_stats(np.asarray(stats).sum(0))
+
+    def _compute_score_from_stats(self, stats: Any) -> Any:
+        from sacrebleu.metrics.base import Score
+
+        # BLEU counts lengths, and matches and n-grams of each order
+        parts = np.split(stats, len(stats) // (2 + 2 * self.bleu.max_ngram_order))
+        return Score("BLEU", statistics.fmean(map(self._score, parts)))
+
+    def _score(self, stats: Any) -> float:
+        return float(self.bleu._compute_score_from_stats(stats.tolist()).score)
+
+
+def compare(
+    systems: Sequence[System],
+    tests: Sequence[str],
+    samples: int | None = None,
+    missing: Sequence[str] = (),
+) -> Comparison:
+    """Test every system against the first, by seeds together and by each seed.
+
+    Args:
+        tests: of `TESTS`
+        samples: resamples and trials; None: sacreBLEU's own numbers
+
+    Seeds are paired by their number, and only those that both systems have are compared; where they
+    have none in common, in the order of their numbers. Raises ValueError for scores that
+    cannot be found again from the stored hypotheses.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+
+    if os.environ.get("SACREBLEU_SEED") == "0":
+        raise ValueError("SACREBLEU_SEED=0 means no seed to sacreBLEU's tests; choose another")
+    first = systems[0].runs[0]
+    tokenizer = bleu_tokenizers.check(first.signature.get("tok", "13a"))
+    bleu = BLEU(tokenize=tokenizer, lowercase=first.signature.get("case") == "lc")
+    references = list(read_lines(first.reference))
+    for system in systems:
+        for run in system.runs:
+            _verify(run, bleu, references)
+    tester = _Tester(bleu, references, tests, samples)
+    baseline = systems[0]
+    rows = [tester.alone(baseline)]
+    parts: list[list[Compared]] = [[]]
+    left_out = []
+    for system in systems[1:]:
+        pairs = paired(baseline.runs, system.runs)
+        left_out += _unpaired(system, [pair[1] for pair in pairs], baseline.name)
+        left_out += _unpaired(baseline, [pair[0] for pair in pairs], system.name)
+        rows.append(tester.against(system.name, pairs))
+        singles = pairs if len(pairs) > 1 else []
+        parts.append([tester.against(_seed_name(pair), [pair]) for pair in singles])
+    notes = [*left_out, *missing]
+    return Comparison(rows, parts, tester.signatures, len(references), notes)
+
+
+def _unpaired(system: System, used: Sequence[Scored], other: str) -> list[str]:
+    """A line for each seed that the other system does not have."""
+    rest = [run for run in system.runs if run not in used]
+    return [f"against {other} seed {run.seed} of {system.name} has no part in it" for run in rest]
+
+
+def _seed_name(pair: tuple[Scored, Scored]) -> str:
+    first, second = pair[0].seed, pair[1].seed
+    return f"seed {second}" if first == second else f"seed {second} against {first}"
+
+
+def paired(baseline: Sequence[Scored], others: Sequence[Scored]) -> list[tuple[Scored, Scored]]:
+    """Return runs of the same seed; where there is none, the first with the first and so on."""
+    by_seed = {run.seed: run for run in baseline}
+    same = [(by_seed[run.seed], run) for run in others if run.seed in by_seed]
+    return same or list(zip(baseline, others, strict=False))
+
+
+def _verify(run: Scored, bleu: Any, references: Sequence[str]) -> None:
+    """What is tested must be what was scored."""
+    if len(run.hypotheses) != len(references):
+        raise ValueError(
+            f"{shown(run.file.with_suffix('.txt'))} has {len(run.hypotheses)} lines for "
+            f"{len(references)} references; score it anew"
+        )
+    again = bleu.corpus_score(run.hypotheses, [references]).score
+    if abs(again - run.bleu) > 0.01:
+        raise ValueError(
+            f"{shown(run.file)} says BLEU {run.bleu:.2f}, and its hypotheses have {again:.2f}; "
+            "score it anew"
+        )
+
+
+@dataclass
+class _Tester:
+    """sacreBLEU's tests on this reference."""
+
+    bleu: Any
+    references: list[str]
+    tests: Sequence[str]
+    samples: int | None
+    signatures: dict[str, str] = field(default_factory=dict)
+
+    def alone(self, system: System) -> Compared:
+        """Return the baseline: its score and interval come from a test against itself."""
+        return replace(self.against(system.name, [(run, run) for run in system.runs]), p={})
+
+    def against(self, name: str, pairs: Sequence[tuple[Scored, Scored]]) -> Compared:
+        """Test the second of each pair against the first, all pairs together."""
+        sides = [
+            list(zip(*(pair[side].hypotheses for pair in pairs), strict=True)) for side in (0, 1)
+        ]
+        scores = [
+            tuple(
+                float(self.bleu.corpus_score(pair[side].hypotheses, [self.references]).score)
+                for pair in pairs
+            )
+            for side in (0, 1)
+        ]
+        results = {test: self._run(test, sides) for test in self.tests}
+        # resamples give the interval, and the bootstrap test has them anyway
+        shown_by = results.get("bootstrap") or next(iter(results.values()))
+        compared = Compared(
+            name=name,
+            seeds=tuple(pair[1].seed for pair in pairs),
+            scores=scores[1],
+            baseline=scores[0],
+            centre=float(shown_by.mean),
+            interval=float(shown_by.ci),
+            p={test: float(result.p_value) for test, result in results.items()},
+        )
+        if compared.difference == 0:
+            # sacreBLEU counts what is beyond the difference, not what reaches it: 0 of all
+            # resamples of two equal systems, so it would call them surely different
+            compared.p.update(dict.fromkeys(compared.p, 1.0))
+        return compared
+
+    def _run(self, test: str, sides: Sequence[Translations]) -> Any:
+        from sacrebleu.significance import PairedTest
+
+        is_alone = test == "randomisation" and list(self.tests) == [test]
+        # it sets up logging and tells every step
+        logging.getLogger("sacrebleu").setLevel(logging.WARNING)
+        paired_test = PairedTest(
+            [("baseline", sides[0]), ("system", sides[1])],  # type: ignore[list-item]
+            {"BLEU": _MeanOfSeeds(self.bleu)},  # type: ignore[dict-item]
+            [self.references],
+            test_type=TESTS[test],
+            n_samples=self.samples or SAMPLES[test],
+            # its default of none would leave a table of randomisation alone without intervals; of
+            # the bootstrap test it would stand in the signature as the number of its own resamples
+            n_ar_confidence=SAMPLES["bootstrap"] if is_alone else -1,
+        )
+        signatures, scores = paired_test()
+        self.signatures[test] = str(signatures["BLEU"])
+        return scores["BLEU"][1]

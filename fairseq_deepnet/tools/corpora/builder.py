@@ -1,0 +1,346 @@
+"""Make a data folder OUT: stage by stage in OUT.part, which gets its name when all is there.
+
+What kinds of folder there are stands in text_folders.py and moses_folder.py. A second run compares
+settings and inputs with the record in corpus.json; a run that was killed goes on where it stopped.
+On the standard library alone: finding that there is nothing to do takes no time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import json
+import os
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, ClassVar
+
+from fairseq_deepnet.files import say, write_json
+from fairseq_deepnet.records import SEAL, digest, sealed, write_record
+from fairseq_deepnet.tools.corpora.pairs import Row
+from fairseq_deepnet.tools.corpora.parallel import as_done
+from fairseq_deepnet.tools.corpora.text import find_side
+
+_WAIT = 2.0
+"""Seconds that a second run waits for one that may be at its end."""
+_MARKS = "counted"
+"""In the folder of a stage: NAME.json for every row that is done, with what it counted."""
+
+
+class Blueprint(ABC):
+    """What a data folder is made of, and how.
+
+    Attributes:
+        rows: the splits, each with its languages and the prefix of its files.
+        workers: processes.
+        tools: distributions whose versions are recorded.
+    """
+
+    rows: Sequence[Row]
+    workers: int
+    tools: ClassVar[tuple[str, ...]] = ("sentencepiece",)
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Return all that decides what the folder holds, besides the text."""
+
+    def name(self, row: Row) -> str:
+        """Return the name of a row's text, without the language."""
+        return row.split
+
+    @abstractmethod
+    def make(self, part: Path) -> tuple[dict[str, Any], str]:
+        """Run all stages in PART, fill PART/whole; return its record, and a line for people."""
+
+    def digests(self) -> dict[str, str]:
+        """Return SHA-256 of every input that is there, by "NAME.LANGUAGE"."""
+        found = {}
+        for row in self.rows:
+            for language in row.pair:
+                with contextlib.suppress(FileNotFoundError):
+                    found[f"{self.name(row)}.{language}"] = find_side(row.prefix, language)
+        with ThreadPoolExecutor() as pool:  # hashing and unpacking leave Python's lock to others
+            return dict(zip(found, pool.map(digest, found.values()), strict=True))
+
+    def require_inputs(self) -> None:
+        """Raise FileNotFoundError for the first side that is not there."""
+        for row in self.rows:
+            for language in row.pair:
+                try:
+                    find_side(row.prefix, language)
+                except FileNotFoundError as error:
+                    plain = f"{row.prefix}.{language}"
+                    raise FileNotFoundError(
+                        f"no {language} side of {self.name(row)}: neither {plain} nor {plain}.gz"
+                        " exists; mend the prefix (TRAIN, VALID, TEST, or the line of the table)"
+                    ) from error
+
+    def each_row(
+        self, folder: Path, what: str, work: Callable[[Row, Path, int], dict[str, Any]]
+    ) -> None:
+        """Do `work(row, folder, processes)` for every row that is not done.
+
+        Many pairs are shared out over the processes, the largest first; the text of one pair is
+        shared out inside `work`.
+        """
+        marks = folder / _MARKS
+        marks.mkdir(parents=True, exist_ok=True)
+        todo = [row for row in self.rows if not (marks / f"{self.name(row)}.json").is_file()]
+        done = len(self.rows) - len(todo)
+        if done:
+            say(f"{what}: {done} of {len(self.rows)} files were done before")
+        across = len({row.pair for row in self.rows}) > 1
+        if across:
+            todo.sort(key=lambda row: -sum(side.stat().st_size for side in row.sides()))
+        one = functools.partial(
+            self._one_row, work=work, folder=folder, workers=1 if across else self.workers
+        )
+        for row in as_done(one, todo, self.workers if across else 1):
+            done += 1
+            say(f"{what}: {done}/{len(self.rows)} {self.name(row)}")
+
+    def _one_row(
+        self, row: Row, work: Callable[[Row, Path, int], Any], folder: Path, workers: int
+    ) -> None:
+        write_json(folder / _MARKS / f"{self.name(row)}.json", work(row, folder, workers))
+
+    def counted(self, folder: Path) -> dict[str, dict[str, Any]]:
+        """Return what `each_row` has counted, by name."""
+        names = [self.name(row) for row in self.rows]
+        return {
+            name: json.loads((folder / _MARKS / f"{name}.json").read_text(encoding="utf-8"))
+            for name in names
+        }
+
+
+def build(design: Callable[[], Blueprint], out: Path, force: bool = False) -> bool:
+    """Make the data folder OUT; return False where it is there already, made the same way.
+
+    Args:
+        design: gives the blueprint; called when no other run is making OUT.
+        out: the folder to make.
+        force: make it anew even if it is there.
+
+    Raises:
+        ValueError, OSError: where OUT was made otherwise (unless `force`), where another run is at
+            it, and for input that cannot be.
+    """
+    part = out.with_name(out.name + ".part")
+    with held(out):
+        blueprint = design()
+        inputs = blueprint.digests()
+        if is_complete(out, blueprint.settings, inputs, force):
+            if (part / "plan.json").is_file():  # of a run that was killed in its last moment
+                shutil.rmtree(part)
+                shutil.rmtree(out.with_name(out.name + ".old"), ignore_errors=True)
+            say(f"{out} is complete: nothing to do")
+            return False
+        blueprint.require_inputs()
+        prepare(part, blueprint.settings, inputs, keep=not force)
+        try:
+            record, said = blueprint.make(part)
+        except ValueError:  # of the input: what another run could not go on with goes
+            for unfinished in part.glob("*.part"):
+                shutil.rmtree(unfinished)
+            if not any(entry.is_dir() for entry in part.iterdir()):
+                shutil.rmtree(part)
+            raise
+        record |= {
+            "settings": blueprint.settings,
+            "inputs": inputs,
+            "files": folder_digests(part / "whole"),
+            "versions": {name: installed(name) for name in (*blueprint.tools, "fairseq-fixed")},
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        write_record(part / "whole" / "corpus.json", record)
+        put_in_place(part / "whole", out)
+        shutil.rmtree(part)
+    say(f"made {out}: {said}")
+    return True
+
+
+@contextlib.contextmanager
+def held(out: Path) -> Iterator[None]:
+    """Keep other runs from making OUT; ValueError where one is at it."""
+    path = out.with_name(out.name + ".lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + _WAIT
+    while True:
+        with path.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ValueError(
+                        f"another run is making {out}; wait for it, or set OUT=FOLDER"
+                    ) from None
+                time.sleep(0.1)
+                continue
+            if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                continue  # the run that held it has just removed it
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def is_complete(
+    out: Path, settings: dict[str, Any], inputs: dict[str, str], force: bool = False
+) -> bool:
+    """Return True if OUT was made with these settings from these inputs.
+
+    Raises ValueError if OUT was made otherwise (unless `force`) or is no data folder at all. Inputs
+    that are gone since are not compared.
+    """
+    record = out / "corpus.json"
+    if out.exists() and not record.is_file():
+        raise ValueError(f"{out} exists but has no corpus.json; remove it, or set OUT=FOLDER")
+    if force or not record.is_file():
+        return False
+    settings_before, before = _made_with(record)
+    changed = [
+        f"{key} was {settings_before.get(key)!r}, now {settings.get(key)!r}"
+        for key in sorted(settings_before.keys() | settings.keys())
+        if settings_before.get(key) != settings.get(key)
+    ]
+    changed += [f"input {key} changed" for key in inputs if inputs[key] != before.get(key)]
+    if changed:
+        raise ValueError(
+            f"{out} was made with other settings or inputs ({'; '.join(changed)}); "
+            "FORCE=1 makes it anew, OUT=FOLDER makes another"
+        )
+    return True
+
+
+def _made_with(record: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return settings and inputs as a corpus.json says; ValueError for a damaged one."""
+    try:
+        found = json.loads(record.read_bytes())
+        whole = SEAL not in found or sealed(found)[SEAL] == found[SEAL]
+        parts = found.get("settings", {}), found.get("inputs", {})
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        whole = False
+    if not whole or not all(isinstance(part, dict) for part in parts):
+        raise ValueError(f"{record} is damaged; FORCE=1 makes its folder anew")
+    return parts
+
+
+def prepare(
+    part: Path, settings: dict[str, Any], inputs: dict[str, str], keep: bool = True
+) -> None:
+    """Ready the folder that stages work in.
+
+    The finished stages of a killed run stay if it wanted the same (and `keep`); all else goes.
+    """
+    plan = json.dumps({"settings": settings, "inputs": inputs}, indent=2) + "\n"
+    record = part / "plan.json"
+    if record.is_file() and record.read_text(encoding="utf-8") == plan and keep:
+        return
+    if part.is_dir() and any(part.iterdir()):
+        if not record.is_file():
+            raise ValueError(f"{part} is in the way and was not made by this script; remove it")
+        shutil.rmtree(part)
+    part.mkdir(exist_ok=True)
+    record.write_text(plan, encoding="utf-8")
+
+
+def stage(
+    part: Path, name: str, what: str, fill: Callable[[Path], object], by_row: bool = False
+) -> Path:
+    """Return the folder PART/NAME, after `fill(PART/NAME.part)` unless it was there before.
+
+    Args:
+        part: the folder of all stages.
+        name: of this one.
+        what: is done, for people.
+        fill: writes into the folder it is given.
+        by_row: `fill` goes on with what a killed run left in the folder.
+    """
+    folder = part / name
+    if folder.is_dir():
+        say(f"{what}: done before")
+        return folder
+    say(what)
+    unfinished = part / f"{name}.part"
+    if not by_row:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(exist_ok=True)
+    fill(unfinished)
+    return unfinished.rename(folder)
+
+
+def link_folder(source: Path, target: Path) -> None:
+    """Add the files of `source` to `target`, not copied where links are possible."""
+
+    def link(origin: str, copy: str) -> None:
+        try:
+            os.link(origin, copy)
+        except OSError:
+            shutil.copy2(origin, copy)
+
+    ignored = shutil.ignore_patterns(_MARKS)
+    shutil.copytree(source, target, copy_function=link, ignore=ignored, dirs_exist_ok=True)
+
+
+def put_in_place(folder: Path, out: Path) -> None:
+    """Give a complete folder its name OUT; what was there before goes last."""
+    old = out.with_name(out.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if out.exists():
+        out.rename(old)
+    folder.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def folder_digests(folder: Path) -> dict[str, str]:
+    """Return SHA-256 of every file of a folder by its name there; not of corpus.json and logs."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = [str(path.relative_to(folder)) for path in paths if path.suffix != ".log"]
+    names = [name for name in names if name != "corpus.json"]
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(lambda name: digest(folder / name, packed=False), names)
+        return dict(zip(names, found, strict=True))
+
+
+def installed(name: str) -> str:
+    """Return the version of an installed distribution, or "not installed"."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def summary(record: dict[str, Any], counts: dict[str, dict[str, Any]]) -> str:
+    """Return one line for people: lines, directions of many, vocabulary, length, unknown share.
+
+    Args:
+        record: what corpus.json is to hold.
+        counts: sentences, tokens and unknown tokens by name of the row and language.
+    """
+    lines = {
+        split: sum(found.values()) if isinstance(found, dict) else found
+        for split, found in record["lines"].items()
+    }
+    said = [", ".join(f"{count:,} {split}" for split, count in lines.items())]
+    said[0] += " lines"
+    if "directions" in record:
+        trained = set(record["directions"]["train"])
+        untrained = {name for names in record["directions"].values() for name in names} - trained
+        said[0] += f" in {len(record['languages'])} languages"
+        said.append(f"{len(trained)} directions are trained, {len(untrained)} are zero-shot")
+    sides = [side for found in counts.values() for side in found.values()]
+    train = [s for name, f in counts.items() if name.startswith("train") for s in f.values()]
+    length = sum(s["tokens"] for s in train) / max(1, sum(s["sentences"] for s in train))
+    unknown = 100 * sum(s["unknown"] for s in sides) / max(1, sum(s["tokens"] for s in sides))
+    said.append(f"{record['vocab_size']:,} {record['subwords']} subwords")
+    said.append(f"{length:.1f} tokens a training line; {unknown:.2g}% unknown")
+    return "; ".join(said)

@@ -1,0 +1,74 @@
+"""Tables of strings as plain text, Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tabulate import tabulate
+
+Rows = list[list[str]]
+"""Heading and lines, all of one length."""
+
+
+def text(rows: Rows, left: int = 1) -> str:
+    """Lay a table out for a terminal; the first `left` columns are words, the others numbers."""
+    return _laid_out(rows, left, "simple")
+
+
+def markdown(rows: Rows, left: int = 1) -> str:
+    """Lay a table out as Markdown that can be read as it is."""
+    return _laid_out(rows, left, "pipe")
+
+
+def _laid_out(rows: Rows, left: int, form: str) -> str:
+    sides = ["left" if column < left else "right" for column in range(len(rows[0]))]
+    return tabulate(rows[1:], rows[0], form, colalign=sides, disable_numparse=True)
+
+
+def comma_separated(rows: Iterable[Sequence[object]]) -> str:
+    """Return CSV; None is an empty cell, a float is written in full."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue()
+
+
+def six_digits(value: float | str | None) -> str:
+    """Write a number for a CSV; words as they are, nothing for None."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else f"{value:.6g}"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table with its title and what its numbers are.
+
+    Args:
+        parts: heading of a part -> its rows; one part without a heading is the rule
+        left: columns of words at the left
+    """
+
+    title: str
+    parts: dict[str, Rows]
+    notes: list[str]
+    left: int = 1
+
+    def text(self) -> str:
+        """Lay it out for a terminal."""
+        grids = [
+            (f"{name}\n" if name else "") + text(rows, self.left)
+            for name, rows in self.parts.items()
+        ]
+        return "\n\n".join([self.title, *grids, "\n".join(self.notes)]) + "\n"
+
+    def markdown(self) -> str:
+        """Lay it out as Markdown."""
+        grids = [
+            (f"**{name}**\n\n" if name else "") + markdown(rows, self.left)
+            for name, rows in self.parts.items()
+        ]
+        notes = "\n".join(f"- {note.strip()}" for note in self.notes)
+        return "\n\n".join([f"### {self.title}", *grids, notes]) + "\n"

@@ -1,0 +1,87 @@
+"""`deepnet preprocess`: its options, the variables of the scripts, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.tools.corpora.preprocess import KINDS, Given
+from tests.support.shell import ROOT
+
+HOSTILE = ["$(touch ran)", "a[$(touch ran)]", "-rf", "* [a] ?", "9" * 20, "08", "a\nb", "ü ñ/é"]
+SCRIPTS = {
+    kind: path
+    for path in sorted((ROOT / "scripts").glob("preprocess*.sh"))
+    for kind in re.findall(r"hand_over preprocess (\S+)", path.read_text(encoding="utf-8"))
+}
+
+
+def test_every_kind_has_its_script() -> None:
+    assert set(SCRIPTS) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", ["pair", "pairs", "language", "moses"])
+def test_the_script_explains_every_variable(kind: str) -> None:
+    header = SCRIPTS[kind].read_text(encoding="utf-8").partition("set -euo")[0]
+    for name in KINDS[kind].options.split():
+        assert re.search(rf"#   .*\b{name}\b", header), name
+
+
+@pytest.mark.parametrize("name", ["VOCAB_SIZE", "WORKERS", "HOLD_OUT", "FORCE", "SUBWORDS", "SRC"])
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_is_no_value_is_refused_in_one_line(name: str, text: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is .* must be") as caught:
+        Given({name: text}, [], True).read(f"{name} WORKERS", {}, "")
+    assert "\n" not in str(caught.value)
+
+
+def test_errors_name_what_the_user_has_typed() -> None:
+    for by_variable, name in ((True, "VOCAB_SIZE"), (False, "--vocab-size")):
+        with pytest.raises(ValueError, match=f"^{name} is 'many'; it must be a whole number"):
+            Given({"VOCAB_SIZE": "many"}, [], by_variable).read("VOCAB_SIZE", {}, "")
+
+
+def test_an_option_comes_before_a_variable_and_both_before_the_default(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SRC", "de")
+    monkeypatch.setenv("VOCAB_SIZE", "variable")
+    words = ["preprocess", "multi30k", "--variables"]
+    assert cli.main(words) == 2
+    assert "VOCAB_SIZE is 'variable'" in capsys.readouterr().err
+    assert cli.main([*words, "--vocab-size", "option"]) == 2
+    assert "VOCAB_SIZE is 'option'" in capsys.readouterr().err
+    monkeypatch.setenv("VOCAB_SIZE", "")
+    assert cli.main([*words, "--tgt", "de"]) == 2
+    assert "SRC and TGT are both 'de'" in capsys.readouterr().err
+
+
+def test_variables_are_not_read_unasked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SRC", "de")
+    assert cli.main(["preprocess", "pair", "--tgt", "en"]) == 2
+    assert "--src is not set" in capsys.readouterr().err
+
+
+# What scripts/preprocess_{iwslt14,wmt17,opus100}.sh said before the defaults moved into Python.
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("moses", {"max_ratio": 1.5, "max_tokens": 175, "merges": 10_000, "hold_out": 0}),
+        ("iwslt14", {"max_ratio": 1.5, "hold_out": 23, "lowercase": True, "joined": False}),
+        ("iwslt14-sentencepiece", {"max_ratio": 5, "hold_out": 23, "vocab_size": 10_000}),
+        ("wmt17", {"max_ratio": 5, "vocab_size": 32_000, "max_words": 250}),
+        ("wmt17-tokenized", {"max_ratio": 1.5, "max_tokens": 250, "joined": True}),
+        ("opus100", {"vocab_size": 64_000, "subwords": "unigram", "byte_fallback": True}),
+        ("opus100", {"character_coverage": 0.9995, "sample": 10_000_000, "temperature": 5}),
+        ("pairs", {"character_coverage": 0.9995, "vocab_size": 32_000, "temperature": 5}),
+        ("multi30k-multilingual", {"character_coverage": 1, "vocab_size": 8000, "temperature": 1}),
+        ("multi30k-lm", {"max_words": 1000, "vocab_size": 4000}),
+    ],
+)
+def test_published_recipes_keep_their_defaults(kind: str, expected: dict[str, object]) -> None:
+    value = vars(Given({}, [], True).read(KINDS[kind].options, KINDS[kind].defaults, ""))
+    assert {name: value[name] for name in expected} == expected
