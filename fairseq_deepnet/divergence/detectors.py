@@ -191,7 +191,7 @@ class Unigram:
         self._pad = pad
 
     def add(self, samples: Sequence[Any]) -> None:
-        """Count the targets, [B, T], of an update's micro-batches, as fairseq's iterators give them."""
+        """Count the targets, [B, T], of an update's micro-batches."""
         for sample in samples:
             target = sample.get("target") if isinstance(sample, Mapping) else None
             if isinstance(target, torch.Tensor):
