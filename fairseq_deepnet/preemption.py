@@ -34,7 +34,7 @@ from .divergence.good_states import extra_state
 from .errors import ConfigurationError
 from .files import write_json
 from .monitoring.records import run_folder
-from .monitoring.trainer import Observer, follow_validation, share_word
+from .monitoring.trainer import Observer, follow_validation, share_flag
 from .signals import DIVERGED, GRACE, PREEMPTED, PREEMPTING, RECORD, UNSAVED, end_with_parent
 
 logger = logging.getLogger(__name__)
@@ -266,20 +266,20 @@ class Preemption(Observer):
         self.kept = 0  # updates that a checkpoint holds
         self.made = self.ending = False
         self.epoch_itr: Any = None
-        self.word: Any = False
+        self.flag: Any = False
         _attend(training_program())
         follow_validation(trainer, self._validated)
         if not self.alone:
-            share_word(trainer, lambda: listener.heard is not None, self._hear)
+            share_flag(trainer, lambda: listener.heard is not None, self._receive)
         listener.grace, listener.training = grace, self
 
-    def _hear(self, word: Any) -> None:
-        self.word = word
+    def _receive(self, flag: Any) -> None:
+        self.flag = flag
 
     @property
     def asked(self) -> bool:
         """Whether a process was signalled; the same in all of them."""
-        return self.listener.heard is not None if self.alone else bool(self.word)
+        return self.listener.heard is not None if self.alone else bool(self.flag)
 
     def is_saved(self) -> bool:
         """Whether every update that was made is in a checkpoint: of the start, or kept since."""

@@ -18,7 +18,7 @@ from ..modules import (
     DecoderLayer,
     Decoding,
     Dropout,
-    Ran,
+    StackOutput,
     TargetMask,
     TransformerLayer,
     Unpadded,
@@ -30,9 +30,9 @@ from ..modules import (
 )
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
 from .encoder import EncoderOut, hypotheses_per_sentence
-from .learned_residuals import log_learned
 from .options import build_layer, layer_shape
 from .running_options import checkpointing_of
+from .scheme_options import log_learned
 
 DECODING_KEY = "deepnet.decoding"
 
@@ -171,7 +171,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         self_mask: TargetMask,
         alignment_layer: int | None,
         keep_states: bool,
-    ) -> Ran:
+    ) -> StackOutput:
         """All positions [B, T, C] through the layers; alignment weights are [B, H, T, S]."""
         mask, causal = self_mask
         source, source_mask = (None, None) if encoder_out is None else source_and_mask(encoder_out)
@@ -201,7 +201,7 @@ class DeepNetDecoder(TransformerDecoderBase):
             keep_states,
         )
         x = x if batch is None else batch.restore(x)
-        return Ran(x, states, alignment[0] if alignment else None)
+        return StackOutput(x, states, alignment[0] if alignment else None)
 
     def self_mask(self, tokens: Tensor, full_context: bool = False) -> TargetMask:
         """Self-attention's mask for tokens [B, T].

@@ -17,11 +17,9 @@ from fairseq_deepnet.dictionaries import record_dictionaries
 from ..schemes import Side
 from .checkpoint_memory import add_memory_argument, check_memory, settle_checkpointing
 from .decoder import DeepNetDecoder
-from .defaults import default, default_depth, default_shape
 from .encoder import DeepNetEncoder
-from .inference import Inference
-from .options import check_options
-from .running_options import add_running_arguments
+from .options import check_options, default, default_depth, default_shape
+from .running_options import HonoursBf16, add_running_arguments
 from .scheme_options import (
     add_scheme_arguments,
     default_scheme,
@@ -32,7 +30,7 @@ from .scheme_options import (
 
 
 @register_model("deepnet_transformer")
-class DeepNetTransformerModel(Inference, TransformerModel):
+class DeepNetTransformerModel(HonoursBf16, TransformerModel):
     """fairseq's Transformer with the residuals and initial weights of a chosen scheme."""
 
     @classmethod

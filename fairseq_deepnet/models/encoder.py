@@ -25,9 +25,9 @@ from ..modules import (
     run_layers,
 )
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
-from .learned_residuals import log_learned
 from .options import build_layer, layer_shape
 from .running_options import checkpointing_of
+from .scheme_options import log_learned
 
 EncoderOut = dict[str, list[Any]]
 

@@ -1,7 +1,9 @@
-"""The model's options: what is refused and why, and the layers they stand for."""
+"""The model's options: what an arch sets where they were left open, what is refused and why, and
+the layers they stand for.
+"""
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,6 +17,7 @@ from ..schemes import SCHEMES, NormPlacement, Place, ResidualScheme, Side, schem
 from .running_options import check_running
 
 Layer = TypeVar("Layer", bound=TransformerLayer)
+BOTH = tuple(Side)
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,33 @@ UNSUPPORTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("mha_heads_to_keep", "--mha-heads-to-keep", (-1,)),
     ("ffn_blocks_to_remove", "--ffn-blocks-to-remove", (-1,)),
 )
+
+
+def default(args: Namespace, **values: Any) -> None:
+    """Set what the user (or a child arch) left open."""
+    for name, value in values.items():
+        if getattr(args, name, None) is None:
+            setattr(args, name, value)
+
+
+def default_shape(
+    args: Namespace, width: int, ffn: int, heads: int, sides: Iterable[Side] = BOTH
+) -> None:
+    """Width, feed-forward width and heads of these sides."""
+    for side in sides:
+        default(
+            args,
+            **{
+                f"{side.value}_embed_dim": width,
+                f"{side.value}_ffn_embed_dim": ffn,
+                f"{side.value}_attention_heads": heads,
+            },
+        )
+
+
+def default_depth(args: Namespace, layers: int, sides: Iterable[Side] = BOTH) -> None:
+    """Layers of each of these sides."""
+    default(args, **{f"{side.value}_layers": layers for side in sides})
 
 
 def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:

@@ -1,7 +1,12 @@
-"""How a model's layers are run: what backward keeps of them, and whether they are compiled."""
+"""How a model is run: what backward keeps of its layers, whether they are compiled, in what type it
+generates.
+"""
 
 from argparse import ArgumentParser, Namespace
 from typing import Any
+
+import torch
+from fairseq.models import BaseFairseqModel
 
 from ..errors import ConfigurationError
 from ..footprint import auto_segment, combines
@@ -70,3 +75,13 @@ def segment_of(cfg: Any) -> int | None:
     if every is None and (cfg.checkpoint_activations or cfg.offload_activations):
         return 1
     return None if every in (None, AUTO) else int(every)
+
+
+class HonoursBf16(BaseFairseqModel):
+    """Heeds --bf16 when it will only generate: fairseq's commands take the option and forget it."""
+
+    def prepare_for_inference_(self, cfg: Any) -> None:
+        """fairseq's call after loading; cfg is the whole configuration of the command."""
+        if cfg.common.bf16:
+            self.to(dtype=torch.bfloat16)
+        super().prepare_for_inference_(cfg)

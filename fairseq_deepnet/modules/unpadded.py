@@ -11,11 +11,11 @@ C = channels, H = heads.
 from torch import Tensor
 
 from ..schemes import Sublayer
+from .attention import scaled_dot_product_attention
 from .decoding_step import ProjectSource, entering, joining
 from .joined_projection import projection
 from .layers import EncoderLayer
 from .positions import Unpadded
-from .scaled_dot_product import scaled_dot_product_attention
 
 
 class UnpaddedLayer:
