@@ -23,7 +23,7 @@ Loss = Callable[[Tensor], Losses]
 
 
 def output_projection(model: nn.Module, criterion: str) -> nn.Linear:
-    """The last linear map of a model's decoder, ours or fairseq's.
+    """Return the last linear map of a model's decoder, ours or fairseq's.
 
     Raises:
         ConfigurationError: for a model without one.
@@ -72,7 +72,7 @@ class AtOutputLayer:
     accuracy = False
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
-        """The summed loss, what to divide its gradient by, and numbers for the log.
+        """Return the summed loss, what to divide its gradient by, and numbers for the log.
 
         `reduce=False`, a loss for each token, is fairseq's own way, with its memory.
 
@@ -105,7 +105,7 @@ class AtOutputLayer:
     def compute_loss(
         self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """Loss and nll; `net_output` holds them already, unless it is a model's own."""
+        """Return loss and nll; `net_output` holds them already, unless it is a model's own."""
         losses = net_output[0]
         if not isinstance(losses, Losses):
             stock: Any = super()
@@ -147,7 +147,7 @@ class LabelSmoothedCrossEntropyCriterion(
     def compute_accuracy(
         self, model: Any, net_output: Any, sample: dict[str, Any]
     ) -> tuple[Tensor, Tensor]:
-        """How many targets are likeliest, and of how many."""
+        """Return how many targets are likeliest, and of how many."""
         losses = net_output[0]
         if not isinstance(losses, Losses):
             return super().compute_accuracy(model, net_output, sample)

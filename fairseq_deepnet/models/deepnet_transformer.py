@@ -79,7 +79,7 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
-        """Logits [B, T, V] of prev_output_tokens [B, T] given src_tokens [B, S].
+        """Return logits [B, T, V] of prev_output_tokens [B, T] given src_tokens [B, S].
 
         Hidden states are given only if asked for: fairseq's default keeps every layer's, which in a
         1,000-layer stack is most of the memory of a validation step.

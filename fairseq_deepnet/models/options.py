@@ -22,7 +22,7 @@ BOTH = tuple(Side)
 
 @dataclass(frozen=True)
 class ModelKind:
-    """What tells our models apart where they are otherwise the same.
+    """What differs between our models, which are otherwise the same.
 
     Args:
         arch: its base arch.
@@ -141,7 +141,7 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
 
 
 def names(fit: Callable[[type[ResidualScheme]], bool]) -> str:
-    """The schemes that fit, as an option of a command line."""
+    """Return the schemes that fit, as an option of a command line."""
     return f"--residual-scheme {{{','.join(name for name, one in SCHEMES.items() if fit(one))}}}"
 
 
@@ -171,7 +171,7 @@ def check_shape(args: Namespace, side: Side) -> None:
 
 
 def build_layer(layer_class: type[Layer], cfg: Any, scheme: ResidualScheme, place: Place) -> Layer:
-    """A layer for its place, with the scheme's initial weights unless `--init stock`."""
+    """Build a layer for its place, with the scheme's initial weights unless `--init stock`."""
     layer = layer_class(layer_shape(cfg, place.side), scheme, place)
     if cfg.init == "scheme":
         layer.initialise(scheme)
@@ -179,7 +179,7 @@ def build_layer(layer_class: type[Layer], cfg: Any, scheme: ResidualScheme, plac
 
 
 def layer_shape(cfg: Any, side: Side) -> LayerShape:
-    """Sizes and dropouts of a side's layers, from fairseq's TransformerConfig."""
+    """Return sizes and dropouts of a side's layers, from fairseq's TransformerConfig."""
     part = cfg.encoder if side is Side.ENCODER else cfg.decoder
     return LayerShape(
         embed_dim=part.embed_dim,

@@ -62,7 +62,7 @@ def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
 def checkpointing_of(
     cfg: Any, side: Side, scheme: ResidualScheme, shape: LayerShape
 ) -> ActivationCheckpointing:
-    """What backward keeps of a stack's activations, but for --checkpoint-memory."""
+    """Return what backward keeps of a stack's activations, but for --checkpoint-memory."""
     every = segment_of(cfg) or 0
     if not every and any(getattr(cfg, f"checkpoint_{name}", None) for name in ("every", "memory")):
         every = auto_segment(side, scheme, shape, scheme.depths.of(side))
@@ -70,7 +70,7 @@ def checkpointing_of(
 
 
 def segment_of(cfg: Any) -> int | None:
-    """How many layers are to be checkpointed together; None where nothing says it."""
+    """Return how many layers are to be checkpointed together; None where nothing says it."""
     every = getattr(cfg, "checkpoint_every", None)
     if every is None and (cfg.checkpoint_activations or cfg.offload_activations):
         return 1

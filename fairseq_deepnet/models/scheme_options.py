@@ -108,12 +108,12 @@ def finish_model(
 
 
 def stock_scheme(args: Any, side: Side) -> type[ResidualScheme]:
-    """The scheme that fairseq's own Transformer has on a side, by its --SIDE-normalize-before."""
+    """Return the scheme of a side of fairseq's own Transformer, by its --SIDE-normalize-before."""
     return PreLN if getattr(args, f"{side.value}_normalize_before", False) else PostLN
 
 
 def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
-    """The scheme of a model: as its checkpoint recorded it, else from the depths asked for.
+    """Return the scheme of a model: as its checkpoint recorded it, else from the depths asked for.
 
     Args:
         args: the model's arguments.
@@ -143,7 +143,7 @@ def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
 
 
 def learned_means(stack: Any) -> dict[str, Tensor]:
-    """The mean over a stack's sublayers of everything learned in its residuals, by name."""
+    """Return the mean over a stack's sublayers of everything learned in its residuals, by name."""
     residuals = [residual for layer in stack.layers for residual in layer.residuals.values()]
     found: dict[str, list[Tensor]] = {}
     for module in (*residuals, *filter(None, [stack.combination])):

@@ -70,7 +70,7 @@ class Decoding:
         alignment_layer: int | None = None,
         keep_states: bool = False,
     ) -> StackOutput:
-        """The newest position through the layers.
+        """Send the newest position through the layers.
 
         Args:
             x: embedded, [R, 1, C].
@@ -94,7 +94,7 @@ class Decoding:
         return StackOutput(x, states, weights)
 
     def alike(self, x: Tensor) -> int:
-        """How many rows next to each other one can stand for: K in a first step from x [R, 1, C].
+        """Return how many neighbouring rows one can stand for: K in a first step from x [R, 1, C].
 
         All hypotheses of a sentence begin with the same symbol, and differ from then on.
         """
@@ -110,7 +110,7 @@ class Decoding:
         alignment_layer: int | None,
         keep_states: bool,
     ) -> StackOutput:
-        """Rows [R, C] through the layers."""
+        """Send rows [R, C] through the layers."""
         alignment: list[Tensor] = []
 
         def apply(step: NewestPosition, h: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ class Decoding:
         return StackOutput(x, states, alignment[0] if alignment else None)
 
     def by_row(self, weights: Tensor) -> Tensor:
-        """Weights [B H, K, S'] as [R, H, 1, S] in the caller's order."""
+        """Return weights [B H, K, S'] as [R, H, 1, S] in the caller's order."""
         rows = weights.unflatten(0, (self.cache.sentences, -1)).transpose(1, 2).flatten(0, 1)
         return self.cache.leave(rows)[:, :, None, : self.source_length]
 

@@ -36,11 +36,11 @@ class ActivationCheckpointing:
     offload: bool = False
 
     def recomputed(self, layers: int) -> int:
-        """How many of a stack's layers backward computes again, from the bottom."""
+        """Return how many of a stack's layers backward computes again, from the bottom."""
         return max(0, layers - self.plain) if self.every else 0
 
     def describe(self, layers: int) -> str:
-        """What is kept of a stack of so many layers, in words."""
+        """Return what is kept of a stack of so many layers, in words."""
         again = self.recomputed(layers)
         if not again:
             return f"all {layers} layers plain"
@@ -49,7 +49,7 @@ class ActivationCheckpointing:
         return f"{layers - again} of {layers} layers plain, the rest in segments of {self.every}"
 
     def __call__(self, run: Callable[[Tensor], Any], x: Tensor) -> Any:
-        """run(x), cheaper in memory if so set.
+        """Return run(x), made with less memory if so set.
 
         What else `run` reads, such as the encoder's output, it is to hold by itself: an argument
         would be offloaded once a segment.
@@ -62,7 +62,7 @@ class ActivationCheckpointing:
 
 
 def thriftiest_segment(layers: int, kept: float) -> int:
-    """The segment length k that needs the least memory: N / k inputs, and k layers at a time.
+    """Return the segment length k of least memory: N / k inputs, and k layers at a time.
 
     A segment's layers keep their activations while backward is at it. The time is the same for
     every k: one more forward pass.
@@ -101,12 +101,12 @@ class CompiledLayers:
 
 
 def call_layer(layer: nn.Module, *inputs: Any) -> Any:
-    """layer(*inputs): how layers are run where nothing is compiled."""
+    """Return layer(*inputs): how layers are run where nothing is compiled."""
     return layer(*inputs)
 
 
 def has_hooks(layer: nn.Module) -> bool:
-    """Whether anything looks at what goes into or out of a part of the layer."""
+    """True if anything looks at what goes into or out of a part of the layer."""
     return any(part._forward_hooks or part._forward_pre_hooks for part in layer.modules())
 
 

@@ -48,7 +48,7 @@ class UnpaddedLayer:
 
 
 def source_projection(source: Tensor, real: Tensor) -> ProjectSource:
-    """What makes a cross-attention's keys and values [B, H, S, D] of the encoder's output.
+    """Return what makes a cross-attention's keys and values [B, H, S, D] of the encoder's output.
 
     Args:
         source: [B, S, C'].

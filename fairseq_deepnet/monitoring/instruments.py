@@ -55,23 +55,23 @@ class Instrument:
 
     @classmethod
     def fits(cls, subject: Subject) -> bool:
-        """Whether one of its quantities is wanted, and there is such a thing in the model."""
+        """True if one of its quantities is wanted, and there is such a thing in the model."""
         return not subject.wanted.isdisjoint(cls.quantities)
 
     @classmethod
     def absent(cls, placement: NormPlacement, embedding_norm: bool) -> tuple[str, ...]:
-        """Those of its quantities that no model with such LayerNorms has."""
+        """Return those of its quantities that no model with such LayerNorms has."""
         return ()
 
     def arm(self) -> None:
         """Before the forward pass."""
 
     def before_step(self, gradient_scale: float) -> Values:
-        """Gradients are there, times 1 / gradient_scale; parameters are still the old ones."""
+        """Measure gradients, which are times 1 / gradient_scale, and parameters before the step."""
         return {}
 
     def after_step(self) -> Values:
-        """Parameters are the new ones."""
+        """Measure the new parameters."""
         return {}
 
     def disarm(self) -> None:
@@ -168,7 +168,7 @@ class Step:
 
     @torch.no_grad()
     def ratios(self, stacks: Sequence[Stack]) -> dict[str, Any]:
-        """|theta_i - theta_{i-1}| / |theta_{i-1}| of every layer."""
+        """Return |theta_i - theta_{i-1}| / |theta_{i-1}| of every layer."""
         found: dict[Slot, Tensor] = {}
         for stack in stacks:
             for index, layer in enumerate(stack.layers):
@@ -182,7 +182,7 @@ class Step:
 
 
 def layer_parameters(stacks: Sequence[Stack]) -> list[nn.Parameter]:
-    """The parameters of all layers, each once."""
+    """Return the parameters of all layers, each once."""
     layers = [layer.module for stack in stacks for layer in stack.layers]
     return list(dict.fromkeys(p for layer in layers for p in layer.parameters()))
 
@@ -211,7 +211,7 @@ class Bounds(Instrument):
 
     @staticmethod
     def applies(placement: NormPlacement) -> bool:
-        """Whether the theorems speak of such a model."""
+        """True if the theorems speak of such a model."""
         return placement is NormPlacement.POST
 
     def before_step(self, gradient_scale: float) -> Values:
@@ -263,7 +263,7 @@ ON_PROBE: Final = (*OnProbe.quantities, "update_bound")
 
 
 def absent(placement: NormPlacement, embedding_norm: bool) -> frozenset[str]:
-    """Quantities that a model does not have.
+    """Return the quantities that a model does not have.
 
     Args:
         placement: where its scheme puts LayerNorm.

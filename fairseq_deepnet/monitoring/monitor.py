@@ -108,7 +108,7 @@ class Monitor(Observer):
 
 
 def subject_of(model: Any, settings: MonitorSettings, folder: Path) -> Subject:
-    """What a run's instruments are made for; `model` is one of ours, as it was built."""
+    """Return what a run's instruments are made for; `model` is one of ours, as it was built."""
     stacks = tuple(find_stacks(model))
     placement, wanted = scheme_class(model.args.residual_scheme).norm, settings.quantities
     bound = Bounds.applies(placement) and "update_bound" in wanted
@@ -129,7 +129,7 @@ def show(name: str, shown: Mapping[str, float]) -> None:
 
 
 def highlights(values: Values) -> dict[str, float]:
-    """The chosen few for fairseq's progress line: how far the model has moved, and whether
+    """Return the few for fairseq's progress line: how far the model has moved, and whether
     gradients reach the bottom of the top stack.
     """
     chosen = {name: values.get(name) for name in ("model_update", "step_update")}
@@ -164,7 +164,7 @@ class EventWriter:
 
 
 def scalars(values: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Tags and numbers: quantity, quantity/side, quantity/side/part/layer (counted from 1)."""
+    """Yield tags and numbers: quantity, quantity/side, quantity/side/part/layer (from 1)."""
     for quantity, value in values.items():
         if not isinstance(value, dict):
             yield quantity, value

@@ -48,14 +48,14 @@ class Observer:
 
 
 def gradient_scale(optimizer: Any) -> float:
-    """What a parameter's `grad` is to be multiplied with: half precision has it scaled, summed."""
+    """Return what to multiply a parameter's `grad` with: half precision has it scaled, summed."""
     if hasattr(optimizer, "_grad_scaler"):  # --amp, which takes the scale out when it clips
         return 1.0 / float(optimizer.scaler.get_scale())
     return float(getattr(optimizer, "_multiply_factor", 1.0))
 
 
 def logged(*names: str) -> dict[str, float]:
-    """What fairseq's meters hold of the update that was just made, reduced over processes.
+    """Return what fairseq's meters hold of the update just made, reduced over processes.
 
     "train" and not "default", which a checkpoint that is loaded replaces by one that nobody fills.
     """
@@ -128,8 +128,8 @@ def share_flag(trainer: Any, own: Callable[[], bool], receive: Callable[[Any], N
     """Give every process, at each update and batch of a validation, whether any raises its flag.
 
     One more number in the sum of statistics that fairseq makes anyway. `own` is this
-    process's flag; `receive` is given a number or a tensor on fairseq's device, true or false in all
-    processes alike.
+    process's flag; `receive` is given a number or a tensor on fairseq's device, true or false in
+    all processes alike.
     """
     aggregate = trainer._aggregate_logging_outputs
 

@@ -46,7 +46,7 @@ class FairseqAdam(stock.FairseqAdam):
         self._multiply_factor = self._multiply_factor * c
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Reduce | None = None) -> Tensor:
-        """The norm of all gradients, float32, which the step brings down to `max_norm` if > 0."""
+        """Return the norm of all gradients, float32; the step clips it to `max_norm` if > 0."""
         norm = gradient_norm(self.params) * self._multiply_factor
         if aggregate_norm_fn is not None:
             norm = aggregate_norm_fn(norm)
@@ -55,7 +55,7 @@ class FairseqAdam(stock.FairseqAdam):
         return norm
 
     def step(self, closure: Any = None, groups: Any = None) -> None:
-        """One update with the gradients times what `multiply_grads` was told.
+        """Make one update with the gradients times what `multiply_grads` was given.
 
         fairseq's `scale` is not taken: it is for optimisers that say `supports_step_with_scale`.
         """
@@ -71,7 +71,7 @@ class FairseqAdam(stock.FairseqAdam):
 
 
 def total_norm(grads: list[Tensor]) -> Tensor:
-    """The 2-norm of all gradients as one vector, float32, on the first one's device."""
+    """Return the 2-norm of all gradients as one vector, float32, on the first one's device."""
     by_device: dict[torch.device, list[Tensor]] = defaultdict(list)
     for grad in grads:
         by_device[grad.device].append(grad)
@@ -83,7 +83,7 @@ def total_norm(grads: list[Tensor]) -> Tensor:
 
 
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
-    """The 2-norm of all gradients, float32, as fairseq.utils.clip_grad_norm_ gives it.
+    """Return the 2-norm of all gradients, float32, as fairseq.utils.clip_grad_norm_ gives it.
 
     Those of experts are not counted, because each process has others.
     """
@@ -95,5 +95,5 @@ def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def clipping_factor(norm: Tensor, max_norm: float) -> Tensor:
-    """What brings gradients of this norm down to `max_norm`, as fairseq computes it."""
+    """Return what brings gradients of this norm down to `max_norm`, as fairseq computes it."""
     return (max_norm / (norm + 1e-6)).clamp(max=1)
