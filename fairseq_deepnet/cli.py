@@ -11,72 +11,56 @@ from typing import Final
 
 from fairseq_deepnet.former_names import FORMER_STAGES, of_today, subcommand_of_today
 
-SUBCOMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "args": ("tools.configs", "print the fairseq-train arguments that a config stands for"),
-    "options": (
-        "tools.fairseq_options",
-        "the options of an architecture, which fairseq-train --help leaves out",
-    ),
-    "check": ("tools.checking.command", "is a model or checkpoint what it is said to be? measured"),
-    "plan": ("tools.planning.command", "parameters, memory and time of a training, and what fits"),
-    "train": ("tools.training.command", "train as a config says, and see it to its end"),
-    "average": ("tools.checkpoints.average", "average the weights of several checkpoints"),
-    "export": ("tools.export.command", "a trained model for stock fairseq, or for CTranslate2"),
-    "translate": (
-        "tools.translation.command",
-        "raw text in, text out, by a run or an exported model",
-    ),
-    "evaluate": (
-        "tools.evaluation.command",
-        "translate a test set with a run or checkpoint; score it",
-    ),
-    "score": ("tools.evaluation.scoring", "sacreBLEU and chrF of a file of hypotheses"),
-    "perplexity": ("tools.evaluation.perplexity", "how well a language model predicts a test set"),
-    "directions": ("experiments.directions", "table and averages of many directions"),
-    "evaluation-set": (
-        "tools.evaluation.sets",
-        "text of Flores-101, TED, OPUS-100, WMT to be scored on",
-    ),
-    "download": ("tools.corpora.download", "download a corpus: resumable, verified, from mirrors"),
-    "opus100": ("tools.corpora.opus100", "unpack OPUS-100 and write its table of pairs"),
-    "preprocess": ("tools.corpora.preprocess", "raw text to what fairseq-train reads"),
-    "iwslt14": ("tools.corpora.iwslt", "raw text out of the archive of IWSLT 2014"),
-    "wmt17": ("tools.corpora.wmt", "raw text out of the archives of WMT 2017"),
-    "plot": (
-        "tools.plotting.plot",
-        "draw runs: losses, scores, what was measured, layer by layer",
-    ),
-    "sweep": (
-        "experiments.sweep",
-        "train and score the cells of a table: the paper's, or a comparison",
-    ),
-    "analysis": (
-        "experiments.analysis",
-        "the paper's figures 3, 4 and 5 from monitored runs, beside its own",
-    ),
-    "report": (
-        "experiments.report",
-        "runs as tables, the paper's numbers beside ours, and as figures",
-    ),
+GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
+    "data": {
+        "download": ("tools.corpora.download", "a corpus: resumable, verified, from mirrors"),
+        "preprocess": ("tools.corpora.preprocess", "raw text to what fairseq-train reads"),
+    },
+    "training": {
+        "plan": ("tools.planning.command", "parameters, memory and time; what makes it fit"),
+        "train": ("tools.training.command", "train as a config says, and see it to its end"),
+        "args": ("tools.configs", "the fairseq-train arguments that a config stands for"),
+        "options": ("tools.fairseq_options", "the options of an architecture"),
+    },
+    "a trained model": {
+        "evaluate": ("tools.evaluation.command", "translate a test set and score it"),
+        "translate": ("tools.translation.command", "raw text in, text out"),
+        "perplexity": ("tools.evaluation.perplexity", "how well a language model predicts a text"),
+        "score": ("tools.evaluation.scoring", "sacreBLEU and chrF of a file of hypotheses"),
+        "average": ("tools.checkpoints.average", "the mean of several checkpoints"),
+        "export": ("tools.export.command", "for stock fairseq, or for CTranslate2"),
+    },
+    "looking into it": {
+        "check": ("tools.checking.command", "is a model what it is said to be? measured"),
+        "plot": ("tools.plotting.plot", "losses, scores, what was measured, layer by layer"),
+        "report": ("experiments.report", "runs as tables, beside the paper's numbers"),
+    },
+    "many runs": {
+        "sweep": ("experiments.sweep", "train and score the cells of a table"),
+        "analysis": ("experiments.analysis", "the paper's figures 3, 4 and 5 beside ours"),
+    },
+    "stages that scripts call": {
+        "opus100": ("tools.corpora.opus100", "unpack OPUS-100 and write its table of pairs"),
+        "iwslt14": ("tools.corpora.iwslt", "raw text out of the archive of IWSLT 2014"),
+        "wmt17": ("tools.corpora.wmt", "raw text out of the archives of WMT 2017"),
+        "evaluation-set": ("tools.evaluation.sets", "text of Flores-101, TED, OPUS-100, WMT"),
+        "directions": ("experiments.directions", "table and averages of many directions"),
+    },
 }
-"""Name -> (module within this package, one line of help).
+"""Task -> name -> (module within this package, one line of help).
 
 A module offers add_arguments and run, and INTERMIXED where options may stand between its files.
 """
 
+SUBCOMMANDS: Final = {name: entry for group in GROUPS.values() for name, entry in group.items()}
+
 
 def _overview() -> str:
     width = max(map(len, SUBCOMMANDS))
-    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in SUBCOMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: deepnet SUBCOMMAND [arguments]",
-            "",
-            *lines,
-            "",
-            "deepnet SUBCOMMAND --help says more",
-        ]
-    )
+    lines = ["usage: deepnet SUBCOMMAND [arguments]"]
+    for task, group in GROUPS.items():
+        lines += ["", f"{task}:", *(f"  {n:<{width}}  {text}" for n, (_, text) in group.items())]
+    return "\n".join([*lines, "", "deepnet SUBCOMMAND --help says more"])
 
 
 def typed(name: str) -> str:

@@ -191,7 +191,7 @@ class Unigram:
         self._pad = pad
 
     def add(self, samples: Sequence[Any]) -> None:
-        """Count the micro-batches of an update, as fairseq's iterators give them; targets [B, T]"""
+        """Count the targets, [B, T], of an update's micro-batches."""
         for sample in samples:
             target = sample.get("target") if isinstance(sample, Mapping) else None
             if isinstance(target, torch.Tensor):

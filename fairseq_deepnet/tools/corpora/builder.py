@@ -8,7 +8,6 @@ On the standard library alone: finding that there is nothing to do takes no time
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import json
 import os
@@ -22,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fairseq_deepnet.files import say, write_json
+from fairseq_deepnet.files import say, try_lock, write_json
 from fairseq_deepnet.records import SEAL, digest, sealed, write_record
 from fairseq_deepnet.tools.corpora.pairs import Row
 from fairseq_deepnet.tools.corpora.parallel import as_done
@@ -175,13 +174,9 @@ def held(out: Path) -> Iterator[None]:
     deadline = time.monotonic() + _WAIT
     while True:
         with path.open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not try_lock(file):
                 if time.monotonic() > deadline:
-                    raise ValueError(
-                        f"another run is making {out}; wait for it, or set OUT=FOLDER"
-                    ) from None
+                    raise ValueError(f"another run is making {out}; wait for it, or set OUT=FOLDER")
                 time.sleep(0.1)
                 continue
             if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno())):

@@ -10,11 +10,11 @@ import dataclasses
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from fairseq_deepnet.files import say, write_json
 from fairseq_deepnet.tools.corpora import moses
@@ -28,6 +28,8 @@ from fairseq_deepnet.tools.corpora.text_folders import pair_counts, plain
 TEXT, TOKENISED = "text", "tokenised"
 _Paths = tuple[Path, Path]
 _Pair = tuple[str, str]
+_Forms = tuple[_Pair, ...]
+"""A pair of lines as raw text, as tokens and, once it has them, as subwords."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,19 +103,20 @@ class MosesPair(Blueprint):
 
     def make(self, part: Path) -> tuple[dict[str, Any], str]:
         """Run all stages; PART/whole is then the data folder but for its record."""
+
+        def learn(folder: Path) -> None:
+            self.learn(tokens, folder)
+
+        def encode(folder: Path) -> None:
+            self.encode(tokens, codes / "bpe.codes", folder)
+
+        def binarise(folder: Path) -> None:
+            self.binarise(encoded, folder)
+
         tokens = stage(part, TOKENISED, "tokenising and cleaning the text", self.tokenise)
-        codes = stage(
-            part, "codes", "learning byte-pair codes", lambda folder: self.learn(tokens, folder)
-        )
-        encoded = stage(
-            part,
-            "encoded",
-            "encoding",
-            lambda folder: self.encode(tokens, codes / "bpe.codes", folder),
-        )
-        binarised = stage(
-            part, "binarised", "binarising", lambda folder: self.binarise(encoded, folder)
-        )
+        codes = stage(part, "codes", "learning byte-pair codes", learn)
+        encoded = stage(part, "encoded", "encoding", encode)
+        binarised = stage(part, "binarised", "binarising", binarise)
         counts = json.loads((binarised / "counts.json").read_text(encoding="utf-8"))
         cleaning = json.loads((encoded / TEXT / "clean.json").read_text(encoding="utf-8"))
         lines = {split: cleaning[split]["kept"] for split in counts}
@@ -122,20 +125,15 @@ class MosesPair(Blueprint):
                 raise ValueError(f"{split}: {lines[split]} pairs encoded, binarised are {sides}")
         whole = part / "whole"
         shutil.rmtree(whole, ignore_errors=True)
-        for folder, place in (
-            (binarised, whole),
-            (codes, whole),
-            (encoded / TEXT, whole / TEXT),
-            (encoded / TOKENISED, whole / TOKENISED),
-        ):
-            link_folder(folder, place)
+        link_folder(binarised, whole)
+        link_folder(codes, whole)
+        for name in (TEXT, TOKENISED):
+            link_folder(encoded / name, whole / name)
         (whole / "counts.json").unlink()
         sizes = {}
         for language in self.languages:
-            with (whole / f"dict.{language}.txt").open("rb") as dictionary:
-                sizes[language] = 4 + sum(
-                    1 for _ in dictionary
-                )  # fairseq's specials are in no file
+            dictionary = (whole / f"dict.{language}.txt").read_bytes()
+            sizes[language] = 4 + dictionary.count(b"\n")  # fairseq's specials are in no file
         record = {
             "source": self.languages[0],
             "target": self.languages[1],
@@ -255,13 +253,14 @@ class MosesPair(Blueprint):
         report = json.loads((encoded / TEXT / "clean.json").read_text(encoding="utf-8"))
         counts: dict[str, dict[str, Any]] = {name: {} for name in report if name != "limits"}
         for side, language in enumerate(self.languages):
-            learnt_from = self.languages if self.joined else (language,)
-            threshold, size = sizes[0 if self.joined else side]
             dictionary = out / f"dict.{language}.txt"
-            texts = [encoded / f"train.{code}" for code in learnt_from]
-            write_word_dictionary(
-                texts, dictionary, threshold, size, given.padding_factor, self.workers
-            )
+            if self.joined and side:
+                shutil.copyfile(out / f"dict.{self.languages[0]}.txt", dictionary)
+            else:
+                learnt_from = self.languages if self.joined else (language,)
+                texts = [encoded / f"train.{code}" for code in learnt_from]
+                factor = given.padding_factor
+                write_word_dictionary(texts, dictionary, *sizes[side], factor, self.workers)
             for split, found in counts.items():
                 name = f"{split}.{'-'.join(self.languages)}.{language}"
                 text = encoded / f"{split}.{language}"
@@ -271,16 +270,8 @@ class MosesPair(Blueprint):
         write_json(out / "counts.json", counts)
 
 
-class Lines(NamedTuple):
-    """A pair of lines as raw text, as tokens, and as subwords once it has them."""
-
-    text: _Pair
-    tokens: _Pair
-    subwords: _Pair | None = None
-
-
 class Sink:
-    """The files of one split: FOLDER/SPLIT.LANGUAGE for both languages and each kind of `Lines`."""
+    """The files of one split: FOLDER/SPLIT.LANGUAGE for both languages and each form of a pair."""
 
     def __init__(self, folders: Sequence[Path], split: str, languages: _Pair) -> None:
         self.kept = 0
@@ -297,11 +288,11 @@ class Sink:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def write(self, pairs: Sequence[Lines]) -> None:
-        """Add pairs, in every kind that there is a folder for."""
-        for kind, files in enumerate(self._files):
+    def write(self, pairs: Sequence[_Forms]) -> None:
+        """Add pairs, in every form that there is a folder for."""
+        for form, files in enumerate(self._files):
             for side, stream in enumerate(files):
-                stream.write("".join(f"{pair[kind][side]}\n" for pair in pairs).encode())  # type: ignore[index]
+                stream.write("".join(f"{pair[form][side]}\n" for pair in pairs).encode())
         self.kept += len(pairs)
 
 
@@ -316,22 +307,17 @@ def _tokenise_chunk(
     how: moses.Tokenisation,
     limits: Limits | None,
     checked: bool,
-) -> tuple[list[Lines], Counter[str]]:
+) -> tuple[list[_Forms], Counter[str]]:
     """Work of one process: tokens, and the pairs whose tokens are within the limits."""
-    kept: list[Lines] = []
-    dropped: Counter[str] = Counter()
+
+    def tokenised(pair: _Pair) -> _Forms:
+        source, target = map(moses.tokenise, pair, languages, (how, how))
+        return (pair[0].replace("\r", " "), pair[1].replace("\r", " ")), (source, target)
+
     pairs: Iterator[_Pair] = chunk.decode(*paths)
-    for pair in checked_pairs(pairs, *paths, chunk.start) if checked else pairs:
-        source, target = (
-            moses.tokenise(line, code, how) for line, code in zip(pair, languages, strict=True)
-        )
-        reason = moses.why_dropped(source, target, limits) if limits else None
-        if reason is None:
-            text = pair[0].replace("\r", " "), pair[1].replace("\r", " ")
-            kept.append(Lines(text, (source, target)))
-        else:
-            dropped[reason] += 1
-    return kept, dropped
+    if checked:
+        pairs = checked_pairs(pairs, *paths, chunk.start)
+    return _within(limits, map(tokenised, pairs))
 
 
 def _encode_chunk(
@@ -339,16 +325,22 @@ def _encode_chunk(
     paths: tuple[_Paths, _Paths],
     codes: Path,
     limits: Limits | None,
-) -> tuple[list[Lines], Counter[str]]:
+) -> tuple[list[_Forms], Counter[str]]:
     """Work of one process: subwords, and the pairs whose subwords are within the limits."""
     text, tokens = (list(chunk.decode(*names)) for chunk, names in zip(chunks, paths, strict=True))
-    sides = [moses.encode_lines((pair[side] for pair in tokens), codes) for side in (0, 1)]
-    kept: list[Lines] = []
+    source, target = (moses.encode_lines((pair[side] for pair in tokens), codes) for side in (0, 1))
+    subwords = zip(source, target, strict=True)
+    return _within(limits, zip(text, tokens, subwords, strict=True))
+
+
+def _within(limits: Limits | None, pairs: Iterable[_Forms]) -> tuple[list[_Forms], Counter[str]]:
+    """Return the pairs whose last form is within the limits, and why the others are not."""
+    kept: list[_Forms] = []
     dropped: Counter[str] = Counter()
-    for raw, words, source, target in zip(text, tokens, *sides, strict=True):
-        reason = moses.why_dropped(source, target, limits) if limits else None
+    for forms in pairs:
+        reason = moses.why_dropped(*forms[-1], limits) if limits else None
         if reason is None:
-            kept.append(Lines(raw, words, (source, target)))
+            kept.append(forms)
         else:
             dropped[reason] += 1
     return kept, dropped

@@ -127,7 +127,7 @@ class Given:
         if values.get("src") and values["src"] == values["tgt"]:
             both = f"{self.shown('SRC')} and {self.shown('TGT')}"
             raise ValueError(f"{both} are both {values['src']!r}; they must differ")
-        values["workers"] = values["workers"] or len(os.sched_getaffinity(0))
+        values["workers"] = values["workers"] or _cores()
         return SimpleNamespace(**values, fairseq_options=" ".join(self.words))
 
     def dictionaries(self) -> dict[str, int]:
@@ -147,6 +147,12 @@ class Given:
                 raise ValueError(f"{flag} is {text!r}; it must be a whole number")
             found[flag.removeprefix("--").replace("-", "_")] = int(text)
         return found
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # not everywhere: those that this process may use
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _flag(name: str) -> str:
@@ -217,7 +223,7 @@ class Kind(NamedTuple):
     """A kind of folder, or a published corpus that becomes one.
 
     Attributes:
-        help: one line; none for a variant.
+        help: one line.
         options: names of variables.
         blueprint: checks values, and makes a blueprint of rows.
         rows: where the text is, fetched first where it must be.
