@@ -64,7 +64,7 @@ class Stack:
         return table if isinstance(table, nn.Embedding) else None
 
     def linears(self) -> Iterator[tuple[int, Branch, Role, nn.Linear]]:
-        """Every linear map with its layer's index, its branch and its role."""
+        """Yield every linear map with its layer's index, its branch and its role."""
         for index, layer in enumerate(self.layers):
             for branch in layer.branches:
                 for role, linear in branch.linears.items():
@@ -72,7 +72,7 @@ class Stack:
 
 
 def find_stacks(model: nn.Module) -> list[Stack]:
-    """The encoder and the decoder, as far as there are such; ValueError where there is neither."""
+    """Return the encoder and the decoder, as far as there are; ValueError where neither is."""
     stacks = []
     for name, module in model.named_modules():
         layers = getattr(module, "layers", None)
@@ -94,7 +94,7 @@ def find_stacks(model: nn.Module) -> list[Stack]:
 
 
 def find_branches(layer: nn.Module) -> tuple[Branch, ...]:
-    """The branches of a layer; ValueError names what is missing."""
+    """Return the branches of a layer; ValueError names what is missing."""
     branches = []
     for sublayer in (Sublayer.SELF_ATTN, Sublayer.ENCODER_ATTN):
         attention = getattr(layer, sublayer.value, None)
@@ -123,12 +123,12 @@ def _linear(home: nn.Module, role: Role) -> nn.Linear:
 
 
 def kind_of(sublayer: Sublayer, role: Role) -> str:
-    """A linear map's name in reports, fairseq's: `self_attn.q_proj`, `fc1`."""
+    """Return a linear map's name in reports, fairseq's: `self_attn.q_proj`, `fc1`."""
     return role.value if sublayer is Sublayer.FFN else f"{sublayer.value}.{role.value}"
 
 
 def projections(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """What maps features to the vocabulary: name and module, which has a `weight`."""
+    """Return what maps features to the vocabulary: name and module, which has a `weight`."""
     for name, module in model.named_modules():
         if name.rpartition(".")[2] in PROJECTIONS and isinstance(
             getattr(module, "weight", None), nn.Parameter

@@ -31,7 +31,7 @@ _DAMAGE: Final = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueE
 
 
 def checkpoint_globals() -> tuple[Any, ...]:
-    """What fairseq's checkpoints hold beyond torch's own classes, for the weights-only loader.
+    """Return what fairseq's checkpoints hold beyond torch's classes, for the weights-only loader.
 
     Found by torch.serialization.get_unsafe_globals_in_checkpoint on checkpoints of every optimiser,
     scheduler and configuration style: the model's Namespace, and, with --eval-bleu, the integer
@@ -57,7 +57,7 @@ def refuse_damaged(path: Path | str, weights: bool = True) -> None:
     with Path(path).open("rb") as stream:
         try:
             if not zipfile.is_zipfile(stream):
-                return  # torch's own loader tells what it is
+                return  # torch's own loader says what it is
             with zipfile.ZipFile(stream) as file:
                 if any(record.compress_type != zipfile.ZIP_STORED for record in file.infolist()):
                     raise ConfigurationError(
@@ -156,7 +156,7 @@ def copy_checkpoint(source: Path, target: Path) -> None:
 
 
 def not_written(path: Path, error: OSError, size: int) -> ConfigurationError:
-    """Return what to tell of a checkpoint of `size` bytes that could not be written."""
+    """Return the message about a checkpoint of `size` bytes that could not be written."""
     text = f"{path} was not written: {error.strerror}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         missing = size - shutil.disk_usage(path.parent).free
@@ -185,7 +185,7 @@ def _size_of(state: dict[str, Any]) -> int:
 
 
 def model_arguments(state: Mapping[str, Any]) -> Namespace | None:
-    """The model's arguments, as new or old fairseq keeps them; None where there are none."""
+    """Return the model's arguments, as new or old fairseq keeps them; None where there are none."""
     model = (state.get("cfg") or {}).get("model") or state.get("args")
     if not model:
         return None
@@ -193,13 +193,13 @@ def model_arguments(state: Mapping[str, Any]) -> Namespace | None:
 
 
 def num_updates(state: dict[str, Any]) -> int:
-    """Updates that a checkpoint's model has been trained for."""
+    """Return the updates that a checkpoint's model has been trained for."""
     history = state.get("optimizer_history") or [{}]
     return int(history[-1].get("num_updates", 0))
 
 
 def periodic_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints that fairseq wrote at the end of an epoch or after a number of updates."""
+    """Return the checkpoints that fairseq wrote after an epoch or a number of updates."""
     return sorted(path for path in folder.glob("checkpoint*.pt") if _PERIODIC.fullmatch(path.name))
 
 

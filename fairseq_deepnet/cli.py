@@ -97,9 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{typed(name)} error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        from fairseq_deepnet.errors import told
+        from fairseq_deepnet.errors import describe_os_error
 
-        print(f"{typed(name)} error: {told(error)}", file=sys.stderr)
+        print(f"{typed(name)} error: {describe_os_error(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"deepnet {name}: interrupted", file=sys.stderr)

@@ -19,7 +19,7 @@ RECORD = "dictionary_record"
 
 
 def digest_of_words(symbols: Sequence[str]) -> str:
-    """SHA-256 of a dictionary's entries in their order; counts say nothing to a model."""
+    """Return the SHA-256 of a dictionary's entries in order; counts say nothing to a model."""
     return hashlib.sha256("\n".join(symbols).encode("utf-8", "surrogatepass")).hexdigest()
 
 

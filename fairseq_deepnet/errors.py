@@ -34,8 +34,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
-def told(error: OSError) -> str:
-    """An error of the file system in one line: which file, what happened, what to do."""
+def describe_os_error(error: OSError) -> str:
+    """Return an error of the file system in one line: which file, what happened, what to do."""
     if error.errno is None or error.strerror is None:
         return " ".join(str(error).split()) or type(error).__name__
     places = " -> ".join(
@@ -47,16 +47,16 @@ def told(error: OSError) -> str:
     return f"{places}{': ' * bool(places)}{error.strerror}{f'; {remedy}' if remedy else ''}"
 
 
-# What torch.multiprocessing.spawn tells of a rank that has raised: its traceback, as text.
+# torch.multiprocessing.spawn shows the traceback of a rank that has raised as text.
 _OF_A_RANK = re.compile(rf"^{re.escape(__name__)}\.ConfigurationError: (.*)", re.M)
 
 
 def in_one_line(error: BaseException) -> str | None:
-    """An error that the user can mend in one line; None for one that needs its traceback."""
+    """Return an error that the user can mend in one line; None for one that needs its traceback."""
     if isinstance(error, ConfigurationError):
         return str(error)
     if isinstance(error, OSError):
-        return told(error)
+        return describe_os_error(error)
     if type(error).__name__ == "ProcessRaisedException":
         found = _OF_A_RANK.findall(str(error))
         return found[-1] if found else None

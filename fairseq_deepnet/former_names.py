@@ -28,7 +28,7 @@ SUBCOMMANDS: Final[Mapping[str, tuple[str, Sequence[str], Mapping[str, str]]]] =
         ("--vocab-size=8000", "--character-coverage=1.0"),
         {"--kind": "--subwords"},
     ),
-    "record": ("train", ("--record-only",), {}),
+    "record": ("train --record-only", (), {}),
     "monolingual": (
         "preprocess language",
         (),
@@ -46,7 +46,7 @@ FORMER_STAGES: Final[Mapping[str, str]] = {
 
 
 @functools.cache
-def tell(former: str, name: str) -> None:
+def announce(former: str, name: str) -> None:
     """Say once in a process that an option has another name now."""
     say(f"{former} is now called {name}; the former name still works")
 
@@ -55,7 +55,7 @@ def training_option(name: str) -> str:
     """Return the name that an option of fairseq-train has today."""
     if name not in TRAINING:
         return name
-    tell(name, TRAINING[name])
+    announce(name, TRAINING[name])
     return TRAINING[name]
 
 
@@ -64,7 +64,7 @@ def subcommand_of_today(words: Sequence[str]) -> list[str]:
     if words[0] not in SUBCOMMANDS:
         return list(words)
     name, defaults, options = SUBCOMMANDS[words[0]]
-    tell(f"deepnet {words[0]}", f"deepnet {name}")
+    announce(f"deepnet {words[0]}", f"deepnet {name}")
     rest = (word.partition("=") for word in words[1:])
     renamed = [options.get(option, option) + equals + value for option, equals, value in rest]
     return [*name.split(), *defaults, *renamed]
@@ -78,7 +78,7 @@ def of_today(subcommand: str, words: Sequence[str]) -> list[str]:
     for word in words[:own]:
         option, equals, value = word.partition("=")
         if option in names:
-            tell(option, names[option])
+            announce(option, names[option])
         found.append(names.get(option, option) + equals + value)
     return [*found, *words[own:]]
 

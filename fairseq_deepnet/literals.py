@@ -173,12 +173,12 @@ def check_name(name: str, source: str) -> None:
 
 
 def shortened(text: str, width: int = 60) -> str:
-    """The text as one short line in quotation marks."""
+    """Return the text as one short line in quotation marks."""
     return repr(text) if len(text) <= width else repr(text[: width - 3] + "...")
 
 
 def _value(node: ast.expr) -> tuple[Any, int]:
-    """The value of a node, and how many items it holds; ValueError for what is no literal."""
+    """Return a node's value, and how many items it holds; ValueError for what is no literal."""
     match node:
         case ast.Constant(value=value) if value is not ...:
             return value, 1
@@ -265,7 +265,7 @@ def check_state(state: Mapping[str, Any], path: object) -> None:
 
 
 def _entries(options: object) -> Iterator[tuple[str, str]]:
-    """(name, value) of all strings in nested options; what holds itself is visited once."""
+    """Yield (name, value) of all strings in nested options; what holds itself is visited once."""
     left: list[tuple[str, object]] = [("", options)]
     seen: set[int] = set()
     while left:

@@ -58,7 +58,7 @@ def refuse_absurd(args: Namespace) -> None:
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """The numbers of an option; none where it is left open or is something else."""
+    """Yield the numbers of an option; none where it is left open or is something else."""
     for one in value if isinstance(value, list | tuple) else [value]:
         if isinstance(one, int | float) and not isinstance(one, bool):
             # an integer beyond a double's range is only compared

@@ -34,7 +34,7 @@ from .divergence.good_states import extra_state
 from .errors import ConfigurationError
 from .files import write_json
 from .monitoring.records import run_folder
-from .monitoring.trainer import Observer, follow_validation, share_word
+from .monitoring.trainer import Observer, follow_validation, share_flag
 from .signals import DIVERGED, GRACE, PREEMPTED, PREEMPTING, RECORD, UNSAVED, end_with_parent
 
 logger = logging.getLogger(__name__)
@@ -179,7 +179,7 @@ def _is_spawned() -> bool:
 
 
 def _is_alone() -> bool:
-    """Whether no other process waits for this one; asked before there is a trainer."""
+    """True if no other process waits for this one; asked before there is a trainer."""
     together = _is_spawned() or "--distributed-no-spawn" in sys.argv
     return not together and int(os.environ.get("WORLD_SIZE", 1)) == 1
 
@@ -266,23 +266,23 @@ class Preemption(Observer):
         self.kept = 0  # updates that a checkpoint holds
         self.made = self.ending = False
         self.epoch_itr: Any = None
-        self.word: Any = False
+        self.flag: Any = False
         _attend(training_program())
         follow_validation(trainer, self._validated)
         if not self.alone:
-            share_word(trainer, lambda: listener.heard is not None, self._hear)
+            share_flag(trainer, lambda: listener.heard is not None, self._receive)
         listener.grace, listener.training = grace, self
 
-    def _hear(self, word: Any) -> None:
-        self.word = word
+    def _receive(self, flag: Any) -> None:
+        self.flag = flag
 
     @property
     def asked(self) -> bool:
-        """Whether a process was signalled; the same in all of them."""
-        return self.listener.heard is not None if self.alone else bool(self.word)
+        """True if a process was signalled; the same in all of them."""
+        return self.listener.heard is not None if self.alone else bool(self.flag)
 
     def is_saved(self) -> bool:
-        """Whether every update that was made is in a checkpoint: of the start, or kept since."""
+        """True if every update that was made is in a checkpoint: of the start, or kept since."""
         return bool(self.trainer.get_num_updates() <= self.kept)
 
     def loaded(self, trainer: Any, update: int) -> None:
@@ -314,7 +314,7 @@ class Preemption(Observer):
         self.ending = True  # what is left is made up for where the grace period is over before
 
     def _ends_with(self, update: int) -> bool:
-        """Whether the training ends with this update anyway."""
+        """True if the training ends with this update anyway."""
         settings = self.trainer.cfg.optimization
         is_last_epoch = self.epoch_itr.epoch >= (settings.max_epoch or math.inf)
         return update >= (settings.max_update or math.inf) or (

@@ -22,18 +22,18 @@ _DISTRIBUTIONS: Final = (
 
 
 def sha256(path: Path) -> str | None:
-    """Digest of a (small) file; None where it is not there."""
+    """Return the digest of a (small) file; None where it is not there."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
-    """Enough to see that a (large) file is another one than before."""
+    """Return enough to see that a (large) file is another one than before."""
     status = path.stat()
     return {"file": shown(path), "bytes": status.st_size, "modified": status.st_mtime_ns}
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of what a result depends on; None for what is not installed."""
+    """Return versions of what a result depends on; None for what is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for name in _DISTRIBUTIONS:
         try:
@@ -44,7 +44,7 @@ def versions() -> dict[str, str | None]:
 
 
 def git_revision() -> str | None:
-    """The project's commit, with `+changes` where files differ from it; None outside git."""
+    """Return the project's commit, with `+changes` where files differ from it; None outside git."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty=+changes"]
     try:
         result = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)

@@ -1,4 +1,4 @@
-"""JSON records that tell when they are damaged, and of files that are not as they were recorded.
+"""JSON records that show when they are damaged, and of files that are not as they were recorded.
 
 A record that this project writes ends in a digest of its own content. Records without one, of
 earlier versions or written by hand, are read too: their shape is checked, which sees less.
@@ -24,7 +24,7 @@ NUMBER: Final = (int, float)
 
 
 def digest(path: Path, packed: bool = True) -> str:
-    """SHA-256 of a file's text: of the unpacked bytes where the name ends in .gz and `packed`."""
+    """Return the SHA-256 of a file, of the unpacked bytes where it ends in .gz and `packed`."""
     result = hashlib.sha256()
     opener = gzip.open if packed and path.suffix == ".gz" else open
     try:
@@ -37,7 +37,7 @@ def digest(path: Path, packed: bool = True) -> str:
 
 
 def sealed(record: dict[str, Any]) -> dict[str, Any]:
-    """A record with a digest of itself, by which a reader sees whether it is whole."""
+    """Return a record with a digest of itself, by which a reader sees whether it is whole."""
     content = {key: value for key, value in record.items() if key != SEAL}
     text = json.dumps(content, sort_keys=True)
     return content | {SEAL: hashlib.sha256(text.encode()).hexdigest()}
@@ -82,7 +82,7 @@ def read_record(path: Path, shape: Shape | None = None, remedy: str = "") -> dic
 
 
 def misshapen(content: Any, shape: Any, name: str = "") -> str:
-    """The first fault of a value of JSON; empty where it is of this shape."""
+    """Return the first fault of a value of JSON; empty where it is of this shape."""
     if isinstance(shape, list):
         if not isinstance(content, list):
             return f"{name} is {_kind(content)}, not a list"
@@ -155,5 +155,5 @@ def refuse_changed(folder: Path, files: Any, names: Iterable[str], record: Path)
 
 @functools.lru_cache(maxsize=1024)
 def _digest(path: Path, size: int, modified: int) -> str:
-    """Of a file that has not been written since: once a process, however many ask for it."""
+    """Return that of a file not written since: once a process, however many ask for it."""
     return digest(path, packed=False)

@@ -27,7 +27,7 @@ _OPTIONS: Final = ("criterion", "optimizer")
 
 
 def in_stock_names(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of fairseq-train with fairseq's criterion and optimiser for ours."""
+    """Return options of fairseq-train with fairseq's criterion and optimiser for ours."""
     return {
         name: STOCK_NAMES.get(value, value) if name in _OPTIONS else value
         for name, value in options.items()

@@ -1,17 +1,155 @@
-"""`--criterion chunked_cross_entropy`: fairseq's, without the table of logits."""
+"""`--criterion chunked_cross_entropy` and `chunked_label_smoothed_cross_entropy`: fairseq's, which
+stand where the model's output layer is, and so need no table of logits.
+
+Shapes: B = batch, T = target length, C = channels.
+"""
 
 from __future__ import annotations
 
-from fairseq.criterions import cross_entropy as stock
-from fairseq.criterions import register_criterion
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from .output_layer import AtOutputLayer
+from fairseq.criterions import cross_entropy, register_criterion
+from fairseq.criterions import label_smoothed_cross_entropy as smoothed
+from torch import Tensor, nn
 
-NAME = "chunked_cross_entropy"
+from ..errors import ConfigurationError
+from .chunked import Losses, counted, smoothed_cross_entropy
+
+PLAIN = "chunked_cross_entropy"
+SMOOTHED = "chunked_label_smoothed_cross_entropy"
+Loss = Callable[[Tensor], Losses]
 
 
-@register_criterion(NAME, dataclass=stock.CrossEntropyCriterionConfig)
-class CrossEntropyCriterion(AtOutputLayer, stock.CrossEntropyCriterion):
-    """fairseq's options, numbers, log and class name: a training may go on with either."""
+def output_projection(model: nn.Module, criterion: str) -> nn.Linear:
+    """Return the last linear map of a model's decoder, ours or fairseq's.
 
-    criterion = NAME
+    Raises:
+        ConfigurationError: for a model without one.
+    """
+    decoder: Any = getattr(model, "decoder", None)
+    if getattr(decoder, "adaptive_softmax", None) is not None:
+        raise ConfigurationError(
+            f"--criterion {criterion} needs one softmax over the vocabulary; leave out"
+            " --adaptive-softmax-cutoff, or choose --criterion adaptive_loss"
+        )
+    projection = getattr(decoder, "output_projection", None)
+    if not isinstance(projection, nn.Linear) or not hasattr(decoder, "output_layer"):
+        raise ConfigurationError(
+            f"--criterion {criterion} needs a decoder that ends in a linear map, which this model"
+            f" has not; choose --criterion {criterion.removeprefix('chunked_')}"
+        )
+    return projection
+
+
+@contextmanager
+def replaced(model: nn.Module, loss: Loss) -> Iterator[None]:
+    """Let the model's forward give loss(features [B, T, C]) for the logits.
+
+    As a part of the forward pass the loss is seen by wrappers for data parallel training, as the
+    logits were: pytorch_ddp with --find-unused-parameters would otherwise take the weight of an
+    untied output layer for unused.
+    """
+    decoder: Any = model.decoder  # the real one, also behind fairseq's wrappers
+    decoder.output_layer = loss
+    try:
+        yield
+    finally:
+        del decoder.output_layer
+
+
+class AtOutputLayer:
+    """Before a criterion of fairseq in the order of inheritance: its own forward, with chunks.
+
+    Everything but the loss itself stays fairseq's: the divisor of gradients and the log.
+    """
+
+    criterion: str  # its name on the command line
+    padding_idx: int
+    smoothing = 0.0
+    first_token = 0
+    accuracy = False
+
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
+        """Return the summed loss, what to divide its gradient by, and numbers for the log.
+
+        `reduce=False`, a loss for each token, is fairseq's own way, with its memory.
+
+        Raises:
+            ConfigurationError: for a model whose output is no single softmax.
+        """
+        projection = output_projection(model, self.criterion)
+        stock: Any = super()
+        if not reduce:
+            return stock.forward(model, sample, reduce)
+        target = model.get_targets(sample, None)[:, self.first_token :]
+        # asked before the model runs, so that a GPU, which is waited for, has nothing else to do
+        rows = counted(target, self.padding_idx)
+
+        def loss(features: Tensor) -> Losses:
+            return smoothed_cross_entropy(
+                features[:, self.first_token :],
+                projection.weight,
+                projection.bias,
+                target,
+                self.smoothing,
+                self.padding_idx,
+                self.accuracy,
+                rows,
+            )
+
+        with replaced(model, loss):
+            return stock.forward(model, sample, reduce)
+
+    def compute_loss(
+        self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Return loss and nll; `net_output` holds them already, unless it is a model's own."""
+        losses = net_output[0]
+        if not isinstance(losses, Losses):
+            stock: Any = super()
+            return stock.compute_loss(model, net_output, sample, reduce)
+        return losses.loss, losses.nll
+
+
+@register_criterion(PLAIN, dataclass=cross_entropy.CrossEntropyCriterionConfig)
+class CrossEntropyCriterion(AtOutputLayer, cross_entropy.CrossEntropyCriterion):
+    """fairseq's options, numbers, log and class name: a training may go on with either.
+
+    fairseq's trainer compares the names of classes when it loads a checkpoint.
+    """
+
+    criterion = PLAIN
+
+
+@register_criterion(SMOOTHED, dataclass=smoothed.LabelSmoothedCrossEntropyCriterionConfig)
+class LabelSmoothedCrossEntropyCriterion(
+    AtOutputLayer, smoothed.LabelSmoothedCrossEntropyCriterion
+):
+    """The same for fairseq's label_smoothed_cross_entropy."""
+
+    criterion = SMOOTHED
+
+    def __init__(  # fairseq fills the arguments by their names
+        self,
+        task: Any,
+        sentence_avg: bool,
+        label_smoothing: float,
+        ignore_prefix_size: int = 0,
+        report_accuracy: bool = False,
+    ) -> None:
+        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
+        self.smoothing = self.eps
+        self.first_token = self.ignore_prefix_size
+        self.accuracy = self.report_accuracy
+
+    def compute_accuracy(
+        self, model: Any, net_output: Any, sample: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        """Return how many targets are likeliest, and of how many."""
+        losses = net_output[0]
+        if not isinstance(losses, Losses):
+            return super().compute_accuracy(model, net_output, sample)
+        target = model.get_targets(sample, None)[:, self.first_token :]
+        return losses.correct, target.ne(self.padding_idx).sum()

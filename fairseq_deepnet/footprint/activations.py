@@ -47,21 +47,21 @@ class MicroBatch:
     unpadded: bool = False
 
     def tokens(self, side: Side) -> int:
-        """n: tokens of a side, padding included."""
+        """Return n: tokens of a side, padding included."""
         return self.sentences * (self.source if side is Side.ENCODER else self.target)
 
     def length(self, side: Side) -> int:
-        """L: tokens of a sentence."""
+        """Return L: tokens of a sentence."""
         return self.source if side is Side.ENCODER else self.target
 
     def dropout_mask(self, elements: int, probability: float) -> int:
-        """Bytes of what dropout keeps of `elements` activations."""
+        """Return the bytes of what dropout keeps of `elements` activations."""
         if not probability:
             return 0
         return elements * (1 if self.on_gpu else self.element)
 
     def is_fused(self, attention_dropout: float) -> bool:
-        """Whether scaled_dot_product_attention takes a kernel that keeps no L x L weights.
+        """True if scaled_dot_product_attention takes a kernel that keeps no L x L weights.
 
         On GPUs the flash and memory-efficient kernels also drop weights; the CPU's does not, and
         torch falls back to its plain ("math") form.
@@ -70,7 +70,7 @@ class MicroBatch:
 
 
 def attention(batch: MicroBatch, shape: LayerShape, side: Side, cross: bool) -> int:
-    """Bytes that the attention branch keeps, beyond its input.
+    """Return the bytes that the attention branch keeps, beyond its input.
 
     A fused kernel keeps queries, keys, values and its output, which out_proj keeps anyway: 2 n C +
     2 k C elements for k keys, and a logarithm of fp32 a query and head; the mask of the sources is
@@ -99,7 +99,7 @@ def attention(batch: MicroBatch, shape: LayerShape, side: Side, cross: bool) -> 
 
 
 def feed_forward(batch: MicroBatch, shape: LayerShape, side: Side) -> int:
-    """Bytes that the feed-forward branch keeps, beyond its input.
+    """Return the bytes that the feed-forward branch keeps, beyond its input.
 
     relu keeps its result, which is fc2's input: n F elements. Other activations keep what they are
     given as well, in fp32 as fairseq computes them. Dropout after the activation adds its mask,
@@ -115,7 +115,7 @@ def feed_forward(batch: MicroBatch, shape: LayerShape, side: Side) -> int:
 
 
 def joint(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Bytes that joining one branch to the residual stream keeps: dropout, LayerNorm, its input.
+    """Return the bytes kept to join one branch to the stream: dropout, LayerNorm, its input.
 
     The branch's input is kept by its linear maps (n C); LayerNorm keeps its own input (n C) and a
     mean and a deviation a token in fp32: Post-LN the sum, Pre-LN the stream, so they cost the same.
@@ -129,7 +129,7 @@ def joint(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def scheme_extra(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Bytes that what a scheme adds to a layer keeps.
+    """Return the bytes that what a scheme adds to a layer keeps.
 
     What acts on the heads, or before fc2, has a result that is kept besides its input; what acts
     before the activation has not. A residual says itself how many tensors of n C it keeps.
@@ -153,7 +153,7 @@ def _attentions(layer: TransformerLayer) -> list[MultiheadAttention]:
 
 
 def without_padding(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Bytes that a layer keeps more at the most where padding is taken out in training on the CPU.
+    """Return the bytes that a layer keeps more at most where a CPU's training takes padding out.
 
     Each attention's output is copied for out_proj (n C), which with padding shares it with a fused
     kernel. In half precision, where weights are dropped, or where a scheme acts on the heads, that
@@ -174,7 +174,7 @@ def without_padding(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def combination(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Bytes kept between two layers where a scheme combines outputs (as DLCL).
+    """Return the bytes kept between two layers where a scheme combines outputs (as DLCL).
 
     The output, which its LayerNorm keeps, and what that gives, which the sum keeps.
     """
@@ -185,7 +185,7 @@ def combination(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def layer(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Bytes that one layer keeps without checkpointing.
+    """Return the bytes that one layer keeps without checkpointing.
 
     Post-LN or Pre-LN, fused attention, relu and no dropout: an encoder layer keeps 8 n C + n F
     elements, a decoder layer 12 n C + 2 m C + n F; dropout adds a mask of n C a branch. Statistics
@@ -201,7 +201,7 @@ def layer(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def segment(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Bytes that layers checkpointed together keep: the first one's input, and random states.
+    """Return the bytes that a segment of layers keeps: the first one's input, and random states.
 
     --offload-activations keeps the input in host memory.
     """
@@ -210,7 +210,7 @@ def segment(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def outside(batch: MicroBatch, model: Model) -> int:
-    """Bytes kept outside the layers.
+    """Return the bytes kept outside the layers.
 
     Each side's dropout on the embeddings, the tokens (int64), the embeddings that the encoder hands
     on, its output, which every decoder layer reads, and the decoder's, which the projection keeps.

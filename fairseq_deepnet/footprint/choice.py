@@ -49,7 +49,7 @@ def fit(
     batch: MicroBatch,
     memory_gib: float,
 ) -> tuple[Model, float]:
-    """The model with as little recomputed as memory allows, and the GiB that it then needs.
+    """Return the model with as little recomputed as memory allows, and the GiB that it needs.
 
     What a layer costs to compute goes with its parameters. With all layers recomputed where even
     that is too much. More memory never leads to more recomputation: it is a choice among more.
@@ -76,14 +76,14 @@ def fit(
 
 
 def _candidates(model: Model, side: Side) -> Iterator[ActivationCheckpointing]:
-    """Ways to keep a stack's activations: from all plain to none, CHOICES steps at the most."""
+    """Yield ways to keep a stack's activations: all plain to none, CHOICES steps at the most."""
     depth = model.depths.of(side)
     for plain in sorted({*range(0, depth, math.ceil(depth / CHOICES)), depth}, reverse=True):
         yield recomputing(model, side, plain)
 
 
 def recomputing(model: Model, side: Side, plain: int = 0) -> ActivationCheckpointing:
-    """A stack with all layers but the uppermost recomputed."""
+    """Return what is kept of a stack with all layers but the uppermost recomputed."""
     offload = model.checkpointing[side].offload
     again = model.depths.of(side) - plain
     if not again:

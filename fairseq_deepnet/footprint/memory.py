@@ -17,7 +17,7 @@ from .walk import Walk
 
 GIB: Final = 2**30
 SENTENCE_LENGTH: Final = 32
-"""Subwords of a sentence, unless told: it decides how much attention costs, and little else."""
+"""Subwords of a sentence by default: it decides how much attention costs, and little else."""
 
 OVERHEAD_GIB: Final = {"gpu": 1.5, "cpu": 0.5}
 """What a process holds besides tensors: on a GPU its context, the libraries' workspaces and NCCL's
@@ -77,7 +77,7 @@ class Memory:
 
 
 def optimiser_state(training: Training, parameters: Parameters) -> int:
-    """Bytes of the optimiser's state, which fairseq holds in fp32 whatever the precision.
+    """Return the bytes of the optimiser's state, which fairseq holds in fp32 in any precision.
 
     adam keeps two numbers a parameter. adafactor keeps a number a row and one a column of every
     matrix, and a number a parameter of the vectors; not counted, as it is less than a thousandth.
@@ -90,7 +90,7 @@ def optimiser_state(training: Training, parameters: Parameters) -> int:
 
 
 def optimiser_temporary(training: Training, parameters: Parameters) -> int:
-    """Bytes that a step of the optimiser needs for the tensor that it is at.
+    """Return the bytes that a step of the optimiser needs for the tensor that it is at.
 
     fairseq's optimisers go tensor by tensor in Python; the largest counts, which with the flat fp32
     copy of --fp16 is the whole model. adam needs its denominator, adafactor two copies of the
@@ -109,7 +109,7 @@ def optimiser_temporary(training: Training, parameters: Parameters) -> int:
 
 
 def communication(training: Training, parameters: Parameters) -> int:
-    """Bytes of distributed data parallel: pytorch_ddp's buckets hold all gradients once more.
+    """Return the bytes of data parallel: pytorch_ddp's buckets hold all gradients once more.
 
     With --gradient-as-bucket-view the gradients themselves lie in the buckets. legacy_ddp has one
     buffer of 2^28 elements, or of the model's size.
@@ -122,7 +122,7 @@ def communication(training: Training, parameters: Parameters) -> int:
 
 
 def position_tables(model: Model, element: int) -> int:
-    """Bytes of sinusoidal positions, which are no parameters."""
+    """Return the bytes of sinusoidal positions, which are no parameters."""
     return sum(
         model.positions[side] * model.layers[side].embed_dim * element
         for side in Side
@@ -159,12 +159,12 @@ def follow(model: Model, training: Training, parameters: Parameters, batch: Micr
 
 
 def needed_gib(peak: int, on_gpu: bool) -> float:
-    """Memory that a device must have: the peak of tensors in bytes, what is lost, the process."""
+    """Return the GiB that a device must have: the tensors' peak, what is lost, the process."""
     return peak / GIB * (1 + FRAGMENTATION) + OVERHEAD_GIB["gpu" if on_gpu else "cpu"]
 
 
 def micro_batch(training: Training, length: int = SENTENCE_LENGTH) -> MicroBatch:
-    """A full micro-batch of equally long sentences: --max-tokens on both sides."""
+    """Return a full micro-batch of equally long sentences: --max-tokens on both sides."""
     length = min(length, training.max_tokens)
     return MicroBatch(
         sentences=max(1, training.max_tokens // length),

@@ -79,7 +79,7 @@ def _build(shape: LayerShape, scheme: ResidualScheme, place: Place) -> Transform
 
 
 def count_layer(model: Model, side: Side) -> int:
-    """Of one layer of a side, without what its scheme adds: of linear maps and LayerNorms.
+    """Count one layer of a side, without what its scheme adds: linear maps and LayerNorms.
 
     C = channels, F = feed-forward width: with biases and equal widths, 4 C^2 + 2 C F + 9 C + F in
     the encoder, 8 C^2 + 2 C F + 15 C + F in the decoder.
@@ -90,7 +90,7 @@ def count_layer(model: Model, side: Side) -> int:
 
 
 def stack_sizes(model: Model, side: Side) -> list[int]:
-    """Of each parameter tensor of a stack: its layers, and what follows them."""
+    """Return sizes of each parameter tensor of a stack: its layers, and what follows them."""
 
     def layer_sizes(index: int) -> list[int]:
         return [parameter.numel() for parameter in build_layer(model, side, index).parameters()]
@@ -112,18 +112,18 @@ def stack_sizes(model: Model, side: Side) -> list[int]:
 
 
 def has_final_norm(model: Model, side: Side) -> bool:
-    """Whether a LayerNorm follows the stack."""
+    """True if a LayerNorm follows the stack."""
     kept = side is Side.ENCODER or model.decoder_final_norm
     return model.scheme.norm is NormPlacement.PRE and kept
 
 
 def combines(scheme: type[ResidualScheme]) -> bool:
-    """Whether layers read more than the output of the layer below (as in DLCL)."""
+    """True if layers read more than the output of the layer below (as in DLCL)."""
     return scheme.build_combination is not ResidualScheme.build_combination
 
 
 def embedding_sizes(model: Model) -> list[int]:
-    """Of each table and vector that precedes the layers."""
+    """Return sizes of each table and vector that precedes the layers."""
     sizes = []
     for side, vocabulary in zip(Side, model.vocabulary, strict=True):
         width = model.layers[side].embed_dim
@@ -137,7 +137,7 @@ def embedding_sizes(model: Model) -> list[int]:
 
 
 def projection_sizes(model: Model) -> list[int]:
-    """Of the vocabulary projection and the map before it."""
+    """Return sizes of the vocabulary projection and the map before it."""
     width, out = model.layers[Side.DECODER].embed_dim, model.output_dim
     sizes = [width * out] if width != out else []
     if not model.share_output:

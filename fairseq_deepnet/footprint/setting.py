@@ -67,22 +67,22 @@ class Model:
         return self.scheme.depths
 
     def recomputed(self, side: Side) -> int:
-        """How many layers of a side backward computes again."""
+        """Return how many layers of a side backward computes again."""
         return self.checkpointing[side].recomputed(self.depths.of(side))
 
     @property
     def checkpoint(self) -> bool:
-        """Whether backward computes any layer again."""
+        """True if backward computes any layer again."""
         return any(self.recomputed(side) for side in Side)
 
     @property
     def is_recomputed(self) -> bool:
-        """Whether backward computes all layers again."""
+        """True if backward computes all layers again."""
         return all(self.recomputed(side) == self.depths.of(side) for side in Side)
 
     @property
     def is_stock(self) -> bool:
-        """Whether the layers are fairseq's and not ours."""
+        """True if the layers are fairseq's and not ours."""
         return not self.arch.startswith("deepnet_")
 
 

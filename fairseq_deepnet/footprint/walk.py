@@ -42,12 +42,12 @@ class Walk:
         self.loss_peak = self._chunked_loss() if self.chunked else self._loss()
 
     def _loss(self) -> int:
-        """fp32 log-probabilities; then their gradient in two parts, and the sum of these."""
+        """Return bytes of fp32 log-probabilities; then their gradient in two parts, and its sum."""
         table = self.batch.tokens(Side.DECODER) * self.model.vocabulary[1]
         return max(table * (self.element + FP32), 3 * table * FP32)
 
     def _chunked_loss(self) -> int:
-        """Logits and probabilities of a chunk, in half precision a rounded table besides.
+        """Return the bytes of a chunk's logits and probabilities, in half precision rounded too.
 
         Where one kernel writes the gradient into the logits' place, no table of probabilities. If
         that cannot be compiled, a GPU needs this table on top of what is counted.
@@ -71,18 +71,18 @@ class Walk:
         return table + weight + tokens * width * (FP32 + self.element)
 
     def layers(self, side: Side, layout: Layout) -> int:
-        """What the layers of a side keep."""
+        """Return the bytes that the layers of a side keep."""
         depth, kept = self.model.depths.of(side), layout[side]
         again = kept.recomputed(depth)
         segments = math.ceil(again / kept.every) if again else 0
         return (depth - again) * self.full[side] + segments * self.segment[side]
 
     def kept(self, layout: Layout) -> int:
-        """Bytes kept for backward at the end of the forward pass."""
+        """Return the bytes kept for backward at the end of the forward pass."""
         return self.outside + self.between + sum(self.layers(side, layout) for side in Side)
 
     def moments(self, layout: Layout) -> dict[str, int]:
-        """Bytes alive at the moments that may be the peak, by name."""
+        """Return the bytes alive at the moments that may be the peak, by name."""
         width = self.model.output_dim
         projection = width * self.model.vocabulary[1] * self.element
         kept = self.kept(layout)
@@ -95,7 +95,7 @@ class Walk:
         }
 
     def _projection(self, weight: int) -> int:
-        """Backward through the vocabulary projection: its gradients, and what they come from.
+        """Return bytes of backward through the vocabulary projection: gradients, and their sources.
 
         That is the table's gradient, or of chunks the same gradients in fp32 before they are
         rounded; in fp32 they are these.
@@ -107,7 +107,7 @@ class Walk:
         return made * (FP32 // self.element + 1) if self.element < FP32 else made
 
     def _stack(self, side: Side, projection: int, layout: Layout) -> int:
-        """The most that is alive while backward goes down one stack.
+        """Return the most bytes alive while backward goes down one stack.
 
         From layer to layer, or segment to segment, activations go and gradients come at a steady
         rate: the peak is where backward begins or ends with a run of them. The table's gradient
@@ -136,7 +136,7 @@ class Walk:
         return most + self.working[side]
 
     def _again(self, side: Side, length: int, layer: int) -> int:
-        """What a segment of so many layers adds when it is computed again from its input.
+        """Return the bytes that a segment of so many layers adds when it is computed again.
 
         All its activations at first, or gradients of its upper layers and the activations of its
         lowest at last; nothing for a plain layer (0).
@@ -147,7 +147,7 @@ class Walk:
         return length * full - kept + max(0, (length - 1) * (layer - full))
 
     def _embeddings(self, layout: Layout) -> int:
-        """The gradients of the embeddings, each as large as its table.
+        """Return bytes of the embeddings' gradients, each as large as its table.
 
         A table that is also the vocabulary projection collects its gradient before it is added to
         that of earlier micro-batches: the projection's part is there from the start, the target's
@@ -168,7 +168,7 @@ class Walk:
         return max(target, source)
 
     def _working(self, side: Side) -> int:
-        """Bytes that the backward pass of one layer adds to what it keeps, at its fullest.
+        """Return the bytes that one layer's backward pass adds to what it keeps, at its fullest.
 
         That is where the activation's gradient is taken, with the hidden units' gradient before and
         after it (2 n F); the stream's gradient stands where LayerNorm's input was, and dropout's

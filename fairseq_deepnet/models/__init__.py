@@ -1,4 +1,4 @@
-"""Models and their named shapes. Importing this tells fairseq of everything that is here.
+"""Models and their named shapes. Importing this registers all that is here.
 
 fairseq does so for a user-dir. What is mended in fairseq comes first: the rest builds on it.
 """

@@ -20,7 +20,7 @@ from .scheme_options import scheme_of, stock_scheme
 
 
 def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
-    """The shape that parsed fairseq-train arguments describe.
+    """Return the shape that parsed fairseq-train arguments describe.
 
     Raises ValueError for a model that is neither ours nor fairseq's Transformer, and for options
     that the plan does not know how to count.
@@ -68,7 +68,7 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
 
 
 def _scheme(args: Namespace) -> ResidualScheme:
-    """Ours by its name; fairseq's own Transformer is Post-LN or Pre-LN."""
+    """Return our scheme by its name; fairseq's own Transformer is Post-LN or Pre-LN."""
     if getattr(args, "residual_scheme", None):
         return scheme_of(args)
     schemes = {stock_scheme(args, side) for side in Side}
@@ -81,7 +81,7 @@ def _scheme(args: Namespace) -> ResidualScheme:
 
 
 def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> Training:
-    """How parsed fairseq-train arguments train.
+    """Return how parsed fairseq-train arguments train.
 
     Arguments:
         length: subwords of a sentence, which turns --batch-size into tokens where there is no

@@ -57,7 +57,7 @@ def check_memory(args: Namespace) -> None:
 
 
 def training_of(args: Namespace, on_gpu: bool) -> Training:
-    """The training that an estimate of memory is for; ConfigurationError where there is none."""
+    """Return the training to estimate the memory of; ConfigurationError where there is none."""
     try:
         training = read_training(args, int(args.distributed_world_size) if on_gpu else 0)
     except ValueError as error:
@@ -74,7 +74,7 @@ def training_of(args: Namespace, on_gpu: bool) -> Training:
 
 
 def memory_of(args: Namespace, free_gib: Callable[[], float] | None) -> float | None:
-    """GiB that --checkpoint-memory lets a training take of a device; None where it is not known.
+    """Return the GiB that --checkpoint-memory lets a training take; None where it is not known.
 
     Args:
         free_gib: what is free on the device; None on a CPU.
@@ -86,7 +86,7 @@ def memory_of(args: Namespace, free_gib: Callable[[], float] | None) -> float | 
 
 
 def free_on_gpu() -> float:
-    """GiB that a training may take of the current GPU: what is free, and what torch holds of it."""
+    """Return the GiB of the current GPU for a training: what is free, and what torch holds."""
     return float((torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()) / GIB)
 
 
@@ -114,13 +114,13 @@ class FirstTrainingPass:
         on_gpu = next(model.parameters()).is_cuda
         memory = memory_of(self.args, free_on_gpu if on_gpu else None)
         if memory is None:
-            say_checkpointing(self.stacks)
+            log_checkpointing(self.stacks)
         else:
             choose(self.args, self.stacks, on_gpu, memory)
 
 
 def choose(args: Namespace, stacks: dict[Side, Any], on_gpu: bool, memory: float) -> None:
-    """As few layers of an encoder-decoder's stacks as fit into so many GiB; tell the log."""
+    """Recompute as few layers of an encoder-decoder as fit into so many GiB, and log it."""
     training = training_of(args, on_gpu)
     words = tuple(len(stacks[side].dictionary) for side in Side)
     try:
@@ -133,7 +133,7 @@ def choose(args: Namespace, stacks: dict[Side, Any], on_gpu: bool, memory: float
     at = f"at {training.max_tokens:,} tokens"
     # rounded away from what is allowed, so that no line contradicts the next
     about = (math.ceil if needed > memory else math.floor)(100 * needed) / 100
-    say_checkpointing(stacks, f" (needs about {about:.2f} of {memory:.5g} GiB {at})")
+    log_checkpointing(stacks, f" (needs about {about:.2f} of {memory:.5g} GiB {at})")
     if needed > memory:
         logger.warning(
             "--checkpoint-memory %s is too little: with all layers checkpointed about %.2f GiB"
@@ -144,8 +144,8 @@ def choose(args: Namespace, stacks: dict[Side, Any], on_gpu: bool, memory: float
         )
 
 
-def say_checkpointing(stacks: dict[Side, Any], needs: str = "") -> None:
-    """Tell the log what is kept of each stack, if anything was asked for."""
+def log_checkpointing(stacks: dict[Side, Any], needs: str = "") -> None:
+    """Log what is kept of each stack, if anything was asked for."""
     kept: dict[Side, ActivationCheckpointing] = {s: k.checkpointing for s, k in stacks.items()}
     if not needs and not any(checkpointing.every for checkpointing in kept.values()):
         return

@@ -18,7 +18,7 @@ from ..modules import (
     DecoderLayer,
     Decoding,
     Dropout,
-    Ran,
+    StackOutput,
     TargetMask,
     TransformerLayer,
     Unpadded,
@@ -30,9 +30,9 @@ from ..modules import (
 )
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
 from .encoder import EncoderOut, hypotheses_per_sentence
-from .learned_residuals import log_learned
 from .options import build_layer, layer_shape
 from .running_options import checkpointing_of
+from .scheme_options import log_learned
 
 DECODING_KEY = "deepnet.decoding"
 
@@ -75,7 +75,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         self.need_attn = bool(getattr(cfg, "load_alignments", False))
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> TransformerLayer:
-        """The next layer from the bottom."""
+        """Build the next layer from the bottom."""
         place = Place(Side.DECODER, next(self._next_layer))
         kind: type[TransformerLayer] = CausalLayer if no_encoder_attn else DecoderLayer
         return build_layer(kind, cfg, self.scheme, place)
@@ -93,7 +93,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         return_all_hiddens: bool = False,
         self_mask: TargetMask | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
-        """Logits [B, T, V] (features [B, T, C] with `features_only`) of prev_output_tokens [B, T].
+        """Return logits [B, T, V], or features [B, T, C], of prev_output_tokens [B, T].
 
         With `incremental_state` only the newest position is computed: [B, 1, V].
         """
@@ -120,7 +120,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         return_all_hiddens: bool = False,
         self_mask: TargetMask | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
-        """The top layer's output [B, T, C]; "attn" [B, T, S] if an alignment is asked for.
+        """Return the top layer's output [B, T, C]; "attn" [B, T, S] if an alignment is asked for.
 
         Args:
             full_context_alignment: let every target position see all others.
@@ -171,8 +171,8 @@ class DeepNetDecoder(TransformerDecoderBase):
         self_mask: TargetMask,
         alignment_layer: int | None,
         keep_states: bool,
-    ) -> Ran:
-        """All positions [B, T, C] through the layers; alignment weights are [B, H, T, S]."""
+    ) -> StackOutput:
+        """Send all positions [B, T, C] through the layers; alignment weights are [B, H, T, S]."""
         mask, causal = self_mask
         source, source_mask = (None, None) if encoder_out is None else source_and_mask(encoder_out)
         alignment: list[Tensor] = []
@@ -201,19 +201,19 @@ class DeepNetDecoder(TransformerDecoderBase):
             keep_states,
         )
         x = x if batch is None else batch.restore(x)
-        return Ran(x, states, alignment[0] if alignment else None)
+        return StackOutput(x, states, alignment[0] if alignment else None)
 
     def self_mask(self, tokens: Tensor, full_context: bool = False) -> TargetMask:
-        """Self-attention's mask for tokens [B, T].
+        """Return self-attention's mask for tokens [B, T].
 
-        To be asked before the encoder runs, because the host waits for a GPU to tell.
+        To be asked before the encoder runs, because the host waits for a GPU's answer.
         """
         return target_mask(tokens.eq(self.padding_idx), full_context)
 
     def decoding_of(
         self, incremental_state: dict[str, Any], rows: int, encoder_out: EncoderOut | None
     ) -> Decoding:
-        """What is remembered in a generator's state, begun at its first step of R rows."""
+        """Return what a generator's state remembers, begun at its first step of R rows."""
         if DECODING_KEY not in incremental_state:
             source = padding = None
             group = getattr(self, "_beam_size", 1)
@@ -227,7 +227,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         return decoding
 
     def embed(self, tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
-        """Embeddings [B, T, C] of tokens [B, T]; of the newest alone while decoding."""
+        """Return embeddings [B, T, C] of tokens [B, T]; of the newest alone while decoding."""
         positions = None
         if self.embed_positions is not None:
             positions = self.embed_positions(tokens, incremental_state=incremental_state)
@@ -269,7 +269,7 @@ class DeepNetDecoder(TransformerDecoderBase):
 
 
 def source_and_mask(encoder_out: EncoderOut) -> tuple[Tensor, Tensor | None]:
-    """The encoder's output [R, S, C] and its mask [R, 1, 1, S] or None."""
+    """Return the encoder's output [R, S, C] and its mask [R, 1, 1, S] or None."""
     source, mask = encoder_out["encoder_out"][0].transpose(0, 1), None
     if encoder_out["encoder_padding_mask"]:
         mask = key_mask(encoder_out["encoder_padding_mask"][0])

@@ -16,9 +16,8 @@ from fairseq_deepnet.dictionaries import record_dictionaries
 
 from ..schemes import ResidualScheme, Side
 from .checkpoint_memory import settle_checkpointing
-from .defaults import default, default_depth, default_shape
 from .encoder import DeepNetEncoder
-from .options import ENCODER_ONLY, check_options
+from .options import ENCODER_ONLY, check_options, default, default_depth, default_shape
 from .running_options import add_running_arguments
 from .scheme_options import add_scheme_arguments, default_scheme, finish_model, record_scheme
 

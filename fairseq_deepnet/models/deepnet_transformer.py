@@ -17,11 +17,9 @@ from fairseq_deepnet.dictionaries import record_dictionaries
 from ..schemes import Side
 from .checkpoint_memory import add_memory_argument, check_memory, settle_checkpointing
 from .decoder import DeepNetDecoder
-from .defaults import default, default_depth, default_shape
 from .encoder import DeepNetEncoder
-from .inference import Inference
-from .options import check_options
-from .running_options import add_running_arguments
+from .options import check_options, default, default_depth, default_shape
+from .running_options import HonoursBf16, add_running_arguments
 from .scheme_options import (
     add_scheme_arguments,
     default_scheme,
@@ -32,7 +30,7 @@ from .scheme_options import (
 
 
 @register_model("deepnet_transformer")
-class DeepNetTransformerModel(Inference, TransformerModel):
+class DeepNetTransformerModel(HonoursBf16, TransformerModel):
     """fairseq's Transformer with the residuals and initial weights of a chosen scheme."""
 
     @classmethod
@@ -81,7 +79,7 @@ class DeepNetTransformerModel(Inference, TransformerModel):
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
-        """Logits [B, T, V] of prev_output_tokens [B, T] given src_tokens [B, S].
+        """Return logits [B, T, V] of prev_output_tokens [B, T] given src_tokens [B, S].
 
         Hidden states are given only if asked for: fairseq's default keeps every layer's, which in a
         1,000-layer stack is most of the memory of a validation step.

@@ -21,15 +21,13 @@ from fairseq_deepnet.dictionaries import record_dictionaries
 from ..schemes import Side
 from .checkpoint_memory import settle_checkpointing
 from .decoder import DeepNetDecoder
-from .defaults import default, default_depth, default_shape
-from .inference import Inference
-from .options import DECODER_ONLY, check_options
-from .running_options import add_running_arguments
+from .options import DECODER_ONLY, check_options, default, default_depth, default_shape
+from .running_options import HonoursBf16, add_running_arguments
 from .scheme_options import add_scheme_arguments, default_scheme, finish_model, record_scheme
 
 
 @register_model("deepnet_transformer_lm")
-class DeepNetTransformerLM(Inference, TransformerLanguageModel):
+class DeepNetTransformerLM(HonoursBf16, TransformerLanguageModel):
     """fairseq's Transformer language model with the residuals and initial weights of a scheme.
 
     It inherits from `TransformerLanguageModel` for its options, embeddings, interface to

@@ -25,9 +25,9 @@ from ..modules import (
     run_layers,
 )
 from ..schemes import NormPlacement, Place, ResidualScheme, Side
-from .learned_residuals import log_learned
 from .options import build_layer, layer_shape
 from .running_options import checkpointing_of
+from .scheme_options import log_learned
 
 EncoderOut = dict[str, list[Any]]
 
@@ -65,7 +65,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         )
 
     def build_encoder_layer(self, cfg: Any) -> EncoderLayer:
-        """The next layer from the bottom."""
+        """Build the next layer from the bottom."""
         place = Place(Side.ENCODER, next(self._next_layer))
         return build_layer(EncoderLayer, cfg, self.scheme, place)
 
@@ -81,7 +81,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         "encoder_padding_mask" is [] where there is no padding, so that nobody asks again.
         """
         padded = src_tokens.eq(self.padding_idx)
-        # Asked first, because the host waits for a GPU to tell, and so for all that it has queued.
+        # Asked first, because the host waits for a GPU's answer, and so for all that it has queued.
         padding = padded if padded.any() else None
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         states: list[Tensor] = []
@@ -107,7 +107,7 @@ class DeepNetEncoder(TransformerEncoderBase):
     def run_all(
         self, x: Tensor, padding: Tensor | None, keep_states: bool
     ) -> tuple[Tensor, list[Tensor]]:
-        """All positions [B, S, C] through the layers. padding: [B, S], True = is some."""
+        """Send all positions [B, S, C] through the layers. padding: [B, S], True = padding."""
         mask = None
         if padding is not None:
             x = x.masked_fill(padding.unsqueeze(-1), 0)
@@ -122,7 +122,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         )
 
     def run_unpadded(self, x: Tensor, batch: Unpadded) -> Tensor:
-        """The same, but only the batch's real positions take part."""
+        """Send only the batch's real positions through the layers."""
         layers = [UnpaddedLayer(cast(EncoderLayer, layer), batch) for layer in self.layers]
         x, _ = run_layers(
             layers,
@@ -140,7 +140,7 @@ class DeepNetEncoder(TransformerEncoderBase):
             lay_out(layer)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Rows in a new order [R].
+        """Return the rows in a new order [R].
 
         Sentences that stand repeated for their hypotheses are held once, with a note how often
         (`hypotheses_per_sentence`): where those change places within their sentences, nothing does.
@@ -169,17 +169,17 @@ class DeepNetEncoder(TransformerEncoderBase):
     def upgrade_state_dict_named(
         self, state_dict: dict[str, Tensor], name: str
     ) -> dict[str, Tensor]:
-        """Nothing to upgrade: our parameters have had fairseq's present names from the start."""
+        """Return it as it is: our parameters have had fairseq's present names from the start."""
         return state_dict
 
 
 def hypotheses_per_sentence(encoder_out: EncoderOut) -> int:
-    """How many rows each sentence that is held stands for."""
+    """Return how many rows each sentence that is held stands for."""
     return int(encoder_out.get("hypotheses_per_sentence", [1])[0])
 
 
 def stand_together(sentences: Tensor, group: int) -> bool:
-    """Whether each `group` rows, of which the sentences [R] are told, are of the same sentence."""
+    """True if each `group` rows, whose sentences [R] are given, are of the same sentence."""
     if sentences.numel() % group:
         return False
     grouped = sentences.view(-1, group)

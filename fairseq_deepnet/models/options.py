@@ -1,7 +1,9 @@
-"""The model's options: what is refused and why, and the layers they stand for."""
+"""The model's options: what an arch sets where they were left open, what is refused and why, and
+the layers they stand for.
+"""
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,11 +17,12 @@ from ..schemes import SCHEMES, NormPlacement, Place, ResidualScheme, Side, schem
 from .running_options import check_running
 
 Layer = TypeVar("Layer", bound=TransformerLayer)
+BOTH = tuple(Side)
 
 
 @dataclass(frozen=True)
 class ModelKind:
-    """What tells our models apart where they are otherwise the same.
+    """What differs between our models, which are otherwise the same.
 
     Args:
         arch: its base arch.
@@ -60,6 +63,33 @@ UNSUPPORTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("mha_heads_to_keep", "--mha-heads-to-keep", (-1,)),
     ("ffn_blocks_to_remove", "--ffn-blocks-to-remove", (-1,)),
 )
+
+
+def default(args: Namespace, **values: Any) -> None:
+    """Set what the user (or a child arch) left open."""
+    for name, value in values.items():
+        if getattr(args, name, None) is None:
+            setattr(args, name, value)
+
+
+def default_shape(
+    args: Namespace, width: int, ffn: int, heads: int, sides: Iterable[Side] = BOTH
+) -> None:
+    """Width, feed-forward width and heads of these sides."""
+    for side in sides:
+        default(
+            args,
+            **{
+                f"{side.value}_embed_dim": width,
+                f"{side.value}_ffn_embed_dim": ffn,
+                f"{side.value}_attention_heads": heads,
+            },
+        )
+
+
+def default_depth(args: Namespace, layers: int, sides: Iterable[Side] = BOTH) -> None:
+    """Layers of each of these sides."""
+    default(args, **{f"{side.value}_layers": layers for side in sides})
 
 
 def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
@@ -111,7 +141,7 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
 
 
 def names(fit: Callable[[type[ResidualScheme]], bool]) -> str:
-    """The schemes that fit, as an option of a command line."""
+    """Return the schemes that fit, as an option of a command line."""
     return f"--residual-scheme {{{','.join(name for name, one in SCHEMES.items() if fit(one))}}}"
 
 
@@ -141,7 +171,7 @@ def check_shape(args: Namespace, side: Side) -> None:
 
 
 def build_layer(layer_class: type[Layer], cfg: Any, scheme: ResidualScheme, place: Place) -> Layer:
-    """A layer for its place, with the scheme's initial weights unless `--init stock`."""
+    """Build a layer for its place, with the scheme's initial weights unless `--init stock`."""
     layer = layer_class(layer_shape(cfg, place.side), scheme, place)
     if cfg.init == "scheme":
         layer.initialise(scheme)
@@ -149,7 +179,7 @@ def build_layer(layer_class: type[Layer], cfg: Any, scheme: ResidualScheme, plac
 
 
 def layer_shape(cfg: Any, side: Side) -> LayerShape:
-    """Sizes and dropouts of a side's layers, from fairseq's TransformerConfig."""
+    """Return sizes and dropouts of a side's layers, from fairseq's TransformerConfig."""
     part = cfg.encoder if side is Side.ENCODER else cfg.decoder
     return LayerShape(
         embed_dim=part.embed_dim,

@@ -50,7 +50,7 @@ def _refuse_together(trainer: Any, filename: str) -> None:
 
 
 def _refusal(cfg: Any, filename: str) -> str | None:
-    """Say why a training may not begin with this checkpoint; None where it may."""
+    """Return why a training may not begin with this checkpoint; None where it may."""
     if not PathManager.isfile(filename):
         return None
     try:
@@ -80,7 +80,7 @@ def _refusal(cfg: Any, filename: str) -> str | None:
 
 
 def scheme_in(args: Any) -> ResidualScheme | None:
-    """The scheme of the model that these arguments describe, of ours or of fairseq's own.
+    """Return the scheme of the model that these arguments describe, of ours or of fairseq's own.
 
     None for any other model, and for one of fairseq's that is no scheme of ours.
     """
@@ -97,7 +97,7 @@ def scheme_in(args: Any) -> ResidualScheme | None:
 
 
 def _kind_of(args: Any) -> ModelKind | None:
-    """Which of our models an arch is, or which is fairseq's of the same structure."""
+    """Return which of our models an arch is, or which is fairseq's of the same structure."""
     arch = getattr(args, "arch", None) or getattr(args, "_name", None)
     model = ARCH_MODEL_NAME_REGISTRY.get(arch, arch)
     kinds = (ENCODER_DECODER, DECODER_ONLY, ENCODER_ONLY)
@@ -105,7 +105,7 @@ def _kind_of(args: Any) -> ModelKind | None:
 
 
 def differ(one: ResidualScheme, other: ResidualScheme) -> bool:
-    """Whether two schemes have another name, variant or alpha.
+    """True if two schemes have another name, variant or alpha.
 
     Their depths may differ where that changes no alpha: fairseq compares layers by itself.
     """
@@ -119,7 +119,7 @@ def differ(one: ResidualScheme, other: ResidualScheme) -> bool:
 
 
 def _as_options(scheme: ResidualScheme, args: Any) -> str:
-    """The options that choose a scheme, where `args` are those of the command line."""
+    """Return the options that choose a scheme, where `args` are those of the command line."""
     words = ["--residual-scheme", scheme.name]
     kind = _kind_of(args)
     if kind is not None and not hasattr(args, "residual_scheme"):

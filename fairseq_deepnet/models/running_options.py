@@ -1,7 +1,12 @@
-"""How a model's layers are run: what backward keeps of them, and whether they are compiled."""
+"""How a model is run: what backward keeps of its layers, whether they are compiled, in what type it
+generates.
+"""
 
 from argparse import ArgumentParser, Namespace
 from typing import Any
+
+import torch
+from fairseq.models import BaseFairseqModel
 
 from ..errors import ConfigurationError
 from ..footprint import auto_segment, combines
@@ -57,7 +62,7 @@ def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
 def checkpointing_of(
     cfg: Any, side: Side, scheme: ResidualScheme, shape: LayerShape
 ) -> ActivationCheckpointing:
-    """What backward keeps of a stack's activations, but for --checkpoint-memory."""
+    """Return what backward keeps of a stack's activations, but for --checkpoint-memory."""
     every = segment_of(cfg) or 0
     if not every and any(getattr(cfg, f"checkpoint_{name}", None) for name in ("every", "memory")):
         every = auto_segment(side, scheme, shape, scheme.depths.of(side))
@@ -65,8 +70,18 @@ def checkpointing_of(
 
 
 def segment_of(cfg: Any) -> int | None:
-    """How many layers are to be checkpointed together; None where nothing says it."""
+    """Return how many layers are to be checkpointed together; None where nothing says it."""
     every = getattr(cfg, "checkpoint_every", None)
     if every is None and (cfg.checkpoint_activations or cfg.offload_activations):
         return 1
     return None if every in (None, AUTO) else int(every)
+
+
+class HonoursBf16(BaseFairseqModel):
+    """Heeds --bf16 when it will only generate: fairseq's commands take the option and forget it."""
+
+    def prepare_for_inference_(self, cfg: Any) -> None:
+        """fairseq's call after loading; cfg is the whole configuration of the command."""
+        if cfg.common.bf16:
+            self.to(dtype=torch.bfloat16)
+        super().prepare_for_inference_(cfg)

@@ -1,10 +1,14 @@
-"""The residual scheme of a model: its options, and the record that every checkpoint carries."""
+"""The residual scheme of a model: its options, the record that every checkpoint carries, and what
+training does to it (omega, ReZero's factor, DLCL's weights), in the logs.
+"""
 
 import logging
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from torch import nn
+import torch
+from fairseq.logging import metrics
+from torch import Tensor, nn
 
 from ..divergence.options import add_watch_arguments
 from ..errors import ConfigurationError
@@ -20,7 +24,7 @@ from ..schemes import (
     Side,
     scheme_class,
 )
-from .defaults import BOTH, default
+from .options import BOTH, default
 
 logger = logging.getLogger(__name__)
 
@@ -104,12 +108,12 @@ def finish_model(
 
 
 def stock_scheme(args: Any, side: Side) -> type[ResidualScheme]:
-    """The scheme that fairseq's own Transformer has on a side, by its --SIDE-normalize-before."""
+    """Return the scheme of a side of fairseq's own Transformer, by its --SIDE-normalize-before."""
     return PreLN if getattr(args, f"{side.value}_normalize_before", False) else PostLN
 
 
 def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
-    """The scheme of a model: as its checkpoint recorded it, else from the depths asked for.
+    """Return the scheme of a model: as its checkpoint recorded it, else from the depths asked for.
 
     Args:
         args: the model's arguments.
@@ -136,3 +140,27 @@ def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
         )
     alphas = {Side(side): alpha for side, alpha in record["alphas"].items()}
     return chosen(Depths(*record["depths"]), alphas, trained)
+
+
+def learned_means(stack: Any) -> dict[str, Tensor]:
+    """Return the mean over a stack's sublayers of everything learned in its residuals, by name."""
+    residuals = [residual for layer in stack.layers for residual in layer.residuals.values()]
+    found: dict[str, list[Tensor]] = {}
+    for module in (*residuals, *filter(None, [stack.combination])):
+        for name, tensor in module.learned().items():
+            found.setdefault(name, []).append(tensor.detach().float().mean())
+    return {name: torch.stack(means).mean() for name, means in found.items()}
+
+
+def log_learned(stack: Any, side: Side, update: int, interval: int) -> None:
+    """Give the means to fairseq's log, as SIDE_NAME, in the last update before each of its lines.
+
+    Args:
+        stack: our encoder or decoder.
+        side: which of the two it is.
+        update: updates that are finished, as in set_num_updates.
+        interval: fairseq's --log-interval; 0 logs nothing.
+    """
+    if interval and (update + 1) % interval == 0:
+        for name, mean in learned_means(stack).items():
+            metrics.log_scalar(f"{side.value}_{name}", mean.item(), priority=900, round=4)

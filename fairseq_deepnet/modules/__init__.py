@@ -1,14 +1,19 @@
 """The parts of the Transformer, which know residual schemes but no fairseq model."""
 
 from .attention import MultiheadAttention
-from .compiling import CompiledLayers, call_layer
-from .decoding import Decoding, Ran
+from .decoding import Decoding, StackOutput
 from .dropout import Dropout
 from .joined_projection import lay_out
 from .layers import CausalLayer, DecoderLayer, EncoderLayer, LayerShape, TransformerLayer
 from .masks import TargetMask, key_mask, target_mask
 from .positions import Unpadded
-from .stack import ActivationCheckpointing, run_layers, thriftiest_segment
+from .stack import (
+    ActivationCheckpointing,
+    CompiledLayers,
+    call_layer,
+    run_layers,
+    thriftiest_segment,
+)
 from .unpadded import UnpaddedLayer
 
 __all__ = [
@@ -21,7 +26,7 @@ __all__ = [
     "EncoderLayer",
     "LayerShape",
     "MultiheadAttention",
-    "Ran",
+    "StackOutput",
     "TargetMask",
     "TransformerLayer",
     "Unpadded",

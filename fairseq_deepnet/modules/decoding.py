@@ -18,7 +18,7 @@ from .stack import ActivationCheckpointing, run_layers
 from .unpadded import source_projection
 
 
-class Ran(NamedTuple):
+class StackOutput(NamedTuple):
     """What came out of a stack: B rows of sentences, or R of hypotheses.
 
     Args:
@@ -69,8 +69,8 @@ class Decoding:
         combination: Combination | None = None,
         alignment_layer: int | None = None,
         keep_states: bool = False,
-    ) -> Ran:
-        """The newest position through the layers.
+    ) -> StackOutput:
+        """Send the newest position through the layers.
 
         Args:
             x: embedded, [R, 1, C].
@@ -83,16 +83,18 @@ class Decoding:
             if alike > 1:
                 self.cache.hypotheses_per_sentence = 1
                 x = x[::alike]
-            ran = self.run(x[:, 0], combination, alignment_layer, keep_states)
+            output = self.run(x[:, 0], combination, alignment_layer, keep_states)
             if alike > 1:
                 self.cache.repeat(alike)
         # Copies, because nothing may be done in place to what comes out of that mode.
-        x, *states = (y.repeat_interleave(alike, dim=0) for y in (ran.x, *ran.states))
-        weights = None if ran.weights is None else ran.weights.repeat_interleave(alike, dim=0)
-        return Ran(x, states, weights)
+        x, *states = (y.repeat_interleave(alike, dim=0) for y in (output.x, *output.states))
+        weights = output.weights
+        if weights is not None:
+            weights = weights.repeat_interleave(alike, dim=0)
+        return StackOutput(x, states, weights)
 
     def alike(self, x: Tensor) -> int:
-        """How many rows next to each other one can stand for: K in a first step from x [R, 1, C].
+        """Return how many neighbouring rows one can stand for: K in a first step from x [R, 1, C].
 
         All hypotheses of a sentence begin with the same symbol, and differ from then on.
         """
@@ -107,8 +109,8 @@ class Decoding:
         combination: Combination | None,
         alignment_layer: int | None,
         keep_states: bool,
-    ) -> Ran:
-        """Rows [R, C] through the layers."""
+    ) -> StackOutput:
+        """Send rows [R, C] through the layers."""
         alignment: list[Tensor] = []
 
         def apply(step: NewestPosition, h: Tensor) -> Tensor:
@@ -128,10 +130,10 @@ class Decoding:
         )
         self.cache.advance()
         x, *states = (self.cache.leave(y).unsqueeze(1) for y in (x, *states))
-        return Ran(x, states, alignment[0] if alignment else None)
+        return StackOutput(x, states, alignment[0] if alignment else None)
 
     def by_row(self, weights: Tensor) -> Tensor:
-        """Weights [B H, K, S'] as [R, H, 1, S] in the caller's order."""
+        """Return weights [B H, K, S'] as [R, H, 1, S] in the caller's order."""
         rows = weights.unflatten(0, (self.cache.sentences, -1)).transpose(1, 2).flatten(0, 1)
         return self.cache.leave(rows)[:, :, None, : self.source_length]
 

@@ -69,21 +69,21 @@ class DecodingCache:
         return self.slots.mask.size(0)
 
     def enter(self, x: Tensor) -> Tensor:
-        """Rows [R, ...] in the order in which they are kept."""
+        """Return rows [R, ...] in the order in which they are kept."""
         if self._places is None:
             return x
         grouped = x.unflatten(0, (-1, self.hypotheses_per_sentence))
         return grouped.index_select(0, self._places.argsort()).flatten(0, 1)
 
     def leave(self, x: Tensor) -> Tensor:
-        """Rows [R, ...] in the caller's order: what `enter` did, undone."""
+        """Return rows [R, ...] in the caller's order: what `enter` did, undone."""
         if self._places is None:
             return x
         grouped = x.unflatten(0, (-1, self.hypotheses_per_sentence))
         return grouped.index_select(0, self._places).flatten(0, 1)
 
     def source_bias(self, heads: int, like: Tensor) -> Tensor:
-        """What is added to scores over the source, [B H, 1, S']: 0, or -inf where it is padding."""
+        """Return what is added to scores over the source, [B H, 1, S']: 0, or -inf at padding."""
         if self._source_bias is None:
             assert self.source_mask is not None
             mask = self.source_mask
@@ -135,7 +135,7 @@ class DecodingCache:
         self.slots.select(rows if self._places is None else rows[places.argsort()])
 
     def _fill(self, kept: Tensor, times: Tensor) -> Tensor:
-        """Move the last sentences to places that became free; gives where all are now, [B']."""
+        """Move the last sentences to places that became free; return where all are now, [B']."""
         left = kept.numel()
         free = (times[:left] == 0).nonzero()[:, 0]
         homeless = kept >= left
@@ -157,7 +157,7 @@ class DecodingCache:
         self._change(lambda x, dim: x.index_select(dim, sentence), target=False)
 
     def _change(self, change: Callable[[Tensor, int], Tensor], target: bool = True) -> None:
-        """Replace what is kept a sentence; `change` is told a tensor and its dimension B."""
+        """Replace what is kept a sentence; `change` is given a tensor and its dimension B."""
         for memory in self.layers:
             memory.change(change, target)
         if self.source_mask is not None:
@@ -199,7 +199,7 @@ class LayerMemory:
             )
 
     def _room(self, like: Tensor, slots: int) -> Tensor:
-        """A target buffer of enough slots."""
+        """Return a target buffer of enough slots."""
         old = self.target
         if old is not None and old.size(3) >= slots:
             return old

@@ -57,7 +57,7 @@ class NewestPosition:
 
     @property
     def draws(self) -> bool:
-        """Whether something is drawn at random: --retain-dropout, or a model in training."""
+        """True if something is drawn at random: --retain-dropout, or a model in training."""
         return any(
             module.p > 0 and (module.training or module.apply_during_inference)
             for module in self.layer.modules()
@@ -67,7 +67,7 @@ class NewestPosition:
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """[R, C] -> [R, C], and the cross-attention's weights [B H, K, S'], if it has one.
 
-        x is in the cache's order, and the cache has been told of the step.
+        x is in the cache's order, and the cache's `begin` was called for the step.
         """
         cache, memory, attention = self.cache, self.memory, self.attention
         heads, group = attention.heads, cache.hypotheses_per_sentence
@@ -103,7 +103,7 @@ class Attend:
     def __call__(
         self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The output [R, C] and the weights [B H, K, n].
+        """Return the output [R, C] and the weights [B H, K, n].
 
         Args:
             query: [B, K, H, D]. keys: [B H, D, n]. values: [B H, n, D].
@@ -120,13 +120,13 @@ class Attend:
 
 
 def entering(layer: TransformerLayer, sublayer: Sublayer) -> Callable[[Tensor], Tensor]:
-    """A sublayer's residual.enter with its norm."""
+    """Return a sublayer's residual.enter with its norm."""
     enter, norm = layer.residual(sublayer).enter, getattr(layer, f"{sublayer.value}_layer_norm")
     return lambda x: enter(x, norm)
 
 
 def joining(layer: TransformerLayer, sublayer: Sublayer) -> Callable[[Tensor, Tensor], Tensor]:
-    """A sublayer's residual.leave with its norm and the layer's dropout."""
+    """Return a sublayer's residual.leave with its norm and the layer's dropout."""
     leave, norm = layer.residual(sublayer).leave, getattr(layer, f"{sublayer.value}_layer_norm")
     dropout = layer.dropout_module
     return lambda x, branch: leave(x, branch, norm, dropout)

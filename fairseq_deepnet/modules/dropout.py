@@ -22,7 +22,7 @@ class Dropout(FairseqDropout):
     """
 
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
-        """x of any shape; `inplace` is fairseq's, and not used."""
+        """Return x, of any shape, after dropout; `inplace` is fairseq's, and not used."""
         if self.p == 0 or not (self.training or self.apply_during_inference):
             return x
         if x.device.type != "cpu" or torch.compiler.is_compiling():
@@ -31,7 +31,7 @@ class Dropout(FairseqDropout):
 
 
 def kept(like: Tensor, keep: int) -> Tensor:
-    """LEVELS / keep with probability keep / LEVELS, else 0: a factor for each element of a tensor.
+    """Return a factor for each element: LEVELS / keep with probability keep / LEVELS, else 0.
 
     It is a number and no boolean, which torch's CPU kernels multiply with several times slower.
     """

@@ -13,7 +13,7 @@ from .attention import MultiheadAttention
 
 
 def projection(attention: MultiheadAttention) -> Callable[[Tensor], Tensor]:
-    """What makes query, key and value of x: [R, C] -> [R, 3 C]."""
+    """Return a function that makes query, key and value of x: [R, C] -> [R, 3 C]."""
     maps = (attention.q_proj, attention.k_proj, attention.v_proj)
     weight = joined_part([one.weight for one in maps]) if are_plain(maps) else None
     if weight is None:
@@ -25,7 +25,7 @@ def projection(attention: MultiheadAttention) -> Callable[[Tensor], Tensor]:
 
 
 def are_plain(maps: tuple[nn.Module, ...]) -> bool:
-    """Whether all are torch's Linear; quantised ones, say, have no such weights."""
+    """True if all are torch's Linear; quantised ones, say, have no such weights."""
     return all(type(one) is nn.Linear for one in maps)
 
 
@@ -48,7 +48,7 @@ def lay_out(layer: nn.Module) -> None:
 
 
 def columns_first(weight: Tensor) -> Tensor:
-    """The same matrix [M, N], its columns one after another in memory."""
+    """Return the same matrix [M, N], its columns one after another in memory."""
     return weight.t().contiguous().t()
 
 
@@ -63,7 +63,7 @@ def join_weights(attention: MultiheadAttention) -> None:
 
 
 def joined_part(parts: list[Tensor]) -> Tensor | None:
-    """What `join_weights` joined, [3 C, C], or None if the parts do not lie so (any more)."""
+    """Return what `join_weights` joined, [3 C, C]; None if the parts do not lie so (any more)."""
     first, rows = parts[0], sum(part.size(0) for part in parts)
     place = first.storage_offset()
     for part in parts:

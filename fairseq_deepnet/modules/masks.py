@@ -22,8 +22,10 @@ class TargetMask(NamedTuple):
 
 
 def target_mask(padding: Tensor, full_context: bool = False) -> TargetMask:
-    """A mask only where a real position would else see padding: where all padding is on the right,
-    the causal rule hides it. The host waits for a GPU to tell, and so for all that it has queued.
+    """Return a mask, but only where a real position would else see padding.
+
+    Where all padding is on the right, the causal rule hides it. The host waits for a GPU's answer,
+    and so for all that it has queued.
 
     Args:
         padding: [B, T], True = padding.
@@ -43,5 +45,5 @@ def target_mask(padding: Tensor, full_context: bool = False) -> TargetMask:
 
 
 def key_mask(padding: Tensor) -> Tensor:
-    """The mask [B, 1, 1, S] of keys that every query may see. padding: [B, S], True = padding."""
+    """Return the mask [B, 1, 1, S] of keys that every query may see, for padding [B, S]."""
     return ~padding[:, None, None, :]

@@ -21,7 +21,7 @@ is padding of 8 %, at 64 of a third, where time goes into calls more than into r
 
 
 class Unpadded:
-    """Brings a batch to its real positions, and back. The host waits for a GPU to tell n.
+    """Brings a batch to its real positions, and back. The host waits for a GPU's n.
 
     Args:
         padding: [B, T], True = padding; not all of it.
@@ -41,7 +41,9 @@ class Unpadded:
 
     @classmethod
     def where_it_pays(cls, padding: Tensor, channels: int) -> Unpadded | None:
-        """For a training pass; None with too little padding, and on GPUs, where waiting costs more.
+        """Return a batch for a training pass; None with too little padding.
+
+        None on GPUs too, where waiting costs more.
 
         Args:
             padding: [B, T], True = padding. channels: C of what will be taken.
@@ -52,19 +54,20 @@ class Unpadded:
         return cls(padding) if WORTH_IT / channels < share < 1 else None
 
     def take(self, x: Tensor) -> Tensor:
-        """[B, T, C] -> [n, C]; the gradient of padding is 0."""
+        """Return the real positions, [B, T, C] -> [n, C]; the gradient of padding is 0."""
         taken: Tensor = _Take.apply(x, self)  # type: ignore[no-untyped-call]
         return taken
 
     def spread(self, x: Tensor) -> Tensor:
-        """[n, C] -> [B, T, C], to be attended to: padding holds a number that nobody may read, and
-        whose gradient, 0 then, is not looked at.
+        """Return x [n, C] as [B, T, C], to be attended to.
+
+        Padding holds a number that nobody may read, and whose gradient, 0 then, is not looked at.
         """
         spread: Tensor = _Spread.apply(x, self)  # type: ignore[no-untyped-call]
         return spread
 
     def restore(self, x: Tensor) -> Tensor:
-        """[n, C] -> [B, T, C], 0 where there is padding."""
+        """Return x as a batch, [n, C] -> [B, T, C], 0 where there is padding."""
         rows = x.new_zeros(self.rows.numel(), x.size(-1))
         return rows.index_copy(0, self.positions, x).unflatten(0, self.shape)
 

@@ -13,7 +13,7 @@ MULTIPLE = 16  # torch's softmax on the CPU is several times slower on rows shor
 
 
 def padded(length: int) -> int:
-    """The least multiple of MULTIPLE that holds `length`."""
+    """Return the least multiple of MULTIPLE that holds `length`."""
     return -(-length // MULTIPLE) * MULTIPLE
 
 
@@ -36,12 +36,12 @@ class Slots:
 
     @classmethod
     def full(cls, sentences: int, length: int, device: torch.device) -> "Slots":
-        """One hypothesis a sentence, whose history is slots 0 .. length - 1."""
+        """Return those of one hypothesis a sentence, whose history is slots 0 .. length - 1."""
         mask = torch.arange(padded(length), device=device) < length
         return cls(mask.expand(sentences, 1, -1).clone())
 
     def __len__(self) -> int:
-        """n, also counting the free ones."""
+        """Return n, also counting the free ones."""
         return self.mask.size(2)
 
     def add(self) -> None:
@@ -63,7 +63,7 @@ class Slots:
         self._bias = None
 
     def bias(self, heads: int, like: Tensor) -> Tensor:
-        """What is added to attention scores, [B H, K, n]: 0, or -inf outside the history."""
+        """Return what is added to attention scores, [B H, K, n]: 0, or -inf outside the history."""
         if self._bias is None:
             bias = additive(self.mask, like)[:, None].expand(-1, heads, -1, -1)
             self._bias = bias.flatten(0, 1)
@@ -76,11 +76,11 @@ class Slots:
         self._bias = None
 
     def histories(self, rows: Tensor) -> Tensor:
-        """The slots [R, T] of some rows' T positions, out of all B K rows. rows: [R]."""
+        """Return the slots [R, T] of some rows' T positions, out of all B K rows. rows: [R]."""
         slots = self.mask.flatten(0, 1).index_select(0, rows).nonzero()[:, 1]
         return slots.view(rows.numel(), -1)
 
 
 def additive(mask: Tensor, like: Tensor) -> Tensor:
-    """0 where a mask is True, else -inf, of `like`'s type."""
+    """Return 0 where a mask is True, else -inf, of `like`'s type."""
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(~mask, -math.inf)

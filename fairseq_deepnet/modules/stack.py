@@ -1,4 +1,4 @@
-"""Running a stack of layers: activation checkpointing, layer combination, hidden states."""
+"""Running a stack of layers: checkpointing, compilation, layer combination, hidden states."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
@@ -36,11 +36,11 @@ class ActivationCheckpointing:
     offload: bool = False
 
     def recomputed(self, layers: int) -> int:
-        """How many of a stack's layers backward computes again, from the bottom."""
+        """Return how many of a stack's layers backward computes again, from the bottom."""
         return max(0, layers - self.plain) if self.every else 0
 
     def describe(self, layers: int) -> str:
-        """What is kept of a stack of so many layers, in words."""
+        """Return what is kept of a stack of so many layers, in words."""
         again = self.recomputed(layers)
         if not again:
             return f"all {layers} layers plain"
@@ -49,7 +49,7 @@ class ActivationCheckpointing:
         return f"{layers - again} of {layers} layers plain, the rest in segments of {self.every}"
 
     def __call__(self, run: Callable[[Tensor], Any], x: Tensor) -> Any:
-        """run(x), cheaper in memory if so set.
+        """Return run(x), made with less memory if so set.
 
         What else `run` reads, such as the encoder's output, it is to hold by itself: an argument
         would be offloaded once a segment.
@@ -62,7 +62,7 @@ class ActivationCheckpointing:
 
 
 def thriftiest_segment(layers: int, kept: float) -> int:
-    """The segment length k that needs the least memory: N / k inputs, and k layers at a time.
+    """Return the segment length k of least memory: N / k inputs, and k layers at a time.
 
     A segment's layers keep their activations while backward is at it. The time is the same for
     every k: one more forward pass.
@@ -75,6 +75,39 @@ def thriftiest_segment(layers: int, kept: float) -> int:
     return min(
         (best - 1 or 1, best, best + 1), key=lambda k: math.ceil(layers / k) + min(k, layers) * kept
     )
+
+
+class CompiledLayers:
+    """Calls layers through one compiled function while they train.
+
+    A layer's parameters are inputs of the compiled code, and sizes are dynamic, so that a stack of
+    any depth compiles one layer forward and backward: once with a mask and once without, and again
+    for sizes of 1. Decoding stays uncompiled; so does a layer with hooks (monitoring), which
+    compiled code passes over.
+    """
+
+    RECOMPILATIONS = 64  # torch's own limit is 8, all stacks together; then it stops compiling
+
+    def __init__(self) -> None:
+        from torch._dynamo import config as limits  # takes a second to import
+
+        limits.recompile_limit = max(limits.recompile_limit, self.RECOMPILATIONS)
+        self._compiled = torch.compile(call_layer, dynamic=True)
+
+    def __call__(self, layer: nn.Module, *inputs: Any) -> Any:
+        if not layer.training or has_hooks(layer):
+            return layer(*inputs)
+        return self._compiled(layer, *inputs)
+
+
+def call_layer(layer: nn.Module, *inputs: Any) -> Any:
+    """Return layer(*inputs): how layers are run where nothing is compiled."""
+    return layer(*inputs)
+
+
+def has_hooks(layer: nn.Module) -> bool:
+    """True if anything looks at what goes into or out of a part of the layer."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in layer.modules())
 
 
 def run_layers(

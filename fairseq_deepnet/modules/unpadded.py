@@ -11,11 +11,11 @@ C = channels, H = heads.
 from torch import Tensor
 
 from ..schemes import Sublayer
+from .attention import scaled_dot_product_attention
 from .decoding_step import ProjectSource, entering, joining
 from .joined_projection import projection
 from .layers import EncoderLayer
 from .positions import Unpadded
-from .scaled_dot_product import scaled_dot_product_attention
 
 
 class UnpaddedLayer:
@@ -48,7 +48,7 @@ class UnpaddedLayer:
 
 
 def source_projection(source: Tensor, real: Tensor) -> ProjectSource:
-    """What makes a cross-attention's keys and values [B, H, S, D] of the encoder's output.
+    """Return what makes a cross-attention's keys and values [B, H, S, D] of the encoder's output.
 
     Args:
         source: [B, S, C'].

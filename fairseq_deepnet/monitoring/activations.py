@@ -31,7 +31,7 @@ BACKWARD: Final = "layer_norm_gradient"
 
 
 def layer_norms(stack: Stack) -> Iterator[tuple[nn.Module, str, int]]:
-    """Every LayerNorm of a stack with its part and layer; those that only some schemes have (as
+    """Yield a stack's LayerNorms with part and layer; those that only some schemes have (as
     NormFormer's) by their path in the layer.
     """
     for index, layer in enumerate(stack.layers):
@@ -47,7 +47,7 @@ def layer_norms(stack: Stack) -> Iterator[tuple[nn.Module, str, int]]:
 
 
 def padding_of(stack: Stack) -> int:
-    """Index of the padding symbol, as fairseq's encoders and decoders keep it."""
+    """Return the padding symbol's index, as fairseq's encoders and decoders keep it."""
     index: Any = stack.module.padding_idx
     return int(index)
 
@@ -203,7 +203,7 @@ class ActivationWatch:
         return hook
 
     def values(self) -> dict[str, Any]:
-        """What was collected, as records have it; one transfer from the device."""
+        """Return what was collected, as records have it; one transfer from the device."""
         means = {slot: total / self._tokens_of(slot) for slot, total in self._sums.items()}
         for (slot, end), square in self._squares.items():
             if end == "in" and (slot, "out") in self._squares:

@@ -33,14 +33,17 @@ class Term:
 
 
 def stack_bound(terms: Sequence[Term]) -> float:
-    """Theorem 4.2: sum of sqrt(v^2 + w^2) / alpha |theta* - theta| over a stack's sublayers."""
+    """Return Theorem 4.2's bound of a stack.
+
+    It is the sum of sqrt(v^2 + w^2) / alpha |theta* - theta| over its sublayers.
+    """
     return math.fsum(math.hypot(term.v, term.w) / term.alpha * term.change for term in terms)
 
 
 def encoder_decoder_bound(
     encoder: Sequence[Term], decoder: Sequence[Term], crossings: Sequence[Term]
 ) -> float:
-    """Theorem 4.3: the encoder's bound reaches the decoder through each cross-attention.
+    """Return Theorem 4.3's: the encoder's bound reaches the decoder in each cross-attention.
 
     Args:
         encoder: its sublayers.
@@ -52,12 +55,12 @@ def encoder_decoder_bound(
 
 
 def xavier_gain(norm: float, weight: Tensor) -> float:
-    """Standard deviation over Xavier's of a weight [out, in] with this Frobenius norm."""
+    """Return the standard deviation over Xavier's of a weight [out, in] of this Frobenius norm."""
     return norm / math.sqrt(weight.numel()) * math.sqrt(sum(weight.shape) / 2)
 
 
 def value_path(branch: Branch) -> tuple[Tensor, Tensor]:
-    """The matrices that v and w stand for: v_proj and out_proj, or fc1 and fc2."""
+    """Return the matrices that v and w stand for: v_proj and out_proj, or fc1 and fc2."""
     roles = (
         (Role.FC1, Role.FC2) if branch.sublayer is Sublayer.FFN else (Role.V_PROJ, Role.OUT_PROJ)
     )
@@ -66,7 +69,7 @@ def value_path(branch: Branch) -> tuple[Tensor, Tensor]:
 
 
 def residual_weight(layer: nn.Module, sublayer: Sublayer) -> float:
-    """alpha of LN(alpha x + G(x)); the mean of a learned vector (Admin's omega)."""
+    """Return alpha of LN(alpha x + G(x)); the mean of a learned vector (Admin's omega)."""
     residual: Any = layer.get_submodule(f"residuals.{sublayer.value}")
     alpha = getattr(residual, "alpha", None)
     if alpha is not None:
@@ -93,7 +96,7 @@ class UpdateBound:
 
     @torch.no_grad()
     def measure(self, reference: Sequence[Tensor]) -> float:
-        """The bound for the step from `reference`, one tensor for each of `weights`, to now."""
+        """Return the bound for the step from `reference`, one tensor a weight, to now."""
         pairs = list(zip(self.weights, reference, strict=True))
         norms = [torch.linalg.vector_norm(old.to(now.device).float()) for now, old in pairs]
         changes = [

@@ -20,7 +20,7 @@ Slot = tuple[str, str, str, int]
 
 
 def sublayer_of(name: str) -> Sublayer:
-    """The sublayer that a parameter of a layer belongs to, by its name within the layer."""
+    """Return the sublayer that a parameter of a layer belongs to, by its name within the layer."""
     inner = name.removeprefix("residuals.")
     for sublayer in (Sublayer.SELF_ATTN, Sublayer.ENCODER_ATTN):
         if inner.startswith(sublayer.value):
@@ -35,7 +35,7 @@ def _group(branch: Branch, role: Role) -> str:
 
 
 def _slots(side: str, index: int, layer: Layer) -> Iterator[tuple[Tensor, Slot]]:
-    """Every parameter of a layer with the numbers that its gradient counts in."""
+    """Yield every parameter of a layer with the numbers that its gradient counts in."""
     for parameter in layer.module.parameters():
         yield parameter, ("gradient_norm", side, LAYER, index)
     # ReZero's one factor a layer belongs to each of its sublayers
@@ -71,7 +71,7 @@ class GradientNorms:
 
     @torch.no_grad()
     def measure(self, scale: float = 1.0) -> dict[str, Any]:
-        """The norms as records have them; None for a layer without gradients (LayerDrop's).
+        """Return the norms as records have them; None for a layer without gradients (LayerDrop's).
 
         Args:
             scale: what each gradient is to be multiplied with.
@@ -95,7 +95,7 @@ class GradientNorms:
 
 
 def arrange(values: dict[Slot, float | None]) -> dict[str, Any]:
-    """Numbers by slot as records have them: quantity -> side -> part -> list over layers.
+    """Return numbers by slot as records have them: quantity -> side -> part -> list over layers.
 
     Slots without a part are a side's own number. Lists are as long as the highest layer needs.
     """

@@ -5,19 +5,20 @@ A new quantity needs a row in `quantities` and an instrument that names it, and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+import torch
 from torch import Tensor, nn
 
 from ..anatomy import Stack
 from ..schemes import NormPlacement
 from .activations import BACKWARD, FORWARD, ActivationWatch
 from .bound import UpdateBound
-from .gradients import GradientNorms
+from .gradients import LAYER, GradientNorms, Slot, arrange
 from .origin import Origin
 from .probe import distance
-from .steps import Step, layer_parameters
 
 OF_NORMS: Final = ("layer_norm_input", BACKWARD)
 """What is measured at LayerNorms."""
@@ -54,23 +55,23 @@ class Instrument:
 
     @classmethod
     def fits(cls, subject: Subject) -> bool:
-        """Whether one of its quantities is wanted, and there is such a thing in the model."""
+        """True if one of its quantities is wanted, and there is such a thing in the model."""
         return not subject.wanted.isdisjoint(cls.quantities)
 
     @classmethod
     def absent(cls, placement: NormPlacement, embedding_norm: bool) -> tuple[str, ...]:
-        """Those of its quantities that no model with such LayerNorms has."""
+        """Return those of its quantities that no model with such LayerNorms has."""
         return ()
 
     def arm(self) -> None:
         """Before the forward pass."""
 
     def before_step(self, gradient_scale: float) -> Values:
-        """Gradients are there, times 1 / gradient_scale; parameters are still the old ones."""
+        """Measure gradients, which are times 1 / gradient_scale, and parameters before the step."""
         return {}
 
     def after_step(self) -> Values:
-        """Parameters are the new ones."""
+        """Measure the new parameters."""
         return {}
 
     def disarm(self) -> None:
@@ -152,6 +153,44 @@ class OnProbe(Instrument):
         self._before = None
 
 
+class Step:
+    """Copies of parameters, taken before the optimiser's step.
+
+    With half precision the parameters are the model's, not the optimiser's copies in float32: a
+    change that the model does not see does not count.
+
+    Args:
+        parameters: what to copy, on its device.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.before = {parameter: parameter.detach().clone() for parameter in parameters}
+
+    @torch.no_grad()
+    def ratios(self, stacks: Sequence[Stack]) -> dict[str, Any]:
+        """Return |theta_i - theta_{i-1}| / |theta_{i-1}| of every layer."""
+        found: dict[Slot, Tensor] = {}
+        for stack in stacks:
+            for index, layer in enumerate(stack.layers):
+                now = [p.detach().float() for p in layer.module.parameters()]
+                old = [self.before[p].float() for p in layer.module.parameters()]
+                change = torch._foreach_norm(torch._foreach_sub(now, old))
+                slot = ("parameter_update_ratio", stack.side.value, LAYER, index)
+                found[slot] = _total(change) / _total(torch._foreach_norm(old))
+        numbers = torch.stack(list(found.values())).tolist()
+        return arrange(dict(zip(found, numbers, strict=True)))
+
+
+def layer_parameters(stacks: Sequence[Stack]) -> list[nn.Parameter]:
+    """Return the parameters of all layers, each once."""
+    layers = [layer.module for stack in stacks for layer in stack.layers]
+    return list(dict.fromkeys(p for layer in layers for p in layer.parameters()))
+
+
+def _total(norms: Sequence[Tensor]) -> Tensor:
+    return torch.linalg.vector_norm(torch.stack(list(norms)))
+
+
 class Bounds(Instrument):
     """The theorems' bounds on the model update; they are about LN(alpha x + G(x))."""
 
@@ -172,7 +211,7 @@ class Bounds(Instrument):
 
     @staticmethod
     def applies(placement: NormPlacement) -> bool:
-        """Whether the theorems speak of such a model."""
+        """True if the theorems speak of such a model."""
         return placement is NormPlacement.POST
 
     def before_step(self, gradient_scale: float) -> Values:
@@ -224,7 +263,7 @@ ON_PROBE: Final = (*OnProbe.quantities, "update_bound")
 
 
 def absent(placement: NormPlacement, embedding_norm: bool) -> frozenset[str]:
-    """Quantities that a model does not have.
+    """Return the quantities that a model does not have.
 
     Args:
         placement: where its scheme puts LayerNorm.

@@ -7,11 +7,12 @@ activations those of its own share of the batch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fairseq.logging import metrics
+from torch.utils.tensorboard import SummaryWriter
 
 from ..anatomy import find_stacks
 from ..schemes import scheme_class
@@ -21,7 +22,6 @@ from .bound import UpdateBound
 from .gradients import LAYER
 from .instruments import INSTRUMENTS, ON_PROBE, Bounds, Instrument, Subject, Values
 from .options import MonitorSettings
-from .tensorboard import EventWriter
 from .trainer import Observer, gradient_scale, logged
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class Monitor(Observer):
 
 
 def subject_of(model: Any, settings: MonitorSettings, folder: Path) -> Subject:
-    """What a run's instruments are made for; `model` is one of ours, as it was built."""
+    """Return what a run's instruments are made for; `model` is one of ours, as it was built."""
     stacks = tuple(find_stacks(model))
     placement, wanted = scheme_class(model.args.residual_scheme).norm, settings.quantities
     bound = Bounds.applies(placement) and "update_bound" in wanted
@@ -129,7 +129,7 @@ def show(name: str, shown: Mapping[str, float]) -> None:
 
 
 def highlights(values: Values) -> dict[str, float]:
-    """The chosen few for fairseq's progress line: how far the model has moved, and whether
+    """Return the few for fairseq's progress line: how far the model has moved, and whether
     gradients reach the bottom of the top stack.
     """
     chosen = {name: values.get(name) for name in ("model_update", "step_update")}
@@ -138,3 +138,42 @@ def highlights(values: Values) -> dict[str, float]:
     if layers:
         chosen |= {"gnorm_bottom": layers[0], "gnorm_top": layers[-1]}
     return {name: value for name, value in chosen.items() if value is not None}
+
+
+class EventWriter:
+    """Writes into the folder `monitor` of fairseq's --tensorboard-logdir; nowhere if there is none.
+
+    Args:
+        folder: that of --tensorboard-logdir, or None.
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        self.folder = Path(folder) / "monitor" if folder else None
+        self._writer: SummaryWriter | None = None
+
+    def write(self, update: int, values: dict[str, Any]) -> None:
+        """All values of one update."""
+        if self.folder is None:
+            return
+        if self._writer is None:
+            # a run that goes on makes later updates again: TensorBoard drops the old ones
+            self._writer = SummaryWriter(str(self.folder), purge_step=update)
+        for tag, number in scalars(values):
+            self._writer.add_scalar(tag, number, update)
+        self._writer.flush()
+
+
+def scalars(values: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield tags and numbers: quantity, quantity/side, quantity/side/part/layer (from 1)."""
+    for quantity, value in values.items():
+        if not isinstance(value, dict):
+            yield quantity, value
+            continue
+        for side, parts in value.items():
+            if not isinstance(parts, dict):
+                yield f"{quantity}/{side}", parts
+                continue
+            for part, row in parts.items():
+                for layer, number in enumerate(row, start=1):
+                    if number is not None:
+                        yield f"{quantity}/{side}/{part}/{layer:04d}", number

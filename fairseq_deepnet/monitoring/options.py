@@ -44,7 +44,7 @@ def add_monitor_arguments(parser: ArgumentParser) -> None:
 
 
 def monitor_settings(args: Any) -> MonitorSettings | None:
-    """What a model's arguments ask for; None where nothing is to be measured.
+    """Return what a model's arguments ask for; None where nothing is to be measured.
 
     Raises:
         ConfigurationError: for an interval below 0, an unknown quantity, quantities without an

@@ -26,7 +26,7 @@ class Origin:
     A run that is resumed goes on from the origin of its first start: the probe and what the model
     made of it lie in a file. theta_0 is as large as the model and does not: such a run builds its
     model by the same seed before it loads the checkpoint. A sum over all parameters as they were
-    built tells whether the file is of this run.
+    built shows whether the file is of this run.
 
     Args:
         model: as it was built.
@@ -97,10 +97,10 @@ class Origin:
 
 
 def copy_to_host(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Copies in host memory: theta_0 is seldom needed, and the device's memory often."""
+    """Return copies in host memory: theta_0 is seldom needed, the device's memory often."""
     return [weight.detach().to("cpu", copy=True) for weight in weights]
 
 
 def fingerprint(weights: Sequence[Tensor]) -> float:
-    """A number that other weights would not have: the sum of absolute values."""
+    """Return a number that other weights would not have: the sum of absolute values."""
     return math.fsum(float(weight.detach().abs().sum(dtype=torch.float64)) for weight in weights)

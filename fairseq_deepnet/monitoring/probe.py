@@ -60,7 +60,7 @@ def first_sentences(trainer: Any, samples: Sequence[Any]) -> NetInput:
 
 
 def _fitting(trainer: Any, dataset: Any) -> list[int]:
-    """The first sentences that the model can read, and that fit into one batch."""
+    """Return the first sentences that the model can read, and that fit into one batch."""
     longest = utils.resolve_max_positions(
         trainer.task.max_positions(), trainer.get_model().max_positions()
     )
@@ -92,7 +92,7 @@ class Probe:
         self.source_mask = net_input["src_tokens"].ne(padding)
 
     def features(self, model: nn.Module) -> Tensor:
-        """F(x, theta): the top layer's output [n, C] of the tokens, float32."""
+        """Return F(x, theta): the top layer's output [n, C] of the tokens, float32."""
         with evaluating(model):
             output = model(**self.net_input, features_only=True)[0]
         return output[self.mask].float()
@@ -138,10 +138,10 @@ def _entropy_hook(found: dict[Slot, Tensor], slot: Slot, queries: Tensor) -> Any
 
 
 def attention_entropy(weights: Tensor) -> Tensor:
-    """-sum p ln p over keys: [B, H, T, S] -> [B, H, T], nats; 0 ln 0 is 0."""
+    """Return -sum p ln p over keys: [B, H, T, S] -> [B, H, T], nats; 0 ln 0 is 0."""
     return torch.special.entr(weights).sum(dim=-1)
 
 
 def distance(features: Tensor, reference: Tensor) -> Tensor:
-    """Mean over tokens of |F - F'|, both [n, C]; a tensor of one number."""
+    """Return the mean over tokens of |F - F'|, both [n, C]; a tensor of one number."""
     return torch.linalg.vector_norm(features - reference, dim=-1).mean()

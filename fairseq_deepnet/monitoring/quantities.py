@@ -167,7 +167,7 @@ EVERYTHING: Final = "all"
 
 
 def parse_quantities(text: str) -> tuple[str, ...]:
-    """The names in "a,b,c", or all of them for "all"; ValueError names what is unknown."""
+    """Return the names in "a,b,c", or all of them for "all"; ValueError names what is unknown."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if EVERYTHING in names:
         return tuple(QUANTITIES)
@@ -181,7 +181,7 @@ def parse_quantities(text: str) -> tuple[str, ...]:
 
 
 def markdown_table(names: Sequence[str] = tuple(QUANTITIES)) -> str:
-    """The table as the documentation shows it."""
+    """Return the table as the documentation shows it."""
     lines = ["| name | a value per | unit | taken | what | paper |", "|---|---|---|---|---|---|"]
     for name in names:
         row = QUANTITIES[name]

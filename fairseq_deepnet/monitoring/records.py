@@ -37,7 +37,7 @@ def run_folder(save_dir: Path) -> Path:
 
 
 def plain(value: Any) -> Any:
-    """A value as strict JSON can hold it."""
+    """Return a value as strict JSON can hold it."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -49,7 +49,7 @@ def plain(value: Any) -> Any:
 
 
 def numbers(value: Any) -> Any:
-    """The reverse of `plain`: the words "nan", "inf" and "-inf" are floats again."""
+    """Return what `plain` was given: the words "nan", "inf" and "-inf" are floats again."""
     if isinstance(value, dict):
         return {key: numbers(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -65,7 +65,7 @@ def append(file: Path, record: Record) -> None:
 
 
 def read(file: Path) -> Iterator[Record]:
-    """The records in their order; a line that a killed run left unfinished is passed over."""
+    """Yield the records in their order; a line that a killed run left unfinished is passed over."""
     with file.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             try:

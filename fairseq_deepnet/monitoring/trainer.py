@@ -1,4 +1,4 @@
-"""The one place that touches fairseq's trainer: its updates, told to observers.
+"""The one place that touches fairseq's trainer: it reports each update to observers.
 
 fairseq has no hook between the gradients of an update and the optimiser's step, nor one around an
 update, and a plugin is not given its trainer. So `install` wraps Trainer.__init__, and a trainer
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Observer:
-    """What may be told of a training; each method does nothing unless overridden.
+    """Follows a training; each method does nothing unless overridden.
 
     `update` counts from 1: the update that is being made. With half precision a try may end
     without one (the loss scale was too high); then it is made again with the next batch.
@@ -44,18 +44,18 @@ class Observer:
         """fairseq gives up: gradients are not finite, or the loss scale is at its minimum."""
 
     def detach(self) -> None:
-        """Leave nothing in the model: the observer has made a mistake, and is told no more."""
+        """Leave nothing in the model: the observer has failed, and is called no more."""
 
 
 def gradient_scale(optimizer: Any) -> float:
-    """What a parameter's `grad` is to be multiplied with: half precision has it scaled, summed."""
+    """Return what to multiply a parameter's `grad` with: half precision has it scaled, summed."""
     if hasattr(optimizer, "_grad_scaler"):  # --amp, which takes the scale out when it clips
         return 1.0 / float(optimizer.scaler.get_scale())
     return float(getattr(optimizer, "_multiply_factor", 1.0))
 
 
 def logged(*names: str) -> dict[str, float]:
-    """What fairseq's meters hold of the update that was just made, reduced over processes.
+    """Return what fairseq's meters hold of the update just made, reduced over processes.
 
     "train" and not "default", which a checkpoint that is loaded replaces by one that nobody fills.
     """
@@ -65,13 +65,13 @@ def logged(*names: str) -> dict[str, float]:
 
 
 def observe(trainer: Any, observers: Sequence[Observer]) -> None:
-    """Wrap the methods of one trainer so that observers are told."""
+    """Wrap the methods of one trainer so that each calls the observers."""
     tries = 0  # --amp makes a try again by calling train_step from within
     train_step, clip, load = trainer.train_step, trainer.clip_grad_norm, trainer.load_checkpoint
 
     watching = list(observers)
 
-    def tell(method: str, *args: Any) -> None:
+    def notify(method: str, *args: Any) -> None:
         for observer in tuple(watching):
             try:
                 getattr(observer, method)(trainer, *args)
@@ -86,25 +86,25 @@ def observe(trainer: Any, observers: Sequence[Observer]) -> None:
         nonlocal tries
         update, tries = trainer.get_num_updates() + 1, tries + 1
         try:
-            tell("begin", update, samples)
+            notify("begin", update, samples)
             return train_step(samples, *args, **kwargs)
         except FloatingPointError as error:
-            tell("failed", update, error)
+            notify("failed", update, error)
             raise
         finally:
             tries -= 1
             if not tries:
-                tell("end", update, trainer.get_num_updates() == update)
+                notify("end", update, trainer.get_num_updates() == update)
 
     @functools.wraps(clip)
     def watched_clip(clip_norm: float) -> Any:
-        tell("gradients", trainer.get_num_updates() + 1)
+        notify("gradients", trainer.get_num_updates() + 1)
         return clip(clip_norm)
 
     @functools.wraps(load)
     def watched_load(*args: Any, **kwargs: Any) -> Any:
         state = load(*args, **kwargs)
-        tell("loaded", trainer.get_num_updates())
+        notify("loaded", trainer.get_num_updates())
         return state
 
     trainer.train_step, trainer.clip_grad_norm = watched_step, watched_clip
@@ -124,18 +124,19 @@ def follow_validation(trainer: Any, follow: Callable[[], None]) -> None:
     trainer.valid_step = followed
 
 
-def share_word(trainer: Any, say: Callable[[], bool], hear: Callable[[Any], None]) -> None:
-    """Let every process hear, at each update and each batch of a validation, whether any says so.
+def share_flag(trainer: Any, own: Callable[[], bool], receive: Callable[[Any], None]) -> None:
+    """Give every process, at each update and batch of a validation, whether any raises its flag.
 
-    One more number in the sum of statistics that fairseq makes anyway. `hear` is given a number or
-    a tensor on fairseq's device, true or false in all processes alike.
+    One more number in the sum of statistics that fairseq makes anyway. `own` is this
+    process's flag; `receive` is given a number or a tensor on fairseq's device, true or false in
+    all processes alike.
     """
     aggregate = trainer._aggregate_logging_outputs
 
     @functools.wraps(aggregate)
     def aggregate_logging_outputs(outputs: Any, *stats: Any, ignore: bool = False) -> Any:
-        outputs, (*sums, word) = aggregate(outputs, *stats, float(say()), ignore=ignore)
-        hear(word > 0)
+        outputs, (*sums, raised) = aggregate(outputs, *stats, float(own()), ignore=ignore)
+        receive(raised > 0)
         return outputs, sums
 
     trainer._aggregate_logging_outputs = aggregate_logging_outputs

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from fairseq.optim import FairseqOptimizer, register_optimizer
 from fairseq.optim import adam as stock
 from torch import Tensor
 
 from ..errors import ConfigurationError
 from .fused_adam import FusedAdam
-from .gradients import Reduce, clipping_factor, gradient_norm
+
+Reduce = Callable[[Tensor], Tensor]
 
 
 @register_optimizer("fused_adam", dataclass=stock.FairseqAdamConfig)
@@ -42,7 +46,7 @@ class FairseqAdam(stock.FairseqAdam):
         self._multiply_factor = self._multiply_factor * c
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Reduce | None = None) -> Tensor:
-        """The norm of all gradients, float32, which the step brings down to `max_norm` if > 0."""
+        """Return the norm of all gradients, float32; the step clips it to `max_norm` if > 0."""
         norm = gradient_norm(self.params) * self._multiply_factor
         if aggregate_norm_fn is not None:
             norm = aggregate_norm_fn(norm)
@@ -51,7 +55,7 @@ class FairseqAdam(stock.FairseqAdam):
         return norm
 
     def step(self, closure: Any = None, groups: Any = None) -> None:
-        """One update with the gradients times what `multiply_grads` was told.
+        """Make one update with the gradients times what `multiply_grads` was given.
 
         fairseq's `scale` is not taken: it is for optimisers that say `supports_step_with_scale`.
         """
@@ -64,3 +68,32 @@ class FairseqAdam(stock.FairseqAdam):
         self._multiply_factor = 1.0
         for p in self.params:
             p.grad = None
+
+
+def total_norm(grads: list[Tensor]) -> Tensor:
+    """Return the 2-norm of all gradients as one vector, float32, on the first one's device."""
+    by_device: dict[torch.device, list[Tensor]] = defaultdict(list)
+    for grad in grads:
+        by_device[grad.device].append(grad)
+    norms = [
+        torch.stack(torch._foreach_norm(some, 2, dtype=torch.float32)).norm()
+        for some in by_device.values()
+    ]
+    return torch.stack([norm.to(norms[0].device) for norm in norms]).norm()
+
+
+def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
+    """Return the 2-norm of all gradients, float32, as fairseq.utils.clip_grad_norm_ gives it.
+
+    Those of experts are not counted, because each process has others.
+    """
+    params = list(parameters)
+    grads = [p.grad.detach() for p in params if p.grad is not None and not hasattr(p, "expert")]
+    if not grads:
+        return params[0].new_tensor(0.0) if params else torch.tensor(0.0)
+    return total_norm(grads)
+
+
+def clipping_factor(norm: Tensor, max_norm: float) -> Tensor:
+    """Return what brings gradients of this norm down to `max_norm`, as fairseq computes it."""
+    return (max_norm / (norm + 1e-6)).clamp(max=1)

@@ -22,7 +22,7 @@ class ForeachMasters(FP16Optimizer):
     _needs_sync: bool
 
     def _trained(self) -> Pairs:
-        """Each weight that is trained, and its master."""
+        """Return each weight that is trained, and its master."""
         both = zip(self.fp16_params, self.fp32_params, strict=True)
         return [(p, master) for p, master in both if p.requires_grad]
 

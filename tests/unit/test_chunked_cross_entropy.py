@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
-from fairseq_deepnet.criterions import chunked, cross_entropy, label_smoothed, output_layer
+from fairseq_deepnet.criterions import chunked, cross_entropy
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.tools.standalone import VocabularyTask
 from tests.support.models import SYMBOLS, build_model
@@ -87,7 +87,7 @@ def test_log_and_gradients_are_fairseqs(
     model = build_model(**options)
     given = (TASK, False, smoothing)
     compare(
-        label_smoothed.LabelSmoothedCrossEntropyCriterion(*given),
+        cross_entropy.LabelSmoothedCrossEntropyCriterion(*given),
         LabelSmoothedCrossEntropyCriterion(*given),
         model,
         sample,
@@ -100,7 +100,7 @@ def test_prefixes_are_ignored_and_accuracy_reported_as_fairseq_does(sample: Samp
     settings |= {"ignore_prefix_size": 2, "report_accuracy": True}
     with torch.no_grad():  # so that the likeliest word is sometimes right
         model.decoder.output_projection.weight[sample["target"][1, 3]] *= 5
-    ours = label_smoothed.LabelSmoothedCrossEntropyCriterion(TASK, **settings)
+    ours = cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, **settings)
     theirs = LabelSmoothedCrossEntropyCriterion(TASK, **settings)
     compare(ours, theirs, model, sample)
     assert 0 < run(ours, model, sample)[0]["n_correct"] < run(ours, model, sample)[0]["total"]
@@ -119,7 +119,7 @@ def test_a_bias_of_the_output_layer_has_its_gradient(sample: Sample) -> None:
     model.decoder.output_projection = nn.Linear(32, VOCABULARY)
     given = (TASK, False, 0.1)
     compare(
-        label_smoothed.LabelSmoothedCrossEntropyCriterion(*given),
+        cross_entropy.LabelSmoothedCrossEntropyCriterion(*given),
         LabelSmoothedCrossEntropyCriterion(*given),
         model,
         sample,
@@ -129,7 +129,7 @@ def test_a_bias_of_the_output_layer_has_its_gradient(sample: Sample) -> None:
 def test_frozen_parts_get_no_gradient(sample: Sample) -> None:
     model = build_model()
     model.decoder.output_projection.weight.requires_grad_(False)
-    criterion = label_smoothed.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)
+    criterion = cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)
     criterion(model, sample)[0].backward()
     assert model.decoder.output_projection.weight.grad is None
     assert model.decoder.layers[0].fc1.weight.grad is not None
@@ -138,7 +138,7 @@ def test_frozen_parts_get_no_gradient(sample: Sample) -> None:
 def test_data_parallel_sees_an_untied_output_layer_as_used(tmp_path: Path, sample: Sample) -> None:
     """Else torch would take its gradient for a second one, and raise, or not exchange it."""
     model = build_model(share_decoder_input_output_embed=False)
-    criterion = label_smoothed.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)
+    criterion = cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)
     expected = run(criterion, model, sample)[1]
     store = f"file://{tmp_path}/store"
     torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
@@ -155,7 +155,7 @@ def test_data_parallel_sees_an_untied_output_layer_as_used(tmp_path: Path, sampl
 
 def test_losses_of_single_tokens_are_fairseqs_own(sample: Sample) -> None:
     model = build_model()
-    ours = label_smoothed.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1, 0, True)
+    ours = cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1, 0, True)
     theirs = LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1, 0, True)
     assert torch.equal(ours(model, sample, reduce=False)[0], theirs(model, sample, reduce=False)[0])
 
@@ -314,11 +314,11 @@ def test_padding_is_looked_for_once_and_before_the_model_runs(
         seen.append("padding")
         return count(*given)
 
-    for module in (chunked, output_layer):
+    for module in (chunked, cross_entropy):
         monkeypatch.setattr(module, "counted", counted)
     model = build_model()
     model.encoder.register_forward_pre_hook(lambda *_: seen.append("model"))
-    label_smoothed.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)(model, sample)
+    cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)(model, sample)
     assert seen == ["padding", "model"]
 
 
@@ -341,7 +341,7 @@ def test_a_chunk_is_as_long_as_features_are_wide_within_bounds(
 
 def test_adaptive_softmax_is_refused(sample: Sample) -> None:
     model = build_model("transformer", adaptive_softmax_cutoff="20,40", adaptive_softmax_dropout=0)
-    criterion = label_smoothed.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)
+    criterion = cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)
     with pytest.raises(ConfigurationError, match="--adaptive-softmax-cutoff"):
         criterion(model, sample)
 

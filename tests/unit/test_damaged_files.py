@@ -19,7 +19,7 @@ from fairseq.data import Dictionary, data_utils
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, refuse_damaged
-from fairseq_deepnet.errors import ConfigurationError, in_one_line, told
+from fairseq_deepnet.errors import ConfigurationError, describe_os_error, in_one_line
 from fairseq_deepnet.records import digest, misshapen, read_record, write_record
 from fairseq_deepnet.tools.corpora import builder
 from fairseq_deepnet.tools.corpora.folder import DataFolder
@@ -302,8 +302,11 @@ def test_a_folder_without_digests_still_opens(tmp_path: Path) -> None:
 
 def test_errors_of_the_file_system_name_the_file_and_the_remedy() -> None:
     full = OSError(28, "No space left on device", "/data/out.bin")
-    assert told(full) == "/data/out.bin: No space left on device; make room, or write elsewhere"
-    assert told(OSError("odd")) == "odd"
+    assert (
+        describe_os_error(full)
+        == "/data/out.bin: No space left on device; make room, or write elsewhere"
+    )
+    assert describe_os_error(OSError("odd")) == "odd"
     assert in_one_line(KeyError("a mistake of ours")) is None
 
 

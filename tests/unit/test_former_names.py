@@ -13,7 +13,7 @@ from fairseq_deepnet.tools.configs import check_options, load_config
 
 @pytest.fixture(autouse=True)
 def nothing_told_yet() -> None:
-    former_names.tell.cache_clear()
+    former_names.announce.cache_clear()
 
 
 def test_words_of_a_subcommand_get_the_names_of_today(capsys: pytest.CaptureFixture[str]) -> None:
