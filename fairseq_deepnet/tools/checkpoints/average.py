@@ -33,7 +33,7 @@ _ONLY_FOR_TRAINING: Final = re.compile(
 
 
 def last_checkpoints(folder: Path, count: int) -> list[Path]:
-    """The `count` latest by updates, of the checkpoints fairseq writes each epoch or interval.
+    """Return the `count` latest by updates, of those fairseq writes each epoch or interval.
 
     Raises ValueError if there are fewer, or if one is damaged.
     """
@@ -51,7 +51,7 @@ def last_checkpoints(folder: Path, count: int) -> list[Path]:
 
 
 def shaping_options(state: dict[str, Any]) -> dict[str, Any]:
-    """The options in a checkpoint that decide what the model computes; none where it holds none."""
+    """Return the options in a checkpoint that decide what the model computes, if it holds any."""
     return {
         key: value
         for key, value in vars(model_arguments(state) or Namespace()).items()
@@ -83,7 +83,7 @@ def check_same_model(paths: Sequence[Path], states: Sequence[dict[str, Any]]) ->
 
 
 def average_tensors(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The mean in the first one's dtype, summed in float64; of integers and booleans, the last."""
+    """Return the mean in the first's dtype, summed in float64; of integers and such, the last."""
     if not tensors[0].is_floating_point():
         return tensors[-1].clone()
     total = torch.zeros(tensors[0].shape, dtype=torch.float64)

@@ -46,14 +46,14 @@ class Model:
         return (self.run or self.path.resolve().parent) / "scores"
 
     def make(self) -> Path:
-        """The checkpoint, averaged now if it is to be."""
+        """Return the checkpoint, averaged now if it is to be."""
         if self.sources != [self.path]:
             average_checkpoints(self.sources, self.path)
         return self.path
 
 
 def newest_run(runs: Path) -> Path:
-    """The run whose checkpoints were written last; FileNotFoundError where there is none."""
+    """Return the run whose checkpoints were written last; FileNotFoundError where there is none."""
     written = {path.parents[1]: path.stat().st_mtime for path in runs.glob("*/checkpoints/*.pt")}
     if not written:
         raise FileNotFoundError(
@@ -107,7 +107,7 @@ def choose_model(target: Path | None, average: int) -> Model:
 
 
 def find_data(model: Model, given: Path | None) -> DataFolder:
-    """The data folder: as given, as the run recorded it, or as the checkpoint remembers it.
+    """Return the data folder: as given, as the run recorded it, or as the checkpoint remembers it.
 
     Raises ValueError for one whose dictionaries or subwords have changed since it was made, or are
     not those that the run was trained with.
@@ -143,7 +143,7 @@ def refuse_other_words(run: Path, data: Path) -> None:
 
 
 def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
-    """fairseq's task for this model and data folder, as words of a command line.
+    """Return fairseq's task for this model and data folder, as words of a command line.
 
     Raises ValueError for a model that was trained on one pair and a folder of many, or the reverse.
     """

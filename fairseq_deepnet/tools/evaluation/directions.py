@@ -81,7 +81,7 @@ class GroupAverage:
 
     @property
     def complete(self) -> bool:
-        """Whether every direction of the group has been scored."""
+        """True if every direction of the group has been scored."""
         return self.present == self.expected
 
     def record(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def read_direction(path: Path) -> DirectionScore:
 
 
 def read_directions(folder: Path) -> dict[Direction, DirectionScore]:
-    """All SRC-TGT.json of a folder; other files are passed over."""
+    """Read all SRC-TGT.json of a folder; other files are passed over."""
     scores = {}
     for path in sorted(folder.glob("*-*.json")):
         if "." in path.stem:
@@ -162,7 +162,7 @@ def direction_class(direction: Direction, training_lines: Mapping[str, int]) -> 
 def is_zero_shot(
     direction: Direction, score: DirectionScore | None, training_lines: Mapping[str, int]
 ) -> bool | None:
-    """What the score says; without one, by the training lines; None where neither is known."""
+    """True if the score says so, or without one the training lines; None where neither is known."""
     if score is not None and score.zero_shot is not None:
         return score.zero_shot
     return not pair_lines(direction, training_lines) if training_lines else None
@@ -251,7 +251,7 @@ def english_table(
     scores: Mapping[Direction, DirectionScore],
     training_lines: Mapping[str, int],
 ) -> str | None:
-    """One line a language, for corpora that are centred on English; None if few directions are."""
+    """Return a line a language, for corpora centred on English; None if few directions are."""
     wanted = list(directions)
     others = sorted({name for pair in wanted if ENGLISH in pair for name in pair if name != "en"})
     if sum(ENGLISH in direction for direction in wanted) < len(wanted) / 2:
@@ -269,7 +269,7 @@ def english_table(
 
 
 def averages_table(averages: Sequence[GroupAverage]) -> str:
-    """The averages, each with the number of directions that it stands for."""
+    """Return the averages, each with the number of directions that it stands for."""
     rows = [["average over", "directions", "BLEU", "chrF", "off-target", "(of references)"]]
     for item in averages:
         count = f"{item.present}" if item.complete else f"{item.present} of {item.expected} !"
@@ -281,7 +281,7 @@ def averages_table(averages: Sequence[GroupAverage]) -> str:
 
 
 def tokenisations(scores: Iterable[DirectionScore]) -> str:
-    """Which tokenisation how many directions were scored with, and with which sacreBLEU."""
+    """Say which tokenisation how many directions were scored with, and with which sacreBLEU."""
     found = [re.findall(r"(tok|version|case):([^|]*)", score.signature) for score in scores]
     counts = Counter(", ".join(f"{key} {value}" for key, value in fields) for fields in found)
     return "; ".join(f"{text} ({count} directions)" for text, count in counts.most_common())
@@ -292,7 +292,7 @@ def as_csv(
     scores: Mapping[Direction, DirectionScore],
     training_lines: Mapping[str, int],
 ) -> str:
-    """One line a direction with all that is known of it; empty where nothing is."""
+    """Return a line a direction with all that is known of it; empty where nothing is."""
     heads = ["direction", "source", "target", "zero_shot", "class", "training_lines", "lines"]
     heads += ["bleu", "chrf", "off_target", "off_target_floor", "bleu_signature"]
     rows: list[list[object]] = [[*heads]]

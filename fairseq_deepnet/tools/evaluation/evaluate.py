@@ -30,7 +30,7 @@ FEW_TOKENS: Final = 256
 
 
 def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
-    """The files of a data folder of one pair that a score of this split follows from."""
+    """Return the files of a data folder of one pair that a score of this split follows from."""
     target = data.languages[1]
     own = [data.path / "corpus.json", data.tokenised(split, target)] if data.is_moses else []
     text = sorted((data.path / "text").glob(f"{split}.*"))
@@ -89,14 +89,14 @@ def settle_engine(args: argparse.Namespace) -> None:
 
 
 def engine_facts(args: argparse.Namespace) -> dict[str, str]:
-    """What of the engine decides the scores; nothing for fairseq, whose scores were here first."""
+    """Return what of the engine decides the scores; nothing for fairseq, whose were here first."""
     if args.engine == "fairseq":
         return {}
     return {"engine": args.engine, "quantization": args.quantization}
 
 
 def request(args: argparse.Namespace, model: Model, files: Sequence[Path]) -> dict[str, Any]:
-    """All that decides the scores; where it is as recorded, there is nothing to do."""
+    """Return all that decides the scores; where it is as recorded, there is nothing to do."""
     # the reference in tokens is called as the one in text is
     names = {
         path: f"tokenised/{path.name}" if path.parent.name == "tokenised" else path.name
@@ -111,11 +111,6 @@ def request(args: argparse.Namespace, model: Model, files: Sequence[Path]) -> di
         "options": args.extra,
         **engine_facts(args),
     }
-
-
-def _short_name(path: Path) -> str:
-    """Of a file in a data folder; the reference in tokens is called as the one in text is."""
-    return f"{path.parent.name}/{path.name}" if path.parent.name == "tokenised" else path.name
 
 
 def run(args: argparse.Namespace) -> int:
@@ -162,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _score_name(args: argparse.Namespace, model: Model) -> str:
-    """What was scored, and how."""
+    """Return the name of a score: what was scored, and how."""
     engine = "-".join(engine_facts(args).values())
     name = f"{args.split}.{model.path.stem}.beam{args.beam}.lenpen{args.lenpen:g}"
     return f"{name}.{engine}" if engine else name

@@ -33,7 +33,7 @@ _HYPOTHESIS = re.compile(r"H-(\d+)\t\S+\t(.*)")
 
 
 def in_corpus_order(found: Sequence[tuple[int, str]], sentences: int) -> list[str]:
-    """One hypothesis a sentence, by sentence number, from (number, hypothesis) in any order.
+    """Return one hypothesis a sentence, in order, from (number, hypothesis) in any order.
 
     Raises ValueError that names the sentences for which there is none or more than one.
     """
@@ -88,7 +88,7 @@ class _Shard:
 
 
 def failure(program: str, status: int, lines: Sequence[str]) -> str:
-    """The last line of a failed program, and where its whole output was put."""
+    """Return the last line of a failed program, and where its whole output was put."""
     with tempfile.NamedTemporaryFile(
         "w", prefix=f"{program}.", suffix=".log", delete=False, encoding="utf-8"
     ) as log:
@@ -155,12 +155,12 @@ def generate(
 
 
 def cores_of(args: argparse.Namespace) -> int:
-    """Cores to use: as many as --threads says, or all that this process may use."""
+    """Return the number of cores: as many as --threads says, or all that this process may use."""
     return args.threads or all_cores()
 
 
 def gpus_of(args: argparse.Namespace) -> int:
-    """GPUs to use: as many as --gpus says, or all that are visible."""
+    """Return the number of GPUs: as many as --gpus says, or all that are visible."""
     import torch
 
     return launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
@@ -169,7 +169,7 @@ def gpus_of(args: argparse.Namespace) -> int:
 def translate_with_fairseq(
     args: argparse.Namespace, model: Model, data: DataFolder, sentences: int
 ) -> list[str]:
-    """The subwords of each sentence, by fairseq-generate."""
+    """Return the subwords of each sentence, by fairseq-generate."""
     direction = Direction(*data.languages)
     gpus = gpus_of(args)
     processes = gpus or args.processes or cores_of(args)
@@ -203,14 +203,14 @@ def exported_model(args: argparse.Namespace, model: Model, data: DataFolder) -> 
 
 
 def ctranslate2_search(args: argparse.Namespace) -> Search:
-    """How CTranslate2 searches."""
+    """Return how CTranslate2 searches."""
     return Search(args.beam, args.lenpen, batch_tokens=args.batch)
 
 
 def translate_with_ctranslate2(
     args: argparse.Namespace, model: Model, data: DataFolder
 ) -> list[str]:
-    """A translation of each line of the split's source."""
+    """Return a translation of each line of the split's source."""
     from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
 
     folder, threads = exported_model(args, model, data), cores_of(args)

@@ -47,12 +47,12 @@ class Job:
         return self.out / f"{self.direction}.json"
 
     def wanted(self) -> dict[str, Any]:
-        """The request with the digests of both texts."""
+        """Return the request with the digests of both texts."""
         texts = {"source": sha256(self.source), "reference": sha256(self.reference)}
         return self.request | texts | {"tokenizer": self.tokenizer}
 
     def is_done(self) -> bool:
-        """Whether this very score is recorded, and its hypotheses are there."""
+        """True if this very score is recorded, and its hypotheses are there."""
         if not self.record.is_file() or not self.record.with_suffix(".txt").is_file():
             return False
         recorded = read_record(self.record, remedy="remove it to score again")
@@ -203,7 +203,7 @@ class Texts(NamedTuple):
 
 
 def texts_of_folder(folder: DataFolder, split: str, only: Sequence[str]) -> list[Texts]:
-    """The texts of every direction of a split; `only` names some of them.
+    """Return the texts of every direction of a split; `only` names some of them.
 
     Raises ValueError for a split or a direction that is not there.
     """

@@ -69,7 +69,7 @@ def _label(code: str) -> str | None:
 
 
 def signature(candidates: Sequence[str]) -> str:
-    """What a rate depends on besides the text."""
+    """Return what a rate depends on besides the text."""
     labels = sorted({label for code in candidates if (label := _label(code))})
     return f"py3langid:{metadata.version('py3langid')}|min:{MINIMUM_LETTERS}|{','.join(labels)}"
 
@@ -109,7 +109,7 @@ def off_target_record(
     target: str,
     candidates: Sequence[str],
 ) -> dict[str, Any]:
-    """The keys of a direction's JSON: the rate, its floor, the lines counted, and how."""
+    """Return the keys of a direction's JSON: the rate, its floor, the lines counted, and how."""
     found = off_target(hypotheses, target, candidates)
     floor = off_target(references, target, candidates)
     return {

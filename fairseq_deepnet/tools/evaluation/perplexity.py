@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def trained_task(model: Model) -> dict[str, Any]:
-    """The options of fairseq's task, its name as "_name", that a checkpoint was trained on.
+    """Return the options of fairseq's task, its name as "_name", that a model was trained on.
 
     Raises ValueError for a model that is no language model.
     """
@@ -170,7 +170,7 @@ def _evaluate_masked(
 
 
 def _run(command: Sequence[str]) -> str:
-    """All that a command prints; ValueError with its last line where it fails."""
+    """Return all that a command prints; ValueError with its last line where it fails."""
     environment = dict(os.environ, PYTHONUNBUFFERED="1")
     done = subprocess.run(
         command,
@@ -196,7 +196,7 @@ def _found(pattern: re.Pattern[str], output: str) -> re.Match[str]:
 
 
 def describe(facts: dict[str, Any]) -> str:
-    """One line for people."""
+    """Return one line for people."""
     kind = "a masked subword" if facts["task"] == "masked_lm" else "a subword"
     line = f"perplexity {facts['perplexity']:.2f} {kind} ({facts['bits']:.3f} bits)"
     if facts.get("word_perplexity"):

@@ -73,7 +73,7 @@ class RunScore:
 
     @property
     def is_of_translations(self) -> bool:
-        """Whether there is a BLEU: a language model has a perplexity."""
+        """True if there is a BLEU: a language model has a perplexity."""
         return "average" in self.values or "bleu" in self.values
 
     @property
@@ -83,11 +83,11 @@ class RunScore:
 
     @property
     def is_fairseqs(self) -> bool:
-        """Whether fairseq translated: the engine that other scores are held against."""
+        """True if fairseq translated: the engine that other scores are held against."""
         return _fact(self.facts, "engine") in (None, "fairseq")
 
     def described(self) -> str:
-        """One short text with the numbers."""
+        """Return one short text with the numbers."""
         if "average" in self.values:
             parts = [f"{key} {value:.2f}" for key, value in self.values.items()]
             return f"BLEU of {self.facts['directions']} directions: {', '.join(parts)}"
@@ -189,7 +189,7 @@ def _translated(path: Path, run: Path) -> RunScore | None:
 
 
 def _is_twin(score: RunScore, other: RunScore) -> bool:
-    """Whether fairseq made it of the same model and text, with the same search, as `other`."""
+    """True if fairseq made it of the same model and text, with the same search, as `other`."""
 
     def settings(one: RunScore) -> dict[str, Any]:
         asked = one.facts.get("request") or {}
@@ -201,7 +201,7 @@ def _is_twin(score: RunScore, other: RunScore) -> bool:
 
 
 def read_scores(run: Path) -> list[RunScore]:
-    """All scores in a run folder, in the order of their names; unreadable files are passed over."""
+    """Read all scores in a run folder, in the order of their names; pass over unreadable files."""
     found = []
     for path in sorted((run / "scores").glob("*.*")):
         try:

@@ -34,14 +34,14 @@ SENTENCEPIECE: Final = {"flores101": "FLORES101_SPM", "flores200": "FLORES200_SP
 
 
 def tokenizer_of(target_language: str | None) -> str:
-    """The tokenisation of a target language; 13a, sacreBLEU's default, for an unknown one."""
+    """Return the tokenizer of a target language; 13a, sacreBLEU's default, for an unknown one."""
     known = languages.find(target_language) if target_language else None
     return known.bleu if known else "13a"
 
 
 @functools.cache
 def check_tokenizer(name: str) -> str:
-    """Give back a tokenisation's name once all that it needs is there.
+    """Return a tokenisation's name once all that it needs is there.
 
     The sentencepiece model of spBLEU is taken from where sacreBLEU keeps it (the folder models/ in
     SACREBLEU, by default ~/.sacrebleu), from the file that FLORES101_SPM or FLORES200_SPM names, or
@@ -157,7 +157,7 @@ def score(
 
 
 def describe(scores: dict[str, Any], what: str) -> str:
-    """One readable line: both scores, what was scored, and BLEU's signature."""
+    """Return one readable line: both scores, what was scored, and BLEU's signature."""
     bleu, chrf = scores["bleu"], scores["chrf"]
     return f"BLEU {bleu:.2f}  chrF {chrf:.2f}  {what}  [{scores['bleu_signature']}]"
 
@@ -196,7 +196,7 @@ def score_tokens(
 
 
 def describe_tokens(scores: dict[str, Any]) -> str:
-    """One line that cannot be taken for sacreBLEU."""
+    """Return one line that cannot be taken for sacreBLEU."""
     case = "lower-cased" if scores["bleu_tokenised_lowercase"] else "cased"
     return (
         f"tokenised BLEU {scores['bleu_tokenised']:.2f}  {case} Moses tokens, as fairseq-generate "

@@ -47,7 +47,7 @@ class ParallelText:
 
 
 def read_raw(raw: Path, names: Sequence[str]) -> dict[str, str]:
-    """The files called `names` in a folder, an archive, or the archives of a folder.
+    """Read the files called `names` in a folder, an archive, or the archives of a folder.
 
     Raises FileNotFoundError for what is not there, ValueError for an archive that is cut short or
     text that is not UTF-8.
@@ -205,7 +205,7 @@ READERS: Final[
 
 
 def sets() -> list[str]:
-    """Names of the sets that are defined."""
+    """Return the names of the sets that are defined."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
@@ -225,47 +225,38 @@ def definition(name: str) -> dict[str, Any]:
 
 
 def directions_of(content: Mapping[str, Any], codes: Sequence[str]) -> list[Direction]:
-    """All directions between `codes` that a set is scored in."""
+    """Return all directions between `codes` that a set is scored in."""
     every = [Direction(one, other) for one in codes for other in codes if one != other]
     return every if content["pairs"] == "every" else [pair for pair in every if "en" in pair]
 
 
 def names_in(codes: Sequence[str], model: Sequence[str] | None, naming: str) -> dict[str, str]:
-    """Code -> what the model calls the language; languages that it does not know are left out."""
+    """Return code -> what the model calls the language, without those that it does not know."""
     if model is None:
         return {code: language(code).in_codes_of(naming) for code in codes}
     known = {entry.code: name for name in model if (entry := find(name))}
     return {code: known[code] for code in codes if code in known}
 
 
-class LinkingWriter:
-    """Writes texts below a folder, each distinct one once: the rest are links to it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._written: dict[bytes, str] = {}
-
-    def write(self, name: str, lines: Sequence[str]) -> None:
-        """Write the lines to `name`, or link it to the file that holds the same ones."""
-        content = "".join(f"{line}\n" for line in lines).encode("utf-8")
-        digest = hashlib.sha256(content).digest()
-        same = self._written.setdefault(digest, name)
-        if same == name:
-            (self.folder / name).write_bytes(content)
-        else:
-            (self.folder / name).symlink_to(same)
-
-
 def write_set(
     name: str, texts: Iterable[ParallelText], called: Mapping[str, str], out: Path
 ) -> dict[str, int]:
-    """Write the texts and pairs.tsv; returns direction -> lines, in the codes of the model."""
-    writer, lines, rows = LinkingWriter(out), dict[str, int](), []
+    """Write the texts, each distinct one once with links to it for the rest, and pairs.tsv.
+
+    Returns direction -> lines, in the codes of the model.
+    """
+    lines, rows, written = dict[str, int](), [], dict[bytes, str]()
     for text in texts:
         source, target = (called[code] for code in text.direction)
         pair = f"{source}-{target}"
-        writer.write(f"{name}.{pair}.{source}", text.source)
-        writer.write(f"{name}.{pair}.{target}", text.target)
+        for side, sentences in ((source, text.source), (target, text.target)):
+            file = f"{name}.{pair}.{side}"
+            content = "".join(f"{line}\n" for line in sentences).encode("utf-8")
+            same = written.setdefault(hashlib.sha256(content).digest(), file)
+            if same == file:
+                (out / file).write_bytes(content)
+            else:
+                (out / file).symlink_to(same)
         rows.append(f"{name}\t{source}\t{target}\t{name}.{pair}\n")
         lines[pair] = len(text.source)
         if text.reversible:

@@ -53,7 +53,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def _contradiction(record: dict[str, Any]) -> str:
-    """What in a record of the right shape cannot be; empty where there is nothing."""
+    """Return what in a record of the right shape cannot be; empty where there is nothing."""
     positions, tokens = record["max_positions"], record.get("language_tokens")
     if len(positions) != 2 or min(positions) < 3 or max(positions) > 1 << 31:
         return f"max_positions {positions}"
@@ -126,7 +126,7 @@ class CTranslate2Model:
         return [hypotheses[0].text for hypotheses in found]
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
-        """The search's best translations of each line with their scores."""
+        """Return the search's best translations of each line with their scores."""
         return self._search(lines, direction, self.search.nbest, scores=True)
 
     def _search(

@@ -68,11 +68,11 @@ class Translator:
         """How many source sentences were too long for the model, and were translated in part."""
 
     def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
-        """Text for text: one detokenised hypothesis a line, in the lines' order."""
+        """Return text for text: one detokenised hypothesis a line, in the lines' order."""
         return [hypotheses[0].text for hypotheses in self.hypotheses(lines, direction)]
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
-        """The best `--nbest` of each line with their scores."""
+        """Return the best `--nbest` of each line with their scores."""
         found = dict(self._found(lines, direction))
         return [
             [

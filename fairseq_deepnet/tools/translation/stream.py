@@ -55,7 +55,7 @@ class Utf8Mender:
             return decode(raw, path, number, "replace")
 
     def message(self) -> str:
-        """What was mended, in one line."""
+        """Say what was mended, in one line."""
         return (
             f"{self.count:,} line{'s' * (self.count > 1)} not valid UTF-8: U+FFFD stands for what"
             f" is not (first: {self.first}); --strict stops there"
@@ -169,13 +169,13 @@ class Rate:
         self.started = self.shown = now()
 
     def add(self, lines: int) -> None:
-        """So many more are done."""
+        """Count so many more as done."""
         self.count += lines
         if self.now() - self.shown >= self.pause:
             self.show()
 
     def show(self) -> None:
-        """Say how it stands."""
+        """Show how many lines are done."""
         self.shown = self.now()
         taken = self.shown - self.started
         rate = (self.count - self.before) / taken if taken else 0.0
@@ -184,7 +184,7 @@ class Rate:
         self.screen.flush()
 
     def close(self) -> None:
-        """The last line, where there was one before."""
+        """Write the last line, where there was one before."""
         if self.shown != self.started:
             self.show()
             self.screen.write("\n" * self.rewrites)
@@ -261,7 +261,7 @@ class Output:
             self._note()
 
     def still_to_do(self, windows: Windows) -> Windows:
-        """The windows after the lines that are done.
+        """Return the windows after the lines that are done.
 
         Raises ValueError where those are not the lines that were translated.
         """
@@ -286,7 +286,7 @@ class Output:
             raise _another(self.path)
 
     def write(self, lines: Iterable[str], sources: int) -> None:
-        """The lines of so many lines of input, at once on disk or screen."""
+        """Write the lines of so many lines of input, at once on disk or screen."""
         with naming(_part(self.path) if self.path is not None else Path("standard output")):
             self.stream.write("".join(f"{line}\n" for line in lines).encode())
             self.stream.flush()
@@ -300,7 +300,7 @@ class Output:
             write_json(_record(self.path), {"request": self.request, **record})
 
     def finish(self) -> None:
-        """All is written: the file gets its name."""
+        """Give the file its name, as all is written."""
         if self.path is not None:
             self.stream.close()
             _part(self.path).replace(self.path)

@@ -178,7 +178,7 @@ def _on_fairseq(model: Model, search: Search, options: EngineOptions) -> Opened:
 def choose_direction(
     only: Direction | None, languages: Sequence[str], options: EngineOptions
 ) -> Direction:
-    """The direction that was asked for, or the model's only one.
+    """Return the direction that was asked for, or the model's only one.
 
     Raises ValueError for one that the model does not have, or where it has many and none is named.
     """
@@ -292,7 +292,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _translate(opened: Opened, windows: Windows, output: Output, args: argparse.Namespace) -> None:
-    """Window after window, to the end of the lines or to the first that cannot be read."""
+    """Translate windows to the end of the lines or to the first that cannot be read."""
     rate = Rate(sys.stderr, done=output.done)
     try:
         for found in translated(opened.engine, windows, opened.direction, args.nbest):
@@ -306,7 +306,7 @@ def _translate(opened: Opened, windows: Windows, output: Output, args: argparse.
 
 
 def formatted(found: Sequence[list[Hypothesis]], first: int, nbest: int, scores: bool) -> list[str]:
-    """Lines of output: TEXT, SCORE tab TEXT, or of several translations NUMBER tab SCORE tab TEXT.
+    """Return lines: TEXT, SCORE tab TEXT, or of several translations NUMBER tab SCORE tab TEXT.
 
     Arguments:
         first: number of the first line in the input, from 1
@@ -324,7 +324,7 @@ def formatted(found: Sequence[list[Hypothesis]], first: int, nbest: int, scores:
 
 
 def _refuse_bad(args: argparse.Namespace, files: Sequence[Path]) -> None:
-    """What would only be found after the model is loaded."""
+    """Refuse what would only be found after the model is loaded."""
     for path in files:
         if path.is_dir():
             raise ValueError(f"{path} is a folder: name the files in it that hold text")
