@@ -23,8 +23,8 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "options": ("tools.fairseq_options", "the options of an architecture"),
     },
     "a trained model": {
-        "evaluate": ("tools.evaluation.command", "translate a test set and score it"),
-        "translate": ("tools.translation.command", "raw text in, text out"),
+        "evaluate": ("tools.evaluation.evaluate", "translate a test set and score it"),
+        "translate": ("tools.translation.translate", "raw text in, text out"),
         "perplexity": ("tools.evaluation.perplexity", "how well a language model predicts a text"),
         "score": ("tools.evaluation.scoring", "sacreBLEU and chrF of a file of hypotheses"),
         "average": ("tools.checkpoints.average", "the mean of several checkpoints"),

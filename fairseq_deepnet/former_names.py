@@ -28,7 +28,7 @@ SUBCOMMANDS: Final[Mapping[str, tuple[str, Sequence[str], Mapping[str, str]]]] =
         ("--vocab-size=8000", "--character-coverage=1.0"),
         {"--kind": "--subwords"},
     ),
-    "record": ("train", ("--record-only",), {}),
+    "record": ("train --record-only", (), {}),
     "monolingual": (
         "preprocess language",
         (),

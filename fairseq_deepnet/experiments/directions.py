@@ -12,9 +12,12 @@ from typing import Final
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder
-from fairseq_deepnet.tools.evaluation.directions import Average, Score
-from fairseq_deepnet.tools.evaluation.directions_report import summarise
-from fairseq_deepnet.tools.evaluation.directions_tables import number
+from fairseq_deepnet.tools.evaluation.directions import (
+    DirectionScore,
+    GroupAverage,
+    number,
+    summarise,
+)
 from fairseq_deepnet.tools.tables import markdown
 
 PAPER: Final[dict[str, tuple[str, dict[str, tuple[str, int]]]]] = {
@@ -31,7 +34,9 @@ PAPER: Final[dict[str, tuple[str, dict[str, tuple[str, int]]]]] = {
 the average and how many directions it is over."""
 
 
-def beside_paper(averages: Sequence[Average], scores: Sequence[Score], published: str) -> list[str]:
+def beside_paper(
+    averages: Sequence[GroupAverage], scores: Sequence[DirectionScore], published: str
+) -> list[str]:
     """Return the paper's table with our averages below it, and where the tokenisations differ."""
     tables = [paper_table(averages, published)]
     differing = sum("tok:13a" not in score.signature for score in scores)
@@ -40,7 +45,7 @@ def beside_paper(averages: Sequence[Average], scores: Sequence[Score], published
     return tables
 
 
-def paper_table(averages: Sequence[Average], published: str) -> str:
+def paper_table(averages: Sequence[GroupAverage], published: str) -> str:
     """Our averages below the paper's numbers; one over fewer directions says over how many."""
     if published not in PAPER:
         raise ValueError(f"no published numbers for {published!r}; choose from {', '.join(PAPER)}")

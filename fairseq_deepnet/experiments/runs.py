@@ -16,7 +16,7 @@ from fairseq_deepnet.records import NUMBER, Shape, read_record
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.corpora.unigram import unigram_nll
-from fairseq_deepnet.tools.evaluation.scores import TOKENISED, Score, read_score
+from fairseq_deepnet.tools.evaluation.run_scores import TOKENISED, RunScore, read_score
 from fairseq_deepnet.tools.plotting.curves import LOG, Curves, read_metrics
 from fairseq_deepnet.tools.training import launch
 
@@ -181,7 +181,7 @@ class RunResult:
     valid_nll: Points
     train_nll: Points
     updates_a_second: Points
-    score: Score | None
+    score: RunScore | None
     unigram: float | None = None
     places: tuple[dict[str, Any], ...] = ()
     definition: str | None = None

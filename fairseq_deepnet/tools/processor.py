@@ -1,12 +1,26 @@
-"""What this machine's processor gains from bf16: measured, as names and flags do not tell."""
+"""This machine's processor: its cores, their share of a process, and what bf16 gains on it."""
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Final
 
 WORTH: Final = 1.2
 """Times the speed of fp32 from which bf16's products pay for the rounding and the conversions."""
+
+
+def all_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def threads_of(processes: int, cores: int) -> int:
+    """Return the threads of each process: OMP_NUM_THREADS where it is set, as a sweep does for its
+    cells at work, otherwise its share of the cores.
+    """
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return int(limit) if limit.isdecimal() and int(limit) else max(1, cores // processes)
 
 
 def bf16_gain(width: int = 512, rounds: int = 3) -> float:

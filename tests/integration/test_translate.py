@@ -18,13 +18,12 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.tools import processor
 from fairseq_deepnet.tools.checkpoints.choice import choose_model
 from fairseq_deepnet.tools.corpora.folder import Direction
-from fairseq_deepnet.tools.evaluation import command as evaluation
-from fairseq_deepnet.tools.evaluation import fast_engine
+from fairseq_deepnet.tools.evaluation import evaluate, generation
 from fairseq_deepnet.tools.export.command import export_for_ctranslate2
-from fairseq_deepnet.tools.translation import ctranslate2_engine, opening
+from fairseq_deepnet.tools.translation import ctranslate2_engine
 from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model, use_avx512
 from fairseq_deepnet.tools.translation.engine import Search
-from fairseq_deepnet.tools.translation.opening import EngineOptions, open_engine
+from fairseq_deepnet.tools.translation.translate import EngineOptions, choose_direction, open_engine
 from tests.support.runs import SENTENCES, make_data
 from tests.support.shell import run_script
 from tests.support.trained import make_trained_run
@@ -422,7 +421,7 @@ def test_avx512_is_asked_for_where_it_costs_nothing_and_nobody_said_otherwise(
 
 
 def test_a_model_of_many_directions_wants_to_know_which() -> None:
-    choose = opening.choose_direction
+    choose = choose_direction
     languages = ["cs", "de", "en"]
     assert choose(None, languages, EngineOptions(source="cs", target="en")) == Direction("cs", "en")
     with pytest.raises(ValueError, match=r"name --src and --tgt \(cs, de, en\)"):
@@ -465,10 +464,10 @@ def test_an_evaluation_counts_its_batch_in_tokens_with_either_engine(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     parser = argparse.ArgumentParser()
-    evaluation.add_arguments(parser)
+    evaluate.add_arguments(parser)
     for size, told in ((512, ""), (16, "BATCH=16 are source tokens, with ctranslate2 too")):
         args = parser.parse_args(["--batch", str(size), "--engine", "ctranslate2"])
-        fast_engine.settle(args)
-        search = fast_engine.search_of(args)
+        evaluate.settle_engine(args)
+        search = generation.ctranslate2_search(args)
         assert (search.batch, search.batch_tokens) == (None, size)
         assert capsys.readouterr().err.startswith(told)

@@ -49,7 +49,7 @@ def test_help_lists_every_residual_scheme(recipe: str) -> None:
 
 
 class DryRun:
-    """Runs a recipe with DRY_RUN=1 up to `deepnet record`, and that in this process, for its speed.
+    """Runs a recipe with DRY_RUN=1 up to `deepnet train`, and that in this process, for its speed.
 
     Afterwards `plan` holds what was said, `commands` the command lines as lists of words.
     """

@@ -12,7 +12,7 @@ import sacrebleu.tokenizers.tokenizer_spm as sacrebleu_spm
 import sacrebleu.utils
 import sentencepiece
 
-from fairseq_deepnet.tools.evaluation import bleu_tokenizers
+from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.evaluation.scoring import score
 
 needs_mecab = pytest.mark.skipif(
@@ -27,9 +27,9 @@ THAI = ["ฉันชอบกินแอปเปิ้ลสีแดง", "�
 
 @pytest.fixture(autouse=True)
 def forget_checks() -> Iterator[None]:
-    bleu_tokenizers.check.cache_clear()
+    scoring.check_tokenizer.cache_clear()
     yield
-    bleu_tokenizers.check.cache_clear()
+    scoring.check_tokenizer.cache_clear()
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder in the place of sacreBLEU's own."""
     monkeypatch.setattr(sacrebleu.utils, "SACREBLEU_DIR", str(tmp_path / "sacrebleu"))
     monkeypatch.setattr(sacrebleu_spm, "SACREBLEU_DIR", str(tmp_path / "sacrebleu"))
-    for variable in bleu_tokenizers.SENTENCEPIECE.values():
+    for variable in scoring.SENTENCEPIECE.values():
         monkeypatch.delenv(variable, raising=False)
     return tmp_path / "sacrebleu" / "models"
 
@@ -76,7 +76,7 @@ def sentencepiece_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_the_target_language_chooses_the_tokenizer(target: str | None, tokenizer: str) -> None:
-    assert bleu_tokenizers.choose(target) == tokenizer
+    assert scoring.tokenizer_of(target) == tokenizer
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora import archive, limits, opus100, text
 from fairseq_deepnet.tools.corpora.download import damage
-from fairseq_deepnet.tools.evaluation.set_readers import read_raw
+from fairseq_deepnet.tools.evaluation.sets import read_raw
 from fairseq_deepnet.tools.translation.stream import live_windows, windows_of
 from tests.support.archives import small_iwslt
 

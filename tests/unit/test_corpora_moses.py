@@ -16,7 +16,7 @@ from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.corpora.moses import Tokenisation, tokenise
 from fairseq_deepnet.tools.corpora.moses_folder import MosesPair
 from fairseq_deepnet.tools.corpora.pairs import rows_of
-from fairseq_deepnet.tools.evaluation import tokenised_bleu
+from fairseq_deepnet.tools.evaluation import scoring
 
 PLAIN = Tokenisation()
 LIMITS = Limits(1, 175, 1.5)
@@ -228,15 +228,15 @@ def test_tokenised_bleu_is_what_fairseq_prints() -> None:
             symbols.encode_line(reference, add_if_not_exist=True),
             symbols.encode_line(moses.remove_bpe(line), add_if_not_exist=True),
         )
-    scores = tokenised_bleu.score(pieces, references, lowercase=True)
+    scores = scoring.score_tokens(pieces, references, lowercase=True)
     assert scores["bleu_tokenised"] == pytest.approx(scorer.score(), abs=0.01)
     assert 20 < scores["bleu_tokenised"] < 90
     assert "tok:none" in scores["bleu_tokenised_signature"]
-    line = tokenised_bleu.describe(scores)
+    line = scoring.describe_tokens(scores)
     assert "lower-cased Moses tokens" in line
     assert "not sacreBLEU" in line
 
 
 def test_tokenised_bleu_needs_a_reference_for_each_line() -> None:
     with pytest.raises(ValueError, match="2 hypotheses for 1 tokenised references"):
-        tokenised_bleu.score(["a", "b"], ["a"], lowercase=False)
+        scoring.score_tokens(["a", "b"], ["a"], lowercase=False)

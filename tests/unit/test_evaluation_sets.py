@@ -10,7 +10,7 @@ import sacrebleu
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation.sets import definition, directions, make, sets
+from fairseq_deepnet.tools.evaluation.sets import definition, directions_of, make, sets
 from tests.support.evaluation_sets import SENTENCES, flores101, opus100, pack, ted
 
 
@@ -25,7 +25,7 @@ def text(folder: Path, name: str) -> list[str]:
 def test_sets_have_the_sizes_of_the_paper(name: str, languages: int, count: int) -> None:
     content = definition(name)
     assert len(content["languages"]) == languages
-    assert len(directions(content, content["languages"])) == count == content["directions"]
+    assert len(directions_of(content, content["languages"])) == count == content["directions"]
 
 
 def test_sets_are_listed_and_an_unknown_one_is_refused() -> None:

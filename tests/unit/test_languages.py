@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from fairseq_deepnet.tools.evaluation import bleu_tokenizers
+from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.languages import find, language, languages, resource_class
 
 
@@ -61,8 +61,8 @@ def test_codes_of_the_corpora_are_mapped() -> None:
 
 def test_every_tokenizer_named_is_one_that_sacrebleu_has() -> None:
     named = {entry.bleu for entry in languages().values()}
-    assert named <= set(bleu_tokenizers.TOKENIZERS)
-    assert set(bleu_tokenizers.TOKENIZERS) <= set(BLEU.TOKENIZERS)
+    assert named <= set(scoring.TOKENIZERS)
+    assert set(scoring.TOKENIZERS) <= set(BLEU.TOKENIZERS)
 
 
 def test_scripts_without_spaces_are_not_scored_by_words_between_spaces() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.evaluation.scores import read_score
+from fairseq_deepnet.tools.evaluation.run_scores import read_score
 from fairseq_deepnet.tools.planning.vocabulary import from_folder
 from fairseq_deepnet.tools.training.plan import _depth, check_task
 

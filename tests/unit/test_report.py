@@ -15,7 +15,7 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments.report import make
-from fairseq_deepnet.tools.evaluation.scores import read_score
+from fairseq_deepnet.tools.evaluation.run_scores import read_score
 from tests.support.cells import SIGNATURE, write_cell, write_config, write_log, write_score
 
 Rows = list[dict[str, str]]

@@ -9,8 +9,8 @@ import pytest
 import sacrebleu
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.tools.evaluation.generation import in_corpus_order
 from fairseq_deepnet.tools.evaluation.scoring import score
-from fairseq_deepnet.tools.evaluation.translation import in_corpus_order
 
 HYPOTHESES = ["The cat sat on the mat.", "a dog runs , fast", "Two men are playing chess outside"]
 REFERENCES = ["The cat sat on a mat.", "A dog runs, fast.", "Two men play chess outside."]

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet.tools.corpora.folder import Direction
-from fairseq_deepnet.tools.translation.command import formatted
 from fairseq_deepnet.tools.translation.engine import Hypothesis, Search
-from fairseq_deepnet.tools.translation.output import Output
 from fairseq_deepnet.tools.translation.stream import (
     STANDARD_INPUT,
+    Output,
     Rate,
     Utf8Mender,
     full_windows,
@@ -25,6 +24,7 @@ from fairseq_deepnet.tools.translation.stream import (
     translated,
     windows_of,
 )
+from fairseq_deepnet.tools.translation.translate import formatted
 
 DIRECTION = Direction("de", "en")
 PATIENT = 20.0

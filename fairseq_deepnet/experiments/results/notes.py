@@ -11,7 +11,7 @@ from fairseq_deepnet.experiments.paper import Key
 from fairseq_deepnet.experiments.results.law import Law, fit_published
 from fairseq_deepnet.experiments.runs import MEASURES, RunResult, Status, tokens_of, updates_of
 from fairseq_deepnet.tools.configs import Config
-from fairseq_deepnet.tools.evaluation.scores import TOKENISED, decoding
+from fairseq_deepnet.tools.evaluation.run_scores import TOKENISED, decoding
 
 _FEW: Final = 4
 _KINDS: Final = {

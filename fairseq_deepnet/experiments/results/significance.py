@@ -22,7 +22,7 @@ import numpy as np
 from fairseq_deepnet.experiments.results.systems import Scored, System
 from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation import bleu_tokenizers
+from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.tables import Section, comma_separated, six_digits
 
 TESTS: Final = {"bootstrap": "bs", "randomisation": "ar"}
@@ -200,7 +200,7 @@ def compare(
     if os.environ.get("SACREBLEU_SEED") == "0":
         raise ValueError("SACREBLEU_SEED=0 means no seed to sacreBLEU's tests; choose another")
     first = systems[0].runs[0]
-    tokenizer = bleu_tokenizers.check(first.signature.get("tok", "13a"))
+    tokenizer = scoring.check_tokenizer(first.signature.get("tok", "13a"))
     bleu = BLEU(tokenize=tokenizer, lowercase=first.signature.get("case") == "lc")
     references = list(read_lines(first.reference))
     for system in systems:

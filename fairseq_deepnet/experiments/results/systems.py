@@ -19,7 +19,7 @@ from fairseq_deepnet.stock_names import in_stock_names
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation.scores import SHAPE, decoding, read_score
+from fairseq_deepnet.tools.evaluation.run_scores import SHAPE, decoding, read_score
 
 
 @dataclass(frozen=True)

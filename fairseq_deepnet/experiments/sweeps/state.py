@@ -19,7 +19,7 @@ from fairseq_deepnet.experiments.runs import (
 from fairseq_deepnet.experiments.sweeps.cells import Cell
 from fairseq_deepnet.files import shown, try_lock
 from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools.evaluation.scores import read_score
+from fairseq_deepnet.tools.evaluation.run_scores import read_score
 
 CONSOLE: Final = "console.log"
 """What a cell's scripts print."""

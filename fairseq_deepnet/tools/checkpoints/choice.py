@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.files import ROOT, inside_project, shown
+from fairseq_deepnet.files import ROOT, inside_project, say, shown
 from fairseq_deepnet.records import read_record, refuse_changed
 from fairseq_deepnet.tools.checkpoints.average import average_checkpoints, last_checkpoints
 from fairseq_deepnet.tools.configs import load_config
@@ -35,6 +35,16 @@ class Model:
     sources: list[Path]
     """The checkpoints it is averaged from; the checkpoint itself where nothing is averaged."""
 
+    @property
+    def averaged(self) -> list[str] | None:
+        """Names of the checkpoints that it is the mean of; None where it is of one."""
+        return [path.name for path in self.sources] if len(self.sources) > 1 else None
+
+    @property
+    def scores(self) -> Path:
+        """The folder where its scores are kept."""
+        return (self.run or self.path.resolve().parent) / "scores"
+
     def make(self) -> Path:
         """The checkpoint, averaged now if it is to be."""
         if self.sources != [self.path]:
@@ -55,13 +65,25 @@ def newest_run(runs: Path) -> Path:
     )
 
 
-def choose_model(target: Path, average: int) -> Model:
-    """The checkpoint that stands for `target`, a run folder or a checkpoint.
+def task_options(checkpoint: Path) -> dict[str, Any]:
+    """Return the options of fairseq's task that a checkpoint holds, which may be a mapping or a
+    namespace there; its name is "_name".
+    """
+    task = (load_checkpoint(checkpoint).get("cfg") or {}).get("task") or {}
+    return dict(task) if isinstance(task, dict) else dict(vars(task))
+
+
+def choose_model(target: Path | None, average: int) -> Model:
+    """The checkpoint that stands for `target`, a run folder or a checkpoint; None is the newest
+    run, which is named on standard error.
 
     Of a run this is checkpoint_best.pt, checkpoint_last.pt where validation never ran, or with
     `average` > 0 the mean of that many last checkpoints. Raises FileNotFoundError for what is not
     there, ValueError for an average of a single checkpoint.
     """
+    if target is None:
+        target = newest_run(ROOT / "runs")
+        say(f"newest run: {shown(target)}")
     if target.is_file():
         if average:
             raise ValueError(
@@ -96,9 +118,8 @@ def find_data(model: Model, given: Path | None) -> DataFolder:
     elif model.run is not None:
         data = ROOT / str(load_config(str(model.run / "config.yaml")).recipe.get("data", ""))
     else:
-        task = (load_checkpoint(model.sources[-1]).get("cfg") or {}).get("task") or {}
-        values = task if isinstance(task, dict) else vars(task)
-        data = Path(str(values.get("data", "")).split(os.pathsep)[0])
+        recorded = task_options(model.sources[-1]).get("data", "")
+        data = Path(str(recorded).split(os.pathsep)[0])
     folder = DataFolder.open(data)
     folder.refuse_changed(folder.model_files())
     if model.run is not None:
@@ -121,19 +142,13 @@ def refuse_other_words(run: Path, data: Path) -> None:
         refuse_changed(data, recorded.get(key), recorded.get(key) or (), file)
 
 
-def _recorded(values: Any, name: str) -> Any:
-    """An option from a checkpoint's task, which may be a mapping or a namespace."""
-    name = name.replace("-", "_")
-    return values.get(name) if isinstance(values, dict) else getattr(values, name, None)
-
-
 def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
     """fairseq's task for this model and data folder, as words of a command line.
 
     Raises ValueError for a model that was trained on one pair and a folder of many, or the reverse.
     """
-    task = (load_checkpoint(checkpoint).get("cfg") or {}).get("task") or {}
-    many = _recorded(task, "_name") == MULTILINGUAL_TASK
+    task = task_options(checkpoint)
+    many = task.get("_name") == MULTILINGUAL_TASK
     if many != folder.is_multilingual:
         kinds = ("one language pair", "many language pairs")
         raise ValueError(
@@ -144,7 +159,7 @@ def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
     if many:
         words += ["--task", MULTILINGUAL_TASK]
         for name in _TOKEN_OPTIONS:
-            value = _recorded(task, name)
+            value = task.get(name.replace("-", "_"))
             if value:
                 words.append(f"--{name}" if value is True else f"--{name}={value}")
     return words

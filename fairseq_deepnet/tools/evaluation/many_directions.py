@@ -21,9 +21,9 @@ from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.parallel import end_with_parent
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation import bleu_tokenizers, off_target, scoring
-from fairseq_deepnet.tools.translation import engine as translation
+from fairseq_deepnet.tools.evaluation import off_target, scoring
 from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
+from fairseq_deepnet.tools.translation.engine import Engine, Search
 from fairseq_deepnet.tools.translation.fairseq_engine import Translator, use_device
 
 
@@ -60,7 +60,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineSettings:
     """What every process loads.
 
     Arguments:
@@ -75,14 +75,14 @@ class Engine:
     arguments: tuple[str, ...]
     threads: int
     exported: Path | None = None
-    search: translation.Search = field(default_factory=translation.Search)
+    search: Search = field(default_factory=Search)
 
 
-_loaded: translation.Engine | Exception | None = None
+_loaded: Engine | Exception | None = None
 """This process's model, or why there is none."""
 
 
-def _start(engine: Engine, devices: Any) -> None:
+def _start(settings: EngineSettings, devices: Any) -> None:
     """Load the model in a new process, on a device of its own."""
     global _loaded
     import torch
@@ -90,18 +90,18 @@ def _start(engine: Engine, devices: Any) -> None:
     end_with_parent()
     device = devices.get()
     use_device(device)
-    torch.set_num_threads(engine.threads)
+    torch.set_num_threads(settings.threads)
     try:
-        _loaded = _load(engine, cpu=device is None)
+        cpu = device is None
+        if settings.exported is not None:
+            _loaded = CTranslate2Model(
+                settings.exported, settings.search, threads=settings.threads, cpu=cpu
+            )
+        else:
+            folder = DataFolder.open(settings.folder)
+            _loaded = Translator(settings.checkpoint, folder, settings.arguments, cpu)
     except (ValueError, FileNotFoundError) as error:
         _loaded = error  # raised here it would be lost: the pool would only say that it broke
-
-
-def _load(engine: Engine, cpu: bool) -> translation.Engine:
-    if engine.exported is not None:
-        return CTranslate2Model(engine.exported, engine.search, threads=engine.threads, cpu=cpu)
-    folder = DataFolder.open(engine.folder)
-    return Translator(engine.checkpoint, folder, engine.arguments, cpu)
 
 
 def _work(job: Job) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _work(job: Job) -> dict[str, Any]:
     return finish(job, _loaded)
 
 
-def finish(job: Job, translator: translation.Engine) -> dict[str, Any]:
+def finish(job: Job, translator: Engine) -> dict[str, Any]:
     """Translate and score one direction; writes hypotheses, then the JSON, and returns it."""
     started = time.monotonic()
     sources, references = list(read_lines(job.source)), list(read_lines(job.reference))
@@ -140,7 +140,7 @@ def finish(job: Job, translator: translation.Engine) -> dict[str, Any]:
     return scores
 
 
-def translate_all(jobs: Sequence[Job], engine: Engine, processes: int, gpus: int) -> None:
+def translate_all(jobs: Sequence[Job], settings: EngineSettings, processes: int, gpus: int) -> None:
     """Do what is not done yet, with a line on standard error for each direction.
 
     Arguments:
@@ -153,8 +153,8 @@ def translate_all(jobs: Sequence[Job], engine: Engine, processes: int, gpus: int
     if not todo:
         return
     # what is missing is said before hours of translation, not after
-    for name in {job.tokenizer or bleu_tokenizers.choose(job.direction.target) for job in todo}:
-        bleu_tokenizers.check(name)
+    for name in {job.tokenizer or scoring.tokenizer_of(job.direction.target) for job in todo}:
+        scoring.check_tokenizer(name)
     todo.sort(key=lambda job: -job.source.stat().st_size)
     processes = min(processes, len(todo))
     # processes that are forked from one which has imported this module start at once
@@ -165,7 +165,7 @@ def translate_all(jobs: Sequence[Job], engine: Engine, processes: int, gpus: int
         devices.put(index % gpus if gpus else None)
     done = len(jobs) - len(todo)
     with ProcessPoolExecutor(
-        processes, mp_context=context, initializer=_start, initargs=(engine, devices)
+        processes, mp_context=context, initializer=_start, initargs=(settings, devices)
     ) as pool:
         working = {pool.submit(_work, job): job for job in todo}
         try:

@@ -19,16 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.files import ROOT, say, shown
+from fairseq_deepnet.files import say, shown
 from fairseq_deepnet.provenance import fingerprint, git_revision, sha256, versions
 from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.tools import fairseq_options
-from fairseq_deepnet.tools.checkpoints.choice import Model, choose_model, find_data, newest_run
+from fairseq_deepnet.tools.checkpoints.choice import Model, choose_model, find_data, task_options
 from fairseq_deepnet.tools.corpora.clean import count_words
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, DataFolder
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation.translation import failure
-from fairseq_deepnet.tools.training import launch
+from fairseq_deepnet.tools.evaluation.generation import failure, gpus_of
 
 _LM_RESULT = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity: [\d.]+")
 _LM_TOKENS = re.compile(r"Evaluated ([\d,]+) tokens")
@@ -52,9 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure a run, or print what was measured before; a JSON is kept."""
-    if args.target is None:
-        args.target = newest_run(ROOT / "runs")
-        say(f"newest run: {shown(args.target)}")
     model = choose_model(args.target, args.average)
     task = trained_task(model)
     data = find_data(model, args.data)
@@ -64,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if not binarised.is_file():
         known = ", ".join(data.record.get("lines") or ())
         raise ValueError(f"{shown(data.path)} has no split {args.split}; choose one of {known}")
-    folder = args.out or (model.run or model.path.resolve().parent) / "scores"
+    folder = args.out or model.scores
     record = folder / f"{args.split}.{model.path.stem}.perplexity.json"
     wanted = {
         "checkpoints": [fingerprint(path) for path in model.sources],
@@ -92,8 +88,7 @@ def trained_task(model: Model) -> dict[str, Any]:
 
     Raises ValueError for a model that is no language model.
     """
-    task = (load_checkpoint(model.sources[-1]).get("cfg") or {}).get("task") or {}
-    options = dict(task) if isinstance(task, dict) else dict(vars(task))
+    options = task_options(model.sources[-1])
     name = options.setdefault("_name", options.get("task"))
     if name not in MONOLINGUAL_TASKS:
         raise ValueError(
@@ -107,20 +102,17 @@ def measure(
     args: argparse.Namespace, model: Model, data: DataFolder, task: dict[str, Any]
 ) -> dict[str, Any]:
     """Run fairseq's own evaluation and return what is to be recorded."""
-    import torch
-
     model.make()
-    gpus = launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
     common = ["--user-dir", fairseq_options.user_dir(), "--path", str(model.path.resolve())]
     common += ["--task", task["_name"], "--max-tokens", str(args.batch)]
-    common += ["--distributed-world-size", "1", *([] if gpus else ["--cpu"])]
+    common += ["--distributed-world-size", "1", *([] if gpus_of(args) else ["--cpu"])]
     started = time.monotonic()
     evaluate = _evaluate_lm if task["_name"] == "language_modeling" else _evaluate_masked
     measured = evaluate([str(data.path.resolve()), *common], args, data, task)
     return measured | {
         "task": task["_name"],
         "model": shown(model.path),
-        "averaged": [path.name for path in model.sources] if len(model.sources) > 1 else None,
+        "averaged": model.averaged,
         "updates": num_updates(load_checkpoint(model.path)),
         "split": args.split,
         "lines": data.lines(args.split),

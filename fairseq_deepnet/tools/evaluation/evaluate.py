@@ -1,33 +1,32 @@
-"""`deepnet evaluate`: from a run or a checkpoint to scores, translated, detokenised, recorded."""
+"""`deepnet evaluate`: from a run or a checkpoint to scores, translated, detokenised, recorded.
+
+Scores of both engines lie side by side: the name of one by CTranslate2 ends in the engine and the
+type of its weights.
+"""
 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.files import ROOT, shown, write_text
+from fairseq_deepnet.files import say, shown, write_text
 from fairseq_deepnet.provenance import fingerprint, git_revision, sha256, versions
 from fairseq_deepnet.records import read_record, write_record
-from fairseq_deepnet.tools.checkpoints.choice import Model, choose_model, find_data, newest_run
+from fairseq_deepnet.tools.checkpoints.choice import Model, choose_model, find_data
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation import (
-    directions_report,
-    fast_engine,
-    many_directions,
-    scoring,
-    tokenised_bleu,
-    translation,
-)
-from fairseq_deepnet.tools.training import launch
-from fairseq_deepnet.tools.translation.engine import BATCH, CPU_BATCH, ENGINES, threads_of
-from fairseq_deepnet.tools.translation.opening import QUANTIZATION
+from fairseq_deepnet.tools.evaluation import generation, scoring
+from fairseq_deepnet.tools.processor import threads_of
+from fairseq_deepnet.tools.translation.engine import BATCH, CPU_BATCH, ENGINES, QUANTIZATION
+
+FEW_TOKENS: Final = 256
+"""Of a batch: fewer are likely meant as sentences, which ctranslate2 counted once."""
 
 
 def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
@@ -50,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch",
         type=int,
-        help=f"source tokens a batch ({translation.TOKENS}; of ctranslate2 {BATCH} sentences, on a"
+        help=f"source tokens a batch ({generation.TOKENS}; of ctranslate2 {BATCH} sentences, on a"
         f" CPU {CPU_BATCH})",
     )
     parser.add_argument(
@@ -72,16 +71,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="folder of the scores (scores/ in the run)")
 
 
+def settle_engine(args: argparse.Namespace) -> None:
+    """Fill in the type of weights. ValueError for options that are the other engine's."""
+    if args.threads is not None and args.threads < 1:
+        raise ValueError(f"THREADS={args.threads}; at least 1 is needed")
+    if args.engine == "ctranslate2":
+        args.quantization = args.quantization or QUANTIZATION
+        if args.extra:
+            raise ValueError(
+                f"{' '.join(args.extra)}: options of fairseq-generate; leave them out, or set "
+                "ENGINE=fairseq"
+            )
+        if args.batch is not None and args.batch < FEW_TOKENS:
+            say(f"BATCH={args.batch} are source tokens, with ctranslate2 too (they were sentences)")
+    elif args.quantization:
+        raise ValueError(f"QUANTIZATION={args.quantization} needs ENGINE=ctranslate2")
+
+
+def engine_facts(args: argparse.Namespace) -> dict[str, str]:
+    """What of the engine decides the scores; nothing for fairseq, whose scores were here first."""
+    if args.engine == "fairseq":
+        return {}
+    return {"engine": args.engine, "quantization": args.quantization}
+
+
 def request(args: argparse.Namespace, model: Model, files: Sequence[Path]) -> dict[str, Any]:
     """All that decides the scores; where it is as recorded, there is nothing to do."""
+    # the reference in tokens is called as the one in text is
+    names = {
+        path: f"tokenised/{path.name}" if path.parent.name == "tokenised" else path.name
+        for path in files
+    }
     return {
         "checkpoints": [fingerprint(path) for path in model.sources],
-        "data": {_short_name(path): sha256(path) for path in files},
+        "data": {name: sha256(path) for path, name in names.items()},
         "split": args.split,
         "beam": args.beam,
         "lenpen": args.lenpen,
         "options": args.extra,
-        **fast_engine.request(args),
+        **engine_facts(args),
     }
 
 
@@ -92,10 +120,7 @@ def _short_name(path: Path) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Score a model, or print the scores it has; JSON and hypotheses are kept."""
-    fast_engine.settle(args)
-    if args.target is None:
-        args.target = newest_run(ROOT / "runs")
-        print(f"newest run: {shown(args.target)}", file=sys.stderr)
+    settle_engine(args)
     model = choose_model(args.target, args.average)
     data = find_data(model, args.data)
     if data.is_monolingual:
@@ -113,8 +138,8 @@ def run(args: argparse.Namespace) -> int:
             " language chooses it; leave it out, and count the hypotheses with `deepnet score"
             f" --tokenizer {args.tokenizer}` afterwards"
         )
-    folder = args.out or (model.run or model.path.resolve().parent) / "scores"
-    name = _name(args, model)
+    folder = args.out or model.scores
+    name = _score_name(args, model)
     record = folder / f"{name}.json"
     files = what_scores_depend_on(data, args.split)
     data.refuse_changed(str(path.relative_to(data.path)) for path in files)
@@ -122,39 +147,40 @@ def run(args: argparse.Namespace) -> int:
     if record.is_file():
         recorded = read_record(record, remedy="remove it to score again")
         if recorded.get("request") == wanted and (folder / f"{name}.txt").is_file():
-            print(f"already scored: {shown(record)}", file=sys.stderr)
+            say(f"already scored: {shown(record)}")
             _print(recorded)
             return 0
-    print(f"model {shown(model.path)}, data {shown(data.path)}, {args.split} set", file=sys.stderr)
+    say(f"model {shown(model.path)}, data {shown(data.path)}, {args.split} set")
     scores, hypotheses = evaluate(args, model, data)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / f"{name}.txt", "".join(f"{line}\n" for line in hypotheses))
     scores |= {"hypotheses": f"{name}.txt", "request": wanted}
     write_record(record, scores)
-    print(f"scores and hypotheses: {shown(record.with_suffix(''))}.{{json,txt}}", file=sys.stderr)
+    say(f"scores and hypotheses: {shown(record.with_suffix(''))}.{{json,txt}}")
     _print(scores)
     return 0
 
 
-def _name(args: argparse.Namespace, model: Model) -> str:
-    """Of the score: what was scored, and how."""
-    search = f"beam{args.beam}.lenpen{args.lenpen:g}"
-    return f"{args.split}.{model.path.stem}.{search}{fast_engine.suffix(args)}"
+def _score_name(args: argparse.Namespace, model: Model) -> str:
+    """What was scored, and how."""
+    engine = "-".join(engine_facts(args).values())
+    name = f"{args.split}.{model.path.stem}.beam{args.beam}.lenpen{args.lenpen:g}"
+    return f"{name}.{engine}" if engine else name
 
 
 def _print(scores: dict[str, Any]) -> None:
     """sacreBLEU on one line; on a line of its own BLEU of tokens, where there are any."""
     print(scoring.describe(scores, scores["what"]))
     if "bleu_tokenised" in scores:
-        print(tokenised_bleu.describe(scores))
+        print(scoring.describe_tokens(scores))
 
 
 def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
     """Score every direction of a split, or of a folder of text; a table on standard output."""
-    import torch
+    # what scores one direction needs none of these
+    from fairseq_deepnet.tools.evaluation import directions, many_directions
 
-    folder = args.out or (model.run or model.path.resolve().parent) / "scores"
-    out = folder / _name(args, model)
+    out = (args.out or model.scores) / _score_name(args, model)
     model.make()
     files = [data.subword_model(language) for language in data.languages]
     wanted = request(args, model, files)
@@ -172,27 +198,23 @@ def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
     sides = {path for job in jobs for path in (job.source, job.reference)}
     own = sorted(path for path in sides if path.is_relative_to(data.path))
     data.refuse_changed(str(path.relative_to(data.path)) for path in own)
-    gpus = launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
-    cores = translation.cores_of(args)
+    gpus, cores = generation.gpus_of(args), generation.cores_of(args)
     processes = args.processes or gpus or cores
     options = ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]
-    options += ["--max-tokens", str(args.batch or translation.TOKENS), *args.extra]
-    engine = many_directions.Engine(
+    options += ["--max-tokens", str(args.batch or generation.TOKENS), *args.extra]
+    settings = many_directions.EngineSettings(
         checkpoint=model.path,
         folder=data.path,
         arguments=tuple(options),
         threads=threads_of(processes, cores),
-        exported=fast_engine.folder_of(args, model, data),
-        search=fast_engine.search_of(args),
+        exported=generation.exported_model(args, model, data) if engine_facts(args) else None,
+        search=generation.ctranslate2_search(args),
     )
-    print(
-        f"model {shown(model.path)}, {len(jobs)} directions of {args.split}, {processes} at a time",
-        file=sys.stderr,
-    )
-    many_directions.translate_all(jobs, engine, processes, gpus)
+    say(f"model {shown(model.path)}, {len(jobs)} directions of {args.split}, {processes} at a time")
+    many_directions.translate_all(jobs, settings, processes, gpus)
     lines = data.lines("train")
     training = lines if isinstance(lines, dict) else {Direction(*data.languages).pair: lines}
-    print(directions_report.summarise(out, [str(job.direction) for job in jobs], training))
+    print(directions.summarise(out, [str(job.direction) for job in jobs], training))
     return 0
 
 
@@ -208,9 +230,9 @@ def evaluate(
     started = time.monotonic()
     if args.engine == "ctranslate2":
         pieces: list[str] = []
-        hypotheses = fast_engine.translate(args, model, data, translation.cores_of(args))
+        hypotheses = generation.translate_with_ctranslate2(args, model, data)
     else:
-        pieces = translation.generate_split(args, model, data, len(references))
+        pieces = generation.translate_with_fairseq(args, model, data, len(references))
         hypotheses = data.decode(pieces, direction.target)
     seconds = round(time.monotonic() - started, 1)
     scores = scoring.score(
@@ -218,15 +240,18 @@ def evaluate(
     )
     if data.is_moses:
         tokens = list(read_lines(data.tokenised(args.split, direction.target)))
-        scores |= tokenised_bleu.score(pieces, tokens, data.is_lowercase)
+        scores |= scoring.score_tokens(pieces, tokens, data.is_lowercase)
     what = (
         f"{args.split}, {len(references):,} sentences, {shown(model.path)} (update {updates:,}), "
-        f"beam {args.beam}, lenpen {args.lenpen:g}{fast_engine.described(args)}"
+        f"beam {args.beam}, lenpen {args.lenpen:g}"
     )
+    engine = engine_facts(args)
+    if engine:
+        what += f", {' '.join(engine.values())}"
     facts = {
         "what": what,
         "model": shown(model.path),
-        "averaged": [path.name for path in model.sources] if len(model.sources) > 1 else None,
+        "averaged": model.averaged,
         "updates": updates,
         "split": args.split,
         "beam": args.beam,
@@ -235,7 +260,7 @@ def evaluate(
         "quantization": args.quantization,
         "reference": shown(reference_file),
         "seconds": seconds,
-        "versions": versions() | fast_engine.version(args),
+        "versions": versions() | ({args.engine: metadata.version(args.engine)} if engine else {}),
         "git": git_revision(),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -1,4 +1,7 @@
-"""Translate a data folder's split with fairseq-generate, shared out over processes."""
+"""Translate a data folder's split: by fairseq-generate in several processes, or by CTranslate2.
+
+For the latter the run is exported first, once for each checkpoint and type of weights.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,19 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
+from fairseq_deepnet.files import say, shown
 from fairseq_deepnet.tools import fairseq_options
 from fairseq_deepnet.tools.checkpoints.choice import Model
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.processor import all_cores, threads_of
 from fairseq_deepnet.tools.training import launch
 from fairseq_deepnet.tools.training.progress import Counter
-from fairseq_deepnet.tools.translation.engine import all_cores, threads_of
+from fairseq_deepnet.tools.translation.engine import WINDOW, Search, cut_message
+from fairseq_deepnet.tools.translation.stream import full_windows, translated
 
 TOKENS: Final = 4000
 """Source tokens a batch."""
@@ -79,6 +87,30 @@ class _Shard:
                 self.log.append(line)
 
 
+def failure(program: str, status: int, lines: Sequence[str]) -> str:
+    """The last line of a failed program, and where its whole output was put."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix=f"{program}.", suffix=".log", delete=False, encoding="utf-8"
+    ) as log:
+        log.writelines(lines)
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+    return f"{program} failed (status {status}): {last} (log: {log.name})"
+
+
+def _wait(shards: Sequence[_Shard]) -> _Shard | None:
+    """Wait for all; the first that fails is returned at once."""
+    waiting = list(shards)
+    while waiting:
+        for shard in waiting:
+            shard.thread.join(timeout=0.1)
+            if shard.thread.is_alive():
+                continue
+            if shard.process.wait() != 0:
+                return shard
+            waiting = [other for other in waiting if other is not shard]
+    return None
+
+
 def generate(
     arguments: Sequence[str], processes: int, gpus: int, sentences: int, threads: int
 ) -> list[str]:
@@ -104,7 +136,9 @@ def generate(
         for index in range(processes):
             environment = dict(os.environ, PYTHONUNBUFFERED="1", OMP_NUM_THREADS=str(threads))
             if gpus:
-                environment["CUDA_VISIBLE_DEVICES"] = _device(index % gpus)
+                visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+                names = visible.split(",") if visible else list(map(str, range(gpus)))
+                environment["CUDA_VISIBLE_DEVICES"] = names[index % gpus]
             shard = ["--distributed-world-size", str(processes), "--distributed-rank", str(index)]
             command = ["fairseq-generate", *arguments, *(shard if processes > 1 else [])]
             shards.append(_Shard(command, environment, progress))
@@ -120,14 +154,24 @@ def generate(
     return in_corpus_order([pair for shard in shards for pair in shard.found], sentences)
 
 
-def generate_split(
+def cores_of(args: argparse.Namespace) -> int:
+    """Cores to use: as many as --threads says, or all that this process may use."""
+    return args.threads or all_cores()
+
+
+def gpus_of(args: argparse.Namespace) -> int:
+    """GPUs to use: as many as --gpus says, or all that are visible."""
+    import torch
+
+    return launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
+
+
+def translate_with_fairseq(
     args: argparse.Namespace, model: Model, data: DataFolder, sentences: int
 ) -> list[str]:
     """The subwords of each sentence, by fairseq-generate."""
-    import torch
-
     direction = Direction(*data.languages)
-    gpus = launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
+    gpus = gpus_of(args)
     processes = gpus or args.processes or cores_of(args)
     processes = min(processes, max(1, sentences))
     arguments = [str(data.path.resolve()), "--path", str(model.path.resolve())]
@@ -143,36 +187,45 @@ def generate_split(
     return generate(arguments, processes, gpus, sentences, threads)
 
 
-def cores_of(args: argparse.Namespace) -> int:
-    """Cores to use: as many as --threads says, or all that this process may use."""
-    return args.threads or all_cores()
+def exported_model(args: argparse.Namespace, model: Model, data: DataFolder) -> Path:
+    """Return the folder of the model exported for CTranslate2, made now if need be.
+
+    Raises ValueError for models that take no raw text.
+    """
+    from fairseq_deepnet.tools.export.command import export_for_ctranslate2  # imports all models
+
+    if data.is_moses:
+        raise ValueError(
+            f"{shown(data.path)} holds Moses tokens, and ctranslate2 is given raw text here; set "
+            "ENGINE=fairseq"
+        )
+    return export_for_ctranslate2(model, data.path, args.quantization)
 
 
-def _device(index: int) -> str:
-    """The index-th of the GPUs that are visible."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",")[index] if visible else str(index)
+def ctranslate2_search(args: argparse.Namespace) -> Search:
+    """How CTranslate2 searches."""
+    return Search(args.beam, args.lenpen, batch_tokens=args.batch)
 
 
-def _wait(shards: Sequence[_Shard]) -> _Shard | None:
-    """Wait for all; the first that fails is returned at once."""
-    waiting = list(shards)
-    while waiting:
-        for shard in waiting:
-            shard.thread.join(timeout=0.1)
-            if shard.thread.is_alive():
-                continue
-            if shard.process.wait() != 0:
-                return shard
-            waiting = [other for other in waiting if other is not shard]
-    return None
+def translate_with_ctranslate2(
+    args: argparse.Namespace, model: Model, data: DataFolder
+) -> list[str]:
+    """A translation of each line of the split's source."""
+    from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
 
-
-def failure(program: str, status: int, lines: Sequence[str]) -> str:
-    """The last line of a failed program, and where its whole output was put."""
-    with tempfile.NamedTemporaryFile(
-        "w", prefix=f"{program}.", suffix=".log", delete=False, encoding="utf-8"
-    ) as log:
-        log.writelines(lines)
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
-    return f"{program} failed (status {status}): {last} (log: {log.name})"
+    folder, threads = exported_model(args, model, data), cores_of(args)
+    direction = Direction(*data.languages)
+    lines = list(read_lines(data.text(args.split, direction, direction.source)))
+    engine = CTranslate2Model(
+        folder, ctranslate2_search(args), threads=threads, cpu=args.gpus == "0"
+    )
+    counter = Counter(len(lines), "sentences translated", sys.stderr)
+    found = []
+    for window in translated(engine, full_windows(lines, WINDOW * threads), direction):
+        for hypotheses in window:
+            found.append(hypotheses[0].text)
+            counter.add()
+    counter.close()
+    if engine.cut:
+        say(cut_message(engine.cut))
+    return found

@@ -50,7 +50,7 @@ _AVERAGES: Final = {
 
 
 @dataclass(frozen=True)
-class Score:
+class RunScore:
     """A score as scripts/eval_bleu.sh or scripts/eval_perplexity.sh wrote it.
 
     Arguments:
@@ -115,7 +115,7 @@ def decoding(record: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _one(file: Path, run: Path) -> Score | None:
+def _one(file: Path, run: Path) -> RunScore | None:
     content = read_record(file, SHAPE, _REMEDY)
     values = {
         key: float(content[key])
@@ -127,10 +127,10 @@ def _one(file: Path, run: Path) -> Score | None:
     signatures = {
         key: str(content[f"{key}_signature"]) for key in values if f"{key}_signature" in content
     }
-    return Score(str(file.relative_to(run)), values, signatures, content)
+    return RunScore(str(file.relative_to(run)), values, signatures, content)
 
 
-def _many(folder: Path, run: Path) -> Score | None:
+def _many(folder: Path, run: Path) -> RunScore | None:
     """The means over the directions of a multilingual model: X-En and En-X of those trained, their
     average as in the paper's table 2, and the rest zero-shot.
     """
@@ -139,7 +139,7 @@ def _many(folder: Path, run: Path) -> Score | None:
     surplus = set(told.get("left_out", []))
     scores = {
         direction: score
-        for direction, score in directions.read_scores(folder).items()
+        for direction, score in directions.read_directions(folder).items()
         if str(direction) not in surplus
     }
     if not scores:
@@ -160,16 +160,16 @@ def _many(folder: Path, run: Path) -> Score | None:
     facts |= {"lines": sum(score.lines for score in scores.values()), "directions": len(scores)}
     facts |= {key: told[key] for key in ("expected", "mixed") if key in told}
     facts["request"] = json.loads(next(iter(scores.values())).settings)
-    return Score(str(folder.relative_to(run)), values, {"bleu": "; ".join(signatures)}, facts)
+    return RunScore(str(folder.relative_to(run)), values, {"bleu": "; ".join(signatures)}, facts)
 
 
-def _read(path: Path, run: Path) -> Score | None:
+def _read(path: Path, run: Path) -> RunScore | None:
     if path.is_dir():
         return _many(path, run)
     return _one(path, run) if path.suffix == ".json" else None
 
 
-def read_score(run: Path, name: str | None = None) -> Score | None:
+def read_score(run: Path, name: str | None = None) -> RunScore | None:
     """A run's test score: the one called `name` (a file or folder in it), otherwise the newest; of
     two engines with equal settings it is fairseq's, whichever is newer.
     """
@@ -183,15 +183,15 @@ def read_score(run: Path, name: str | None = None) -> Score | None:
     return next((score for score in read_scores(run) if _is_twin(score, newest)), newest)
 
 
-def _translated(path: Path, run: Path) -> Score | None:
+def _translated(path: Path, run: Path) -> RunScore | None:
     score = _read(path, run)
     return score if score is not None and score.is_of_translations else None
 
 
-def _is_twin(score: Score, other: Score) -> bool:
+def _is_twin(score: RunScore, other: RunScore) -> bool:
     """Whether fairseq made it of the same model and text, with the same search, as `other`."""
 
-    def settings(one: Score) -> dict[str, Any]:
+    def settings(one: RunScore) -> dict[str, Any]:
         asked = one.facts.get("request") or {}
         rest = {key: asked[key] for key in asked if key not in ("engine", "quantization")}
         return rest and {**rest, "directions": one.facts.get("directions")}
@@ -200,7 +200,7 @@ def _is_twin(score: Score, other: Score) -> bool:
     return same and score.is_fairseqs and score.is_of_translations
 
 
-def read_scores(run: Path) -> list[Score]:
+def read_scores(run: Path) -> list[RunScore]:
     """All scores in a run folder, in the order of their names; unreadable files are passed over."""
     found = []
     for path in sorted((run / "scores").glob("*.*")):
