@@ -192,13 +192,13 @@ def exported_model(args: argparse.Namespace, model: Model, data: DataFolder) -> 
 
     Raises ValueError for models that take no raw text.
     """
-    from fairseq_deepnet.tools.export.command import export_for_ctranslate2  # imports all models
-
     if data.is_moses:
         raise ValueError(
             f"{shown(data.path)} holds Moses tokens, and ctranslate2 is given raw text here; set "
             "ENGINE=fairseq"
         )
+    from fairseq_deepnet.tools.export.command import export_for_ctranslate2  # imports all models
+
     return export_for_ctranslate2(model, data.path, args.quantization)
 
 
