@@ -15,9 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fairseq_deepnet.tools import (
-    fairseq_options,
-)  # first: it keeps fairseq from advising tensorboardX
+from fairseq_deepnet.tools import fairseq_options
 
 # isort: split
 import fairseq.models

@@ -36,7 +36,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import fairseq_deepnet.models  # noqa: F401  (first: it keeps fairseq from advising tensorboardX)
+import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
 
 # isort: split
 import torch

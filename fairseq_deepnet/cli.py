@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
@@ -73,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status; 2 for what the user can mend."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
-        print(_overview())
+        with contextlib.suppress(BrokenPipeError):  # deepnet | head
+            print(_overview(), flush=True)
         return 0 if words else 2
     words = subcommand_of_today(words)
     name, rest = words[0], of_today(words[0], words[1:])

@@ -4,28 +4,24 @@ import argparse
 import collections
 import functools
 import importlib.metadata
-import logging
 import sys
 import types
 import warnings
 from typing import Any
 
-# Importing fairseq advises everyone to install tensorboardX, which only its speech tasks need.
-logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+import fairseq.data.data_utils
+import fairseq.data.language_pair_dataset
+import fairseq.data.token_block_dataset
+import fairseq.distributed.utils
+import fairseq.nan_detector
+import fairseq.options
+import numpy as np
+import omegaconf
+import torch
 
-import fairseq.data.data_utils  # noqa: E402
-import fairseq.data.language_pair_dataset  # noqa: E402
-import fairseq.data.token_block_dataset  # noqa: E402
-import fairseq.distributed.utils  # noqa: E402
-import fairseq.nan_detector  # noqa: E402
-import fairseq.options  # noqa: E402
-import numpy as np  # noqa: E402
-import omegaconf  # noqa: E402
-import torch  # noqa: E402
-
-from ..errors import ConfigurationError, show_in_one_line  # noqa: E402
-from ..option_ranges import refuse_absurd  # noqa: E402
-from . import (  # noqa: E402
+from ..errors import ConfigurationError, show_in_one_line
+from ..option_ranges import refuse_absurd
+from . import (
     checkpoint_files,
     damaged_files,
     fp32_weights,

@@ -1,4 +1,7 @@
-"""`--optimizer fused_adam`: fairseq's adam for a stack of thousands of layers."""
+"""`--optimizer fused_adam`: fairseq's adam for a stack of thousands of layers.
+
+The norm of all gradients, and clipping by it, are a few calls for any number of tensors.
+"""
 
 from __future__ import annotations
 

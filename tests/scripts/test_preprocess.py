@@ -200,7 +200,7 @@ def test_changed_knobs_and_inputs_are_refused(made: Made) -> None:
 
 def test_two_runs_cannot_make_the_same_folder(made: Made, tmp_path: Path) -> None:
     lock = tmp_path / "out.lock"
-    with lock.open("w") as held:
+    with lock.open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         run = made.run(OUT=str(tmp_path / "out"), TRAIN="gone/train")
     assert run.returncode == 2

@@ -158,13 +158,7 @@ def plan_run(args: argparse.Namespace) -> Plan:
         say(f"warning: {misfit}")
     if args.dry_run or launcher.submits:
         say(summary())
-        submission = launcher.submission(args.run, [args.config, *args.extra])
-        if not args.dry_run:
-            return Plan(tuple(submission))
-        if launcher.submits:
-            print(f"# handed to the queue; the job runs the next line\n{shlex.join(submission)}")
-        print("\n".join(launcher.lines(command)))
-        return Plan()
+        return _show_or_submit(args, launcher, command)
     shared = nodes.facts(command, data, devices.nodes)
     words = (*launcher.prefix(), *command)
     if launcher.node_rank > 0:
@@ -183,10 +177,7 @@ def plan_run(args: argparse.Namespace) -> Plan:
         say(f"{shown(args.run)} is complete: nothing to do (RUN=FOLDER trains another)")
         return Plan()
     updates = run_folder.updates_so_far(args.run)
-    at_the_end = updates is not None and parsed.max_update and updates >= parsed.max_update
-    if at_the_end and not run_folder.owes_validation(args.run):
-        write_text(args.run / "done", f"{updates} updates\n")
-        say(f"{shown(args.run)} is complete at update {updates:,}: nothing to do")
+    if _is_at_the_end(args.run, updates, parsed.max_update):
         return Plan()
     text = summary()  # builds the model once without memory: what it refuses leaves no folder
     environment = run_folder.environment(config, data, devices, batch)
@@ -199,6 +190,28 @@ def plan_run(args: argparse.Namespace) -> Plan:
     if devices.nodes > 1:
         nodes.announce(args.run, shared)
     return Plan(words, steps, state)
+
+
+def _show_or_submit(
+    args: argparse.Namespace, launcher: launchers.Launcher, command: list[str]
+) -> Plan:
+    """Show what a dry run would start; else return what hands the training to SLURM's queue."""
+    submission = launcher.submission(args.run, [args.config, *args.extra])
+    if not args.dry_run:
+        return Plan(tuple(submission))
+    if launcher.submits:
+        print(f"# handed to the queue; the job runs the next line\n{shlex.join(submission)}")
+    print("\n".join(launcher.lines(command)))
+    return Plan()
+
+
+def _is_at_the_end(run: Path, updates: int | None, last: int) -> bool:
+    """True if a run has made its last update, and owes nothing; it is marked as done then."""
+    if updates is None or not last or updates < last or run_folder.owes_validation(run):
+        return False
+    write_text(run / "done", f"{updates} updates\n")
+    say(f"{shown(run)} is complete at update {updates:,}: nothing to do")
+    return True
 
 
 def fallback_steps(config: configs.Config, parsed: argparse.Namespace) -> tuple[Step, ...] | None:
