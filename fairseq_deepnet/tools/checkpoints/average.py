@@ -83,7 +83,7 @@ def check_same_model(paths: Sequence[Path], states: Sequence[dict[str, Any]]) ->
 
 
 def average_tensors(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the mean in the first's dtype, summed in float64; of integers and such, the last."""
+    """Return the mean in the first's dtype, summed in float64; of other types, the last."""
     if not tensors[0].is_floating_point():
         return tensors[-1].clone()
     total = torch.zeros(tensors[0].shape, dtype=torch.float64)
