@@ -19,6 +19,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
+[[ ${SEED:-1} == 1 ]] || die "SEED is '$SEED', and the sample corpus is one text now: leave SEED out"
 
 declare -A lines=([train]=${TRAIN_LINES:-25000} [valid]=${VALID_LINES:-500} [test]=${TEST_LINES:-500})
 declare -A all=([train]=25000 [valid]=500 [test]=500)

@@ -180,6 +180,7 @@ class Watch(Observer):
         self.judge = Judge(settings, trainer, folder) if self.is_first else None
         self.start = good_states.Start(0, time.time())
         self.epoch_itr: Any = None
+        self.over = False
         if settings.attempt:
             read_as_fp32(trainer)
         if settings.stops and settings.good_interval and not trainer.cfg.checkpoint.no_save:
@@ -224,6 +225,8 @@ class Watch(Observer):
         self._ask("gradients", trainer, update)
 
     def end(self, trainer: Any, update: int, made: bool) -> None:
+        if self.over:
+            return  # with an error, which has been reported
         self._ask("end", trainer, update, made)
         if not self.settings.stops:
             return
@@ -240,6 +243,7 @@ class Watch(Observer):
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
         if not NanReport.blames_numbers(error):
             return  # processes that disagree are no divergence
+        self.over = True
         self._ask("failed", trainer, update, error)
         if self.settings.stops:
             self._stop(trainer, update)

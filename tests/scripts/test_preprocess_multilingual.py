@@ -101,7 +101,7 @@ def test_bad_usage_is_one_line(variables: dict[str, str], cause: str) -> None:
     assert cause in done.stderr
 
 
-@pytest.mark.parametrize("languages", ["de fr", "en", "en nl"])
+@pytest.mark.parametrize("languages", ["de fr", "en", "en nl", "de en de"])
 def test_the_languages_of_multi30k_are_checked(languages: str, tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", str(ROOT / "scripts" / "preprocess_multi30k_multilingual.sh")],

@@ -130,3 +130,15 @@ def test_a_working_folder_that_someone_else_filled_is_left_alone(tmp_path: Path)
     with pytest.raises(ValueError, match="was not made by this script"):
         builder.prepare(tmp_path / "out.part", SETTINGS, {})
     assert (tmp_path / "out.part" / "precious").exists()
+
+
+def test_stages_that_an_earlier_version_left_are_made_anew(tmp_path: Path) -> None:
+    part = tmp_path / "out.part"
+    (part / "text").mkdir(parents=True)
+    plan = json.dumps({"settings": SETTINGS, "inputs": {}}, indent=2) + "\n"
+    (part / "plan.json").write_text(plan, encoding="utf-8")
+    builder.prepare(part, SETTINGS, {})
+    assert not (part / "text").exists()
+    (part / "text").mkdir()
+    builder.prepare(part, SETTINGS, {})
+    assert (part / "text").is_dir()

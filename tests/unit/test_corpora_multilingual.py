@@ -238,3 +238,33 @@ def test_sampled_lines_are_spread_over_all_files() -> None:
 def test_what_is_no_direction_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="no direction"):
         Direction.parse(name)
+
+
+def test_finished_pairs_stay_where_another_one_cannot_be_read_yet(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = write(tmp_path / "long" / "train", en=["x" * 300, "a b"], zz=["y", "c d"])
+    with table.open("a", encoding="utf-8") as rows:
+        rows.write(f"train\ten\tzz\t{long}\n")
+    monkeypatch.setenv("DEEPNET_MAX_LINE", "200")
+    assert make(table, tmp_path / "out") == 2
+    assert "DEEPNET_MAX_LINE" in capsys.readouterr().err
+    assert list((tmp_path / "out.part" / "text.part" / "counted").glob("*.json"))
+    monkeypatch.setenv("DEEPNET_MAX_LINE", "400")
+    assert make(table, tmp_path / "out") == 0
+    assert "files were done before" in capsys.readouterr().err
+
+
+def test_a_folder_beside_it_is_the_user_s(table: Path, tmp_path: Path) -> None:
+    raw = tmp_path / "out.raw"
+    raw.mkdir()
+    (raw / "extracted.json").write_text("{}", encoding="utf-8")  # as `deepnet wmt17` leaves it
+    assert make(table, tmp_path / "out") == 0
+    assert raw.is_dir()
+
+
+def test_a_folder_without_a_name_is_refused(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert make(table, Path()) == 2
+    assert "OUT is '.'; give a folder with a name" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from fairseq_deepnet.signals import (
     RECORD,
     UNSAVED,
 )
+from fairseq_deepnet.tools.training import processes
 from fairseq_deepnet.tools.training.fallbacks import FallbackState
 from tests.support.shell import ROOT, FakeBin
 
@@ -289,3 +291,15 @@ def test_a_node_that_waits_for_the_first_heeds_a_signal(work: Work) -> None:
     time.sleep(0.5)  # for the supervisor, which looks at its processes ten times a second
     os.kill(pid, signal.SIGTERM)
     assert "preempted" in work.finish(PREEMPTED)[-1]
+
+
+def test_a_terminal_that_is_gone_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def write(self, text: str) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+        def flush(self) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    processes.say("SIGHUP: passed on")

@@ -3,6 +3,7 @@
 import logging
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -174,3 +175,25 @@ def test_a_mistake_of_the_judge_ends_the_judging_and_not_the_training(
         watch.begin(None, 2, [])
     assert (judge.calls, judge.detached) == (1, 1)
     assert "off from here on" in caplog.text
+
+
+def test_a_training_that_ends_with_an_error_is_reported_once(tmp_path: Path) -> None:
+    """fairseq's trainer is left by way of `end`, which has nothing more to say."""
+    asked = []
+
+    class Judge:
+        due = object()
+
+        def failed(self, *_: Any) -> None:
+            asked.append("failed")
+
+        def end(self, *_: Any) -> None:
+            asked.append("end")
+
+    watch = Watch.__new__(Watch)
+    watch.over, watch.judge, watch.alone, watch.is_first = False, Judge(), True, False
+    watch.settings = SimpleNamespace(stops=True, attempt=0, good_interval=0)
+    with pytest.raises(SystemExit):
+        watch.failed(None, 7, FloatingPointError("NaN detected: loss"))
+    watch.end(None, 7, False)
+    assert asked == ["failed"]

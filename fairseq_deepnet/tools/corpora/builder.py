@@ -30,6 +30,8 @@ from fairseq_deepnet.tools.corpora.text import find_side
 _WAIT = 2.0
 """Seconds that a second run waits for one that may be at its end."""
 _MARKS = "counted"
+_STAGES = 2
+"""Changes with what stages leave in PART: what an earlier version left is not gone on with."""
 """In the folder of a stage: NAME.json for every row that is done, with what it counted."""
 
 
@@ -147,8 +149,10 @@ def build(design: Callable[[], Blueprint], out: Path, force: bool = False) -> bo
         try:
             record, said = blueprint.make(part)
         except ValueError:  # of the input: what another run could not go on with goes
+            many = len({row.pair for row in blueprint.rows}) > 1  # finished pairs stay
             for unfinished in part.glob("*.part"):
-                shutil.rmtree(unfinished)
+                if not (many and any(unfinished.glob(f"{_MARKS}/*.json"))):
+                    shutil.rmtree(unfinished)
             if not any(entry.is_dir() for entry in part.iterdir()):
                 shutil.rmtree(part)
             raise
@@ -236,16 +240,17 @@ def prepare(
 
     The finished stages of a killed run stay if it wanted the same (and `keep`); all else goes.
     """
-    plan = json.dumps({"settings": settings, "inputs": inputs}, indent=2) + "\n"
+    plan = {"settings": settings, "inputs": inputs, "stages": _STAGES}
+    planned = json.dumps(plan, indent=2) + "\n"
     record = part / "plan.json"
-    if record.is_file() and record.read_text(encoding="utf-8") == plan and keep:
+    if record.is_file() and record.read_text(encoding="utf-8") == planned and keep:
         return
     if part.is_dir() and any(part.iterdir()):
         if not record.is_file():
             raise ValueError(f"{part} is in the way and was not made by this script; remove it")
         shutil.rmtree(part)
     part.mkdir(exist_ok=True)
-    record.write_text(plan, encoding="utf-8")
+    record.write_text(planned, encoding="utf-8")
 
 
 def stage(

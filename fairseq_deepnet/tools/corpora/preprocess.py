@@ -403,8 +403,11 @@ def run(args: argparse.Namespace) -> int:
     value = given.read(kind.options, kind.defaults, kind.required)
     kind.check(value)
     out = Path(value.out) if value.out else ROOT / "data" / kind.out.format(**vars(value))
+    if not out.name:
+        raise ValueError(f"OUT is {value.out!r}; give a folder with a name")
     value.out = out
     blueprint = kind.blueprint(value, given)
     build(lambda: blueprint(lambda: kind.rows(value)), out, value.force)
-    recipes.forget_raw_text(out)
+    if args.kind.startswith(("iwslt14", "wmt17")):  # others' OUT.raw is the user's
+        recipes.forget_raw_text(out)
     return 0

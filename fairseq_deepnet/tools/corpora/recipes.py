@@ -70,10 +70,10 @@ def _refuse_foreign(*languages: str) -> None:
 def check_multi30k_languages(value: SimpleNamespace) -> None:
     """Raise ValueError where no pair with English can be made of LANGS."""
     languages = value.langs.split()
-    if len(languages) < 2 or "en" not in languages:
+    if len(languages) < 2 or "en" not in languages or len(set(languages)) < len(languages):
         raise ValueError(
-            f"LANGS is {value.langs!r}; two or more languages are needed, en among them, separated"
-            " by spaces: cs de en"
+            f"LANGS is {value.langs!r}; two or more languages are needed, each once, en among them,"
+            " separated by spaces: cs de en"
         )
     _refuse_foreign(*languages)
 

@@ -165,7 +165,7 @@ def plan_run(args: argparse.Namespace) -> Plan:
         say(f"waiting for node 0 in {shown(args.run)}")
         is_complete = functools.partial(run_folder.is_complete, args.run, config)
         if nodes.wait_to_join(args.run, shared, is_complete, args.node_timeout):
-            return Plan(words, steps, _state_of(args.run, steps, parsed))
+            return Plan(words, steps, _state_of(args.run, steps, parsed, moves=False))
         say(f"{shown(args.run)} is complete: nothing to do")
         return Plan()
     nodes.withdraw(args.run)
@@ -227,12 +227,15 @@ def fallback_steps(config: configs.Config, parsed: argparse.Namespace) -> tuple[
 
 
 def _state_of(
-    run: Path, steps: tuple[Step, ...] | None, parsed: argparse.Namespace
+    run: Path, steps: tuple[Step, ...] | None, parsed: argparse.Namespace, moves: bool = True
 ) -> FallbackState:
-    """Return the fallbacks that a run goes on with; finish the last where a kill cut it off."""
+    """Return the fallbacks that a run goes on with.
+
+    Where a kill has cut the last one off, it is finished if this node moves files: the first does.
+    """
     if steps is not None:
         fallbacks.refuse_changes(run, steps, vars(parsed))
-        state = fallbacks.roll_back(run)
+        state = fallbacks.roll_back(run) if moves else fallbacks.read(run)
     else:
         state = fallbacks.read(run)
     if not state.step:

@@ -43,8 +43,9 @@ _ANOTHER_S: Final = re.compile(
 
 
 def say(text: str) -> None:
-    """Print one line on standard error, as scripts/train.sh does."""
-    print(f"[train] {text}", file=sys.stderr, flush=True)
+    """Print one line on standard error, as scripts/train.sh does, if that is still there."""
+    with contextlib.suppress(OSError):  # the terminal may be gone, and the training is not
+        print(f"[train] {text}", file=sys.stderr, flush=True)
 
 
 @dataclass

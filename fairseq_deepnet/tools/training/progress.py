@@ -6,6 +6,7 @@ understood is shown as it is: nothing that could explain a crash is hidden.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -181,4 +182,5 @@ def follow(source: int, log: Path, progress: Progress) -> None:
             file.flush()
             shown = progress.show(line)
             if shown is not None and not interrupted:
-                print(shown, flush=True)
+                with contextlib.suppress(OSError):  # the terminal is gone; the log goes on
+                    print(shown, flush=True)
