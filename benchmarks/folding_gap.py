@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
 from fairseq_deepnet.tools import fairseq_options
 
 # isort: split

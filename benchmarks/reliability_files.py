@@ -240,6 +240,9 @@ def call(words: list[str]) -> int:
     if name == "fallbacks":
         print(fallbacks.read(Path(rest[0])))
         return 0
+    import fairseq_deepnet.models  # fairseq imports a user-dir only where it is not there yet
+
+    # isort: split
     import fairseq_cli.generate
     import fairseq_cli.train
 

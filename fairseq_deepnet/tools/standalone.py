@@ -3,6 +3,9 @@
 from argparse import Namespace
 from typing import Any
 
+import fairseq_deepnet.models  # noqa: F401  (registers ours)
+
+# isort: split
 import fairseq.models
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf

@@ -15,6 +15,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed
 from fairseq_cli import train
 
+import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
 from fairseq_deepnet.errors import ConfigurationError
 
 
