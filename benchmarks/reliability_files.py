@@ -240,7 +240,8 @@ def call(words: list[str]) -> int:
     if name == "fallbacks":
         print(fallbacks.read(Path(rest[0])))
         return 0
-    import fairseq_deepnet.models  # fairseq imports a user-dir only where it is not there yet
+    # fairseq imports nothing of a user-dir whose name has been imported
+    import fairseq_deepnet.models  # noqa: F401
 
     # isort: split
     import fairseq_cli.generate
