@@ -283,6 +283,13 @@ def test_a_training_that_is_signalled_while_it_diverges_is_not_begun_again(work:
     assert len(work.fakes.calls("fairseq-train")) == 1
 
 
+def test_a_signal_does_not_queue_again_what_has_no_fallback_left(work: Work) -> None:
+    signalled = """[[ "$*" != *--fallback-step=1* ]] || kill -TERM $PPID; sleep 0.3"""
+    work.fakes.add("fairseq-train", f"trap '' TERM; {signalled}", status=DIVERGED)
+    work.start(fallbacks="lr*0.5")
+    assert "no fallback is left after 1" in work.finish(DIVERGED)[-1]
+
+
 def test_a_node_that_waits_for_the_first_heeds_a_signal(work: Work) -> None:
     work.fakes.add("torchrun", status=1)
     write_record(work.run / DIVERGENCE_RECORD, {"update": 30, "attempt": 0})

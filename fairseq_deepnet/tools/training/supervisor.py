@@ -137,7 +137,7 @@ class Supervisor:
         except (ValueError, OSError) as error:
             say(f"diverged, and no fallback could be taken: {error}")
             return False
-        if self.signalled or self.caught:
+        if (self.signalled or self.caught) and (self.node or state is not None):
             return True  # and the same command goes on with it
         if state is None:
             say(
