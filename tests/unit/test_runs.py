@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from pathlib import Path
 
@@ -337,3 +338,12 @@ def test_record_is_a_former_name(record: Recorder, capsys: pytest.CaptureFixture
 
 def test_options_the_script_manages_are_all_real_ones() -> None:
     assert set(MANAGED) <= set(option_actions(training_parser(["DATA", "--arch", "transformer"])))
+
+
+def test_a_run_that_is_being_trained_is_not_planned_anew(record: Recorder) -> None:
+    record.run.mkdir()
+    with (record.run / ".lock").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert record() is None
+    assert "another training is at work" in record.said
+    assert record() is not None

@@ -6,6 +6,7 @@ Nothing is imported here that needs torch or fairseq: the supervisor holds neith
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -67,7 +68,11 @@ def run(args: argparse.Namespace) -> int:
 
     from fairseq_deepnet.tools.training.plan import plan_run
 
-    plan = plan_run(args)
+    with contextlib.ExitStack() as stack:
+        if args.record_only and not (args.dry_run or args.node_rank) and args.run.is_dir():
+            lock = supervisor.RunLock(args.run)
+            stack.callback(os.close, lock.take())
+        plan = plan_run(args)
     if args.record_only:
         command = plan.state.command(plan.command)
         sys.stdout.write("".join(f"{word}\0" for word in command))

@@ -173,10 +173,10 @@ class RunLock:
         self.file = run / ".lock"
         self.held: int | None = None
 
-    def take(self) -> None:
-        """Take the lock, unless it is held here; ValueError where another training has it."""
+    def take(self) -> int:
+        """Return the file that is locked; ValueError where another training has it."""
         if self.held is not None:
-            return
+            return self.held
         self.held = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o666)
         os.set_inheritable(self.held, True)
         if not try_lock(self.held):
@@ -184,6 +184,7 @@ class RunLock:
                 f"another training is at work in {self.file.parent} ({self._holders()}); wait for"
                 " it, or set RUN=FOLDER"
             )
+        return self.held
 
     def _holders(self) -> str:
         found = set()
