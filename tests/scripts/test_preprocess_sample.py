@@ -47,7 +47,7 @@ def preprocess(
 
 
 def test_the_whole_corpus_is_the_text_that_the_published_numbers_rest_on(project: Path) -> None:
-    run = preprocess(project, "--padding-factor", "8", SEED="5", FORCE="0")
+    run = preprocess(project, "--padding-factor", "8", FORCE="0")
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
     out = project / "data" / "sample.de-en"
     found = {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in SHA256}
@@ -79,4 +79,11 @@ def test_more_pairs_than_there_are_and_none_are_refused(
     assert run.returncode == 2
     (line,) = run.stderr.splitlines()
     assert f"{name}_LINES is '{value}'; it must be a number from 1 to " in line
+    assert not (project / "data" / "sample.de-en").exists()
+
+
+def test_another_seed_is_refused_since_the_corpus_is_one_text(project: Path) -> None:
+    run = preprocess(project, SEED="5")
+    assert run.returncode == 2
+    assert "SEED is '5'" in run.stderr
     assert not (project / "data" / "sample.de-en").exists()
