@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from fairseq_deepnet.files import ROOT, say, shown
+from fairseq_deepnet.tools.processor import all_cores
 
 if TYPE_CHECKING:
     from fairseq_deepnet.experiments.sweeps.cells import Cell
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     folder = args.runs or ROOT / "runs" / sweep.name
     if args.tiny:  # beside the real runs, never among them
         folder = folder.parent / f"{folder.name}.tiny"
-    cores = len(os.sched_getaffinity(0))
+    cores = all_cores()
     visible = plan.visible_gpus()
     if args.dry_run and args.gpus.isdecimal():
         visible = [str(number) for number in range(int(args.gpus))]  # a plan for another machine

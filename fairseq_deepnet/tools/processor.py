@@ -12,7 +12,9 @@ WORTH: Final = 1.2
 
 def all_cores() -> int:
     """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def threads_of(processes: int, cores: int) -> int:

@@ -30,9 +30,9 @@ from fairseq_deepnet.tools.corpora.text import find_side
 _WAIT = 2.0
 """Seconds that a second run waits for one that may be at its end."""
 _MARKS = "counted"
+"""In the folder of a stage: NAME.json for every row that is done, with what it counted."""
 _STAGES = 2
 """Changes with what stages leave in PART: what an earlier version left is not gone on with."""
-"""In the folder of a stage: NAME.json for every row that is done, with what it counted."""
 
 
 class Blueprint(ABC):
@@ -52,6 +52,11 @@ class Blueprint(ABC):
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """Return all that decides what the folder holds, besides the text."""
+
+    @property
+    def has_many_pairs(self) -> bool:
+        """True if the rows are of more than one pair of languages."""
+        return len({row.pair for row in self.rows}) > 1
 
     def name(self, row: Row) -> str:
         """Return the name of a row's text, without the language."""
@@ -98,7 +103,7 @@ class Blueprint(ABC):
         done = len(self.rows) - len(todo)
         if done:
             say(f"{what}: {done} of {len(self.rows)} files were done before")
-        across = len({row.pair for row in self.rows}) > 1
+        across = self.has_many_pairs
         if across:
             todo.sort(key=lambda row: -sum(side.stat().st_size for side in row.sides()))
         one = functools.partial(
@@ -149,9 +154,9 @@ def build(design: Callable[[], Blueprint], out: Path, force: bool = False) -> bo
         try:
             record, said = blueprint.make(part)
         except ValueError:  # of the input: what another run could not go on with goes
-            many = len({row.pair for row in blueprint.rows}) > 1  # finished pairs stay
             for unfinished in part.glob("*.part"):
-                if not (many and any(unfinished.glob(f"{_MARKS}/*.json"))):
+                finished_pairs = blueprint.has_many_pairs and any(unfinished.glob(f"{_MARKS}/*"))
+                if not finished_pairs:
                     shutil.rmtree(unfinished)
             if not any(entry.is_dir() for entry in part.iterdir()):
                 shutil.rmtree(part)

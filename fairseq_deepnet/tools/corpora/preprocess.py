@@ -18,6 +18,7 @@ from fairseq_deepnet.files import ROOT
 from fairseq_deepnet.tools.corpora import recipes
 from fairseq_deepnet.tools.corpora.builder import Blueprint, build
 from fairseq_deepnet.tools.corpora.pairs import Row, read_table, rows_of
+from fairseq_deepnet.tools.processor import all_cores
 
 OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "SRC": ("", "source language, the files' ending"),
@@ -127,7 +128,7 @@ class Given:
         if values.get("src") and values["src"] == values["tgt"]:
             both = f"{self.shown('SRC')} and {self.shown('TGT')}"
             raise ValueError(f"{both} are both {values['src']!r}; they must differ")
-        values["workers"] = values["workers"] or _cores()
+        values["workers"] = values["workers"] or all_cores()
         return SimpleNamespace(**values, fairseq_options=" ".join(self.words))
 
     def dictionaries(self) -> dict[str, int]:
@@ -147,12 +148,6 @@ class Given:
                 raise ValueError(f"{flag} is {text!r}; it must be a whole number")
             found[flag.removeprefix("--").replace("-", "_")] = int(text)
         return found
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # not everywhere: those that this process may use
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _flag(name: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from fairseq_deepnet.files import ROOT
+from fairseq_deepnet.tools.processor import all_cores
 from fairseq_deepnet.tools.training import supervisor
 
 RUNS: Final = ROOT / "runs"
@@ -94,6 +95,4 @@ def _cores() -> int:
     said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if said.isdecimal() and int(said):
         return int(said)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return all_cores()
