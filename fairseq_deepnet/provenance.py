@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import subprocess
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -41,6 +42,12 @@ def versions() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             found[name] = None
     return found
+
+
+def made_now() -> dict[str, Any]:
+    """Return what a record says of its making: versions, commit and time."""
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"versions": versions(), "git": git_revision(), "made": made}
 
 
 def git_revision() -> str | None:

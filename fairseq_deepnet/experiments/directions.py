@@ -60,7 +60,7 @@ def paper_table(averages: Sequence[GroupAverage], published: str) -> str:
         item = ours.get(group)
         lacks = item is not None and item.present != count
         note = f" (over {item.present:,} of {count:,} directions)" if item and lacks else ""
-        cells.append(f"{number(item.bleu)}{note}" if item else "")
+        cells.append(f"{number(item.means['bleu'])}{note}" if item else "")
     return f"{markdown([*rows, ['this model', *cells]])}\n\nThe paper's numbers: {table.metric}."
 
 

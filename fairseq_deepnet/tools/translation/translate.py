@@ -45,7 +45,7 @@ from fairseq_deepnet.tools.translation.stream import (
 )
 
 if TYPE_CHECKING:
-    from fairseq_deepnet.tools.checkpoints.choice import Model
+    from fairseq_deepnet.tools.checkpoints import Model
 
 # An exported folder needs neither torch nor fairseq, which take seconds to import: only the
 # functions that do need them import them.
@@ -103,7 +103,7 @@ def open_engine(target: Path, search: Search, options: EngineOptions) -> Opened:
                 raise ValueError(f"{name}: {shown(target)} is exported already; name the run")
         return _on_ctranslate2(target, search, options, options.quantization)
 
-    from fairseq_deepnet.tools.checkpoints.choice import choose_model
+    from fairseq_deepnet.tools.checkpoints import choose_model
     from fairseq_deepnet.tools.export.command import export_for_ctranslate2
 
     model = choose_model(target, options.average)
@@ -142,7 +142,7 @@ def _on_ctranslate2(
 def _on_fairseq(model: Model, search: Search, options: EngineOptions) -> Opened:
     import torch
 
-    from fairseq_deepnet.tools.checkpoints.choice import find_data
+    from fairseq_deepnet.tools.checkpoints import find_data
     from fairseq_deepnet.tools.export.record import data_digests
     from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 
