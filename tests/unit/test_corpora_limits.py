@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools.corpora import archive, limits, opus100, text
+from fairseq_deepnet.tools.corpora import archive, opus100, text
 from fairseq_deepnet.tools.corpora.download import damage
 from fairseq_deepnet.tools.evaluation.sets import read_raw
 from fairseq_deepnet.tools.translation.stream import live_windows, windows_of
@@ -239,12 +239,12 @@ def test_limits_are_far_above_the_real_corpora(shared_data: Path) -> None:
     longest = 0
     for path in shared_data.glob("multi30k/*.gz"):
         longest = max(longest, *map(len, text.raw_lines(path)))
-    assert 100 < longest < limits.MAX_LINE / 1000
+    assert 100 < longest < text.MAX_LINE / 1000
     for path in shared_data.glob("*/*.tar.xz"):
         with (
-            limits.open_archive(path) as stream,
+            archive.open_archive(path) as stream,
             tarfile.open(fileobj=stream, mode="r|") as tar,
         ):
-            sizes = [member.size for member in limits.members(tar, path)]
-        assert sum(sizes) < limits.MAX_RATIO * path.stat().st_size / 2
-        assert len(sizes) < limits.MAX_MEMBERS / 10
+            sizes = [member.size for member in archive.members(tar, path)]
+        assert sum(sizes) < archive.MAX_RATIO * path.stat().st_size / 2
+        assert len(sizes) < archive.MAX_MEMBERS / 10

@@ -12,7 +12,7 @@ import pytest
 
 from fairseq_deepnet.tools.corpora import opus100
 from fairseq_deepnet.tools.corpora.opus100 import Side, find_archives, read_name, tabulate, unpack
-from fairseq_deepnet.tools.corpora.pairs import read_table
+from fairseq_deepnet.tools.corpora.text_folders import read_table
 from tests.support.opus100 import TOP, pair_files, small_corpus, write_archive
 
 WHOLE = "opus-100-corpus-v1.0.tar.gz"

@@ -32,7 +32,7 @@ from urllib.parse import urlsplit
 
 from fairseq_deepnet.files import try_lock, write_json
 from fairseq_deepnet.records import misshapen, read_record
-from fairseq_deepnet.tools.corpora import limits
+from fairseq_deepnet.tools.corpora.archive import open_packed
 from fairseq_deepnet.tools.corpora.sources import CATALOGUE, File
 from fairseq_deepnet.tools.corpora.transfer import (
     SourceError,
@@ -64,7 +64,7 @@ def damage(path: Path, name: str) -> str | None:
         return "it is empty"
     if name.endswith((".gz", ".tgz")):
         try:
-            with limits.open_packed(path) as stream:
+            with open_packed(path) as stream:
                 while stream.read(1 << 20):
                     pass
         except ValueError as error:

@@ -18,9 +18,8 @@ from typing import Any, ClassVar
 
 from fairseq_deepnet.files import say, write_json
 from fairseq_deepnet.tools.corpora import moses
-from fairseq_deepnet.tools.corpora.builder import Blueprint, link_folder, stage, summary
+from fairseq_deepnet.tools.corpora.builder import Blueprint, Row, link_folder, stage, summary
 from fairseq_deepnet.tools.corpora.clean import Limits, checked_pairs
-from fairseq_deepnet.tools.corpora.pairs import Row
 from fairseq_deepnet.tools.corpora.parallel import CHUNK, map_in_order
 from fairseq_deepnet.tools.corpora.text import PairChunk, find_side, pair_chunks
 from fairseq_deepnet.tools.corpora.text_folders import pair_counts, plain

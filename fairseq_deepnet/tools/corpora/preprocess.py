@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from fairseq_deepnet.files import ROOT
 from fairseq_deepnet.tools.corpora import recipes
-from fairseq_deepnet.tools.corpora.builder import Blueprint, build
-from fairseq_deepnet.tools.corpora.pairs import Row, read_table, rows_of
+from fairseq_deepnet.tools.corpora.builder import Blueprint, Row, build, rows_of
+from fairseq_deepnet.tools.corpora.text_folders import read_table
 from fairseq_deepnet.tools.processor import all_cores
 
 OPTIONS: Final[dict[str, tuple[Any, str]]] = {

@@ -21,8 +21,9 @@ from fairseq_deepnet.files import ROOT, say
 from fairseq_deepnet.tools.corpora import download as downloader
 from fairseq_deepnet.tools.corpora import iwslt, wmt
 from fairseq_deepnet.tools.corpora import opus100 as unpacker
-from fairseq_deepnet.tools.corpora.pairs import Row, read_table, rows_of
+from fairseq_deepnet.tools.corpora.builder import Row, rows_of
 from fairseq_deepnet.tools.corpora.text import find_side, raw_lines
+from fairseq_deepnet.tools.corpora.text_folders import read_table
 
 _LINES: Final = {"train": 29_000, "valid": 1014, "test": 1000}
 _PUBLIC: Final = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
