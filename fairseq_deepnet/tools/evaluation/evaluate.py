@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.files import say, shown, write_text
+from fairseq_deepnet.files import PACKAGE, say, shown, write_text
 from fairseq_deepnet.provenance import fingerprint, made_now, sha256
 from fairseq_deepnet.records import record_of, write_record
-from fairseq_deepnet.tools import fairseq_options
 from fairseq_deepnet.tools.checkpoints import Model, choose_model, find_data
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
@@ -341,7 +340,7 @@ def _translate_with_fairseq(
     gpus, cores = gpus_of(args), cores_of(args)
     processes = min(gpus or args.processes or cores, max(1, sentences))
     arguments = [str(data.path.resolve()), "--path", str(model.path.resolve())]
-    arguments += ["--user-dir", fairseq_options.user_dir(), "--gen-subset", args.split]
+    arguments += ["--user-dir", str(PACKAGE), "--gen-subset", args.split]
     arguments += ["--source-lang", source, "--target-lang", target]
     arguments += ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]
     arguments += ["--max-tokens", str(args.batch or TOKENS), "--log-format", "none"]
