@@ -12,7 +12,7 @@ import ast
 import operator
 import re
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from fairseq_deepnet.errors import ConfigurationError
@@ -99,11 +99,6 @@ RUNS_CODE: Final = {
 
 _NAME: Final = re.compile(r"[A-Za-z]\w*(-\w+)*")
 _RESOLVER: Final = re.compile(r"\$\{\s*[\w.]+\s*:")
-_COLLECTIONS: Final[dict[type[ast.expr], Callable[[list[Any]], Any]]] = {
-    ast.List: list,
-    ast.Tuple: tuple,
-    ast.Set: set,
-}
 _OPERATORS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -125,8 +120,9 @@ def evaluate(text: str, name: str | None = None) -> Any:
     try:
         if len(text) > (MAX_OPTION if name else MAX_LINE):
             raise ValueError("too long")
-        value, _ = _value(ast.parse(text.strip(), mode="eval").body)
-        if form.fits(value):
+        tree = ast.parse(text.strip(), mode="eval")
+        value = ast.literal_eval(_Calculated().visit(tree))
+        if value is not ... and _items(value) <= MAX_ITEMS and form.fits(value):
             return value
     except (SyntaxError, ValueError, TypeError, ArithmeticError, MemoryError, RecursionError):
         pass  # refused below, whatever is wrong with it
@@ -152,56 +148,32 @@ def shortened(text: str, width: int = 60) -> str:
     return repr(text) if len(text) <= width else repr(text[: width - 3] + "...")
 
 
-def _value(node: ast.expr) -> tuple[Any, int]:
-    """Return a node's value, and how many items it holds; ValueError for what is no literal."""
-    match node:
-        case ast.Constant(value=value) if value is not ...:
-            return value, 1
-        case ast.List(elts=elements) | ast.Tuple(elts=elements) | ast.Set(elts=elements):
-            values, size = _values(elements)
-            return _COLLECTIONS[type(node)](values), size
-        case ast.Dict(keys=keys, values=entries) if None not in keys:
-            names, first = _values([key for key in keys if key is not None])
-            values, second = _values(entries)
-            return dict(zip(names, values, strict=True)), first + second
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
-            value, _ = _value(operand)
-            return (-_number(value) if isinstance(sign, ast.USub) else _number(value)), 1
-        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATORS:
-            return _combined(_value(left), operation, _value(right))
-    raise ValueError(type(node).__name__)
+def _items(value: Any) -> int:
+    """Count what a value holds, and itself."""
+    if isinstance(value, dict):
+        return 1 + sum(_items(key) + _items(one) for key, one in value.items())
+    return 1 + sum(map(_items, value)) if isinstance(value, list | tuple | set) else 1
 
 
-def _values(nodes: Sequence[ast.expr]) -> tuple[list[Any], int]:
-    found = [_value(node) for node in nodes]
-    size = 1 + sum(size for _, size in found)
-    if size > MAX_ITEMS:
-        raise ValueError("too many items")
-    return [value for value, _ in found], size
+class _Calculated(ast.NodeTransformer):
+    """Puts values in the place of joined and repeated lists and of calculations of numbers."""
 
-
-def _combined(
-    left: tuple[Any, int], operation: ast.operator, right: tuple[Any, int]
-) -> tuple[Any, int]:
-    (a, a_size), (b, b_size) = left, right
-    size = 1
-    if isinstance(a, list | tuple) and isinstance(operation, ast.Add) and type(a) is type(b):
-        size = a_size + b_size
-    elif isinstance(operation, ast.Mult) and isinstance(a, list | tuple) and type(b) is int:
-        size = a_size * max(b, 0)
-    elif isinstance(operation, ast.Mult) and isinstance(b, list | tuple) and type(a) is int:
-        size = b_size * max(a, 0)
-    else:
-        _number(a), _number(b)
-    if size > MAX_ITEMS:
-        raise ValueError("too many items")
-    return _OPERATORS[type(operation)](a, b), size
-
-
-def _number(value: Any) -> Any:
-    if not _is_number(value):
-        raise ValueError("no number")
-    return value
+    def visit_BinOp(self, node: ast.BinOp) -> ast.Constant:
+        a, b = (ast.literal_eval(self.visit(side)) for side in (node.left, node.right))
+        operation = type(node.op)
+        if operation is ast.Mult and isinstance(b, list | tuple):
+            a, b = b, a
+        if operation is ast.Mult and isinstance(a, list | tuple) and _is_whole(b):
+            size = _items(a) * max(b, 0)
+        elif operation is ast.Add and isinstance(a, list | tuple) and type(a) is type(b):
+            size = _items(a) + _items(b)
+        elif operation in _OPERATORS and _is_number(a) and _is_number(b):
+            size = 1
+        else:
+            raise ValueError(operation.__name__)
+        if size > MAX_ITEMS:
+            raise ValueError("too many items")
+        return ast.Constant(_OPERATORS[operation](a, b))
 
 
 def check_options(options: object, source: str) -> None:

@@ -364,6 +364,9 @@ def generate(
 
     Raises ValueError with the end of the log if a process fails or a sentence is missing.
     """
+    environment = dict(os.environ, PYTHONUNBUFFERED="1", OMP_NUM_THREADS=str(threads))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else list(map(str, range(gpus)))
     found: list[tuple[int, str]] = []
     counter, lock = Counter(sentences, "sentences translated", sys.stderr), threading.Lock()
 
@@ -383,13 +386,15 @@ def generate(
     with ThreadPoolExecutor(processes) as pool:
         try:
             for index in range(processes):
-                rank = ["--distributed-world-size", str(processes)]
-                rank += ["--distributed-rank", str(index)]
+                shard = ["--distributed-world-size", str(processes)]
+                shard += ["--distributed-rank", str(index)]
+                if gpus:
+                    environment["CUDA_VISIBLE_DEVICES"] = devices[index % gpus]
                 process = subprocess.Popen(
-                    ["fairseq-generate", *arguments, *(rank if processes > 1 else [])],
+                    ["fairseq-generate", *arguments, *(shard if processes > 1 else [])],
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
-                    env=_environment(index, gpus, threads),
+                    env=environment,
                     encoding="utf-8",
                     errors="backslashreplace",
                 )
@@ -404,16 +409,6 @@ def generate(
                 process.terminate()  # nothing, where it has ended
             counter.close()
     return in_corpus_order(found, sentences)
-
-
-def _environment(index: int, gpus: int, threads: int) -> dict[str, str]:
-    """Return the environment of a shard, which sees one GPU."""
-    environment = dict(os.environ, PYTHONUNBUFFERED="1", OMP_NUM_THREADS=str(threads))
-    if gpus:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names = visible.split(",") if visible else list(map(str, range(gpus)))
-        environment["CUDA_VISIBLE_DEVICES"] = names[index % gpus]
-    return environment
 
 
 def failure(program: str, status: int, lines: Sequence[str]) -> str:
