@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet.tools.corpora.folder import Direction
-from fairseq_deepnet.tools.translation.engine import Hypothesis, Search
+from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis, Search
 from fairseq_deepnet.tools.translation.stream import (
     STANDARD_INPUT,
     Output,
@@ -31,19 +31,15 @@ PATIENT = 20.0
 """Seconds that no test takes: who waits so long hangs."""
 
 
-class Upper:
+class Upper(Engine):
     """An engine that writes in capitals, and remembers what it was asked."""
 
     def __init__(self) -> None:
-        self.cut = 0
         self.asked: list[list[str]] = []
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
         self.asked.append(list(lines))
         return [[Hypothesis(line.upper(), -0.5)] for line in lines]
-
-    def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
-        return [found[0].text for found in self.hypotheses(lines, direction)]
 
 
 def texts(engine: Upper, windows: Iterator[list[str]]) -> list[str]:

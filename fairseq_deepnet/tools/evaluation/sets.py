@@ -102,8 +102,8 @@ def read_flores101(
     files = read_raw(raw, list(names.values()))
     sides = {code: lines_of(files[name]) for code, name in names.items()}
     for pair in combinations(sorted(codes), 2):
-        text = ParallelText(Direction(*pair), *(sides[code] for code in pair))
-        yield text.checked("Flores-101")
+        source, target = (sides[code] for code in pair)
+        yield ParallelText(Direction(*pair), source, target).checked("Flores-101")
 
 
 def read_opus100(
@@ -116,8 +116,8 @@ def read_opus100(
     }
     files = read_raw(raw, [name for sides in names.values() for name in sides])
     for pair, sides in names.items():
-        text = ParallelText(Direction(*pair), *(lines_of(files[name]) for name in sides))
-        yield text.checked("OPUS-100")
+        source, target = (lines_of(files[name]) for name in sides)
+        yield ParallelText(Direction(*pair), source, target).checked("OPUS-100")
 
 
 def read_ted(
@@ -138,7 +138,8 @@ def read_ted(
         both = [pair for pair in zip(sides[one], sides[other], strict=True) if all(pair)]
         if not both:
             raise ValueError(f"{name} has no sentence in both {one} and {other}")
-        yield ParallelText(Direction(one, other), *map(list, zip(*both, strict=True)))
+        source, target = map(list, zip(*both, strict=True))
+        yield ParallelText(Direction(one, other), source, target)
 
 
 def _detokenised(cells: Sequence[str | None], code: str) -> list[str]:
