@@ -170,7 +170,7 @@ def prune(folder: Path, cell: Cell) -> None:
 
     One that failed goes on from its last checkpoint, so it keeps them all.
     """
-    if cell.keep == "best" and status_of(folder) in (Status.DONE, Status.DIVERGED):
+    if cell.panel.keep == "best" and status_of(folder) in (Status.DONE, Status.DIVERGED):
         best = folder / "checkpoints" / "checkpoint_best.pt"
         for file in best.parent.glob("*.pt") if best.is_file() else ():
             if file != best:
