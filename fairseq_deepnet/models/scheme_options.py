@@ -67,7 +67,7 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
 
 
 def default_scheme(args: Namespace) -> None:
-    """The scheme and its initial weights, where the user left them open; what the scheme implies."""
+    """The scheme and its initial weights, where the user left them open, and what it implies."""
     default(args, residual_scheme=DEFAULT_SCHEME, init="scheme")
     if scheme_class(args.residual_scheme).embedding_norm:
         args.layernorm_embedding = True

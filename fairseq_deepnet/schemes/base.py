@@ -154,6 +154,12 @@ class ResidualScheme:
             )
         return variant
 
+    @classmethod
+    def is_weighted_post_ln(cls) -> bool:
+        """True if all sublayers are LN(alpha x + G(x)), of which the paper's bounds speak."""
+        own_way = cls.why_not_stock is not ResidualScheme.why_not_stock
+        return cls.norm is NormPlacement.POST and not own_way
+
     def default_alpha(self, side: Side) -> float | None:
         """Constant that multiplies the residual before its LayerNorm; None where there is none."""
         return 1.0 if self.norm is NormPlacement.POST else None

@@ -21,9 +21,9 @@ class SubLN(ResidualScheme):
 
     v_proj, out_proj, fc1 and fc2 start with gain sqrt(ln 3M ln 2N / 3) in the encoder, sqrt(ln 3M)
     in the decoder, sqrt(ln 2L) in a model of one stack of L layers. The cross-attention has neither
-    the second LayerNorm nor the gain: so the end of the paper's Section 2 and torchscale. torchscale
-    multiplies what nn.Linear draws, biases too; here Xavier-normal with zero biases, as the paper.
-    The LN before fc2 follows the activation's dropout, as there.
+    the second LayerNorm nor the gain, in the paper (end of Section 2) as in torchscale. torchscale
+    multiplies what nn.Linear draws, biases too; here weights are Xavier-normal and biases 0. The LN
+    before fc2 follows the activation's dropout, as there.
     """
 
     name: ClassVar[str] = "sub-ln"
