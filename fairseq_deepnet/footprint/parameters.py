@@ -10,7 +10,6 @@ import functools
 from typing import Final
 
 import torch
-from torch import nn
 
 from ..anatomy import find_branches
 from ..modules import DecoderLayer, EncoderLayer, LayerShape, TransformerLayer
@@ -105,16 +104,11 @@ def stack_sizes(model: Model, side: Side) -> list[int]:
     sizes += [width, width] * has_final_norm(model, side)
     with torch.device("meta"):
         combination = model.scheme.build_combination(side, width)
-    for module in (combination, build_output_transform(model, side)):
+        output_transform = model.scheme.build_output_transform(side, width)
+    for module in (combination, output_transform):
         if module is not None:
             sizes += [parameter.numel() for parameter in module.parameters()]
     return sizes
-
-
-def build_output_transform(model: Model, side: Side) -> nn.Module | None:
-    """Build what the scheme lets follow a stack on the meta device, to look at."""
-    with torch.device("meta"):
-        return model.scheme.build_output_transform(side, model.layers[side].embed_dim)
 
 
 def has_final_norm(model: Model, side: Side) -> bool:

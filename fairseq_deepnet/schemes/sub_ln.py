@@ -8,11 +8,15 @@ from torch import Tensor, nn
 from .base import VALUE_PATH, NormPlacement, Place, ResidualScheme, Role, Side, Sublayer
 
 
-class HeadsNorm(nn.LayerNorm):
+class HeadsNorm(nn.Module):
     """LayerNorm over the channels of all heads [B, H, T, D] together, before out_proj."""
 
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(embed_dim)
+
     def forward(self, heads: Tensor) -> Tensor:
-        joined = super().forward(heads.transpose(1, 2).flatten(2))
+        joined: Tensor = self.norm(heads.transpose(1, 2).flatten(2))
         return joined.unflatten(2, (heads.size(1), heads.size(3))).transpose(1, 2)
 
 

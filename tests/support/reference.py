@@ -60,8 +60,8 @@ def attention(
     if "head_transform.scale" in w:
         each = each * w["head_transform.scale"].view(heads, 1, 1)
     joined = each.transpose(1, 2).flatten(2)
-    if "head_transform.weight" in w:
-        joined = layer_norm(w, "head_transform", joined)
+    if "head_transform.norm.weight" in w:
+        joined = layer_norm(w, "head_transform.norm", joined)
     return linear(w, "out_proj", joined)
 
 

@@ -225,8 +225,8 @@ LAYER_NORMS: dict[str, dict[str, int]] = {
     | in_layers("encoder", N, SELF, "post_activation_transform")
     | in_layers("decoder", M, SELF, CROSS, "post_activation_transform"),
     "sub-ln": PRE
-    | in_layers("encoder", N, "self_attn.head_transform", "post_activation_transform")
-    | in_layers("decoder", M, "self_attn.head_transform", "post_activation_transform"),
+    | in_layers("encoder", N, "self_attn.head_transform.norm", "post_activation_transform")
+    | in_layers("decoder", M, "self_attn.head_transform.norm", "post_activation_transform"),
     "peri-ln": PRE
     | in_layers("encoder", N, SELF, FFN)
     | in_layers("decoder", M, SELF, CROSS, FFN)
