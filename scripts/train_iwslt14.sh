@@ -9,8 +9,7 @@
 #
 # Variables (with defaults):
 #   DEPTH    layers of the encoder and of the decoder; the paper's figure 6 has 10 to 100 (18)
-#   SCHEME   a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
-#            pre-ln, dlcl or normformer; docs/schemes.md (deepnorm)
+#   SCHEME   a residual scheme, by its name in docs/schemes.md (deepnorm)
 #   SEED     of initialisation and batches (1)
 #   DATA     data folder (data/iwslt14.tokenized.de-en)
 #   RAW      files to make it from, see scripts/preprocess_iwslt14.sh (none: download)

@@ -11,8 +11,7 @@
 #
 # Variables (with defaults):
 #   DEPTH      layers (18)
-#   SCHEME     a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
-#              pre-ln, dlcl or normformer; docs/schemes.md (deepnorm)
+#   SCHEME     a residual scheme, by its name in docs/schemes.md (deepnorm)
 #   SEED       of initialisation and batches (1)
 #   LANG_CODE  de, en, fr or cs (en)
 #   DATA       data folder (data/multi30k_lm.LANG_CODE)

@@ -10,8 +10,7 @@
 #
 # Variables (with defaults):
 #   DEPTH    layers of the encoder and, as many, of the decoder (12)
-#   SCHEME   a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
-#            pre-ln, dlcl or normformer; docs/schemes.md (deepnorm)
+#   SCHEME   a residual scheme, by its name in docs/schemes.md (deepnorm)
 #   SEED     of initialisation and batches (1)
 #   DATA     data folder (data/multi30k_multilingual)
 #   RAW      raw text to make it from, see scripts/preprocess_multi30k_multilingual.sh (none: download)

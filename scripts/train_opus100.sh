@@ -14,8 +14,7 @@
 #            activations are computed again in the backward pass (configs/opus100_1000.yaml) (100)
 #   MEMORY   GiB of one GPU: what makes the training fit is asked of `deepnet plan` and added; MEMORY= asks
 #            nothing (auto: of the GPUs that are visible, 80 where they are elsewhere)
-#   SCHEME   a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
-#            pre-ln, dlcl or normformer; docs/schemes.md (deepnorm)
+#   SCHEME   a residual scheme, by its name in docs/schemes.md (deepnorm)
 #   SEED     of initialisation and batches (1)
 #   DATA     data folder (data/opus100)
 #   RAW      files to make it from, see scripts/preprocess_opus100.sh (none: download)

@@ -9,8 +9,7 @@
 #
 # Variables (with defaults):
 #   DEPTH    layers of the encoder and of the decoder (18)
-#   SCHEME   a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
-#            pre-ln, dlcl or normformer; docs/schemes.md (deepnorm)
+#   SCHEME   a residual scheme, by its name in docs/schemes.md (deepnorm)
 #   SEED     of initialisation and batches (1)
 #   DATA     data folder (data/sample.de-en)
 #   RUN      run folder (runs/sample; DEPTH, SCHEME and SEED are added where they differ)

@@ -10,9 +10,8 @@
 #
 # Variables (with defaults):
 #   DEPTH    layers of the encoder and of the decoder; the paper has 6, 18, 50 and 100 (18)
-#   SCHEME   a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
-#            pre-ln, dlcl or normformer; rezero, r-fixup and t-fixup take the learning rate that table 5 has
-#            for them; docs/schemes.md (deepnorm)
+#   SCHEME   a residual scheme, by its name in docs/schemes.md (deepnorm); rezero, r-fixup and t-fixup take the learning
+#            rate that table 5 has for them
 #   SIZE     base: table 5, 512 wide, 100K updates; large-512, large-768 or large-1024: table 6, that wide,
 #            30K updates (base)
 #   SEED     of initialisation and batches (1)

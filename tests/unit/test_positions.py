@@ -10,7 +10,7 @@ from fairseq_deepnet.anatomy import find_stacks
 from fairseq_deepnet.modules import TransformerLayer, Unpadded, positions
 from fairseq_deepnet.monitoring.activations import BACKWARD, FORWARD, ActivationWatch
 from fairseq_deepnet.schemes import NormPlacement, Stream
-from tests.support.models import VARIANTS, BuildModel, loss_of, next_token_loss, stir
+from tests.support.models import VARIANTS, BuildModel, loss_of, matrix, next_token_loss, stir
 
 PADDING = torch.tensor([[0, 0, 0, 1], [0, 0, 1, 1], [1, 0, 0, 0]]).bool()
 
@@ -72,7 +72,9 @@ def test_padding_is_left_out_where_that_pays(channels: int, padding: float, pays
     assert (Unpadded.where_it_pays(tokens, channels) is not None) == pays
 
 
-@pytest.mark.parametrize("scheme", VARIANTS, ids=lambda v: "-".join(filter(None, v)))
+@pytest.mark.parametrize(
+    "scheme", matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v))
+)
 def test_without_padding_loss_and_gradients_are_the_same(
     scheme: tuple[str, str],
     model_builder: BuildModel,
@@ -147,7 +149,9 @@ def test_evaluation_and_compiled_layers_are_given_every_position(
     assert set(rows) == {batch[side].numel() for side in ("src_tokens", "prev_output_tokens")}
 
 
-@pytest.mark.parametrize("scheme", VARIANTS, ids=lambda v: "-".join(filter(None, v)))
+@pytest.mark.parametrize(
+    "scheme", matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v))
+)
 def test_the_monitor_sees_the_same_without_padding(
     scheme: tuple[str, str], model_builder: BuildModel, batch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

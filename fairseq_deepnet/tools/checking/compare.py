@@ -617,8 +617,11 @@ def check_residuals(
     ]
     if beside:
         where = f"{stack.side.value} {layer_numbers(beside)}"
-        texts = "give another tensor beside x", f"{counted(scheme.streams - 1, 'tensor')} beside x"
-        faults.append(Fault("inputs", where, *texts))
+        streams = layers[0].output.size(1) // width
+        texts = "another sum", "the sum of all branches"
+        if streams != scheme.streams:
+            texts = counted(streams - 1, "tensor"), counted(scheme.streams - 1, "tensor")
+        faults.append(Fault("inputs", f"{where} beside x", *texts))
     return faults
 
 
