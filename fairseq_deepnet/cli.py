@@ -41,9 +41,6 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "analysis": ("experiments.analysis", "the paper's figures 3, 4 and 5 beside ours"),
     },
     "stages that scripts call": {
-        "opus100": ("tools.corpora.opus100", "unpack OPUS-100 and write its table of pairs"),
-        "iwslt14": ("tools.corpora.iwslt", "raw text out of the archive of IWSLT 2014"),
-        "wmt17": ("tools.corpora.wmt", "raw text out of the archives of WMT 2017"),
         "evaluation-set": ("tools.evaluation.sets", "text of Flores-101, TED, OPUS-100, WMT"),
         "directions": ("experiments.directions", "table and averages of many directions"),
     },

@@ -34,13 +34,15 @@ def fingerprint(path: Path) -> dict[str, Any]:
 
 def versions() -> dict[str, str | None]:
     """Return versions of what a result depends on; None for what is not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in _DISTRIBUTIONS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+    return {"python": platform.python_version()} | {n: installed(n) for n in _DISTRIBUTIONS}
+
+
+def installed(name: str) -> str | None:
+    """Return the version of a distribution; None where it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def git_revision() -> str | None:

@@ -49,11 +49,8 @@ def as_fp32(state: dict[str, Any], trainer: Any) -> dict[str, Any]:
         return state
     recorded["optimizer_name"] = wanted
     model = trainer.get_model()
-    parameters = [
-        parameter
-        for parameter in chain(model.parameters(), trainer.get_criterion().parameters())
-        if parameter.requires_grad
-    ]
+    every = chain(model.parameters(), trainer.get_criterion().parameters())
+    parameters = [parameter for parameter in every if parameter.requires_grad]
     shapes = [parameter.shape for parameter in parameters]
     moments = dict(state["last_optimizer_state"])
     for name in ("loss_scale", fp32_weights.SCALER):
@@ -80,18 +77,16 @@ def split(moments: dict[str, Any], shapes: list[torch.Size]) -> dict[str, Any]:
 
     Values that are no row of all parameters (Adam's step) are each parameter's.
     """
-    sizes = [shape.numel() for shape in shapes]
-    rows = moments["state"]
     (group, *others) = moments["param_groups"]
     if others or len(group["params"]) != 1 or len(shapes) == 1:
         return moments
     found: dict[int, dict[str, Any]] = {index: {} for index in range(len(shapes))}
-    for name, value in rows.get(group["params"][0], {}).items():
-        if isinstance(value, torch.Tensor) and value.numel() == sum(sizes):
-            for index, part in enumerate(value.flatten().split(sizes)):
-                found[index][name] = part.view(shapes[index]).float().clone()
-        else:
-            for index in found:
-                found[index][name] = value
+    for name, value in moments["state"].get(group["params"][0], {}).items():
+        numbers = sum(shape.numel() for shape in shapes)
+        parts = [value] * len(shapes)
+        if isinstance(value, torch.Tensor) and value.numel() == numbers:
+            parts = [part.float().clone() for part in _parts([value.flatten()], shapes)]
+        for index, part in enumerate(parts):
+            found[index][name] = part
     group = {**group, "params": list(range(len(shapes)))}
     return {**moments, "state": found, "param_groups": [group]}

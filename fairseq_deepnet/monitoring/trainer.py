@@ -67,9 +67,8 @@ def logged(*names: str) -> dict[str, float]:
 def observe(trainer: Any, observers: Sequence[Observer]) -> None:
     """Wrap the methods of one trainer so that each calls the observers."""
     tries = 0  # --amp makes a try again by calling train_step from within
-    train_step, clip, load = trainer.train_step, trainer.clip_grad_norm, trainer.load_checkpoint
-
     watching = list(observers)
+    train_step, clip, load = trainer.train_step, trainer.clip_grad_norm, trainer.load_checkpoint
 
     def notify(method: str, *args: Any) -> None:
         for observer in tuple(watching):

@@ -14,6 +14,8 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.analysis import draw, to_csv, to_markdown
+from fairseq_deepnet.experiments.cells import expand, read_overrides
+from fairseq_deepnet.experiments.definition import load_sweep
 from fairseq_deepnet.experiments.panels import (
     OWN_NAMES,
     CurvePanel,
@@ -21,8 +23,6 @@ from fairseq_deepnet.experiments.panels import (
     read_runs,
     window,
 )
-from fairseq_deepnet.experiments.sweeps.cells import expand, read_overrides
-from fairseq_deepnet.experiments.sweeps.definition import load_sweep
 from fairseq_deepnet.monitoring import records
 from tests.support.cells import write_cell
 

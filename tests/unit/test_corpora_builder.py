@@ -11,7 +11,7 @@ import pytest
 
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.corpora import builder
-from fairseq_deepnet.tools.corpora.pairs import Row
+from fairseq_deepnet.tools.corpora.builder import Row
 from fairseq_deepnet.tools.corpora.text import find_side, raw_lines
 
 SETTINGS: dict[str, object] = {"source": "eo", "target": "ia", "vocab_size": 200}

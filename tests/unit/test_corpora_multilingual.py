@@ -12,9 +12,8 @@ from fairseq.data import Dictionary, data_utils
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
-from fairseq_deepnet.tools.corpora.pairs import read_table
-from fairseq_deepnet.tools.corpora.sampling import allot, spread
-from fairseq_deepnet.tools.corpora.subwords import load_model
+from fairseq_deepnet.tools.corpora.subwords import allot, load_model, spread
+from fairseq_deepnet.tools.corpora.text_folders import read_table
 from tests.support.runs import SENTENCES
 
 OPTIONS = (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.experiments.sweeps import cells as cells_module
-from fairseq_deepnet.experiments.sweeps.cells import Cell, choose, expand, read_overrides
-from fairseq_deepnet.experiments.sweeps.definition import FOLDER, find_sweep, load_sweep
+from fairseq_deepnet.experiments import cells as cells_module
+from fairseq_deepnet.experiments.cells import Cell, choose, expand, read_overrides
+from fairseq_deepnet.experiments.definition import FOLDER, find_sweep, load_sweep
 from fairseq_deepnet.monitoring.options import monitor_settings
 from fairseq_deepnet.schemes import PostLN
 from fairseq_deepnet.tools import configs

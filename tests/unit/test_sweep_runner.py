@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet.divergence.verdict import Evidence
+from fairseq_deepnet.experiments import state
+from fairseq_deepnet.experiments.cells import Cell, CellPlace
+from fairseq_deepnet.experiments.plan import shares
+from fairseq_deepnet.experiments.runner import Runner, Scripts, start, stop
 from fairseq_deepnet.experiments.runs import Status, read_cell_record
-from fairseq_deepnet.experiments.sweeps import state
-from fairseq_deepnet.experiments.sweeps.cells import Cell, CellPlace
-from fairseq_deepnet.experiments.sweeps.plan import shares
-from fairseq_deepnet.experiments.sweeps.runner import Runner, Scripts, start, stop
 
 TRAIN = """
 cd "$RUN"

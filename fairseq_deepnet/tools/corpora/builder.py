@@ -17,13 +17,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from fairseq_deepnet.files import say, try_lock, write_json
+from fairseq_deepnet.files import locked, put_folder_in_place, say, write_json
+from fairseq_deepnet.provenance import installed
 from fairseq_deepnet.records import SEAL, digest, sealed, write_record
-from fairseq_deepnet.tools.corpora.pairs import Row
 from fairseq_deepnet.tools.corpora.parallel import as_done
 from fairseq_deepnet.tools.corpora.text import find_side
 
@@ -33,6 +32,38 @@ _MARKS = "counted"
 """In the folder of a stage: NAME.json for every row that is done, with what it counted."""
 _STAGES = 2
 """Changes with what stages leave in PART: what an earlier version left is not gone on with."""
+
+
+class Row(NamedTuple):
+    """One split of a pair of languages, or of one: the files PREFIX.LANGUAGE[.gz]."""
+
+    split: str
+    pair: tuple[str, ...]
+    prefix: str
+    held_out: bool = False
+    """True if its training text also has to serve as validation set."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of its files among many pairs, without the language: "train.de-en"."""
+        return f"{self.split}.{'-'.join(self.pair)}"
+
+    def sides(self) -> list[Path]:
+        """Return the raw text of each language; FileNotFoundError for what is not there."""
+        return [find_side(self.prefix, language) for language in self.pair]
+
+
+def rows_of(
+    pair: tuple[str, ...], train: str, valid: str | None, tests: str | None = None
+) -> list[Row]:
+    """Return the rows of one pair or language.
+
+    `tests` is a prefix, or several between commas: test, test1, test2, ... as fairseq names them.
+    """
+    prefixes = filter(None, (tests or "").split(","))
+    splits = {"train": train, "valid": valid}
+    splits |= {f"test{index or ''}": prefix for index, prefix in enumerate(prefixes)}
+    return [Row(split, pair, prefix) for split, prefix in splits.items() if prefix]
 
 
 class Blueprint(ABC):
@@ -165,11 +196,14 @@ def build(design: Callable[[], Blueprint], out: Path, force: bool = False) -> bo
             "settings": blueprint.settings,
             "inputs": inputs,
             "files": folder_digests(part / "whole"),
-            "versions": {name: installed(name) for name in (*blueprint.tools, "fairseq-fixed")},
+            "versions": {
+                name: installed(name) or "not installed"
+                for name in (*blueprint.tools, "fairseq-fixed")
+            },
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         write_record(part / "whole" / "corpus.json", record)
-        put_in_place(part / "whole", out)
+        put_folder_in_place(part / "whole", out)
         shutil.rmtree(part)
     say(f"made {out}: {said}")
     return True
@@ -181,20 +215,18 @@ def held(out: Path) -> Iterator[None]:
     path = out.with_name(out.name + ".lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + _WAIT
-    while True:
-        with path.open("ab") as file:
-            if not try_lock(file):
-                if time.monotonic() > deadline:
-                    raise ValueError(f"another run is making {out}; wait for it, or set OUT=FOLDER")
-                time.sleep(0.1)
-                continue
-            if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno())):
-                continue  # the run that held it has just removed it
+    with contextlib.ExitStack() as stack:
+        while True:
             try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
+                stack.enter_context(locked(path))
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    message = f"another run is making {out}; wait for it, or set OUT=FOLDER"
+                    raise ValueError(message) from None
+                time.sleep(0.1)
+        stack.callback(path.unlink, missing_ok=True)
+        yield
 
 
 def is_complete(
@@ -296,16 +328,6 @@ def link_folder(source: Path, target: Path) -> None:
     shutil.copytree(source, target, copy_function=link, ignore=ignored, dirs_exist_ok=True)
 
 
-def put_in_place(folder: Path, out: Path) -> None:
-    """Give a complete folder its name OUT; what was there before goes last."""
-    old = out.with_name(out.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if out.exists():
-        out.rename(old)
-    folder.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def folder_digests(folder: Path) -> dict[str, str]:
     """Return SHA-256 of every file of a folder by its name there; not of corpus.json and logs."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -314,14 +336,6 @@ def folder_digests(folder: Path) -> dict[str, str]:
     with ThreadPoolExecutor() as pool:
         found = pool.map(lambda name: digest(folder / name, packed=False), names)
         return dict(zip(names, found, strict=True))
-
-
-def installed(name: str) -> str:
-    """Return the version of an installed distribution, or "not installed"."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def summary(record: dict[str, Any], counts: dict[str, dict[str, Any]]) -> str:

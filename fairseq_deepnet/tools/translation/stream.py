@@ -24,9 +24,15 @@ from typing import Any, BinaryIO, Final, TextIO
 
 from fairseq_deepnet.files import naming, shown, write_json
 from fairseq_deepnet.records import read_record
-from fairseq_deepnet.tools.corpora import limits
 from fairseq_deepnet.tools.corpora.folder import Direction
-from fairseq_deepnet.tools.corpora.text import CHUNK_BYTES, decode, is_blank, raw_lines
+from fairseq_deepnet.tools.corpora.text import (
+    CHUNK_BYTES,
+    decode,
+    is_blank,
+    line_error,
+    max_line,
+    raw_lines,
+)
 from fairseq_deepnet.tools.training.progress import clock
 from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis
 
@@ -111,7 +117,7 @@ def live_windows(descriptor: int, size: int, idle: float, text: LineDecoder = de
     """
     number, rest, ended = 0, b"", False
     waiting: list[bytes] = []
-    limit, too_long = limits.max_line(), False
+    limit, too_long = max_line(), False
     while waiting or not ended:
         while not ended and len(waiting) < size:
             if waiting and not select.select([descriptor], [], [], idle)[0]:
@@ -129,7 +135,7 @@ def live_windows(descriptor: int, size: int, idle: float, text: LineDecoder = de
             (text(raw, _NAMED, position) for position, raw in enumerate(window, start)), size
         )
     if too_long:
-        raise limits.line_error(_NAMED, number + 1)
+        raise line_error(_NAMED, number + 1)
 
 
 def translated(

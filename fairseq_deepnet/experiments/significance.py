@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fairseq_deepnet.experiments.results.systems import Scored, System
+from fairseq_deepnet.experiments.systems import Scored, System
 from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import scoring

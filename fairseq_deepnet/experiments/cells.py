@@ -13,7 +13,7 @@ import yaml
 
 from fairseq_deepnet import literals
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.experiments.sweeps.definition import Factor, Sweep, SweepPanel
+from fairseq_deepnet.experiments.definition import Factor, Sweep, SweepPanel
 from fairseq_deepnet.files import inside_project, shown
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs
@@ -102,16 +102,13 @@ class Cell:
         found |= self.variables
         return found | {f"score.{key}": value for key, value in (self.score or {}).items()}
 
-    @property
-    def score_variables(self) -> dict[str, str]:
-        """What scripts/eval_bleu.sh is given as variables."""
-        return {key: value for key, value in (self.score or {}).items() if key.isupper()}
-
-    @property
-    def score_options(self) -> list[str]:
-        """What scripts/eval_bleu.sh is given as options of fairseq-generate."""
-        chosen = {key: value for key, value in (self.score or {}).items() if not key.isupper()}
-        return [word for key, value in chosen.items() for word in (f"--{key}", value)]
+    def scoring(self) -> tuple[dict[str, str], list[str]]:
+        """Return variables of scripts/eval_bleu.sh, and options of fairseq-generate for it."""
+        score = self.score or {}
+        words = [
+            w for key, value in score.items() if not key.isupper() for w in (f"--{key}", value)
+        ]
+        return {key: value for key, value in score.items() if key.isupper()}, words
 
     def described(self) -> str:
         """Return what tells it from the others: the values of its factors."""
@@ -119,7 +116,7 @@ class Cell:
         return ", ".join(f"{factor} {value}" for factor, value in place.values.items())
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Overrides:
     """What a command line changes in a definition.
 
@@ -130,8 +127,8 @@ class Overrides:
         is_scored: whether cells are scored; None: as the definition says
     """
 
-    factors: dict[str, tuple[Value, ...]]
-    options: dict[str, Value]
+    factors: dict[str, tuple[Value, ...]] = dataclasses.field(default_factory=dict)
+    options: dict[str, Value] = dataclasses.field(default_factory=dict)
     score: dict[str, str] = dataclasses.field(default_factory=dict)
     is_scored: bool | None = None
 
@@ -143,33 +140,30 @@ def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
 
     Raises ValueError for an option that a factor sets: the cells would all be the same.
     """
-    factors = {factor.name: factor for factor in sweep.factors}
-    set_by = {option: factor.name for factor in factors.values() for option in factor.sets}
-    values: dict[str, tuple[Value, ...]] = {}
-    options: dict[str, Value] = {}
-    score: dict[str, str] = {}
-    is_scored: bool | None = None
+    factors = {factor.name for factor in sweep.factors}
+    set_by = {option: factor.name for factor in sweep.factors for option in factor.sets}
+    found = Overrides()
     for word in words:
         key, value = configs.parse_override(word)
         if key in factors:
             texts = word.partition("=")[2].split(",")
-            values[key] = tuple(configs.parse_value(text) for text in texts if text.strip())
-            if not values[key]:
+            found.factors[key] = tuple(configs.parse_value(text) for text in texts if text.strip())
+            if not found.factors[key]:
                 raise ValueError(f"{word!r}: {key} is a factor of {sweep.name}: give it values")
         elif key in set_by:
-            factor = set_by[key]
             raise ValueError(
-                f"{key} is what the factor {factor} of {sweep.name} sets: say {factor}=VALUE"
+                f"{key} is what the factor {set_by[key]} of {sweep.name} sets: say"
+                f" {set_by[key]}=VALUE"
             )
         elif key == "score":
             if not isinstance(value, bool):
                 raise ValueError(f"{word!r}: score is true or false; score.BEAM=4 sets a variable")
-            is_scored = value
+            found.is_scored = value
         elif key.startswith("score."):
-            score[key.removeprefix("score.")] = str(value)
+            found.score[key.removeprefix("score.")] = str(value)
         else:
-            options[key] = value
-    return Overrides(values, options, score, is_scored)
+            found.options[key] = value
+    return found
 
 
 def expand(
