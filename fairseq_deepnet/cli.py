@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fairseq_deepnet.former_names import FORMER_STAGES, of_today, subcommand_of_today
+from fairseq_deepnet.tools import variables
 
 GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "data": {
@@ -87,8 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"deepnet {name}", description=help_line)
     module.add_arguments(parser)
     intermixed = getattr(module, "INTERMIXED", False)
-    args = parser.parse_intermixed_args(rest) if intermixed else parser.parse_args(rest)
     try:
+        if rest[:1] == ["--variables"]:  # a script
+            rest = [*variables.options(name, os.environ), *rest[1:]]
+        args = parser.parse_intermixed_args(rest) if intermixed else parser.parse_args(rest)
         return int(module.run(args))
     except BrokenPipeError:
         return 1
