@@ -108,11 +108,7 @@ _OPERATORS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
 
 
 def evaluate(text: str, name: str | None = None) -> Any:
-    """Return the value of a literal, without running anything.
-
-    Args:
-        text: the literal
-        name: the option that it is the value of, which decides its form; None if it is none
+    """Return the value of a literal, without running anything; `name` is the option's.
 
     Raises ConfigurationError, naming both, for what is no literal, is too large or of another form.
     """
@@ -179,10 +175,7 @@ class _Calculated(ast.NodeTransformer):
 def check_options(options: object, source: str) -> None:
     """Refuse options that would run code, or read the environment, when fairseq builds from them.
 
-    Args:
-        options: mappings and Namespaces in one another, as a checkpoint's cfg or args holds them
-        source: the file that they were read from, for error messages
-
+    They are mappings and Namespaces in one another, as a checkpoint's cfg or args holds them.
     Raises ConfigurationError that names the source, the option and its value.
     """
     for name, value in _entries(options):

@@ -112,10 +112,8 @@ def _plain(key: object, value: object, source: str) -> Value:
 
 def override(config: Config, content: Mapping[str, Any], source: str) -> None:
     """Let options and `recipe` of `content` win over a config's; null takes an option back.
-
-    Args:
-        content: as a config file has it; `defaults` is left out
-        source: the file (or command line) it is from, for error messages
+    `source` is the
+       file (or command line) that `content` is from; its `defaults` are left out.
     """
     content = _with_what_follows(config, content)
     for key, value in content.items():
@@ -222,8 +220,7 @@ def to_arguments(options: dict[str, Value]) -> list[str]:
 def check_options(config: Config) -> None:
     """Let fairseq's real parser look at every option and value.
 
-    Raises ValueError that names the file and the option, and the nearest option where the name is
-    unknown.
+    Raises ValueError that names file and option, and of an unknown name the nearest known.
     """
     with _naming_the_file(config):
         parser = fairseq_options.training_parser(["DATA", *config.choosing()])

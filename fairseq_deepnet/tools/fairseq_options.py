@@ -87,9 +87,9 @@ def parse_generation(arguments: Sequence[str]) -> Any:
 
 
 def count_parameters(args: argparse.Namespace) -> int | None:
-    """Parameters of the model that parsed fairseq-train arguments describe; None if unknown.
+    """Count the parameters of the model that fairseq-train's arguments describe; None if unknown.
 
-    The model is built without memory (on the meta device), so that what it refuses is found before
+    It is built without memory (on the meta device), so that what it refuses is found before
     training starts. Raises ValueError with its reason.
     """
     import torch
@@ -120,10 +120,7 @@ def option_actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action
 def read_options(words: Sequence[str], choosing: Sequence[str]) -> dict[str, bool | int | str]:
     """Return fairseq-train's options on a command line, by name; switches are true.
 
-    Args:
-        words: the command line.
-        choosing: options that decide which others there are (`--arch`), unless `words` has them.
-
+    `choosing` are those that decide which others there are (`--arch`), unless `words` has them.
     Raises ValueError for what fairseq-train does not know and for words that belong to no option.
     """
     chosen = list(choosing)

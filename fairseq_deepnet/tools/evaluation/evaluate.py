@@ -33,7 +33,7 @@ from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.processor import all_cores, threads_of
 from fairseq_deepnet.tools.training import launch
-from fairseq_deepnet.tools.training.progress import Counter
+from fairseq_deepnet.tools.translation import stream
 from fairseq_deepnet.tools.translation.engine import (
     BATCH,
     CPU_BATCH,
@@ -313,16 +313,16 @@ def _translate_with_ctranslate2(
 ) -> list[str]:
     """Return a translation of each line of the split's source."""
     from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
-    from fairseq_deepnet.tools.translation.stream import full_windows, translated
 
     folder, threads = _exported(args, model, data), cores_of(args)
     lines = list(read_lines(data.text(args.split, direction, direction.source)))
     engine = CTranslate2Model(
         folder, ctranslate2_search(args), threads=threads, cpu=args.gpus == "0"
     )
-    counter = Counter(len(lines), "sentences translated", sys.stderr)
+    windows = stream.full_windows(lines, WINDOW * threads)
+    counter = stream.LineCounter(sys.stderr, len(lines))
     found = []
-    for window in translated(engine, full_windows(lines, WINDOW * threads), direction):
+    for window in stream.translated(engine, windows, direction):
         for hypotheses in window:
             found.append(hypotheses[0].text)
             counter.add()
@@ -368,7 +368,7 @@ def generate(
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     devices = visible.split(",") if visible else list(map(str, range(gpus)))
     found: list[tuple[int, str]] = []
-    counter, lock = Counter(sentences, "sentences translated", sys.stderr), threading.Lock()
+    counter, lock = stream.LineCounter(sys.stderr, sentences), threading.Lock()
 
     def read(process: subprocess.Popen[str]) -> list[str]:
         log = []

@@ -51,16 +51,13 @@ HALF: Final = ("--bf16", "--fp16")
 
 @dataclass
 class Opened:
-    """An engine, the direction it is to work in, and what it is.
-
-    Args:
-        request: all that decides its translations, besides text and search.
-    """
+    """An engine, the direction it is to work in, and what it is."""
 
     engine: Engine
     direction: Direction
     what: str
     request: dict[str, Any]
+    """All that decides its translations, besides text and search."""
 
 
 @dataclass(frozen=True)
@@ -280,13 +277,13 @@ def run(args: argparse.Namespace) -> int:
     mender = stream.Utf8Mender()
     text = decode if args.strict else mender
     windows = output.still_to_do(windows_of(files, args.window or WINDOW * threads, text=text))
-    rate = stream.Rate(sys.stderr, done=output.done)
+    counter = stream.LineCounter(sys.stderr, done=output.done)
     try:
         for found in translated(opened.engine, windows, opened.direction, args.nbest):
             output.write(formatted(found, output.done + 1, args.nbest, args.scores), len(found))
-            rate.add(len(found))
+            counter.add(len(found))
     finally:  # also at a line that cannot be read
-        rate.close()
+        counter.close()
         if opened.engine.cut:
             say(cut_message(opened.engine.cut))
         if mender.count:
@@ -296,10 +293,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def formatted(found: Sequence[list[Hypothesis]], first: int, nbest: int, scores: bool) -> list[str]:
-    """Return lines: TEXT, SCORE tab TEXT, or of several translations NUMBER tab SCORE tab TEXT.
-
-    Args:
-        first: number of the first line in the input, from 1.
+    """Return lines: TEXT, SCORE tab TEXT, or of several translations NUMBER tab SCORE tab TEXT;
+    `first` is the number of the first line in the input, from 1.
     """
     if nbest > 1:
         return [
