@@ -78,7 +78,7 @@ def _by_any_name() -> dict[str, Language]:
 
 
 def find(code: str) -> Language | None:
-    """Return the language of a code of OPUS-100, Flores-101, M2M-100 or WMT; None for an unknown one."""
+    """Return the language of a code of OPUS-100, Flores-101, M2M-100 or WMT; None if unknown."""
     return _by_any_name().get(code)
 
 
