@@ -38,10 +38,9 @@ Translations = list[tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Compared:
-    """A system, or one of its seeds, against the baseline.
+    """A system, or one of its seeds, against the baseline, by the BLEU of each seed.
 
     Args:
-        scores: BLEU of each seed
         interval: half of the 95 % interval around `centre`, the mean over resamples
         p: name of the test -> p; empty for the baseline
     """
@@ -171,10 +170,6 @@ def compare(
     missing: Sequence[str] = (),
 ) -> Comparison:
     """Test every system against the first, by seeds together and by each seed.
-
-    Args:
-        tests: of `TESTS`
-        samples: resamples and trials; None: sacreBLEU's own numbers
 
     Seeds are paired by their number, and only those that both systems have are compared; where they
     have none in common, in the order of their numbers. Raises ValueError for scores that
