@@ -225,16 +225,16 @@ class Sweep:
         return dataclasses.replace(self, panels=panels)
 
 
-def find_sweep(name: str, folder: Path = FOLDER) -> Path:
+def find_sweep(name: str) -> Path:
     """Find the file of a sweep given as a path, a name in configs/sweeps/, or another name of it.
 
     A path is looked for here and in the project: records of cells hold the latter.
     """
-    for candidate in (inside_project(name), folder / name, folder / f"{name}.yaml"):
+    for candidate in (inside_project(name), FOLDER / name, FOLDER / f"{name}.yaml"):
         if candidate.is_file():
             return candidate
     known = {}
-    for path in sorted(folder.glob("*.yaml")):
+    for path in sorted(FOLDER.glob("*.yaml")):
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         for other in [path.stem, *(content or {}).get("also", [])]:
             known[other] = path
@@ -244,9 +244,9 @@ def find_sweep(name: str, folder: Path = FOLDER) -> Path:
     raise FileNotFoundError(f"no sweep {name!r}: not a file, and configs/sweeps/ holds {there}")
 
 
-def load_sweep(name: str, folder: Path = FOLDER) -> Sweep:
+def load_sweep(name: str) -> Sweep:
     """Read and check a definition; ValueError names the file and the key that is wrong."""
-    path = find_sweep(name, folder)
+    path = find_sweep(name)
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
