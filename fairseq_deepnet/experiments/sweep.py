@@ -21,7 +21,6 @@ from fairseq_deepnet.experiments.definition import Sweep
 from fairseq_deepnet.experiments.runs import Status
 from fairseq_deepnet.files import ROOT, inside_project, say, shown
 from fairseq_deepnet.tools.processor import all_cores
-from fairseq_deepnet.tools.training.plan import check_data
 
 RETRIES: Final = {
     "failed": (Status.FAILED,),
@@ -104,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _missing_data(chosen: Sequence[Cell]) -> list[str]:
     """Return a line for each data folder that is not there, with the script that makes it."""
+    from fairseq_deepnet.tools.training.plan import check_data  # loads torch and fairseq
+
     found: dict[str, None] = {}
     for recipe in (cell.resolve().recipe for cell in chosen):
         try:
