@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 from fairseq_deepnet.files import ROOT, locked, write_json
 from fairseq_deepnet.records import misshapen, read_record
 from fairseq_deepnet.tools.corpora.archive import open_packed
-from fairseq_deepnet.tools.corpora.published import File, catalogue
+from fairseq_deepnet.tools.corpora.published import Corpus, File, catalogue
 from fairseq_deepnet.tools.corpora.transfer import (
     SourceError,
     Transfer,
@@ -342,9 +342,14 @@ def fetch(
         raise ValueError(f"cannot write to {folder}: {error}") from error
 
 
+def downloadable() -> dict[str, Corpus]:
+    """Return the corpora that have files to download, by name."""
+    return {name: corpus for name, corpus in catalogue().items() if corpus.files}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `deepnet download`."""
-    names = "\n".join(f"  {name:<10} {corpus.what}" for name, corpus in catalogue().items())
+    names = "\n".join(f"  {name:<10} {corpus.what}" for name, corpus in downloadable().items())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
         f"corpora:\n{names}\n\n"
@@ -390,7 +395,7 @@ def _mirrors() -> tuple[tuple[str, ...], bool]:
 
 def run(args: argparse.Namespace) -> int:
     """Download, and print the paths; or print the catalogue."""
-    corpora = catalogue()
+    corpora = downloadable()
     if args.corpus not in corpora and not (args.list and args.corpus is None):
         raise ValueError(f"CORPUS is {args.corpus!r}; choose from {', '.join(corpora)}")
     if args.list:

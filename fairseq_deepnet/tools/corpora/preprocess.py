@@ -19,6 +19,7 @@ from fairseq_deepnet.files import ROOT, say
 from fairseq_deepnet.tools.corpora import download
 from fairseq_deepnet.tools.corpora.builder import Blueprint, Row, build, rows_of
 from fairseq_deepnet.tools.corpora.clean import Limits
+from fairseq_deepnet.tools.corpora.extract import MARK
 from fairseq_deepnet.tools.corpora.moses import Tokenisation
 from fairseq_deepnet.tools.corpora.moses_folder import MosesPair
 from fairseq_deepnet.tools.corpora.published import Fetch, Kind, catalogue
@@ -58,6 +59,9 @@ OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "CLEAN_ON": ("words", "words or subwords: what the limits count"),
     "MIN_TOKENS": (1, "pairs below are dropped"),
     "MAX_TOKENS": (175, "pairs above are dropped"),
+    "TRAIN_LINES": (0, "sentence pairs, the first so many (all)"),
+    "VALID_LINES": (0, "the same"),
+    "TEST_LINES": (0, "the same"),
     "RAW": ("", "archive or folder with the text (none: download)"),
     "DOWNLOADS": ("", "folder for what is downloaded"),
     "JOBS": (4, "files to download at a time"),
@@ -301,7 +305,7 @@ def run(args: argparse.Namespace) -> int:
     given = Given(texts, args.words, args.variables)
     value = read(args.kind, given)
     corpus = _CORPUS_OF.get(args.kind, "")
-    if corpus:
+    if hasattr(value, "raw"):
         value.downloads = value.downloads or str(ROOT / "data" / "downloads" / corpus)
         if value.raw and not Path(value.raw).exists():
             raise ValueError(f"there is no archive or folder RAW={value.raw}")
@@ -321,6 +325,6 @@ def run(args: argparse.Namespace) -> int:
 
     build(lambda: blueprint(kind.rows(value, fetch)), out, value.force)
     raw = Path(f"{out}.raw")
-    if kind.extracts and (raw / "extracted.json").is_file():  # others' OUT.raw is the user's
+    if kind.extracts and (raw / MARK).is_file():  # others' OUT.raw is the user's
         shutil.rmtree(raw)
     return 0
