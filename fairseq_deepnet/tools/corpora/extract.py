@@ -206,9 +206,8 @@ class Archives:
         instead, and those that have not are dropped. OUT appears only when complete; where it was
         made of the same archives, nothing is done.
 
-        Raises:
-            ValueError: where the sides of a part differ, where a file is not there, and for an OUT
-                that was not made by this function, which is never touched.
+        Raises ValueError where the sides of a part differ, where a file is not there, and for an
+        OUT that was not made so, which is never touched.
         """
         places = self.locate(origin)
         request = {name: fingerprint(place) for name, place in places.items()}

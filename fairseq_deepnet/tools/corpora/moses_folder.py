@@ -43,9 +43,7 @@ class MosesPair(Blueprint):
         hold_out: every such training pair is for validation; 0: there is a row for it.
         clean_on: "words": train is cleaned by tokens before pairs are held out; "subwords": train
             and valid at the end, by subwords.
-        limits: in tokens or subwords.
         dictionaries: how large they become, by the names of fairseq-preprocess' options.
-        fairseq_options: recorded.
     """
 
     rows: Sequence[Row]

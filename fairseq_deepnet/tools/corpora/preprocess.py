@@ -194,14 +194,7 @@ def _moses(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:
 
 
 class Folder(NamedTuple):
-    """How text becomes data.
-
-    Attributes:
-        options: names of variables.
-        blueprint: checks values, and makes a blueprint of rows.
-        defaults: other than the options' own.
-        takes_words: True if options of fairseq-preprocess may follow.
-    """
+    """How text becomes data: names of variables, and what checks them and makes a blueprint."""
 
     options: str
     blueprint: Callable[[SimpleNamespace, Given], Callable[[Rows], Blueprint]]
@@ -282,7 +275,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         folder = FOLDERS[kind.folder]
         for option in f"{kind.options} {folder.options}".split():
             default, said = OPTIONS[option]
-            switch = {"action": "store_const", "const": "1"} if default is False else {}
+            switch: Any = {"action": "store_const", "const": "1"} if default is False else {}
             one.add_argument(_flag(option), dest=option, help=said, **switch)
         one.add_argument("--variables", action="store_true", help="take the rest from variables")
         words = "after --: " + ", ".join(_DICTIONARIES)
