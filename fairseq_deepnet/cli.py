@@ -29,7 +29,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "translate": ("tools.translation.translate", "raw text in, text out"),
         "perplexity": ("tools.evaluation.perplexity", "how well a language model predicts a text"),
         "score": ("tools.evaluation.scoring", "sacreBLEU and chrF of a file of hypotheses"),
-        "average": ("tools.checkpoints.average", "the mean of several checkpoints"),
+        "average": ("tools.checkpoints", "the mean of several checkpoints"),
         "export": ("tools.export.command", "for stock fairseq, or for CTranslate2"),
     },
     "looking into it": {

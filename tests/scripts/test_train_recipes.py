@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.tools import variables
 from tests.support.runs import make_data
 from tests.support.shell import ROOT, FakeBin, run_script
@@ -42,11 +41,10 @@ def option(call: list[str], name: str) -> str:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_help_lists_every_residual_scheme(recipe: str) -> None:
+def test_help_says_where_the_residual_schemes_are_listed(recipe: str) -> None:
     header = run_script(recipe, "--help").stdout
-    listed = re.search(r"SCHEME +a residual scheme: ([^;]+);", header)
-    assert listed is not None
-    assert re.split(r",\s+| or ", listed.group(1)) == list(SCHEMES)
+    said = r"SCHEME +a residual scheme, by its name in docs/schemes.md \(deepnorm\)"
+    assert re.search(said, header)
 
 
 class DryRun:
