@@ -107,33 +107,6 @@ def observe(trainer: Any, observers: Sequence[Observer]) -> None:
         return state
 
 
-def follow_validation(trainer: Any, follow: Callable[[], None]) -> None:
-    """Call `follow` after each batch of a validation."""
-
-    @wrap(trainer, "valid_step")
-    def followed(valid_step: Any, *args: Any, **kwargs: Any) -> Any:
-        output = valid_step(*args, **kwargs)
-        follow()
-        return output
-
-
-def share_flag(trainer: Any, own: Callable[[], bool], receive: Callable[[Any], None]) -> None:
-    """Give every process, at each update and batch of a validation, whether any raises its flag.
-
-    One more number in the sum of statistics that fairseq makes anyway. `own` is this
-    process's flag; `receive` is given a number or a tensor on fairseq's device, true or false in
-    all processes alike.
-    """
-
-    @wrap(trainer, "_aggregate_logging_outputs")
-    def aggregate_logging_outputs(
-        aggregate: Any, outputs: Any, *stats: Any, ignore: bool = False
-    ) -> Any:
-        outputs, (*sums, raised) = aggregate(outputs, *stats, float(own()), ignore=ignore)
-        receive(raised > 0)
-        return outputs, sums
-
-
 def install(build_observers: Callable[[Any], Sequence[Observer]]) -> None:
     """Let every trainer that is made from now on ask `build_observers(trainer)` who watches it."""
 
