@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..anatomy import Stack
-from ..schemes import NormPlacement, Sublayer
+from ..schemes import NormPlacement, ResidualScheme, Sublayer
 from .bound import UpdateBound
 from .gradients import LAYER, GradientNorms, Slot, arrange
 from .probe import Origin, distance
@@ -30,14 +30,14 @@ class Subject:
     Args:
         model: with initial weights.
         stacks: its stacks.
-        placement: where LayerNorm stands in it.
+        scheme: how its sublayers join.
         wanted: names of quantities.
         origin: what accumulated updates count from.
     """
 
     model: nn.Module
     stacks: tuple[Stack, ...]
-    placement: NormPlacement
+    scheme: type[ResidualScheme]
     wanted: frozenset[str]
     origin: Origin
 
@@ -51,14 +51,14 @@ class Instrument:
         self.subject = subject
 
     @classmethod
-    def absent(cls, placement: NormPlacement, embedding_norm: bool = True) -> tuple[str, ...]:
-        """Return those of its quantities that no model with such LayerNorms has."""
+    def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool = True) -> tuple[str, ...]:
+        """Return those of its quantities that no such model has."""
         return ()
 
     @classmethod
     def fits(cls, subject: Subject) -> bool:
         """True if one of its quantities is wanted, and there is such a thing in the model."""
-        there = set(cls.quantities).difference(cls.absent(subject.placement))
+        there = set(cls.quantities).difference(cls.absent(subject.scheme))
         return not subject.wanted.isdisjoint(there)
 
     def arm(self) -> None:
@@ -103,8 +103,9 @@ class Activations(Instrument):
         self._handles: list[Any] = []
 
     @classmethod
-    def absent(cls, placement: NormPlacement, embedding_norm: bool = True) -> tuple[str, ...]:
-        return () if embedding_norm or placement is not NormPlacement.NONE else cls.quantities[2:]
+    def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool = True) -> tuple[str, ...]:
+        has_norm = embedding_norm or scheme.norm is not NormPlacement.NONE
+        return () if has_norm else cls.quantities[2:]
 
     def arm(self) -> None:
         self.disarm()
@@ -125,7 +126,7 @@ class Activations(Instrument):
                 for branch in layer.branches:
                     place = (side, branch.sublayer.value, index)
                     self._watch_output(branch.exit, ("branch_norm", *place))
-                    pre = self.subject.placement is NormPlacement.PRE
+                    pre = self.subject.scheme.norm is NormPlacement.PRE
                     first = branch.norm if pre and branch.norm is not None else branch.entry
                     self._watch_input(first, ("residual_norm", *place))
             for norm, part, index in layer_norms(stack):
@@ -231,6 +232,7 @@ _OF_STACKS: Final = {
     "layernorm_embedding": "embedding",
     "combination": "combination",  # DLCL's, of every output that it combines
     "layer_norm": "final",
+    "output_transform": "final",  # ResiDual's, of its second stream
 }
 """Where a layer and a stack have LayerNorms, and which part they are."""
 
@@ -310,8 +312,8 @@ class Bounds(Instrument):
         self.bound = UpdateBound(subject.stacks)
 
     @classmethod
-    def absent(cls, placement: NormPlacement, embedding_norm: bool = True) -> tuple[str, ...]:
-        return () if placement is NormPlacement.POST else cls.quantities
+    def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool = True) -> tuple[str, ...]:
+        return () if scheme.is_weighted_post_ln() else cls.quantities
 
     def before_step(self, gradient_scale: float) -> Values:
         if "step_bound" in self.subject.wanted:
@@ -375,12 +377,12 @@ ON_PROBE: Final = (*OnProbe.quantities, "update_bound")
 """What needs the origin: its probe, or theta_0."""
 
 
-def absent(placement: NormPlacement, embedding_norm: bool) -> frozenset[str]:
+def absent(scheme: type[ResidualScheme], embedding_norm: bool) -> frozenset[str]:
     """Return the quantities that a model does not have.
 
     Args:
-        placement: where its scheme puts LayerNorm.
+        scheme: how its sublayers join.
         embedding_norm: whether LayerNorm follows its embeddings.
     """
-    lacking = (kind.absent(placement, embedding_norm) for kind in INSTRUMENTS)
+    lacking = (kind.absent(scheme, embedding_norm) for kind in INSTRUMENTS)
     return frozenset(name for names in lacking for name in names)

@@ -40,11 +40,11 @@ class Monitor(Observer):
         self.settings, self.file = settings, folder / records.NAME
         model, wanted = trainer.get_model(), frozenset(settings.quantities)
         stacks = tuple(find_stacks(model))
-        placement = scheme_class(model.args.residual_scheme).norm
-        bound = "update_bound" in wanted.difference(Bounds.absent(placement))
+        scheme = scheme_class(model.args.residual_scheme)
+        bound = "update_bound" in wanted.difference(Bounds.absent(scheme))
         weights = UpdateBound(stacks).weights if bound else []
         self.origin = Origin(model, padding_of(stacks[0]), weights, folder / ORIGIN)
-        subject = Subject(model, stacks, placement, wanted, self.origin)
+        subject = Subject(model, stacks, scheme, wanted, self.origin)
         self.wanted, self.on_probe = wanted, not wanted.isdisjoint(ON_PROBE)
         self.instruments = [kind(subject) for kind in INSTRUMENTS if kind.fits(subject)]
         logdir = trainer.cfg.common.tensorboard_logdir

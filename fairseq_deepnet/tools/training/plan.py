@@ -21,7 +21,7 @@ from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.signals import DIVERGENCE_RECORD, RECORD
 from fairseq_deepnet.tools import configs, fairseq_options, processor
-from fairseq_deepnet.tools.checkpoints.choice import refuse_other_words
+from fairseq_deepnet.tools.checkpoints import refuse_other_words
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder
 from fairseq_deepnet.tools.planning import fitting
 from fairseq_deepnet.tools.training import fallbacks, launch, launchers, nodes, run_folder

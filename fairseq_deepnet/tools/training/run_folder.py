@@ -17,7 +17,7 @@ from fairseq_deepnet.provenance import git_revision, sha256, versions
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.checkpoints.choice import WORDS
+from fairseq_deepnet.tools.checkpoints import WORDS
 from fairseq_deepnet.tools.training import launch
 
 _MAY_DIFFER: Final = HARMLESS | {
