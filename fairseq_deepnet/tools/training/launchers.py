@@ -77,13 +77,13 @@ class Launcher:
         # said outright, or fairseq would look for it in SLURM's and torchrun's variables
         return ["--distributed-init-method", f"tcp://127.0.0.1:{self.port}"]
 
-    def prefix(self, node_rank: int | None = None) -> list[str]:
-        """Return the words before fairseq-train on a node (this one)."""
+    def prefix(self) -> list[str]:
+        """Return the words before fairseq-train on this node."""
         if self.name == "torchrun":
             return [
                 "torchrun",
                 f"--nnodes={self.devices.nodes}",
-                f"--node-rank={self.node_rank if node_rank is None else node_rank}",
+                f"--node-rank={self.node_rank}",
                 f"--nproc-per-node={self.devices.gpus or self.devices.cpu_processes}",
                 f"--master-addr={self.address}",
                 f"--master-port={self.port}",
