@@ -23,7 +23,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
-from fairseq.distributed import utils as distributed
 from fairseq.file_io import PathManager
 from torch.utils.data._utils import signal_handling
 
@@ -33,7 +32,7 @@ from .divergence.good_states import extra_state
 from .errors import ConfigurationError
 from .files import write_json
 from .monitoring.records import run_folder
-from .monitoring.trainer import Observer
+from .monitoring.trainer import Observer, broadcast_from_rank0
 from .signals import DIVERGED, GRACE, PREEMPTED, PREEMPTING, RECORD, UNSAVED, end_with_parent
 from .wrapping import wrap
 
@@ -243,13 +242,7 @@ def _attend(program: ModuleType | None) -> None:
 
 
 class Preemption(Observer):
-    """Ends one training when its processes were signalled.
-
-    Args:
-        listener: of this process
-        trainer: fairseq's, just made
-        grace: seconds, of `grace_period`
-    """
+    """Ends one training when its processes were signalled."""
 
     def __init__(self, listener: Listener, trainer: Any, grace: float) -> None:
         self.listener = listener
@@ -335,9 +328,7 @@ class Preemption(Observer):
                 except Exception as error:
                     logger.exception("no checkpoint was saved")
                     problem = f"{type(error).__name__}: {error}"
-        if not self.alone:
-            group = trainer.data_parallel_process_group
-            problem = distributed.broadcast_object(problem, 0, group)
+        problem = broadcast_from_rank0(trainer, problem)
         if problem:
             if self.is_first:
                 logger.error("preempted at update %d, not saved: %s", update, problem)

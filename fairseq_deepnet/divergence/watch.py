@@ -16,12 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from fairseq.distributed import utils as distributed
-
 from .. import signals
 from ..monitoring import records
 from ..monitoring.gradients import LAYER, GradientNorms
-from ..monitoring.trainer import Observer, gradient_scale, logged
+from ..monitoring.trainer import Observer, broadcast_from_rank0, gradient_scale, logged
 from ..records import write_record
 from ..wrapping import wrap
 from . import events, good_states
@@ -42,13 +40,7 @@ REMEMBERED: Final = 20
 
 
 class Judge(Observer):
-    """Rank 0's part: numbers that fairseq has anyway go to the detectors, events come out.
-
-    Args:
-        settings: of divergence.options
-        trainer: fairseq's, just made
-        folder: where divergence.jsonl lies
-    """
+    """Rank 0's part: numbers that fairseq has anyway go to the detectors, events come out."""
 
     def __init__(self, settings: WatchSettings, trainer: Any, folder: Path) -> None:
         self.settings, self.file = settings, folder / events.NAME
@@ -201,7 +193,7 @@ class Watch(Observer):
             return
         if self.alone or (made and update % LOOK == 0):
             due = self.judge is not None and self.judge.due is not None
-            if self._broadcast_from_rank0(trainer, due):
+            if broadcast_from_rank0(trainer, due):
                 self._stop(trainer, update)
         if made and self.epoch_itr is not None and update % self.settings.good_interval == 0:
             try:
@@ -212,12 +204,6 @@ class Watch(Observer):
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
         if self.settings.stops and NanReport.blames_numbers(error):
             self._stop(trainer, update)
-
-    def _broadcast_from_rank0(self, trainer: Any, word: bool) -> bool:
-        """Return rank 0's word, in every process."""
-        if self.alone:
-            return word
-        return bool(distributed.broadcast_object(word, 0, trainer.data_parallel_process_group))
 
     def _stop(self, trainer: Any, update: int) -> NoReturn:
         """End the training, in every process.
@@ -233,7 +219,7 @@ class Watch(Observer):
                 logger.exception("the divergence could not be recorded")
                 text = f"{STOPPED} {update:,}; it could not be recorded: {error}"
             print(f"fairseq_deepnet: {text}", file=sys.stderr, flush=True)
-        self._broadcast_from_rank0(trainer, True)
+        broadcast_from_rank0(trainer, True)
         raise SystemExit(signals.DIVERGED)
 
     def _keep_and_record(self, update: int) -> str:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fairseq.distributed import utils as distributed
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 
@@ -63,6 +64,13 @@ def logged(*names: str) -> dict[str, float]:
     meters = {name: metrics.get_meter("train", name) for name in names}
     values = {name: getattr(meter, "val", None) for name, meter in meters.items()}
     return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def broadcast_from_rank0(trainer: Any, value: Any) -> Any:
+    """Return rank 0's value, in every process of a training."""
+    if trainer.data_parallel_world_size == 1:
+        return value
+    return distributed.broadcast_object(value, 0, trainer.data_parallel_process_group)
 
 
 def observe(trainer: Any, observers: Sequence[Observer]) -> None:

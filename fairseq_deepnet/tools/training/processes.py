@@ -50,21 +50,13 @@ def say(text: str) -> None:
 
 @dataclass
 class Rank:
-    """A process that trains, or a launcher of them.
+    """A process that trains, or a launcher of them."""
 
-    Arguments:
-        number: from 0
-        process: in a process group of its own
-        log: where its output goes
-        begins: bytes that the log held before
-        killed: whether it was the supervisor that ended it
-    """
-
-    number: int
-    process: subprocess.Popen[bytes]
-    log: Path
-    begins: int
-    killed: bool = False
+    number: int  # from 0
+    process: subprocess.Popen[bytes]  # in a process group of its own
+    log: Path  # where its output goes
+    begins: int  # bytes that the log held before
+    killed: bool = False  # whether it was the supervisor that ended it
 
     def error(self) -> str:
         """Return the last line of its log that names an error; empty where none does."""

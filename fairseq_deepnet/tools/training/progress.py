@@ -149,11 +149,7 @@ class Counter:
 
 
 def follow(source: int, log: Path, progress: Progress) -> None:
-    """Append every line to the log and show what is worth it, until the source ends.
-
-    Arguments:
-        source: file descriptor of what fairseq-train says
-    """
+    """Append every line to the log and show what is worth it, until the source ends."""
     interrupted = False
 
     def note(*_: object) -> None:
