@@ -28,6 +28,7 @@ setup(
         "tensorboard>=2.16,<3",
         "matplotlib>=3.8,<4",
         "plotly>=6,<7",
+        "jinja2>=3.1,<4",
         "tabulate>=0.9,<1",
         "PyYAML>=6,<7",
         "tqdm>=4.60,<5",

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fairseq_deepnet.former_names import FORMER_STAGES, of_today, subcommand_of_today
+from fairseq_deepnet.tools import variables
 
 GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "data": {
@@ -28,7 +29,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "translate": ("tools.translation.translate", "raw text in, text out"),
         "perplexity": ("tools.evaluation.perplexity", "how well a language model predicts a text"),
         "score": ("tools.evaluation.scoring", "sacreBLEU and chrF of a file of hypotheses"),
-        "average": ("tools.checkpoints.average", "the mean of several checkpoints"),
+        "average": ("tools.checkpoints", "the mean of several checkpoints"),
         "export": ("tools.export.command", "for stock fairseq, or for CTranslate2"),
     },
     "looking into it": {
@@ -87,8 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"deepnet {name}", description=help_line)
     module.add_arguments(parser)
     intermixed = getattr(module, "INTERMIXED", False)
-    args = parser.parse_intermixed_args(rest) if intermixed else parser.parse_args(rest)
     try:
+        if rest[:1] == ["--variables"]:  # a script
+            rest = [*variables.options(name, os.environ), *rest[1:]]
+        args = parser.parse_intermixed_args(rest) if intermixed else parser.parse_args(rest)
         return int(module.run(args))
     except BrokenPipeError:
         return 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import subprocess
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +44,12 @@ def installed(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+def made_now() -> dict[str, Any]:
+    """Return what a record says of its making: versions, commit and time."""
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"versions": versions(), "git": git_revision(), "made": made}
 
 
 def git_revision() -> str | None:

@@ -9,11 +9,9 @@
 #
 # Variables (with defaults):
 #   DEPTH    layers of the encoder and of the decoder (18)
-#   SCHEME   a residual scheme, by its name in docs/schemes.md (deepnorm)
-#   SEED     of initialisation and batches (1)
 #   DATA     data folder (data/sample.de-en)
 #   RUN      run folder (runs/sample; DEPTH, SCHEME and SEED are added where they differ)
-#   DRY_RUN, GPUS, CPU_PROCESSES, THREADS, ...   every other variable of scripts/train.sh
+# @lib/help/recipe.txt
 #
 # Example: DEPTH=6 SCHEME=post-ln bash scripts/train_sample.sh --max-update 600
 set -euo pipefail

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Final
@@ -11,6 +10,7 @@ import torch
 from fairseq import checkpoint_utils
 
 from ..compat import fp32_weights
+from ..wrapping import wrap
 
 HALF: Final = ("FP16Optimizer", "MemoryEfficientFP16Optimizer", "AMPOptimizer")
 """fairseq's optimisers of half precision; each holds one of fp32."""
@@ -18,18 +18,15 @@ HALF: Final = ("FP16Optimizer", "MemoryEfficientFP16Optimizer", "AMPOptimizer")
 
 def read_as_fp32(trainer: Any) -> None:
     """Let a trainer of fp32 load checkpoints of half precision, too, which fairseq refuses."""
-    load = trainer.load_checkpoint
 
-    @functools.wraps(load)
-    def load_checkpoint(*args: Any, **kwargs: Any) -> Any:
+    @wrap(trainer, "load_checkpoint")
+    def load_checkpoint(load: Any, *args: Any, **kwargs: Any) -> Any:
         read = checkpoint_utils.load_checkpoint_to_cpu
         checkpoint_utils.load_checkpoint_to_cpu = lambda *a, **k: as_fp32(read(*a, **k), trainer)
         try:
             return load(*args, **kwargs)
         finally:
             checkpoint_utils.load_checkpoint_to_cpu = read
-
-    trainer.load_checkpoint = load_checkpoint
 
 
 def as_fp32(state: dict[str, Any], trainer: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Evidence:
         valid: updates and validation losses
         warmup: updates until the learning rate is at its peak
         vocabulary: symbols of the target side
-        unigram: validation loss of a unigram model: fairseq_deepnet.tools.corpora.unigram
+        unigram: validation loss of a unigram model (unigram_nll of tools.corpora.binarise)
     """
 
     log_tail: tuple[str, ...] = ()

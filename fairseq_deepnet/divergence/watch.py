@@ -8,7 +8,6 @@ a number of the training, and no mistake of the judge ends it.
 
 from __future__ import annotations
 
-import functools
 import logging
 import sys
 import time
@@ -24,6 +23,7 @@ from ..monitoring import records
 from ..monitoring.gradients import LAYER, GradientNorms
 from ..monitoring.trainer import Observer, gradient_scale, logged
 from ..records import write_record
+from ..wrapping import wrap
 from . import events, good_states
 from .causes import likely_cause
 from .detectors import LossScale, LossSpike, Stalled, Unigram, VanishedGradients
@@ -179,18 +179,12 @@ class Watch(Observer):
         if settings.attempt:
             read_as_fp32(trainer)
         if settings.stops and settings.good_interval and not trainer.cfg.checkpoint.no_save:
-            self._keep_iterator(trainer)
+            # a state to return to holds the epoch's iterator, and the trainer does not
+            wrap(trainer, "get_train_iterator")(self._keep_iterator)
 
-    def _keep_iterator(self, trainer: Any) -> None:
-        """Keep the epoch iterator: a state to return to holds it, and the trainer does not."""
-        make = trainer.get_train_iterator
-
-        @functools.wraps(make)
-        def get_train_iterator(*args: Any, **kwargs: Any) -> Any:
-            self.epoch_itr = make(*args, **kwargs)
-            return self.epoch_itr
-
-        trainer.get_train_iterator = get_train_iterator
+    def _keep_iterator(self, make: Any, *args: Any, **kwargs: Any) -> Any:
+        self.epoch_itr = make(*args, **kwargs)
+        return self.epoch_itr
 
     def _ask(self, method: str, *args: Any) -> None:
         """Let the judge, if this process has one, look at the training; a mistake ends it alone:

@@ -96,7 +96,7 @@ def to_csv(plots: Sequence[CurvePanel]) -> str:
     """Return a line for every x of every curve, with the mean over seeds and their range."""
     heading = ("panel", "line", "x", "ours", "seeds", "lowest", "highest", "paper")
     lines: list[Sequence[object]] = [heading]
-    for panel, curve in ((panel, curve) for panel in plots for curve in panel.curves):
+    for panel, curve in ((one, curve) for one in plots for curve in one.curves):
         for x in sorted(curve.ours.keys() | curve.published.keys()):
             ours: list[Any] = [""] * 4
             if values := curve.ours.get(x, []):

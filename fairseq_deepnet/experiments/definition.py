@@ -131,7 +131,10 @@ class Factor:
 
 @dataclasses.dataclass(frozen=True)
 class SweepPanel:
-    """Cells that share a config: all combinations of the factors' values."""
+    """Cells that share a config: all combinations of the factors' values.
+
+    What is `forced` wins over options and settings: a command line changes it.
+    """
 
     name: str
     config: str
@@ -143,6 +146,7 @@ class SweepPanel:
     vocabulary: int | None
     planned_updates: int | None
     keep: str
+    forced: dict[str, Value] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

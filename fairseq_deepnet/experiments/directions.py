@@ -54,7 +54,7 @@ def beside_paper(
         item = ours.get(group)
         lacks = item is not None and item.present != count
         note = f" (over {item.present:,} of {count:,} directions)" if item and lacks else ""
-        cells.append(f"{number(item.bleu)}{note}" if item else "")
+        cells.append(f"{number(item.means['bleu'])}{note}" if item else "")
     rows.append(["this model", *cells])
     tables = [f"{markdown(rows)}\n\nThe paper's numbers: {table.metric}."]
     differing = sum("tok:13a" not in score.signature for score in scores)

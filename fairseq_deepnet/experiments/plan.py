@@ -73,13 +73,13 @@ def cost_of(cell: Cell, folder: Path, machine: Machine) -> Cost:
     config = cell.resolve()
     status = state.status_of(folder / cell.name)
     updates, tokens = updates_of(config), tokens_of(config)
-    symbols = vocabulary_of(config) or cell.vocabulary or config.recipe.get("vocabulary")
+    symbols = vocabulary_of(config) or cell.panel.vocabulary or config.recipe.get("vocabulary")
     if symbols is None:
         return Cost(cell, status, updates, tokens, None)
     if machine.gpus and cell.variables.get("PRECISION") != "fp32":
         config.options["bf16"] = True  # what scripts/train.sh adds on a GPU
     if updates is None:
-        updates = config.options["max-update"] = cell.planned_updates
+        updates = config.options["max-update"] = cell.panel.planned_updates
     speed = machine.teraflops or 1.0
     plan = estimate(config, machine.gpus, machine.memory_gib, speed, vocabulary=int(str(symbols)))
     return Cost(cell, status, updates, tokens, plan)

@@ -160,9 +160,7 @@ def judge_again(folder: Path, cell: Cell) -> str | None:
 
 
 def lacks_score(folder: Path, cell: Cell) -> bool:
-    """True if a cell is sound and wants a score that nobody has made: it was trained for its losses
-    alone, or the score was removed.
-    """
+    """True if a cell is sound and wants a score that was never made, or was removed."""
     is_sound = status_of(folder) is Status.DONE
     return is_sound and cell.score is not None and read_cell_record(folder).get("score") is None
 
@@ -172,7 +170,7 @@ def prune(folder: Path, cell: Cell) -> None:
 
     One that failed goes on from its last checkpoint, so it keeps them all.
     """
-    if cell.keep == "best" and status_of(folder) in (Status.DONE, Status.DIVERGED):
+    if cell.panel.keep == "best" and status_of(folder) in (Status.DONE, Status.DIVERGED):
         best = folder / "checkpoints" / "checkpoint_best.pt"
         for file in best.parent.glob("*.pt") if best.is_file() else ():
             if file != best:

@@ -28,6 +28,7 @@ RETRIES: Final = {
     "diverged": (Status.DIVERGED,),
     "all": (Status.FAILED, Status.DIVERGED),
 }
+INTERMIXED: Final = True
 SHORT_OUTPUT: Final = ("--max-len-b", "5")
 """Options of fairseq-generate in a rehearsal: an untrained model would write 200 words a line."""
 
@@ -52,21 +53,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tiny", action="store_true", help=rehearsal)
     add("--teraflops", type=float, help="peak of one device, for the hours (a GPU: 312)")
     add("--memory", type=float, help="memory of one device in GiB (as found)")
-    # otherwise argparse takes no overrides after an option
-    parser.parse_args = parser.parse_intermixed_args  # type: ignore[method-assign]
 
 
 def _cells(args: argparse.Namespace, sweep: Sweep) -> list[Cell]:
     if args.config is not None:
         sweep = sweep.with_config(args.config)
-    overrides = cells.read_overrides(sweep, args.overrides)
-    if args.data is not None:
-        overrides.options["recipe.data"] = shown(args.data)
+    data = {} if args.data is None else {"recipe.data": shown(args.data)}
+    sweep = cells.override(sweep, args.overrides, args.tiny, data)
     seeds = [word.strip() for word in args.seeds.split(",")]
     if not all(word.isdecimal() for word in seeds) or len(set(seeds)) != len(seeds):
         raise ValueError(f"--seeds {args.seeds}: different numbers are expected, such as 1,2,3")
-    found = cells.expand(sweep, overrides, list(map(int, seeds)), args.tiny)
-    return cells.choose(found, args.only)
+    return cells.choose(cells.expand(sweep, list(map(int, seeds))), args.only)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,11 +73,10 @@ def run(args: argparse.Namespace) -> int:
     folder = args.runs or ROOT / "runs" / sweep.name
     if args.tiny:  # beside the real runs, never among them
         folder = folder.parent / f"{folder.name}.tiny"
-    cores = all_cores()
     visible = plan.visible_gpus()
     if args.dry_run and args.gpus.isdecimal():
         visible = [str(number) for number in range(int(args.gpus))]  # a plan for another machine
-    shares = plan.shares(args.gpus, args.parallel, visible, cores)
+    shares = plan.shares(args.gpus, args.parallel, visible, all_cores())
     state.refuse_changes(folder, chosen)
     machine = plan.machine_of(int(shares[0]["GPUS"]), args.memory, args.teraflops)
     planned = [plan.cost_of(cell, folder, machine) for cell in chosen]

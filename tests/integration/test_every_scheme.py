@@ -13,10 +13,9 @@ from torch import Tensor
 
 from fairseq_deepnet.schemes import SCHEMES
 from tests.integration.conftest import SMALL, TRAIN
-from tests.integration.test_two_processes import finish, free_port
 from tests.support.models import build_model, matrix
 from tests.support.shell import ROOT
-from tests.support.training import logged, train_here
+from tests.support.training import finish, free_port, logged, train_here
 
 ARCH = ["--arch", "deepnet_transformer", "--disable-validation", "--log-interval=1"]
 OPTIONS = [*ARCH, *SMALL, *TRAIN, "--log-format=json", "--residual-scheme"]

@@ -14,7 +14,7 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.analysis import draw, to_csv, to_markdown
-from fairseq_deepnet.experiments.cells import expand, read_overrides
+from fairseq_deepnet.experiments.cells import expand
 from fairseq_deepnet.experiments.definition import load_sweep
 from fairseq_deepnet.experiments.panels import (
     OWN_NAMES,
@@ -243,7 +243,7 @@ def test_the_paper_s_values_are_there_and_marked_as_digitised(
 @pytest.mark.parametrize("name", ["fig3b", "fig3c", "fig4", "fig5"])
 def test_a_sweep_s_cells_are_the_rows_of_its_figure_and_record_what_it_needs(name: str) -> None:
     sweep = load_sweep(name)
-    cells = expand(sweep, read_overrides(sweep, []))
+    cells = expand(sweep)
     figure = {"fig4": "fig4a"}.get(name, name)
     keys = {
         cell.name if name in ("fig3c", "fig4") else cell.name.rpartition("_")[0] for cell in cells

@@ -72,7 +72,7 @@ def test_broken_gzip_is_refused(tmp_path: Path, damage: object) -> None:
 
 def test_a_side_is_found_plain_or_gzipped_but_not_both(tmp_path: Path) -> None:
     prefix = tmp_path / "train"
-    with pytest.raises(FileNotFoundError, match=r"no eo side: neither .*train\.eo nor"):
+    with pytest.raises(FileNotFoundError, match=r"no eo side of .*: neither .*train\.eo nor"):
         find_side(prefix, "eo")
     packed = tmp_path / "train.eo.gz"
     packed.touch()

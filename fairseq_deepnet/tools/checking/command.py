@@ -30,7 +30,7 @@ from fairseq_deepnet.tools.checking.compare import (
     check_model,
     listed,
 )
-from fairseq_deepnet.tools.checkpoints.choice import choose_model
+from fairseq_deepnet.tools.checkpoints import choose_model
 from fairseq_deepnet.tools.standalone import build_from_arguments, usual_task
 
 VOCABULARY: Final = 1000

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from fairseq_deepnet.files import locked, put_folder_in_place, say, write_json
 from fairseq_deepnet.provenance import installed
-from fairseq_deepnet.records import SEAL, digest, sealed, write_record
+from fairseq_deepnet.records import digest, read_record, write_record
 from fairseq_deepnet.tools.corpora.parallel import as_done
 from fairseq_deepnet.tools.corpora.text import find_side
 
@@ -107,21 +107,8 @@ class Blueprint(ABC):
         with ThreadPoolExecutor() as pool:  # hashing and unpacking leave Python's lock to others
             return dict(zip(found, pool.map(digest, found.values()), strict=True))
 
-    def require_inputs(self) -> None:
-        """Raise FileNotFoundError for the first side that is not there."""
-        for row in self.rows:
-            for language in row.pair:
-                try:
-                    find_side(row.prefix, language)
-                except FileNotFoundError as error:
-                    plain = f"{row.prefix}.{language}"
-                    raise FileNotFoundError(
-                        f"no {language} side of {self.name(row)}: neither {plain} nor {plain}.gz"
-                        " exists; mend the prefix (TRAIN, VALID, TEST, or the line of the table)"
-                    ) from error
-
     def each_row(
-        self, folder: Path, what: str, work: Callable[[Row, Path, int], dict[str, Any]]
+        self, what: str, work: Callable[[Row, Path, int], dict[str, Any]], folder: Path
     ) -> None:
         """Do `work(row, folder, processes)` for every row that is not done.
 
@@ -180,7 +167,8 @@ def build(design: Callable[[], Blueprint], out: Path, force: bool = False) -> bo
                 shutil.rmtree(out.with_name(out.name + ".old"), ignore_errors=True)
             say(f"{out} is complete: nothing to do")
             return False
-        blueprint.require_inputs()
+        for row in blueprint.rows:
+            row.sides()  # raises for what is not there
         prepare(part, blueprint.settings, inputs, keep=not force)
         try:
             record, said = blueprint.make(part)
@@ -242,32 +230,21 @@ def is_complete(
         raise ValueError(f"{out} exists but has no corpus.json; remove it, or set OUT=FOLDER")
     if force or not record.is_file():
         return False
-    settings_before, before = _made_with(record)
+    shape = {"settings?": dict, "inputs?": dict}
+    made = read_record(record, shape, "FORCE=1 makes its folder anew")
+    before, inputs_before = made.get("settings") or {}, made.get("inputs") or {}
     changed = [
-        f"{key} was {settings_before.get(key)!r}, now {settings.get(key)!r}"
-        for key in sorted(settings_before.keys() | settings.keys())
-        if settings_before.get(key) != settings.get(key)
+        f"{key} was {before.get(key)!r}, now {settings.get(key)!r}"
+        for key in sorted(before.keys() | settings.keys())
+        if before.get(key) != settings.get(key)
     ]
-    changed += [f"input {key} changed" for key in inputs if inputs[key] != before.get(key)]
+    changed += [f"input {key} changed" for key in inputs if inputs[key] != inputs_before.get(key)]
     if changed:
         raise ValueError(
             f"{out} was made with other settings or inputs ({'; '.join(changed)}); "
             "FORCE=1 makes it anew, OUT=FOLDER makes another"
         )
     return True
-
-
-def _made_with(record: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return settings and inputs as a corpus.json says; ValueError for a damaged one."""
-    try:
-        found = json.loads(record.read_bytes())
-        whole = SEAL not in found or sealed(found)[SEAL] == found[SEAL]
-        parts = found.get("settings", {}), found.get("inputs", {})
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        whole = False
-    if not whole or not all(isinstance(part, dict) for part in parts):
-        raise ValueError(f"{record} is damaged; FORCE=1 makes its folder anew")
-    return parts
 
 
 def prepare(

@@ -91,20 +91,12 @@ class MosesPair(Blueprint):
 
     def make(self, part: Path) -> tuple[dict[str, Any], str]:
         """Run all stages; PART/whole is then the data folder but for its record."""
-
-        def learn(folder: Path) -> None:
-            self.learn(tokens, folder)
-
-        def encode(folder: Path) -> None:
-            self.encode(tokens, codes / "bpe.codes", folder)
-
-        def binarise(folder: Path) -> None:
-            self.binarise(encoded, folder)
-
         tokens = stage(part, TOKENISED, "tokenising and cleaning the text", self.tokenise)
+        learn = partial(self.learn, tokens)
         codes = stage(part, "codes", "learning byte-pair codes", learn)
+        encode = partial(self.encode, tokens, codes / "bpe.codes")
         encoded = stage(part, "encoded", "encoding", encode)
-        binarised = stage(part, "binarised", "binarising", binarise)
+        binarised = stage(part, "binarised", "binarising", partial(self.binarise, encoded))
         counts = json.loads((binarised / "counts.json").read_text(encoding="utf-8"))
         cleaning = json.loads((encoded / TEXT / "clean.json").read_text(encoding="utf-8"))
         lines = {split: cleaning[split]["kept"] for split in counts}

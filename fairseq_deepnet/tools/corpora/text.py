@@ -56,8 +56,8 @@ def find_side(prefix: str | Path, language: str) -> Path:
         if path.is_file():
             return path
     raise FileNotFoundError(
-        f"no {language} side: neither {plain} nor {packed} exists; "
-        "give PREFIX so that PREFIX.LANGUAGE or PREFIX.LANGUAGE.gz is the file"
+        f"no {language} side of {prefix}: neither {plain} nor {packed} exists; mend the prefix"
+        " (TRAIN, VALID, TEST, or the line of the table)"
     )
 
 

@@ -12,6 +12,7 @@ import re
 import shutil
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -61,17 +62,10 @@ class TextFolder(Blueprint):
     def make(self, part: Path) -> tuple[dict[str, Any], str]:
         """Run all stages; PART/whole is then the data folder but for its record."""
 
-        def clean_all(folder: Path) -> None:
-            self.each_row(folder, "cleaning", self._clean)
-
-        def learn(folder: Path) -> None:
-            self._learn(text, folder)
-
-        def binarise_all(folder: Path) -> None:
-            self.each_row(folder, "binarising", self._binarise)
-
+        clean_all = partial(self.each_row, "cleaning", self._clean)
         text = stage(part, "text", "checking and cleaning the text", clean_all, by_row=True)
-        learnt = stage(part, "subwords", "training subwords", learn)
+        learnt = stage(part, "subwords", "training subwords", partial(self._learn, text))
+        binarise_all = partial(self.each_row, "binarising", self._binarise)
         binarised = stage(part, "binarised", "binarising", binarise_all, by_row=True)
         cleaned, counts = self.counted(text), self.counted(binarised)
         for name, found in cleaned.items():

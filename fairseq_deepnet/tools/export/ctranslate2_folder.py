@@ -17,7 +17,7 @@ from fairseq_deepnet.dictionaries import refuse_others
 from fairseq_deepnet.models.options import ENCODER_DECODER
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools import fairseq_options
-from fairseq_deepnet.tools.checkpoints.choice import Model, task_arguments
+from fairseq_deepnet.tools.checkpoints import Model, task_arguments
 from fairseq_deepnet.tools.corpora.builder import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import record
