@@ -40,29 +40,17 @@ MANAGED: Final = {
 
 @dataclass(frozen=True)
 class Training:
-    """A run that is settled: nothing of it is written yet.
+    """A run that is settled: nothing of it is written yet."""
 
-    Arguments:
-        config: with the options of the command line, checked
-        data: folder
-        run: folder
-        launcher: which starts the processes, and on what devices
-        batch: of an update; None where the config has it another way
-        precision: fairseq-train's options for it
-        command: fairseq-train, with all options
-        parsed: these options, as fairseq reads them
-        steps: of --on-divergence fallback; None for another policy
-    """
-
-    config: configs.Config
-    data: Path
-    run: Path
-    launcher: launchers.Launcher
-    batch: launch.Batch | None
-    precision: list[str]
-    command: list[str]
-    parsed: argparse.Namespace
-    steps: tuple[Step, ...] | None
+    config: configs.Config  # with the options of the command line, checked
+    data: Path  # folder
+    run: Path  # folder
+    launcher: launchers.Launcher  # which starts the processes, and on what devices
+    batch: launch.Batch | None  # of an update; None where the config has it another way
+    precision: list[str]  # fairseq-train's options for it
+    command: list[str]  # fairseq-train, with all options
+    parsed: argparse.Namespace  # these options, as fairseq reads them
+    steps: tuple[Step, ...] | None  # of --on-divergence fallback; None for another policy
 
     def summary(self) -> str:
         """Say in five lines what is going to be trained, on what, where.
