@@ -28,7 +28,7 @@ CHOICES: Final = 64
 def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape, layers: int) -> int:
     """Return what `--checkpoint-activations-every auto` means for the recomputed layers of a stack.
 
-    It follows from the tensors that a layer keeps, in multiples of its input.
+    It follows from the tensors that a layer keeps, in multiples of its input, all streams of it.
     With fused attention, relu and LayerNorm an encoder layer keeps 8 + F / C of them, one more
     attention with keys and values of a source as long adds 6; dropout adds one a branch.
     (activations.py counts bytes.)
@@ -37,7 +37,7 @@ def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape, layers: 
         return 1
     crossed = side is Side.DECODER and scheme.depths.encoder > 0
     kept = shape.ffn_dim / shape.embed_dim + (17 if crossed else 10)
-    return thriftiest_segment(layers, kept)
+    return thriftiest_segment(layers, kept / scheme.streams)
 
 
 def fit(
