@@ -22,7 +22,6 @@ from fairseq_deepnet.tools.plotting.series import lines_of
 from fairseq_deepnet.tools.training.fallbacks import FallbackState
 from tests.support.monitored import add_events, make_run
 
-
 SLOW = pytest.mark.slow
 
 
@@ -121,6 +120,7 @@ def test_the_page_tells_each_quantity_with_unit_meaning_and_the_papers_figure(
 ) -> None:
     text = page.make(runs, "a <title>")
     assert "<h1>a &lt;title&gt;</h1>" in text
+    assert "<td>not finite: recovered</td>" in text
     for name, quantity in QUANTITIES.items():
         section = text.split(f'id="{name}"')[1].split('class="quantity"')[0]
         assert f"<b>unit</b> {quantity.unit}" in section
