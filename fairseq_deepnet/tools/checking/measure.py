@@ -275,7 +275,7 @@ def expected_layer(
     """Fit what a scheme's residuals make of the same streams, branches and LayerNorms."""
     width = measured.sublayers[0].x.size(-1)
     stream: Any = measured.input[:, : scheme.streams * width]
-    fits = []
+    fits: list[Fit] = []
     for residual, found in zip(residuals, measured.sublayers, strict=True):
         residual.double()
         if fits:  # an error below is reported there, and goes no further

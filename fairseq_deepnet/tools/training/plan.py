@@ -16,7 +16,7 @@ import torch
 
 import fairseq_deepnet.models  # noqa: F401  (what is mended in fairseq comes before fairseq)
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.files import inside_project, say, shown, write_text
+from fairseq_deepnet.files import PACKAGE, inside_project, say, shown, write_text
 from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.signals import DIVERGENCE_RECORD, RECORD
@@ -200,7 +200,7 @@ def _build_command(
     if (data / "corpus.json").is_file():
         options = {**DataFolder.open(data).task_options(), **options}
     options.setdefault("tensorboard-logdir", str(run.resolve() / "tensorboard"))
-    command = ["fairseq-train", str(data.resolve()), "--user-dir", fairseq_options.user_dir()]
+    command = ["fairseq-train", str(data.resolve()), "--user-dir", str(PACKAGE)]
     command += configs.to_arguments(options)
     return [*command, *machine, "--save-dir", str(run.resolve() / "checkpoints")]
 

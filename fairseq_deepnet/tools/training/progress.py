@@ -12,7 +12,7 @@ import re
 import signal
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 _RECORD = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| (?P<level>\w+) \| (?P<name>\S+) \| (?P<text>.*)"
@@ -103,49 +103,6 @@ class Progress:
             pace = (now - then) / (updates - before)
             parts.append(f"left {clock(pace * max(0, self.max_update - updates))}")
         return "  ".join(parts)
-
-
-class Counter:
-    """Counts finished items of a known total: one line that is rewritten on a terminal, else a line
-    every few seconds.
-
-    Arguments:
-        total: how many there will be
-        what: what they are, for the line
-        screen: where to write
-        seconds: least time between two lines (an eighth of that on a terminal)
-    """
-
-    def __init__(self, total: int, what: str, screen: TextIO, seconds: float = 8.0) -> None:
-        self.total = total
-        self.what = what
-        self.screen = screen
-        self.rewrites = screen.isatty()
-        self.pause = seconds / 8 if self.rewrites else seconds
-        self.started = time.monotonic()
-        self.shown: float | None = None
-        self.count = 0
-
-    def add(self) -> None:
-        """Count one more that is finished."""
-        self.count += 1
-        now = time.monotonic()
-        if self.shown is None:
-            self.shown = now  # not worth a line: all came before it was loading
-        if now - self.shown >= self.pause or self.count == self.total:
-            self.shown = now
-            line = f"{self.count:,} of {self.total:,} {self.what}, {clock(now - self.started)}"
-            if self.rewrites:
-                self.screen.write(f"\r{line}")
-            else:
-                self.screen.write(f"{line}\n")
-            self.screen.flush()
-
-    def close(self) -> None:
-        """End the line."""
-        if self.rewrites and self.count:
-            self.screen.write("\n")
-            self.screen.flush()
 
 
 def follow(source: int, log: Path, progress: Progress) -> None:
