@@ -1,24 +1,28 @@
-"""`deepnet export`: a run or a checkpoint for fairseq's stock Transformer, or for CTranslate2."""
+"""`deepnet export`: a run or a checkpoint for stock fairseq, CTranslate2 or Hugging Face."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
 from fairseq_deepnet.files import say, shown
 from fairseq_deepnet.tools.checkpoints.choice import Model, choose_model, find_data
 from fairseq_deepnet.tools.export import record
 from fairseq_deepnet.tools.export.layout import (
+    HUGGINGFACE,
     NO_CTRANSLATE2,
+    NO_SAFETENSORS,
     QUANTIZATIONS,
     ctranslate2_name,
     exports_of,
+    folder_name,
 )
 from fairseq_deepnet.tools.export.stock import stock_checkpoint
 
-FORMATS: Final = ("fairseq", "ctranslate2")
+FORMATS: Final = ("fairseq", "ctranslate2", HUGGINGFACE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         choices=FORMATS,
         required=True,
-        help="fairseq: a checkpoint of its own transformer; ctranslate2: a folder",
+        help="fairseq: a checkpoint of its own transformer; ctranslate2: a folder; huggingface: a"
+        " folder that transformers loads, with a model card",
     )
     parser.add_argument(
         "--out", type=Path, help="file or folder to write (of a run: in its export/)"
@@ -50,11 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Export, and print what was written, or what was there and up to date."""
-    if args.to == "fairseq" and args.quantization:
+    if args.to != "ctranslate2" and args.quantization:
         raise ValueError("--quantization is CTranslate2's: leave it out, or --to ctranslate2")
     model = choose_model(args.target, args.average)
     if args.to == "fairseq":
         output = to_fairseq(model, args.out, args.force)
+    elif args.to == HUGGINGFACE:
+        output = to_huggingface(model, args.out, args.data, args.force)
     else:
         quantization = args.quantization or QUANTIZATIONS[0]
         output = to_ctranslate2(model, args.out, quantization, args.data, args.force)
@@ -73,18 +80,14 @@ def to_fairseq(model: Model, output: Path | None = None, force: bool = False) ->
     Raises:
         ValueError: for a model that does not fold, and for what is not to be overwritten.
     """
-    output = output or default_output(model, f"{model.path.stem}.pt")
-    with record.export_lock(model):
-        request = record.make_request(model, "fairseq")
-        if not to_be_written(model, output, request, force):
-            return output
-        state = load_checkpoint(model.make(), entire=True)
+    request = record.make_request(model, "fairseq")
+
+    def write(part: Path, state: dict[str, Any]) -> None:
         result = stock_checkpoint(state)
         result["export"] = record.describe(model, state, request)
-        part = record.part_of(output)
         save_checkpoint(result, part)
-        record.put_in_place(part, output)
-    return output
+
+    return _export(model, output or f"{model.path.stem}.pt", force, request, write)
 
 
 def to_ctranslate2(
@@ -120,14 +123,50 @@ def to_ctranslate2(
             f"--quantization {quantization} is unknown; choose one of {known}"
             " (in scripts: QUANTIZATION)"
         )
-    output = output or default_output(model, ctranslate2_name(model, quantization))
     folder = find_data(model, data)
-    with record.export_lock(model):
-        request = ctranslate2_folder.request_of(model, folder, quantization)
-        if to_be_written(model, output, request, force):
-            state = load_checkpoint(model.make(), entire=True)
-            ctranslate2_folder.write_folder(model, folder, state, request, output)
-    return output
+    request = record.make_request(
+        model, "ctranslate2", quantization=quantization, data=record.data_digests(folder)
+    )
+
+    def write(part: Path, state: dict[str, Any]) -> None:
+        ctranslate2_folder.write_folder(part, model, folder, state, request)
+
+    return _export(model, output or ctranslate2_name(model, quantization), force, request, write)
+
+
+def to_huggingface(
+    model: Model, output: Path | None = None, data: Path | None = None, force: bool = False
+) -> Path:
+    """Write a folder for Hugging Face's transformers, unless it is there and up to date.
+
+    Args:
+        model: what is exported.
+        output: the folder; RUN/export/huggingface where None.
+        data: the data folder, where the run or the checkpoint does not say.
+        force: write it anew.
+
+    Raises:
+        ValueError: for a model that does not fold or that transformers cannot compute, without
+            safetensors, and for what is not to be overwritten.
+    """
+    try:
+        from fairseq_deepnet.tools.export import huggingface_folder, model_card
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "safetensors":
+            raise
+        raise ValueError(NO_SAFETENSORS) from error
+    folder = find_data(model, data)
+    request = record.make_request(
+        model,
+        HUGGINGFACE,
+        data=record.data_digests(folder),
+        scores=model_card.read_scores(model),
+    )
+
+    def write(part: Path, state: dict[str, Any]) -> None:
+        huggingface_folder.write_folder(part, model, folder, state, request)
+
+    return _export(model, output or folder_name(model, HUGGINGFACE), force, request, write)
 
 
 def export_for_ctranslate2(model: Model, data: Path | None, quantization: str) -> Path:
@@ -148,20 +187,31 @@ def export_for_ctranslate2(model: Model, data: Path | None, quantization: str) -
         ) from error
 
 
-def default_output(model: Model, name: str) -> Path:
-    """export/NAME in the model's run; ValueError for a checkpoint that stands alone."""
-    if model.run is None:
-        raise ValueError(f"{shown(model.path)} belongs to no run: say where to, with --out")
-    return exports_of(model) / name
+def _export(
+    model: Model,
+    output: Path | str,
+    force: bool,
+    request: dict[str, Any],
+    write: Callable[[Path, dict[str, Any]], None],
+) -> Path:
+    """Write an export where there is not the same already; a name alone is one in the model's run.
 
-
-def to_be_written(model: Model, output: Path, request: dict[str, object], force: bool) -> bool:
-    """Whether there is anything to do; says so where there is not."""
+    Args:
+        write: takes where to write, and the checkpoint.
+    """
+    if isinstance(output, str):
+        if model.run is None:
+            raise ValueError(f"{shown(model.path)} belongs to no run: say where to, with --out")
+        output = exports_of(model) / output
     if output.resolve() in {path.resolve() for path in (model.path, *model.sources)}:
         raise ValueError(f"--out {shown(output)} is the checkpoint itself; choose another file")
-    if record.may_write(output, request, force):
+    with record.export_lock(model):
+        if not record.may_write(output, request, force):
+            say(f"already exported: {shown(output)}")
+            return output
         if output.exists():
             say(f"replacing {shown(output)}")
-        return True
-    say(f"already exported: {shown(output)}")
-    return False
+        state = load_checkpoint(model.make(), entire=True)
+        with record.in_place_of(output) as part:
+            write(part, state)
+    return output
