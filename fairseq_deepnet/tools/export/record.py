@@ -157,6 +157,7 @@ def in_place_of(output: Path) -> Iterator[Path]:
     A folder cannot replace another at once: the old one is moved out of the way first.
     """
     part, old = (output.with_name(output.name + suffix) for suffix in (".part", ".old"))
+    is_new = not output.parent.exists()
     output.parent.mkdir(parents=True, exist_ok=True)
     try:
         for left_by_an_interrupted_one in (part, old):
@@ -168,6 +169,8 @@ def in_place_of(output: Path) -> Iterator[Path]:
         _remove(old)
     finally:
         _remove(part)
+        if is_new and not any(output.parent.iterdir()):
+            output.parent.rmdir()
 
 
 def _remove(path: Path) -> None:
