@@ -45,7 +45,6 @@ ACTIVATIONS: Final = {
     "gelu_accurate": "gelu_new",
     "gelu_fast": "gelu_new",
     "tanh": "tanh",
-    "swish": "silu",
 }
 """fairseq's names of activation functions -> those of transformers."""
 BOS, PAD, EOS = 0, 1, 2
