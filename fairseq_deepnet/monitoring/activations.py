@@ -19,6 +19,7 @@ _STACK_NORMS: Final = {
     "layernorm_embedding": "embedding",
     "combination": "combination",  # DLCL's, of every output that it combines
     "layer_norm": "final",
+    "output_transform": "final",  # ResiDual's, of its second stream
 }
 """Where a stack has LayerNorms of its own, and which part they are."""
 _NORMS: Final = {

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..anatomy import Stack
-from ..schemes import NormPlacement
+from ..schemes import NormPlacement, ResidualScheme
 from .activations import BACKWARD, FORWARD, ActivationWatch
 from .bound import UpdateBound
 from .gradients import LAYER, GradientNorms, Slot, arrange
@@ -33,14 +33,14 @@ class Subject:
     Args:
         model: with initial weights.
         stacks: its stacks.
-        placement: where LayerNorm stands in it.
+        scheme: how its sublayers join.
         wanted: names of quantities.
         origin: what accumulated updates count from.
     """
 
     model: nn.Module
     stacks: tuple[Stack, ...]
-    placement: NormPlacement
+    scheme: type[ResidualScheme]
     wanted: frozenset[str]
     origin: Origin
 
@@ -59,8 +59,8 @@ class Instrument:
         return not subject.wanted.isdisjoint(cls.quantities)
 
     @classmethod
-    def absent(cls, placement: NormPlacement, embedding_norm: bool) -> tuple[str, ...]:
-        """Return those of its quantities that no model with such LayerNorms has."""
+    def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool) -> tuple[str, ...]:
+        """Return those of its quantities that no such model has."""
         return ()
 
     def arm(self) -> None:
@@ -99,11 +99,11 @@ class Activations(Instrument):
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
         names = sorted(subject.wanted)
-        self.watch = ActivationWatch(subject.model, subject.stacks, subject.placement, names)
+        self.watch = ActivationWatch(subject.model, subject.stacks, subject.scheme.norm, names)
 
     @classmethod
-    def absent(cls, placement: NormPlacement, embedding_norm: bool) -> tuple[str, ...]:
-        has_norm = embedding_norm or placement is not NormPlacement.NONE
+    def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool) -> tuple[str, ...]:
+        has_norm = embedding_norm or scheme.norm is not NormPlacement.NONE
         return () if has_norm else OF_NORMS
 
     def arm(self) -> None:
@@ -203,16 +203,11 @@ class Bounds(Instrument):
 
     @classmethod
     def fits(cls, subject: Subject) -> bool:
-        return super().fits(subject) and cls.applies(subject.placement)
+        return super().fits(subject) and subject.scheme.is_weighted_post_ln()
 
     @classmethod
-    def absent(cls, placement: NormPlacement, embedding_norm: bool) -> tuple[str, ...]:
-        return () if cls.applies(placement) else cls.quantities
-
-    @staticmethod
-    def applies(placement: NormPlacement) -> bool:
-        """True if the theorems speak of such a model."""
-        return placement is NormPlacement.POST
+    def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool) -> tuple[str, ...]:
+        return () if scheme.is_weighted_post_ln() else cls.quantities
 
     def before_step(self, gradient_scale: float) -> Values:
         if "step_bound" in self.subject.wanted:
@@ -262,13 +257,11 @@ ON_PROBE: Final = (*OnProbe.quantities, "update_bound")
 """What needs the origin: its probe, or theta_0."""
 
 
-def absent(placement: NormPlacement, embedding_norm: bool) -> frozenset[str]:
+def absent(scheme: type[ResidualScheme], embedding_norm: bool) -> frozenset[str]:
     """Return the quantities that a model does not have.
 
     Args:
-        placement: where its scheme puts LayerNorm.
+        scheme: how its sublayers join.
         embedding_norm: whether LayerNorm follows its embeddings.
     """
-    return frozenset(
-        name for kind in INSTRUMENTS for name in kind.absent(placement, embedding_norm)
-    )
+    return frozenset(name for kind in INSTRUMENTS for name in kind.absent(scheme, embedding_norm))

@@ -20,7 +20,7 @@ from . import origin, records
 from .activations import padding_of
 from .bound import UpdateBound
 from .gradients import LAYER
-from .instruments import INSTRUMENTS, ON_PROBE, Bounds, Instrument, Subject, Values
+from .instruments import INSTRUMENTS, ON_PROBE, Instrument, Subject, Values
 from .options import MonitorSettings
 from .trainer import Observer, gradient_scale, logged
 
@@ -110,15 +110,15 @@ class Monitor(Observer):
 def subject_of(model: Any, settings: MonitorSettings, folder: Path) -> Subject:
     """Return what a run's instruments are made for; `model` is one of ours, as it was built."""
     stacks = tuple(find_stacks(model))
-    placement, wanted = scheme_class(model.args.residual_scheme).norm, settings.quantities
-    bound = Bounds.applies(placement) and "update_bound" in wanted
+    scheme, wanted = scheme_class(model.args.residual_scheme), settings.quantities
+    bound = scheme.is_weighted_post_ln() and "update_bound" in wanted
     start = origin.Origin(
         model,
         padding_of(stacks[0]),
         UpdateBound(stacks).weights if bound else [],
         folder / origin.NAME,
     )
-    return Subject(model, stacks, placement, frozenset(wanted), start)
+    return Subject(model, stacks, scheme, frozenset(wanted), start)
 
 
 def show(name: str, shown: Mapping[str, float]) -> None:

@@ -71,7 +71,7 @@ def monitor_settings(args: Any) -> MonitorSettings | None:
 
 def _refuse_absent(quantities: Sequence[str], args: Any) -> None:
     scheme = scheme_class(args.residual_scheme)
-    lacking = absent(scheme.norm, bool(getattr(args, "layernorm_embedding", False)))
+    lacking = absent(scheme, bool(getattr(args, "layernorm_embedding", False)))
     missing = [name for name in quantities if name in lacking]
     if missing:
         raise ConfigurationError(

@@ -178,9 +178,9 @@ def test_learned_residuals_are_named_for_the_log(
 def test_layers_are_left_out_only_where_a_scheme_does_not_count_on_them(
     chosen: dict[str, Any], option: str, model_builder: BuildModel, batch: Batch
 ) -> None:
-    """Admin's chain and DLCL's matrix hold every layer."""
+    """Admin's chain and DLCL's matrix hold every layer, and LayerNorm Scaling counts them."""
     asked = {option: 0.5 if option.endswith("drop") else "0"}
-    if chosen["residual_scheme"] in ("admin", "dlcl"):
+    if chosen["residual_scheme"] in ("admin", "dlcl", "ln-scaling"):
         name = option.replace("_", "-")
         with pytest.raises(ConfigurationError, match=f"--{name} .* counts on every layer"):
             model_builder(**chosen, **asked)

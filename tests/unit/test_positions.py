@@ -9,7 +9,7 @@ from torch import Tensor
 from fairseq_deepnet.anatomy import find_stacks
 from fairseq_deepnet.modules import TransformerLayer, Unpadded, positions
 from fairseq_deepnet.monitoring.activations import BACKWARD, FORWARD, ActivationWatch
-from fairseq_deepnet.schemes import NormPlacement
+from fairseq_deepnet.schemes import NormPlacement, Stream
 from tests.support.models import VARIANTS, BuildModel, loss_of, next_token_loss, stir
 
 PADDING = torch.tensor([[0, 0, 0, 1], [0, 0, 1, 1], [1, 0, 0, 0]]).bool()
@@ -27,8 +27,9 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     run = TransformerLayer.feed_forward
 
-    def counting(layer: TransformerLayer, x: Tensor) -> Tensor:
-        seen.append(x.shape[:-1].numel())
+    def counting(layer: TransformerLayer, x: Stream) -> Tensor:
+        first = x if isinstance(x, Tensor) else x[0]
+        seen.append(first.shape[:-1].numel())
         return run(layer, x)
 
     monkeypatch.setattr(TransformerLayer, "feed_forward", counting)

@@ -192,7 +192,9 @@ class EverythingScheme(ResidualScheme):
         shared = nn.Parameter(torch.zeros(()))
         return {sublayer: ScaledBranch(shared) for sublayer in sublayers}
 
-    def build_head_transform(self, place: Place, sublayer: Sublayer, num_heads: int) -> nn.Module:
+    def build_head_transform(
+        self, place: Place, sublayer: Sublayer, num_heads: int, embed_dim: int
+    ) -> nn.Module:
         return HeadScale(num_heads)
 
     def build_ffn_transforms(self, place: Place, ffn_dim: int) -> tuple[nn.Module, nn.Module]:

@@ -20,7 +20,8 @@ from fairseq_deepnet.tools.checking.measure import (
     SAME,
     Backward,
     Fit,
-    expected_fit,
+    LayerFit,
+    expected_layer,
     fit_residuals,
     random_batch,
     rms,
@@ -518,7 +519,8 @@ def check_sizes(stack: Stack, scheme: ResidualScheme) -> list[Fault]:
         ]
         for branch in branches[:-1]:
             heads = getattr(branch.entry, "num_heads", 1)
-            parts.append(scheme.build_head_transform(place, branch.sublayer, heads))
+            sizes = heads, fc2.out_features
+            parts.append(scheme.build_head_transform(place, branch.sublayer, *sizes))
         due = {id(p): p.numel() for part in parts if part is not None for p in part.parameters()}
         sizes = sum(p.numel() for p in extra_parameters(layer)), sum(due.values())
         if sizes[0] != sizes[1]:
@@ -548,6 +550,11 @@ def check_forward(
         streams, scheme = backward.streams[stack.name], claim.schemes[stack.side]
         found.faults += check_residuals(stack, side, layers, scheme, found.judged)
         found.faults += check_final_norm(side, final, claim.final_norms[stack.side])
+        if scheme.embedding_norm and not isinstance(
+            getattr(stack.module, "layernorm_embedding", None), nn.LayerNorm
+        ):
+            texts = "no LayerNorm after the embeddings", "a LayerNorm after the embeddings"
+            found.faults.append(Fault("norms", f"{stack.side.value} embeddings", *texts))
         found.faults += check_inputs(stack, scheme, streams)
         side.growth = (rms(streams[0][0]), rms(streams[-1][1]))
         if not side.growth[1] < HALF_PRECISION_LIMIT:
@@ -563,31 +570,28 @@ def check_forward(
 def check_residuals(
     stack: Stack,
     side: StackFindings,
-    fits: Sequence[Sequence[Fit]],
+    layers: Sequence[LayerFit],
     scheme: ResidualScheme,
     judged: bool,
 ) -> list[Fault]:
     """Compare what sublayers do with what the scheme makes of the same stream and branch."""
     sublayers = tuple(branch.sublayer for branch in stack.layers[0].branches)
     width = stack.layers[0].branches[-1].linears[Role.FC2].out_features
-    due, learned = [], False
-    for index, layer in enumerate(fits):
+    expected_layers, learned = [], False
+    for index, layer in enumerate(layers):
         residuals = scheme.build_residuals(Place(stack.side, index), sublayers, width)
-        learned |= any(list(residual.parameters()) for residual in residuals.values())
-        due.append(
-            [
-                expected_fit(residuals[sublayer], scheme.norm, measured)
-                for sublayer, measured in zip(sublayers, layer, strict=True)
-            ]
-        )
+        learned |= any(list(residual.state_dict()) for residual in residuals.values())
+        own = [residuals[sublayer] for sublayer in sublayers]
+        expected_layers.append(expected_layer(own, scheme, layer))
     judged |= not learned
+    fits, due = ([layer.sublayers for layer in some] for some in (layers, expected_layers))
     groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for position, sublayer in enumerate(sublayers):
         have, want = ([layer[position] for layer in layers] for layers in (fits, due))
         off = [
             index
             for index, (a, b) in enumerate(zip(have, want, strict=True))
-            if a.norm is not b.norm or (judged and not same(a.z, b.z))
+            if a.norm is not b.norm or (judged and not (same(a.z, b.z) and same(a.entry, b.entry)))
         ]
         expected = formula(want) if judged else LEARNED
         side.residuals.append(ResidualRow(sublayer.value, formula(have), expected, not off))
@@ -602,10 +606,20 @@ def check_residuals(
     side.expected_alpha = expected if judged else LEARNED
     side.norm = ", ".join(dict.fromkeys(NORM_TEXTS[fit.norm] for layer in fits for fit in layer))
     side.expected_norm = NORM_TEXTS[scheme.norm]
-    return [
+    faults = [
         Fault("residual", f"{stack.side.value} {', '.join(names)}{inside}", found, expected)
         for (inside, found, expected), names in groups.items()
     ]
+    beside = [
+        index
+        for index, (a, b) in enumerate(zip(layers, expected_layers, strict=True))
+        if judged and not same(a.output[:, width:], b.output[:, width:])
+    ]
+    if beside:
+        where = f"{stack.side.value} {layer_numbers(beside)}"
+        texts = "give another tensor beside x", f"{counted(scheme.streams - 1, 'tensor')} beside x"
+        faults.append(Fault("inputs", where, *texts))
+    return faults
 
 
 def formula(fits: Sequence[Fit]) -> str:
@@ -613,10 +627,14 @@ def formula(fits: Sequence[Fit]) -> str:
     norms = list(dict.fromkeys(fit.norm for fit in fits))
     if len(norms) > 1:
         return " or ".join(formula([f for f in fits if f.norm is norm]) for norm in norms)
-    inner = "LN(x)" if norms[0] is NormPlacement.PRE else "x"
+    inner = "x"
+    if norms[0] is NormPlacement.PRE:
+        inner = f"{factor([(fit.inner, fit.inner) for fit in fits])}LN(x)"
     exact = all(fit.error <= SAME for fit in fits)
     branch = f"{factor([fit.branch for fit in fits])}G({inner})" if exact else f"T(G({inner}))"
     total = f"{factor([fit.residual for fit in fits])}x + {branch}"
+    if any(fit.bottom for fit in fits):
+        total = f"{factor([(fit.bottom, fit.bottom) for fit in fits])}input + {total}"
     if norms[0] is None:
         return f"{total}, its LayerNorm neither before the branch nor after the sum"
     return f"LN({total})" if norms[0] is NormPlacement.POST else total

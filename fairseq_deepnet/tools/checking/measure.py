@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_deepnet.anatomy import Layer, Stack
-from fairseq_deepnet.schemes import NormPlacement, Residual, Role
+from fairseq_deepnet.schemes import NormPlacement, Residual, ResidualScheme, Role
 
 SAME: Final = 1e-5
 """Relative distance up to which two tensors are the same: some layers compute a part in float32."""
@@ -41,17 +41,33 @@ class Fit:
         norm: where LayerNorm stands; None where it stands in none of the known places.
         residual: a, the least and the greatest of the channels.
         branch: c, the same.
+        bottom: what multiplies the layer's input, where it is added, too; else 0.
+        inner: what multiplies the output of a LayerNorm that stands before the branch.
         error: what least squares leaves, relative to z.
-        x, b, z: [n, C].
+        x, b, z, entry: [n, C]; what the branch read is `entry`.
+        normed: the output of its LayerNorm, [n, C].
     """
 
     norm: NormPlacement | None
     residual: tuple[float, float]
     branch: tuple[float, float]
+    bottom: float
+    inner: float
     error: float
     x: Tensor = dataclasses.field(repr=False)
     b: Tensor = dataclasses.field(repr=False)
     z: Tensor = dataclasses.field(repr=False)
+    entry: Tensor = dataclasses.field(repr=False)
+    normed: Tensor | None = dataclasses.field(repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerFit:
+    """A layer's sublayers, and all that entered and left it: [n, C], or wider."""
+
+    sublayers: list[Fit]
+    input: Tensor = dataclasses.field(repr=False)
+    output: Tensor = dataclasses.field(repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,8 +178,8 @@ def zeros_filled(stacks: Sequence[Stack]) -> Iterator[None]:
 
 def fit_residuals(
     model: nn.Module, stacks: Sequence[Stack], batch: dict[str, Tensor]
-) -> tuple[list[list[list[Fit]]], list[bool]]:
-    """Fit every sublayer: of each stack the layers, of these the sublayers.
+) -> tuple[list[list[LayerFit]], list[bool]]:
+    """Fit every sublayer of the layers of each stack.
 
     The second list says whether each stack's final norm is applied. The model must be in float64
     and evaluation mode.
@@ -182,7 +198,7 @@ def fit_residuals(
     return fits, [next_call(calls, stack.final_norm) is not None for stack in stacks]
 
 
-def fit_layer(layer: Layer, calls: Calls) -> list[Fit]:
+def fit_layer(layer: Layer, calls: Calls) -> LayerFit:
     """Fit the sublayers of a layer."""
     whole = next_call(calls, layer.module)
     if whole is None:
@@ -196,28 +212,42 @@ def fit_layer(layer: Layer, calls: Calls) -> list[Fit]:
         entries.append(first[0])
         outputs.append(last[1])
         norms.append(next_call(calls, branch.norm))
-    # the stream before each sublayer, and after the last
-    streams = [
-        norm[0] if norm is not None and same(norm[1], entry) else entry
+    inner = [
+        0.0 if norm is None else times(norm[1], entry)
         for norm, entry in zip(norms, entries, strict=True)
     ]
-    streams.append(whole[1])
+    # the stream before each sublayer, and after the last
+    streams = [
+        norm[0] if norm is not None and factor else entry
+        for norm, factor, entry in zip(norms, inner, entries, strict=True)
+    ]
+    streams.append(whole[1][:, : outputs[-1].size(-1)])
     fits = []
     for index, (entry, output, norm) in enumerate(zip(entries, outputs, norms, strict=True)):
         placement: NormPlacement | None = None
         z = streams[index + 1]
         if norm is None:
             placement = NormPlacement.NONE
-        elif same(norm[1], entry):
+        elif inner[index]:
             placement = NormPlacement.PRE
         elif same(norm[1], z):
             placement, z = NormPlacement.POST, norm[0]
-        fits.append(fit(placement, streams[index], output, z))
-    return fits
+        found = fit(placement, streams[index], output, z, streams[0])
+        normed = None if norm is None else norm[1]
+        fits.append(dataclasses.replace(found, inner=inner[index], entry=entry, normed=normed))
+    return LayerFit(fits, *whole)
 
 
-def fit(norm: NormPlacement | None, x: Tensor, b: Tensor, z: Tensor) -> Fit:
-    """Solve z = a x + c b + d: one a and c if that is exact, else one a channel if that is."""
+def times(a: Tensor, b: Tensor) -> float:
+    """Return the number that makes b of a; 0 where none does."""
+    factor = float((a * b).sum() / a.square().sum())
+    return factor if same(factor * a, b) else 0.0
+
+
+def fit(norm: NormPlacement | None, x: Tensor, b: Tensor, z: Tensor, bottom: Tensor) -> Fit:
+    """Solve z = a x + c b + d: one a and c if that is exact, else one a channel if that is, else
+    with the layer's input `bottom`, too.
+    """
     columns = torch.stack([x, b, torch.ones_like(x)], dim=-1)
     # [1, 3]
     factors = torch.linalg.lstsq(columns.flatten(0, 1), z.flatten().unsqueeze(-1)).solution.t()
@@ -228,15 +258,42 @@ def fit(norm: NormPlacement | None, x: Tensor, b: Tensor, z: Tensor) -> Fit:
         by_channel = (columns.transpose(0, 1) @ each).squeeze(-1).t()
         if same(by_channel, z):
             factors, fitted = each.squeeze(-1), by_channel
+    weight = 0.0
+    if not same(fitted, z):
+        columns = torch.cat([columns, bottom.unsqueeze(-1)], dim=-1)
+        wider = torch.linalg.lstsq(columns.flatten(0, 1), z.flatten().unsqueeze(-1)).solution.t()
+        if same(columns @ wider[0], z):
+            factors, fitted, weight = wider, columns @ wider[0], float(wider[0, 3])
     a, c = ((float(v.min()), float(v.max())) for v in (factors[:, 0], factors[:, 1]))
-    return Fit(norm, a, c, float((fitted - z).norm() / z.norm()), x, b, z)
+    return Fit(norm, a, c, weight, 0.0, float((fitted - z).norm() / z.norm()), x, b, z, x, None)
 
 
-def expected_fit(residual: Residual, norm: NormPlacement, measured: Fit) -> Fit:
-    """Fit what a scheme's residual makes of the same stream and branch."""
-    with torch.no_grad():
-        z = residual.double().leave(measured.x, measured.b, nn.Identity(), nn.Identity())
-    return fit(norm, measured.x, measured.b, z)
+@torch.no_grad()
+def expected_layer(
+    residuals: Sequence[Residual], scheme: ResidualScheme, measured: LayerFit
+) -> LayerFit:
+    """Fit what a scheme's residuals make of the same streams, branches and LayerNorms."""
+    width = measured.sublayers[0].x.size(-1)
+    stream: Any = measured.input[:, : scheme.streams * width]
+    fits = []
+    for residual, found in zip(residuals, measured.sublayers, strict=True):
+        residual.double()
+        if fits:  # an error below is reported there, and goes no further
+            stream = found.x if isinstance(stream, Tensor) else (found.x, *stream[1:])
+        summed: list[Tensor] = []
+
+        def layer_norm(y: Tensor, found: Fit = found, summed: list[Tensor] = summed) -> Tensor:
+            summed.append(y)
+            return y if found.normed is None else found.normed
+
+        entry = residual.enter(stream, layer_norm)
+        summed.clear()
+        stream = residual.leave(stream, found.b, layer_norm, nn.Identity())
+        z = summed[0] if summed else first_tensor(stream)
+        due = fit(scheme.norm, found.x, found.b, z, measured.sublayers[0].x)
+        inner = 0.0 if found.normed is None else times(found.normed, entry)
+        fits.append(dataclasses.replace(due, inner=inner, entry=entry))
+    return LayerFit(fits, measured.input, stream)
 
 
 def run_backward(model: nn.Module, stacks: Sequence[Stack], batch: dict[str, Tensor]) -> Backward:

@@ -132,7 +132,7 @@ def fold(weights: Mapping[str, Tensor], args: Namespace, scheme: ResidualScheme)
     folded.options |= scheme.stock_options()
     for stack in _stacks(weights):
         for number, layer in enumerate(stack.layers):
-            stock = scheme.stock_layer(layer)
+            stock = scheme.stock_layer(Place(stack.side, number), layer)
             folded.weights |= {stack.at(number) + name: weight for name, weight in stock.items()}
         folded.options[f"{stack.side.value}_normalize_before"] = scheme.norm is NormPlacement.PRE
         if scheme.norm is NormPlacement.POST:
