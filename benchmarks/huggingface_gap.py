@@ -2,8 +2,8 @@
 
     python benchmarks/huggingface_gap.py RUN [--data FOLDER] [--beam 5] [--sentences 1000]
 
-The folder is written as `deepnet export --to huggingface` does, loaded by the Auto classes, and asked
-for the same search. Printed are the number of sentences whose token lists differ, the largest
+The folder is written as `deepnet export --to huggingface` does, loaded by the Auto classes, and
+asked for the same search. Printed are the number of sentences whose token lists differ, the largest
 difference of a log-probability given the references, and every hypothesis that differs with both
 scores (log-probability over length). One thread.
 """

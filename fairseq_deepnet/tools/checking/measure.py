@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -176,8 +176,15 @@ def zeros_filled(stacks: Sequence[Stack]) -> Iterator[None]:
             nn.init.zeros_(weight)
 
 
+def run_on(model: nn.Module, batch: Any) -> Any:
+    """Run a model on keywords, on several arguments, or on one."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, tuple | list) else model(batch)
+
+
 def fit_residuals(
-    model: nn.Module, stacks: Sequence[Stack], batch: dict[str, Tensor]
+    model: nn.Module, stacks: Sequence[Stack], batch: Any
 ) -> tuple[list[list[LayerFit]], list[bool]]:
     """Fit every sublayer of the layers of each stack.
 
@@ -193,7 +200,7 @@ def fit_residuals(
     parts = [module for b in branches for module in (b.entry, b.exit, b.norm)]
     watched = [*modules, *parts, *(stack.final_norm for stack in stacks)]
     with zeros_filled(stacks), recording(watched, set(modules)) as calls, torch.no_grad():
-        model(**batch)
+        run_on(model, batch)
     fits = [[fit_layer(layer, calls) for layer in stack.layers] for stack in stacks]
     return fits, [next_call(calls, stack.final_norm) is not None for stack in stacks]
 

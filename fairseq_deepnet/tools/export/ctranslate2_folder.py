@@ -27,7 +27,7 @@ from fairseq_deepnet.tools.checkpoints.choice import Model
 from fairseq_deepnet.tools.corpora.builder import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import record
-from fairseq_deepnet.tools.export.folding import FIRST_POSITION, sinusoids
+from fairseq_deepnet.tools.export.folding import position_table
 from fairseq_deepnet.tools.export.layout import BLANK, RECORD
 from fairseq_deepnet.tools.export.stock import fold_translator
 from fairseq_deepnet.tools.export.vocabularies import (
@@ -178,20 +178,11 @@ class _Side:
         """Embeddings, positions, and the norms before and after the layers."""
         embeddings.weight = self.array("embed_tokens.weight")
         spec.scale_embeddings = 1.0 if self.args.no_scale_embedding else float(self.width) ** 0.5
-        spec.position_encodings.encodings = self.positions()
+        table = position_table(self.weights, self.args, self.side)
+        spec.position_encodings.encodings = table.contiguous().numpy()
         for name in ("layernorm_embedding", "layer_norm"):
             if self.has(name):
                 self.norm(getattr(spec, name), name)
-
-    def positions(self) -> NDArray[np.float32]:
-        """What is added at each position [positions, width], from the first word on."""
-        if self.has("embed_positions"):
-            return self.array("embed_positions.weight")[FIRST_POSITION:]
-        part = "source" if self.side == "encoder" else "target"
-        longest: int = getattr(self.args, f"max_{part}_positions")
-        if self.args.no_token_positional_embeddings:
-            return np.zeros((longest, self.width), dtype=np.float32)
-        return sinusoids(longest, self.width)[FIRST_POSITION:].numpy()
 
     def norm(self, spec: Any, name: str) -> None:
         spec.gamma, spec.beta = self.array(f"{name}.weight"), self.array(f"{name}.bias")

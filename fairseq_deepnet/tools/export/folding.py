@@ -237,3 +237,14 @@ def scale_positions(folded: Folded, args: Namespace, stack: _Stack, factor: Tens
 def sinusoids(longest: int, width: int) -> Tensor:
     """Return the table [FIRST_POSITION + longest, width] of a model without learned positions."""
     return SinusoidalPositionalEmbedding.get_embedding(FIRST_POSITION + longest, width, PADDING)
+
+
+def position_table(weights: Mapping[str, Tensor], args: Namespace, side: str) -> Tensor:
+    """What a stock model adds at each position [positions, C], from the first word on."""
+    if f"{side}.embed_positions.weight" in weights:
+        return weights[f"{side}.embed_positions.weight"].float()[FIRST_POSITION:]
+    longest = args.max_source_positions if side == "encoder" else args.max_target_positions
+    width = getattr(args, f"{side}_embed_dim")
+    if args.no_token_positional_embeddings:
+        return torch.zeros(longest, width)
+    return sinusoids(longest, width)[FIRST_POSITION:]

@@ -1,11 +1,13 @@
 """A folder that Hugging Face's transformers loads: config, weights, tokenizer, model card.
 
 transformers has two Post-LN encoder-decoders with sinusoidal positions. FSMT, ported from fairseq,
-counts positions from the index of padding, spreads its frequencies over C / 2 - 1 steps, keeps
-three tables of words and adds nothing to the logits: it computes a folded model exactly. Marian
-counts from 0 with other frequencies. But FSMT's own tokenizer does Moses tokens and byte pairs;
-Marian's takes sentencepiece models and a vocabulary in any order. So: FSMT's model, Marian's
-tokenizer. Nothing here imports transformers.
+makes fairseq's very positions; but it decodes wrongly from 4.57 to 5.16 at least: with a cache all
+words get the position of the first, without one its decoder has no causal mask. Marian counts from
+0 with other frequencies; but its table of positions is a weight like any other when a model is
+loaded, and the folder brings fairseq's. All else is the same: LayerNorm after the sum, words times
+sqrt(C), logits from the (tied) words plus a bias, here 0. Marian takes learned positions, too, as
+Admin's become, and has a tokenizer for sentencepiece models with a vocabulary in any order. So:
+Marian. Only what its `save_pretrained` writes leaves the positions out. Nothing here imports it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any, Final
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_deepnet.files import write_json, write_text
 from fairseq_deepnet.records import write_record
@@ -27,7 +29,7 @@ from fairseq_deepnet.tools.checkpoints.choice import Model
 from fairseq_deepnet.tools.corpora.builder import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import record
-from fairseq_deepnet.tools.export.folding import sinusoids
+from fairseq_deepnet.tools.export.folding import position_table
 from fairseq_deepnet.tools.export.layout import RECORD
 from fairseq_deepnet.tools.export.model_card import model_card
 from fairseq_deepnet.tools.export.stock import fold_translator
@@ -48,12 +50,19 @@ ACTIVATIONS: Final = {
 }
 """fairseq's names of activation functions -> those of transformers."""
 BOS, PAD, EOS = 0, 1, 2
-"""fairseq's numbers of <s>, <pad> and </s>; FSMT's, too."""
+"""fairseq's numbers of <s>, <pad> and </s>."""
+_SPECIAL: Final = {
+    "bos_token_id": BOS,
+    "pad_token_id": PAD,
+    "eos_token_id": EOS,
+    "decoder_start_token_id": EOS,
+    "forced_eos_token_id": EOS,
+}
 BEAM: Final = 5
 MAX_LENGTH: Final = 200
 """Longest translation in subwords, as of `deepnet translate`."""
-_TABLES: Final = ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection")
-_NOT_WEIGHTS: Final = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor)")
+_OUTPUT: Final = "decoder.output_projection.weight"
+_NOT_WEIGHTS: Final = re.compile(r"(encoder|decoder)\.(version|embed_positions\..*)")
 
 
 def write_folder(
@@ -62,7 +71,7 @@ def write_folder(
     """Write the folder.
 
     Raises:
-        ValueError: for a model that cannot be folded or that FSMT cannot compute.
+        ValueError: for a model that cannot be folded or that Marian cannot compute.
     """
     folded, args = fold_translator(state, ENGINE)
     if data.is_moses:
@@ -74,8 +83,8 @@ def write_folder(
     check_supported(folded.weights, args, vocabularies, ENGINE, ACTIVATIONS)
     check_structure(folded.weights, args)
     part.mkdir()
-    weights = fsmt_weights(folded.weights, args)
-    write_json(part / "config.json", fsmt_config(weights, args, data, vocabularies))
+    weights = marian_weights(folded.weights, args)
+    write_json(part / "config.json", marian_config(weights, args, vocabularies))
     save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
     shutil.copymode(part / "config.json", part / "model.safetensors")  # it lets nobody else read
     write_json(part / "generation_config.json", generation_settings(args))
@@ -87,57 +96,63 @@ def write_folder(
 
 
 def check_structure(weights: Mapping[str, Tensor], args: Namespace) -> None:
-    """Refuse a stock Transformer that FSMT's layers are not; ValueError names the option."""
+    """Refuse a stock Transformer that Marian's layers are not; ValueError names the option."""
     for side in ("encoder", "decoder"):
         if getattr(args, f"{side}_normalize_before"):
             raise ValueError(
-                f"the {side} is Pre-LN (--residual-scheme pre-ln, --{side}-normalize-before), and"
-                f" {ENGINE}' layers with fairseq's positions are Post-LN; use --to ctranslate2"
+                f"the {side} is Pre-LN (--residual-scheme pre-ln and others that become it), and"
+                f" Marian's layers in {ENGINE} are Post-LN; use --to ctranslate2 or --to fairseq"
             )
-        if getattr(args, f"{side}_learned_pos") or f"{side}.embed_positions.weight" in weights:
-            raise ValueError(
-                f"the {side}'s positions are learned (--{side}-learned-pos, or Admin's folded into"
-                f" them), and {ENGINE}' Post-LN layers have sinusoids; use --to ctranslate2"
-            )
-    widths = {args.encoder_embed_dim, args.decoder_embed_dim}
-    widths |= {
-        weights[f"{table}.weight"].size(1) for table in _TABLES if f"{table}.weight" in weights
-    }
-    unsupported = {
-        "--no-token-positional-embeddings": args.no_token_positional_embeddings,
-        "--layernorm-embedding": "encoder.layernorm_embedding.weight" in weights,
-        "sides of two widths, or words of another width": len(widths) > 1,
-    }
-    for option, given in unsupported.items():
-        if given:
-            raise ValueError(no_counterpart(option, ENGINE))
+        if f"{side}.layernorm_embedding.weight" in weights:
+            raise ValueError(no_counterpart("--layernorm-embedding", ENGINE))
+    tables = {weights[f"{side}.embed_tokens.weight"].size(1) for side in ("encoder", "decoder")}
+    if len({args.encoder_embed_dim, args.decoder_embed_dim, *tables, *_output_width(weights)}) > 1:
+        raise ValueError(no_counterpart("sides, or words, of another width", ENGINE))
 
 
-def fsmt_weights(weights: Mapping[str, Tensor], args: Namespace) -> dict[str, Tensor]:
-    """Return FSMT's state dict: fairseq's names, all three tables, and the sinusoids."""
-    found = {name: tensor for name, tensor in weights.items() if not _NOT_WEIGHTS.fullmatch(name)}
+def _output_width(weights: Mapping[str, Tensor]) -> set[int]:
+    table = weights.get(_OUTPUT)
+    return set() if table is None else {table.size(1)}
+
+
+def marian_weights(weights: Mapping[str, Tensor], args: Namespace) -> dict[str, Tensor]:
+    """Return Marian's state dict: fairseq's names, its tables of words and of positions."""
+    found = {
+        f"model.{name}": tensor
+        for name, tensor in weights.items()
+        if not _NOT_WEIGHTS.fullmatch(name)
+    }
     # old checkpoints of fairseq's do not name a table twice
-    found.setdefault("decoder.output_projection.weight", found["decoder.embed_tokens.weight"])
+    output = found.pop(f"model.{_OUTPUT}", found["model.decoder.embed_tokens.weight"])
+    source, target = (found[f"model.{side}.embed_tokens.weight"] for side in ("encoder", "decoder"))
+    if _equal(source, target) and _equal(target, output):
+        found["model.shared.weight"] = source
+        for side in ("encoder", "decoder"):
+            del found[f"model.{side}.embed_tokens.weight"]
+    elif not _equal(target, output):
+        found["lm_head.weight"] = output
     for side in ("encoder", "decoder"):
-        table = sinusoids(longest_of(args), args.encoder_embed_dim)
-        found[f"{side}.embed_positions.weight"] = table
+        table = position_table(weights, args, side)
+        missing = longest_of(args) - table.size(0)  # Marian has one number for both sides
+        found[f"model.{side}.embed_positions.weight"] = nn.functional.pad(table, (0, 0, 0, missing))
+    found["final_logits_bias"] = torch.zeros(1, output.size(0))
     # copies: a file of safetensors shares no memory
-    return {
-        f"model.{name}": tensor.float().contiguous().clone()
-        for name, tensor in sorted(found.items())
-    }
+    return {name: found[name].float().contiguous().clone() for name in sorted(found)}
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a, b)
 
 
 def longest_of(args: Namespace) -> int:
-    """Positions of the longer side: FSMT has one number for both."""
+    """Positions of the longer side."""
     return max(args.max_source_positions, args.max_target_positions)
 
 
-def fsmt_config(
-    weights: Mapping[str, Tensor], args: Namespace, data: DataFolder, vocabularies: Vocabularies
+def marian_config(
+    weights: Mapping[str, Tensor], args: Namespace, vocabularies: Vocabularies
 ) -> dict[str, Any]:
     """Return the content of config.json."""
-    first, *others = (weights[f"model.{table}.weight"] for table in _TABLES)
     sides: dict[str, Any] = {}
     for side in ("encoder", "decoder"):
         layers = {
@@ -149,11 +164,10 @@ def fsmt_config(
             f"{side}_ffn_dim": weights[f"model.{side}.layers.0.fc1.weight"].size(0),
         }
     return {
-        "architectures": ["FSMTForConditionalGeneration"],
-        "model_type": "fsmt",
-        "langs": data.languages,
-        "src_vocab_size": len(vocabularies.source),
-        "tgt_vocab_size": len(vocabularies.target),
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "vocab_size": len(vocabularies.source),
+        "decoder_vocab_size": len(vocabularies.target),
         "d_model": args.encoder_embed_dim,
         **sides,
         "activation_function": ACTIVATIONS[args.activation_fn],
@@ -162,13 +176,10 @@ def fsmt_config(
         "activation_dropout": args.activation_dropout,
         "max_position_embeddings": longest_of(args),
         "scale_embedding": not args.no_scale_embedding,
-        "tie_word_embeddings": all(torch.equal(first, other) for other in others),
+        "share_encoder_decoder_embeddings": "model.shared.weight" in weights,
+        "tie_word_embeddings": "lm_head.weight" not in weights,
         "is_encoder_decoder": True,
-        "bos_token_id": BOS,
-        "pad_token_id": PAD,
-        "eos_token_id": EOS,
-        "decoder_start_token_id": EOS,
-        "forced_eos_token_id": EOS,
+        **_SPECIAL,
         "torch_dtype": "float32",
     }
 
@@ -186,11 +197,7 @@ def generation_settings(args: Namespace) -> dict[str, Any]:
         "max_length": longest + 2,  # the </s> that it starts with, and its own
         "min_new_tokens": 1,
         "suppress_tokens": [PAD],
-        "bos_token_id": BOS,
-        "pad_token_id": PAD,
-        "eos_token_id": EOS,
-        "decoder_start_token_id": EOS,
-        "forced_eos_token_id": EOS,
+        **_SPECIAL,
     }
 
 

@@ -77,7 +77,7 @@ def model_card(
     text = f"""\
 A Transformer of {depth} and width {args.encoder_embed_dim}, {parameters:,} parameters, trained with
 fairseq and the residual scheme `{scheme}`{f" (alpha: {alphas})" if alphas else ""}.
-Its residual weights are folded into the branches: `FSMTForConditionalGeneration` computes it.
+Its residual weights are folded into the branches: `MarianMTModel` computes it.
 
 ## Use
 
@@ -147,6 +147,8 @@ def _usage(data: DataFolder, tokens: LanguageTokens | None) -> str:
     print(tokenizer.batch_decode(model.generate(**batch{more}), skip_special_tokens=True))
 
 transformers 4 also has `pipeline("translation", "FOLDER")`. torch and sentencepiece are needed too.
+The positions are fairseq's, and part of the weights. `save_pretrained` leaves them out: after more
+training, copy `model.encoder.embed_positions.weight` and the decoder's from `model.safetensors`.
 """
 
 
