@@ -16,7 +16,9 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=find_packages(include=["fairseq_deepnet", "fairseq_deepnet.*"]),
-    package_data={"fairseq_deepnet": ["*/*.yaml", "tools/plotting/page.*"]},
+    package_data={
+        "fairseq_deepnet": ["*/*.yaml", "monitoring/quantities.md", "tools/plotting/page.*"]
+    },
     install_requires=[
         "torch==2.13.0",
         "fairseq-fixed==0.12.3.1",
@@ -26,6 +28,7 @@ setup(
         "tensorboard>=2.16,<3",
         "matplotlib>=3.8,<4",
         "plotly>=6,<7",
+        "jinja2>=3.1,<4",
         "tabulate>=0.9,<1",
         "PyYAML>=6,<7",
         "tqdm>=4.60,<5",

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import transformers
 
-from fairseq_deepnet.tools.checkpoints.choice import choose_model, find_data
+from fairseq_deepnet.tools.checkpoints import choose_model, find_data
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.export.command import to_huggingface

@@ -9,7 +9,6 @@ makes up for it when the training goes on.
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import multiprocessing.process
@@ -36,6 +35,7 @@ from .files import write_json
 from .monitoring.records import run_folder
 from .monitoring.trainer import Observer, follow_validation, share_flag
 from .signals import DIVERGED, GRACE, PREEMPTED, PREEMPTING, RECORD, UNSAVED, end_with_parent
+from .wrapping import wrap
 
 logger = logging.getLogger(__name__)
 
@@ -237,16 +237,17 @@ def _attend(program: ModuleType | None) -> None:
     """Let the training that is preempted hear when fairseq-train has logged an update."""
     if program is None or hasattr(program, "attended"):
         return
-    validate_and_save = program.validate_and_save
 
-    @functools.wraps(validate_and_save)
-    def attended(cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *rest: Any) -> Any:
+    @wrap(program, "validate_and_save")
+    def attended(
+        validate_and_save: Any, cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *rest: Any
+    ) -> Any:
         training = None if _listener is None else _listener.training
         if training is not None and training.trainer is trainer:
             training.logged(epoch_itr)
         return validate_and_save(cfg, trainer, task, epoch_itr, *rest)
 
-    program.validate_and_save = program.attended = attended  # type: ignore[attr-defined]
+    program.attended = attended  # type: ignore[attr-defined]
 
 
 class Preemption(Observer):

@@ -81,6 +81,12 @@ def read_record(path: Path, shape: Shape | None = None, remedy: str = "") -> dic
     return content
 
 
+def record_of(path: Path, request: Any, remedy: str) -> dict[str, Any] | None:
+    """Return the record in a file where it is of this request; None otherwise."""
+    found = read_record(path, remedy=remedy) if path.is_file() else {}
+    return found if found.get("request") == request else None
+
+
 def misshapen(content: Any, shape: Any, name: str = "") -> str:
     """Return the first fault of a value of JSON; empty where it is of this shape."""
     if isinstance(shape, list):

@@ -42,7 +42,7 @@ SCHEMES=(deepnorm post-ln)
 
 SECONDS=0
 activate_environment
-export DEEPNET_SKIP_SETUP=1 PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
+export DEEPNET_SKIP_SETUP=1
 mkdir -p "$OUT"
 cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 THREADS=${THREADS:-$((cores > 2 ? cores / 2 : 1))}

@@ -11,14 +11,11 @@
 #
 # Variables (with defaults):
 #   DEPTH      layers of the encoder and of the decoder (18)
-#   SCHEME     a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
-#              pre-ln, dlcl or normformer; docs/schemes.md (deepnorm)
-#   SEED       of initialisation and batches (1)
 #   SRC, TGT   two of de, en, fr, cs (de, en)
 #   DATA       data folder (data/multi30k.SRC-TGT)
 #   RAW        raw text to make it from, see scripts/preprocess_multi30k.sh (none: download)
 #   RUN        run folder (runs/multi30k; language pair, DEPTH, SCHEME and SEED are added where they differ)
-#   DRY_RUN, GPUS, NODES, CPU_PROCESSES, ...   every other variable of scripts/train.sh
+# @lib/help/recipe.txt
 #
 # Examples: RAW=my/multi30k DEPTH=6 SCHEME=post-ln bash scripts/train_multi30k.sh
 #           DRY_RUN=1 bash scripts/train_multi30k.sh

@@ -9,12 +9,9 @@
 #
 # Variables (with defaults):
 #   DEPTH    layers of the encoder and of the decoder (18)
-#   SCHEME   a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
-#            pre-ln, dlcl or normformer; docs/schemes.md (deepnorm)
-#   SEED     of initialisation and batches (1)
 #   DATA     data folder (data/sample.de-en)
 #   RUN      run folder (runs/sample; DEPTH, SCHEME and SEED are added where they differ)
-#   DRY_RUN, GPUS, CPU_PROCESSES, THREADS, ...   every other variable of scripts/train.sh
+# @lib/help/recipe.txt
 #
 # Example: DEPTH=6 SCHEME=post-ln bash scripts/train_sample.sh --max-update 600
 set -euo pipefail

@@ -8,7 +8,6 @@ a number of the training, and no mistake of the judge ends it.
 
 from __future__ import annotations
 
-import functools
 import logging
 import sys
 import time
@@ -24,6 +23,7 @@ from ..monitoring import records
 from ..monitoring.gradients import LAYER, GradientNorms
 from ..monitoring.trainer import Observer, gradient_scale, logged
 from ..records import write_record
+from ..wrapping import wrap
 from . import events, good_states
 from .causes import likely_cause
 from .detectors import LossScale, LossSpike, Stalled, Unigram, VanishedGradients
@@ -51,8 +51,7 @@ class Judge(Observer):
     """
 
     def __init__(self, settings: WatchSettings, trainer: Any, folder: Path) -> None:
-        self.settings = settings
-        self.file = folder / events.NAME
+        self.settings, self.file = settings, folder / events.NAME
         self.norms = GradientNorms(trainer.get_model())
         self.nan_report = NanReport()
         self.unigram: Unigram | None = None
@@ -76,12 +75,10 @@ class Judge(Observer):
         records.keep_until(self.file, update, self.settings.attempt)
 
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
-        if self.stalled.learnt:
+        target = getattr(trainer.task, "target_dictionary", None)
+        if self.stalled.learnt or target is None:
             return
         if self.unigram is None:
-            target = getattr(trainer.task, "target_dictionary", None)
-            if target is None:
-                return
             self.unigram = Unigram(len(target), target.pad())
         self.unigram.add(samples)
 
@@ -119,34 +116,32 @@ class Judge(Observer):
         if self.look:
             self.vanished.add(update, self.look)
             if not self.known and not self.vanished.suspected:
-                self.good.append(
-                    {"update": update, **numbers, "lr": self.lr, "gradient_norm": self.look}
-                )
+                good = {"update": update, **numbers, "lr": self.lr, "gradient_norm": self.look}
+                self.good.append(good)
 
     def _report(self, update: int, found: Mapping[Kind, Finding]) -> None:
         """Report what is new, once an occurrence, and what has passed."""
+        settings = self.settings
         for kind, finding in found.items():
-            if kind not in self.known:
-                event = self._event(finding, update)
-                logger.warning("%s", event)
-                records.append(self.file, event.record())
-                self.due = self.due or event
+            if kind in self.known:
+                continue
+            before = [look for look in self.good if look["update"] < finding.started]
+            event = Event(
+                finding,
+                update,
+                likely_cause(finding, settings.circumstances),
+                before[-1] if before else {},
+                settings.policy.value,
+                settings.attempt,
+            )
+            logger.warning("%s", event)
+            records.append(self.file, event.record())
+            self.due = self.due or event
         for kind, finding in self.known.items():
             if kind not in found:
                 logger.info("recovered at update %s: %s has passed", f"{update:,}", kind.value)
-                records.append(self.file, events.ended(finding, update, self.settings.attempt))
+                records.append(self.file, events.ended(finding, update, settings.attempt))
         self.known = dict(found)
-
-    def _event(self, finding: Finding, update: int) -> Event:
-        before = [look for look in self.good if look["update"] < finding.started]
-        return Event(
-            finding,
-            update,
-            likely_cause(finding, self.settings.circumstances),
-            before[-1] if before else {},
-            self.settings.policy.value,
-            self.settings.attempt,
-        )
 
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
         # fairseq has run the update a second time, to search for the module; its gradients are
@@ -184,18 +179,12 @@ class Watch(Observer):
         if settings.attempt:
             read_as_fp32(trainer)
         if settings.stops and settings.good_interval and not trainer.cfg.checkpoint.no_save:
-            self._keep_iterator(trainer)
+            # a state to return to holds the epoch's iterator, and the trainer does not
+            wrap(trainer, "get_train_iterator")(self._keep_iterator)
 
-    def _keep_iterator(self, trainer: Any) -> None:
-        """Keep the epoch iterator: a state to return to holds it, and the trainer does not."""
-        make = trainer.get_train_iterator
-
-        @functools.wraps(make)
-        def get_train_iterator(*args: Any, **kwargs: Any) -> Any:
-            self.epoch_itr = make(*args, **kwargs)
-            return self.epoch_itr
-
-        trainer.get_train_iterator = get_train_iterator
+    def _keep_iterator(self, make: Any, *args: Any, **kwargs: Any) -> Any:
+        self.epoch_itr = make(*args, **kwargs)
+        return self.epoch_itr
 
     def _ask(self, method: str, *args: Any) -> None:
         """Let the judge, if this process has one, look at the training; a mistake ends it alone:
@@ -284,8 +273,8 @@ class Watch(Observer):
         )
         record: dict[str, Any] = {"update": update, "attempt": self.settings.attempt}
         if event is not None:
-            record |= {"kind": event.finding.kind.value, "started": event.finding.started}
-            record |= {"what": event.finding.what, "cause": event.cause}
+            told = event.record()
+            record |= {key: told[key] for key in ("kind", "started", "what", "cause")}
         if good is None:
             text += "There is no good state from before; start anew with other options"
         else:

@@ -7,7 +7,6 @@ overwrite it.
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 from typing import Any, Final
@@ -17,9 +16,10 @@ from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from fairseq.trainer import Trainer
 
-from ..checkpoints import LAST, load_checkpoint, model_arguments
+from ..checkpoints import LAST, recorded_arguments
 from ..errors import ConfigurationError
 from ..schemes import Depths, ResidualScheme, Side
+from ..wrapping import wrap
 from .options import DECODER_ONLY, ENCODER_DECODER, ENCODER_ONLY, ModelKind
 from .scheme_options import scheme_of, stock_scheme
 
@@ -30,14 +30,11 @@ OPTION: Final = "--allow-other-scheme"
 
 def install() -> None:
     """Let every trainer look at the scheme of a checkpoint before it loads it."""
-    load = Trainer.load_checkpoint
 
-    @functools.wraps(load)
-    def load_checkpoint(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+    @wrap(Trainer, "load_checkpoint")
+    def load_checkpoint(load: Any, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
         _refuse_together(self, filename)
         return load(self, filename, *args, **kwargs)
-
-    Trainer.load_checkpoint = load_checkpoint
 
 
 def _refuse_together(trainer: Any, filename: str) -> None:
@@ -54,10 +51,9 @@ def _refusal(cfg: Any, filename: str) -> str | None:
     if not PathManager.isfile(filename):
         return None
     try:
-        state = load_checkpoint(PathManager.get_local_path(filename))
+        args = recorded_arguments(PathManager.get_local_path(filename))
     except ValueError:
         return None  # fairseq reads it next, and says what is wrong with it
-    args = model_arguments(state)
     if not (hasattr(args, "residual_scheme") or hasattr(cfg.model, "residual_scheme")):
         return None  # fairseq's own, by its own rules
     chosen = scheme_in(cfg.model)

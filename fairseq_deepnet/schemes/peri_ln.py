@@ -9,9 +9,8 @@ from .residual import NormalisedBranchResidual, Residual
 class PeriLN(ResidualScheme):
     """x + LN(G(LN(x))), with a LayerNorm after the embeddings and one after each stack.
 
-    The paper's LayerNorm is RMSNorm, its stack a decoder alone, and its weights start as those of
-    its language models; here LayerNorm and Xavier-normal, as in all schemes. It calls the norm of
-    the embeddings optional, and has it.
+    The paper is about decoders alone, and calls the norm of the embeddings optional. Weights start
+    as all schemes' here.
     """
 
     name: ClassVar[str] = "peri-ln"

@@ -35,7 +35,8 @@ class DualResidual(Residual):
         assert norm is not None
         x, r = self.pair(x)
         branch = dropout(branch)
-        streams = norm(x + branch), torch.add(r, branch, alpha=self.scale)
+        # no `alpha` of torch.add, which torch 2.13 cannot compile beside the product above
+        streams = norm(x + branch), r + self.scale * branch
         return torch.cat(streams, dim=-1) if self.is_last else streams
 
     def extra_repr(self) -> str:

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from tests.integration.conftest import SMALL, TRAIN
-from tests.integration.test_two_processes import finish, free_port
-from tests.support.training import train_here
+from tests.support.training import finish, free_port, train_here
 
 BEGUN, UPDATES = 5, 9
 WAYS = {

@@ -16,9 +16,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
 from tests.integration.conftest import SMALL, TRAIN
-from tests.integration.test_two_processes import finish, free_port
 from tests.support.shell import ROOT
-from tests.support.training import logged, train_here
+from tests.support.training import finish, free_port, logged, train_here
 
 BASE = ["--arch=deepnet_transformer", *SMALL, *TRAIN, "--disable-validation", "--dropout=0.1"]
 WATCHED = ["--monitor-interval=1"]

@@ -260,7 +260,7 @@ def test_a_result_is_read_from_the_newest_scores_of_a_run(tmp_path: Path) -> Non
 
 
 def test_what_comes_next_names_scripts_that_exist() -> None:
-    text = quickstart.where_next(Path("runs/quickstart"))
+    text = quickstart.WHERE_NEXT
     named = {word for word in text.split() if word.startswith("scripts/")}
     assert len(named) >= 4
     assert all((ROOT / name).is_file() for name in named)

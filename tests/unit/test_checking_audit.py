@@ -72,7 +72,9 @@ def test_pre_ln_is_told_from_post_ln_whatever_the_norms_are_called() -> None:
     assert fine(check(LlamaLike(4, value_path(1.0), place="pre"), LLAMA, claims="pre-ln"))
     scaled = LlamaLike(4, value_path(1.0), place="pre", scaled=True)
     assert fine(check(scaled, LLAMA, claims="ln-scaling"))
-    assert "x + G(0.5..0.7071 LN(x)), expected x + G(LN(x))" in sentences(check(scaled, LLAMA, claims="pre-ln"))
+    assert "x + G(0.5..0.7071 LN(x)), expected x + G(LN(x))" in sentences(
+        check(scaled, LLAMA, claims="pre-ln")
+    )
 
 
 def test_layers_that_do_nothing_are_an_error_of_one_line() -> None:

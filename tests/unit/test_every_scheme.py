@@ -15,7 +15,7 @@ from fairseq_deepnet.checkpoints import save_checkpoint
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.schemes import scheme_class
 from fairseq_deepnet.tools.standalone import VocabularyTask
-from tests.support.models import SYMBOLS, VARIANTS, BuildModel, loss_of, small, stir
+from tests.support.models import SYMBOLS, VARIANTS, BuildModel, loss_of, matrix, small, stir
 
 Batch = dict[str, Tensor]
 
@@ -30,7 +30,7 @@ def step(model: Any, batch: Batch, lr: float = 0.1) -> float:
     return loss.item()
 
 
-@pytest.fixture(params=VARIANTS, ids=lambda v: "-".join(filter(None, v)))
+@pytest.fixture(params=matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v)))
 def chosen(request: pytest.FixtureRequest) -> dict[str, str | None]:
     scheme, variant = request.param
     return {"residual_scheme": scheme, "scheme_variant": variant}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.experiments.figures import looks_of
 from fairseq_deepnet.experiments.report import make
-from fairseq_deepnet.experiments.results.figures import looks_of
 from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.tools.plotting.style import quiet_matplotlib
 from tests.support.cells import write_cell

@@ -16,7 +16,7 @@ from fairseq_deepnet.monitoring.instruments import absent
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
 from fairseq_deepnet.schemes import SCHEMES, scheme_class
 from tests.support.by_hand import PARTS, ByHand, mean_row, size
-from tests.support.models import stir
+from tests.support.models import matrix, stir
 from tests.support.rig import ARCHS, MORE, PROBE, TRAIN, Pair, Rig
 
 PLACEMENTS = {
@@ -417,7 +417,7 @@ def test_there_is_no_bound_where_sublayers_are_not_post_ln(scheme: str, tmp_path
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", matrix(SCHEMES))
 def test_what_is_refused_for_a_scheme_is_what_its_records_lack(
     scheme: str, arch: str, tmp_path: Path
 ) -> None:

@@ -82,7 +82,7 @@ def test_a_layer_keeps_what_autograd_saves(side: Side, options: dict[str, Any]) 
 def test_a_layer_of_every_scheme_keeps_what_autograd_saves(scheme: str, side: Side) -> None:
     model = plan_of(residual_scheme=scheme, dropout=0.1)
     found = saved_bytes(model, side)
-    # A vector a sublayer (Admin's omega) or a number (BranchNorm's) is not worth a line in the plan.
+    # Admin's vector a sublayer and BranchNorm's number are not worth a line in the plan.
     own = {"admin": 4 * 32, "branchnorm": 4}.get(scheme, 0) * len(parameters.SUBLAYERS[side])
     assert activations.layer(BATCH, model, side) == found - own
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from markupsafe import escape
 from plotly.offline import get_plotlyjs
 
 from fairseq_deepnet import cli
@@ -170,15 +170,17 @@ def test_a_recovery_is_told_in_the_table_and_is_no_event_in_figures(runs: list[R
     assert [note["hovertext"] for note in figure["layout"]["annotations"]] == [
         "broken, update 60: not finite"
     ]
-    table = page.events(runs)
+    table = page.make(runs).split('id="events"')[1].split("</table>")[0]
     assert table.count("<tr>") == 1 + 2
     assert "<td>not finite: recovered</td>" in table
 
 
-def test_json_in_a_script_cannot_end_it() -> None:
-    text = page.coded({"name": "</script><!--\u2028"})
-    assert "<" not in text
-    assert json.loads(text) == {"name": "</script><!--\u2028"}
+def test_a_name_cannot_end_the_script_that_holds_it(runs: list[Run]) -> None:
+    name = "</script><!--\u2028"
+    text = page.make([Run(name, runs[0].folder, runs[0].metrics)])
+    assert text.count("<!--") == page.make(runs).count("<!--")
+    named = {trace["name"] for figure in figures_of(text) for trace in figure["data"]}
+    assert {name.partition(", ")[0] for name in named} == {"&lt;/script&gt;&lt;!--\u2028"}
 
 
 def test_runs_of_another_depth_and_with_one_stack_share_a_page(tmp_path: Path) -> None:
@@ -192,8 +194,8 @@ def test_runs_of_another_depth_and_with_one_stack_share_a_page(tmp_path: Path) -
 
 def test_the_page_says_what_a_run_fell_back_to(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "recovered")
-    assert "fell back to" not in page.overview(read_runs([folder]))
+    assert "fell back to" not in page.make(read_runs([folder]))
     FallbackState(1, {"lr": "0.0005", "fp32": ""}).write(folder)
-    table = page.overview(read_runs([folder]))
+    table = page.make(read_runs([folder]))
     assert "fell back to" in table
     assert "--lr 0.0005 fp32" in table

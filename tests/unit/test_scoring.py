@@ -9,7 +9,7 @@ import pytest
 import sacrebleu
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools.evaluation.generation import in_corpus_order
+from fairseq_deepnet.tools.evaluation.evaluate import in_corpus_order
 from fairseq_deepnet.tools.evaluation.scoring import score
 
 HYPOTHESES = ["The cat sat on the mat.", "a dog runs , fast", "Two men are playing chess outside"]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.experiments.results import significance
-from fairseq_deepnet.experiments.results.significance import Comparison, compare, paired
-from fairseq_deepnet.experiments.results.systems import find_systems, read_scored
+from fairseq_deepnet.experiments import significance
+from fairseq_deepnet.experiments.significance import Comparison, compare, paired
+from fairseq_deepnet.experiments.systems import find_systems, read_scored
 from tests.support.systems import REFERENCES, spoilt, write_run, write_texts
 
 BOTH = ("bootstrap", "randomisation")

@@ -21,7 +21,7 @@ from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.checking.claims import make_claim
 from fairseq_deepnet.tools.checking.compare import check_model
 from fairseq_deepnet.tools.checking.findings import Fault, Findings, as_json, as_text, listed
-from fairseq_deepnet.tools.checkpoints.choice import choose_model
+from fairseq_deepnet.tools.checkpoints import choose_model
 from fairseq_deepnet.tools.standalone import build_from_arguments, usual_task
 
 VOCABULARY: Final = 1000

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
 from fairseq_deepnet.files import say, shown
-from fairseq_deepnet.tools.checkpoints.choice import Model, choose_model, find_data
+from fairseq_deepnet.tools.checkpoints import Model, choose_model, find_data
 from fairseq_deepnet.tools.export import record
 from fairseq_deepnet.tools.export.layout import (
     HUGGINGFACE,

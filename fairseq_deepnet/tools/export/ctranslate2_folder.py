@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools.checkpoints.choice import Model
+from fairseq_deepnet.tools.checkpoints import Model
 from fairseq_deepnet.tools.corpora.builder import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import record

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from fairseq_deepnet.files import write_json, write_text
 from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools.checkpoints.choice import Model
+from fairseq_deepnet.tools.checkpoints import Model
 from fairseq_deepnet.tools.corpora.builder import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import record

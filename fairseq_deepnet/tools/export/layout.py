@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from fairseq_deepnet.tools.checkpoints.choice import Model
+    from fairseq_deepnet.tools.checkpoints import Model
 
 RECORD: Final = "export.json"
 """In a CTranslate2 folder: the record of its export. A fairseq checkpoint holds it as `export`."""
@@ -57,7 +57,7 @@ def folder_name(model: Model, name: str) -> str:
     """The usual name of a folder: that of a run's best checkpoint is the shortest, any other has
     the checkpoint's name before.
     """
-    from fairseq_deepnet.tools.checkpoints.choice import BEST  # imports torch
+    from fairseq_deepnet.tools.checkpoints import BEST  # imports torch
 
     if model.run is not None and model.path.name == BEST:
         return name

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import num_updates
 from fairseq_deepnet.records import NUMBER, Shape, read_record
-from fairseq_deepnet.tools.checkpoints.choice import Model
+from fairseq_deepnet.tools.checkpoints import Model
 from fairseq_deepnet.tools.configs import load_config
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name

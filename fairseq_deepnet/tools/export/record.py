@@ -17,7 +17,7 @@ from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.files import say, shown
 from fairseq_deepnet.provenance import fingerprint, git_revision, sha256, versions
 from fairseq_deepnet.records import read_record, refuse_changed
-from fairseq_deepnet.tools.checkpoints.choice import Model
+from fairseq_deepnet.tools.checkpoints import Model
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export.layout import RECORD, SHAPE, is_exported
 from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name

@@ -19,7 +19,7 @@ from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments
 from fairseq_deepnet.dictionaries import RECORD as DICTIONARY_RECORD
 from fairseq_deepnet.dictionaries import refuse_others
 from fairseq_deepnet.tools import fairseq_options
-from fairseq_deepnet.tools.checkpoints.choice import task_arguments
+from fairseq_deepnet.tools.checkpoints import task_arguments
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from typing import Final
 
@@ -75,10 +76,7 @@ def parse_tokens(value: object) -> int:
         raise ValueError(
             f"recipe.global-batch-tokens: {value!r} is neither a number nor like 128 x 4096"
         )
-    product = 1
-    for factor in factors:
-        product *= int(factor)
-    return product
+    return math.prod(map(int, factors))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -154,8 +154,17 @@ def choose_launcher(
         raise ValueError(f"LAUNCHER={wanted}: choose from {', '.join(LAUNCHERS)}")
     if node_rank is not None and not 0 <= node_rank < devices.nodes:
         raise ValueError(f"NODE_RANK={node_rank}: NODES={devices.nodes} are numbered from 0")
-    if wanted == "auto":
-        wanted = _automatic(devices, environment, planned)
+    if wanted == "auto" and devices.nodes == 1:
+        wanted = "fairseq"
+    elif wanted == "auto":
+        in_job = "SLURM_JOB_ID" in environment and "MASTER_ADDR" not in environment
+        wanted = "slurm" if in_job else "torchrun"
+        if not (in_job or planned or "MASTER_ADDR" in environment):
+            last = devices.nodes - 1
+            raise ValueError(
+                f"NODES={devices.nodes}: run this on every node with NODE_RANK=0 to {last}"
+                " and MASTER_ADDR=host of node 0, or set LAUNCHER=slurm"
+            )
     if wanted == "slurm":
         return _slurm(devices, environment, planned)
     if wanted == "torchrun":
@@ -165,21 +174,6 @@ def choose_launcher(
             f"NODES={devices.nodes}: LAUNCHER=fairseq is for one; set torchrun or slurm"
         )
     return Launcher("fairseq", devices, port=free_port())
-
-
-def _automatic(devices: Devices, environment: Mapping[str, str], planned: bool) -> str:
-    if devices.nodes == 1:
-        return "fairseq"
-    if "MASTER_ADDR" in environment:
-        return "torchrun"
-    if "SLURM_JOB_ID" in environment:
-        return "slurm"
-    if planned:
-        return "torchrun"
-    raise ValueError(
-        f"NODES={devices.nodes}: run this on every node with NODE_RANK=0 to {devices.nodes - 1}"
-        " and MASTER_ADDR=host of node 0, or set LAUNCHER=slurm"
-    )
 
 
 def _port(environment: Mapping[str, str], otherwise: int) -> int:

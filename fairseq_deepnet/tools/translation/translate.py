@@ -39,13 +39,12 @@ from fairseq_deepnet.tools.translation.stream import (
     Output,
     Rate,
     Utf8Mender,
-    Windows,
     translated,
     windows_of,
 )
 
 if TYPE_CHECKING:
-    from fairseq_deepnet.tools.checkpoints.choice import Model
+    from fairseq_deepnet.tools.checkpoints import Model
 
 # An exported folder needs neither torch nor fairseq, which take seconds to import: only the
 # functions that do need them import them.
@@ -60,8 +59,8 @@ HALF: Final = ("--bf16", "--fp16")
 class Opened:
     """An engine, the direction it is to work in, and what it is.
 
-    Arguments:
-        request: all that decides its translations, besides text and search
+    Args:
+        request: all that decides its translations, besides text and search.
     """
 
     engine: Engine
@@ -103,7 +102,7 @@ def open_engine(target: Path, search: Search, options: EngineOptions) -> Opened:
                 raise ValueError(f"{name}: {shown(target)} is exported already; name the run")
         return _on_ctranslate2(target, search, options, options.quantization)
 
-    from fairseq_deepnet.tools.checkpoints.choice import choose_model
+    from fairseq_deepnet.tools.checkpoints import choose_model
     from fairseq_deepnet.tools.export.command import export_for_ctranslate2
 
     model = choose_model(target, options.average)
@@ -131,18 +130,24 @@ def _on_ctranslate2(
         compute_type=compute_type,
         cpu=options.cpu,
     )
-    languages = engine.record["languages"]
-    only = None if engine.tokens else Direction(engine.record["source"], engine.record["target"])
-    what = f"{shown(folder)}, ctranslate2 {compute_type or engine.record['quantization']}"
-    request: dict[str, Any] = {"engine": "ctranslate2", "compute_type": compute_type}
-    request |= {"model": fingerprint(folder / MODEL)}
-    return Opened(engine, choose_direction(only, languages, options), what, request)
+    record = engine.record
+    only = None if engine.tokens else Direction(record["source"], record["target"])
+    return Opened(
+        engine,
+        choose_direction(only, record["languages"], options),
+        f"{shown(folder)}, ctranslate2 {compute_type or record['quantization']}",
+        {
+            "engine": "ctranslate2",
+            "compute_type": compute_type,
+            "model": fingerprint(folder / MODEL),
+        },
+    )
 
 
 def _on_fairseq(model: Model, search: Search, options: EngineOptions) -> Opened:
     import torch
 
-    from fairseq_deepnet.tools.checkpoints.choice import find_data
+    from fairseq_deepnet.tools.checkpoints import find_data
     from fairseq_deepnet.tools.export.record import data_digests
     from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 
@@ -164,15 +169,17 @@ def _on_fairseq(model: Model, search: Search, options: EngineOptions) -> Opened:
     on_cpu = options.cpu or not torch.cuda.is_available()
     if on_cpu and "--bf16" in options.generate_options and (remark := processor.bf16_remark()):
         say(remark)
-    engine = Translator(model.path, data, words, cpu=options.cpu)
-    sources = [fingerprint(path) for path in model.sources]
-    request = {
-        "engine": "fairseq",
-        "model": sources,
-        "data": data_digests(data),
-        "options": list(options.generate_options),
-    }
-    return Opened(engine, direction, f"{shown(model.path)}, fairseq", request)
+    return Opened(
+        Translator(model.path, data, words, cpu=options.cpu),
+        direction,
+        f"{shown(model.path)}, fairseq",
+        {
+            "engine": "fairseq",
+            "model": [fingerprint(path) for path in model.sources],
+            "data": data_digests(data),
+            "options": list(options.generate_options),
+        },
+    )
 
 
 def choose_direction(
@@ -182,20 +189,19 @@ def choose_direction(
 
     Raises ValueError for one that the model does not have, or where it has many and none is named.
     """
+    asked = {"src": options.source, "tgt": options.target}
     if only is not None:
-        for name, given, has in zip(
-            ("src", "tgt"), (options.source, options.target), only, strict=True
-        ):
+        for (name, given), has in zip(asked.items(), only, strict=True):
             if given not in (None, has):
                 raise ValueError(f"--{name} {given}: the model translates {only}")
         return only
-    if options.source is None or options.target is None:
+    if None in asked.values():
         raise ValueError(
             f"the model has many directions: name --src and --tgt ({', '.join(languages)})"
         )
-    for name in (options.source, options.target):
-        if name not in languages:
-            raise ValueError(f"the model knows no {name}; it knows {', '.join(languages)}")
+    for given in asked.values():
+        if given not in languages:
+            raise ValueError(f"the model knows no {given}; it knows {', '.join(languages)}")
     return Direction.parse(f"{options.source}-{options.target}")
 
 
@@ -282,34 +288,26 @@ def run(args: argparse.Namespace) -> int:
     mender = Utf8Mender()
     text = decode if args.strict else mender
     windows = output.still_to_do(windows_of(files, args.window or WINDOW * threads, text=text))
+    rate = Rate(sys.stderr, done=output.done)
     try:
-        _translate(opened, windows, output, args)
-    finally:
+        for found in translated(opened.engine, windows, opened.direction, args.nbest):
+            output.write(formatted(found, output.done + 1, args.nbest, args.scores), len(found))
+            rate.add(len(found))
+    finally:  # also at a line that cannot be read
+        rate.close()
+        if opened.engine.cut:
+            say(cut_message(opened.engine.cut))
         if mender.count:
             say(mender.message())
     output.finish()
     return 0
 
 
-def _translate(opened: Opened, windows: Windows, output: Output, args: argparse.Namespace) -> None:
-    """Translate windows to the end of the lines or to the first that cannot be read."""
-    rate = Rate(sys.stderr, done=output.done)
-    try:
-        for found in translated(opened.engine, windows, opened.direction, args.nbest):
-            lines = formatted(found, output.done + 1, args.nbest, args.scores)
-            output.write(lines, len(found))
-            rate.add(len(found))
-    finally:
-        rate.close()
-        if opened.engine.cut:
-            say(cut_message(opened.engine.cut))
-
-
 def formatted(found: Sequence[list[Hypothesis]], first: int, nbest: int, scores: bool) -> list[str]:
     """Return lines: TEXT, SCORE tab TEXT, or of several translations NUMBER tab SCORE tab TEXT.
 
-    Arguments:
-        first: number of the first line in the input, from 1
+    Args:
+        first: number of the first line in the input, from 1.
     """
     if nbest > 1:
         return [
@@ -317,10 +315,8 @@ def formatted(found: Sequence[list[Hypothesis]], first: int, nbest: int, scores:
             for number, hypotheses in enumerate(found, first)
             for one in hypotheses
         ]
-    return [
-        f"{best.score:.4f}\t{best.text}" if scores else best.text
-        for best in (hypotheses[0] for hypotheses in found)
-    ]
+    best = [hypotheses[0] for hypotheses in found]
+    return [f"{one.score:.4f}\t{one.text}" if scores else one.text for one in best]
 
 
 def _refuse_bad(args: argparse.Namespace, files: Sequence[Path]) -> None:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq_deepnet.experiments.runs import find_runs, read_cell_record
 from fairseq_deepnet.files import inside_project, shown
@@ -49,8 +49,7 @@ class Scored:
     decoding: str
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     """The runs of one system, by seed; without a config each run is a system of its own."""
 
     name: str
@@ -67,14 +66,12 @@ def find_systems(targets: Sequence[Path], baseline: Path | None) -> tuple[list[S
     that were decoded differently. Raises FileNotFoundError, or ValueError for fewer than two
     systems and for scores that cannot be compared.
     """
-    first = [] if baseline is None else _score_files(baseline)[0]
-    if baseline is not None and not first:
+    missing: list[str] = []
+    files = [] if baseline is None else _score_files(baseline, [])
+    if baseline is not None and not files:
         raise ValueError(f"--baseline {shown(baseline)}: it has no score; run scripts/eval_bleu.sh")
-    files, missing = list(first), []
     for target in targets:
-        found, without = _score_files(target)
-        files += found
-        missing += without
+        files += _score_files(target, missing)
     several = {path.resolve(): path for path in files}
     systems = _grouped([read_scored(path) for path in several.values()])
     if len(systems) < 2:
@@ -84,18 +81,20 @@ def find_systems(targets: Sequence[Path], baseline: Path | None) -> tuple[list[S
         )
     runs = [run for system in systems for run in system.runs]
     _refuse_incomparable(runs, {path.resolve() for path in (baseline, *targets) if path})
-    decoded = {system.name: sorted({run.decoding for run in system.runs}) for system in systems}
     if len({run.decoding for run in runs}) > 1:
-        each = "; ".join(f"{name}: {' and '.join(several)}" for name, several in decoded.items())
-        missing.append(f"decoded differently: {each}")
+        each = (
+            f"{system.name}: {' and '.join(sorted({run.decoding for run in system.runs}))}"
+            for system in systems
+        )
+        missing.append(f"decoded differently: {'; '.join(each)}")
     return systems, missing
 
 
-def _score_files(target: Path) -> tuple[list[Path], list[str]]:
-    """Score files of a target, and what is to be said of runs that have none."""
+def _score_files(target: Path, missing: list[str]) -> list[Path]:
+    """Return the score files of a target; add a line to `missing` for each run that has none."""
     if target.is_file():
-        return [target], []
-    files, missing = [], []
+        return [target]
+    files = []
     for run in find_runs(target):
         score = read_score(run, read_cell_record(run).get("score"))
         if score is None:
@@ -107,15 +106,7 @@ def _score_files(target: Path) -> tuple[list[Path], list[str]]:
             )
         else:
             files.append(run / score.file)
-    return files, missing
-
-
-def _run_of(file: Path) -> Path | None:
-    """The run folder that a score file lies in."""
-    for folder in file.resolve().parents[1:4]:
-        if (folder / "config.yaml").is_file():
-            return folder
-    return None
+    return files
 
 
 def read_scored(file: Path) -> Scored:
@@ -131,7 +122,8 @@ def read_scored(file: Path) -> Scored:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{shown(file)} is no score of scripts/eval_bleu.sh ({error})") from error
     hypotheses = list(read_lines(file.with_suffix(".txt")))
-    run = _run_of(file)
+    folders = file.resolve().parents
+    run = next((one for one in folders[1:4] if (one / "config.yaml").is_file()), None)
     config = configs.load_config(str(run / "config.yaml")) if run else None
     try:
         reference, digests = _reference(file, record, request, config)
@@ -139,17 +131,16 @@ def read_scored(file: Path) -> Scored:
         raise ValueError(
             f"{shown(file)} does not say what it was scored against ({error}); score it anew"
         ) from error
-    settings = [str(file.resolve())]
+    settings, seed = str(file.resolve()), None
     if config is not None:
         options = in_stock_names(config.options)
-        rest = {name: value for name, value in options.items() if name != "seed"}
-        settings = [json.dumps([rest, config.recipe], sort_keys=True, default=str), file.name]
-    seed = config.options.get("seed") if config else None
+        seed = options.pop("seed", None)
+        settings = json.dumps([options, config.recipe, file.name], sort_keys=True, default=str)
     return Scored(
         file=file,
-        name=(run or file.resolve().parents[1]).name,
+        name=(run or folders[1]).name,
         seed=None if seed is None else int(seed),
-        settings=" ".join(settings),
+        settings=settings,
         hypotheses=hypotheses,
         reference=reference,
         digests=digests,
@@ -162,7 +153,7 @@ def read_scored(file: Path) -> Scored:
 def _reference(
     file: Path, record: dict[str, Any], request: dict[str, Any], config: configs.Config | None
 ) -> tuple[Path, frozenset[str]]:
-    """The reference's file, as it was when it was scored against, and the digests of both texts."""
+    """Return the reference's file, unless it has changed, and the digests of both texts."""
     if "direction" in record:  # one of many directions
         wanted, source = request["reference"], request["source"]
         place = record.get("reference")
@@ -186,11 +177,8 @@ def _reference(
 
 
 def _refuse_incomparable(runs: Sequence[Scored], named: Set[Path]) -> None:
-    """Raise ValueError for another test set, reference, tokenisation or decoding than the first
-    one's; how a run was decoded may differ where its score itself was named.
-
-    Args:
-        named: score files that were asked for as such, resolved
+    """Raise ValueError for another test set, reference or tokenisation than the first one's, and
+    for another decoding unless both scores are among those `named` as files (resolved).
     """
     first = runs[0]
     for run in runs[1:]:
@@ -216,7 +204,7 @@ def _refuse_incomparable(runs: Sequence[Scored], named: Set[Path]) -> None:
 
 
 def _grouped(runs: Sequence[Scored]) -> list[System]:
-    """Runs that differ in their seed only as one system; names are made different."""
+    """Return runs that differ in their seed only as one system; names are made different."""
     groups: dict[str, list[Scored]] = {}
     for run in runs:
         groups.setdefault(run.settings, []).append(run)
@@ -227,10 +215,6 @@ def _grouped(runs: Sequence[Scored]) -> list[System]:
             files = ", ".join(shown(run.file) for run in group)
             raise ValueError(f"the same system with the same seed more than once: {files}")
     # the shortest of three kinds of names that tells all systems apart
-    first = [group[0] for group in members]
-    names = [run.name for run in first]
-    if len(set(names)) < len(names):
-        names = [f"{run.name} {run.file.stem}" for run in first]
-    if len(set(names)) < len(names):
-        names = [shown(run.file) for run in first]
-    return [System(name, group) for name, group in zip(names, members, strict=True)]
+    kinds = [(run.name, f"{run.name} {run.file.stem}", shown(run.file)) for run, *_ in members]
+    telling = [names for names in zip(*kinds, strict=True) if len(set(names)) == len(names)]
+    return [System(name, group) for name, group in zip(telling[0], members, strict=True)]

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from fairseq_deepnet.experiments import state
+from fairseq_deepnet.experiments.cells import Cell
 from fairseq_deepnet.experiments.runs import Status, read_cell_record
-from fairseq_deepnet.experiments.sweeps import state
-from fairseq_deepnet.experiments.sweeps.cells import Cell
 from fairseq_deepnet.files import ROOT, shown, write_text
 from fairseq_deepnet.signals import end_with_parent
 from fairseq_deepnet.tools.training.progress import clock
@@ -46,10 +46,10 @@ class _Work:
 
     cell: Cell
     folder: Path
-    number: int
+    label: str
     share: dict[str, str]
-    stage: str = "train"
-    process: subprocess.Popen[bytes] | None = None
+    stage: str
+    process: subprocess.Popen[bytes]
     started: float = field(default_factory=time.monotonic)
 
 
@@ -78,96 +78,76 @@ class Runner:
         self.definition = definition
         self.scripts = scripts or Scripts()
         self.pause = pause
-        self.total = 0
         self.working: list[_Work] = []
 
     def run(self, cells: list[Cell]) -> None:
         """Run the cells in their order. Ctrl-C stops those at work and leaves them unfinished."""
-        self.total = len(cells)
-        waiting = list(enumerate(cells, start=1))
+        waiting = [
+            (cell, f"[{number}/{len(cells)}] {cell.name}")
+            for number, cell in enumerate(cells, start=1)
+        ]
         try:
             while waiting or self.working:
                 while waiting and self.free:
-                    number, cell = waiting.pop(0)
-                    self._begin(cell, number)
+                    self._begin(*waiting.pop(0))
                 time.sleep(self.pause)
                 for work in list(self.working):
-                    status = work.process.poll() if work.process else 0
+                    status = work.process.poll()
                     if status is not None:
                         self._next_stage(work, status)
         except KeyboardInterrupt:
             self.say(f"stopping {len(self.working)} at work")
-            stop(self._processes())
+            stop([work.process for work in self.working])
             self.say("stopped; the same command goes on from the last checkpoints")
             raise
         except BaseException:
-            stop(self._processes())
+            stop([work.process for work in self.working])
             raise
 
-    def _tell(self, work: _Work, text: str) -> None:
-        self.say(f"[{work.number}/{self.total}] {work.cell.name}: {text}")
-
-    def _begin(self, cell: Cell, number: int) -> None:
+    def _begin(self, cell: Cell, label: str) -> None:
         folder = self.folder / cell.name
-        work = _Work(cell, folder, number, self.free.pop())
-        self._wait_for_the_last(work)
-        config = cell.resolve()
-        before = read_cell_record(folder)
-        state.write(
-            folder,
-            cell,
-            Status.UNFINISHED,
-            definition=self.definition,
-            started=before.get("started") or _now(),
-            starts=int(before.get("starts", 0)) + 1,
-        )
-        write_text(folder / CONFIG, config.to_yaml())
-        self._tell(work, f"training, see {shown(folder / state.CONSOLE)}")
-        variables = {"RUN": str(folder), **work.share, **cell.variables}
-        work.process = self._start(work, [*self.scripts.train, str(folder / CONFIG)], variables)
-        self.working.append(work)
-
-    def _wait_for_the_last(self, work: _Work) -> None:
-        """Let a training end that a killed sweep has left; scripts/train.sh refuses a second."""
+        # a training that a killed sweep has left must end: scripts/train.sh refuses a second
         limit = time.monotonic() + PATIENCE
-        if state.is_training(work.folder):
-            self._tell(work, "waiting for its last training to end")
-        while state.is_training(work.folder) and time.monotonic() < limit:
+        if state.is_training(folder):
+            self.say(f"{label}: waiting for its last training to end")
+        while state.is_training(folder) and time.monotonic() < limit:
             time.sleep(self.pause)
+        config, before = cell.resolve(), read_cell_record(folder)
+        facts = {"definition": self.definition, "started": before.get("started") or _now()}
+        starts = int(before.get("starts", 0)) + 1
+        state.write(folder, cell, Status.UNFINISHED, **facts, starts=starts)
+        write_text(folder / CONFIG, config.to_yaml())
+        self.say(f"{label}: training, see {shown(folder / state.CONSOLE)}")
+        share = self.free.pop()
+        variables = {"RUN": str(folder), **share, **cell.variables}
+        command = [*self.scripts.train, str(folder / CONFIG)]
+        process = self._start(command, folder, variables)
+        self.working.append(_Work(cell, folder, label, share, "train", process))
 
     def _start(
-        self, work: _Work, command: list[str], variables: dict[str, str]
+        self, command: list[str], folder: Path, variables: dict[str, str]
     ) -> subprocess.Popen[bytes]:
         environment = {key: value for key, value in os.environ.items() if key not in _NOT_FOR_CELLS}
-        return start(command, work.folder / state.CONSOLE, environment | variables)
-
-    def _processes(self) -> list[subprocess.Popen[bytes]]:
-        return [work.process for work in self.working if work.process]
+        return start(command, folder / state.CONSOLE, environment | variables)
 
     def _next_stage(self, work: _Work, status: int) -> None:
-        if work.stage == "train" and status == 0 and work.cell.score is not None:
+        cell, folder = work.cell, work.folder
+        if work.stage == "train" and status == 0 and cell.score is not None:
+            self.say(f"{work.label}: scoring")
+            variables, options = cell.scoring()
+            command = [*self.scripts.score, str(folder), *options, *self.scripts.score_options]
             work.stage = "score"
-            self._tell(work, "scoring")
-            options = [*work.cell.score_options, *self.scripts.score_options]
-            command = [*self.scripts.score, str(work.folder), *options]
-            variables = {**work.share, **work.cell.score_variables}
-            work.process = self._start(work, command, variables)
+            work.process = self._start(command, folder, work.share | variables)
             return
         self.working.remove(work)
         self.free.append(work.share)
-        outcome, facts = state.judge(work.folder, work.stage, status, work.cell.score is not None)
+        outcome, facts = state.judge(folder, work.stage, status, cell.score is not None)
         seconds = time.monotonic() - work.started
-        before = float(read_cell_record(work.folder).get("seconds", 0.0))
-        state.write(
-            work.folder,
-            work.cell,
-            outcome,
-            ended=_now(),
-            seconds=round(before + seconds, 1),
-            **facts,
-        )
-        state.prune(work.folder, work.cell)
-        self._tell(work, f"{facts['reason']} ({clock(seconds)})")
+        before = float(read_cell_record(folder).get("seconds", 0.0))
+        facts |= {"ended": _now(), "seconds": round(before + seconds, 1)}
+        state.write(folder, cell, outcome, **facts)
+        state.prune(folder, cell)
+        self.say(f"{work.label}: {facts['reason']} ({clock(seconds)})")
 
 
 def _now() -> str:

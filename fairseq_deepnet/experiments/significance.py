@@ -19,16 +19,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from fairseq_deepnet.experiments.results.systems import Scored, System
+from fairseq_deepnet.experiments.systems import Scored, System
 from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.tables import Section, comma_separated, six_digits
 
-TESTS: Final = {"bootstrap": "bs", "randomisation": "ar"}
-"""Name of a test -> sacreBLEU's."""
-SAMPLES: Final = {"bootstrap": 1000, "randomisation": 10000}
-"""Resamples and trials, as sacreBLEU has them by default."""
+TESTS: Final = {"bootstrap": ("bs", 1000), "randomisation": ("ar", 10000)}
+"""Name of a test -> sacreBLEU's, and its resamples or trials by default."""
 _SEEDS_ARE: Final = (
     "several seeds: BLEU is the mean ±sample standard deviation over seeds; p is of the difference "
     "of the means over the seeds that both systems have, a sentence being drawn or swapped with "
@@ -69,82 +67,71 @@ class Compared:
     @property
     def difference(self) -> float:
         """To the baseline; exactly 0 where every seed's score is the same."""
-        if self.scores == self.baseline:
-            return 0.0
-        return self.bleu - statistics.fmean(self.baseline)
+        is_same = self.scores == self.baseline
+        return 0.0 if is_same else self.bleu - statistics.fmean(self.baseline)
 
     def written(self, tests: Sequence[str]) -> list[str]:
-        """The cells after its name; a star marks a p below 0.05, as sacreBLEU's."""
-        bleu = f"{self.bleu:.2f}"
-        if self.deviation is not None:
-            bleu += f" ±{self.deviation:.2f}"
-        cells = [str(len(self.seeds)), bleu, f"{self.centre:.2f} ±{self.interval:.2f}"]
+        """Return the cells after its name; a star marks a p below 0.05, as sacreBLEU's."""
+        spread = "" if self.deviation is None else f" ±{self.deviation:.2f}"
+        cells = [str(len(self.seeds)), f"{self.bleu:.2f}{spread}"]
+        cells += [f"{self.centre:.2f} ±{self.interval:.2f}"]
         if not self.p:
             return [*cells, "baseline", *("" for _ in tests)]
-        stars = {test: "*" * (self.p[test] < 0.05) for test in tests}
-        return [
-            *cells,
-            f"{self.difference:+.2f}",
-            *(f"{self.p[test]:.4f}{stars[test]}" for test in tests),
-        ]
+        p_values = (f"{self.p[test]:.4f}{'*' * (self.p[test] < 0.05)}" for test in tests)
+        return [*cells, f"{self.difference:+.2f}", *p_values]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The baseline and the systems against it, each followed by its single seeds."""
+    """The baseline and the systems against it.
+
+    Args:
+        parts: for each row one for each seed that both have; empty for a single one
+        signatures: by test
+        notes: seeds that stand alone, runs that are not scored
+    """
 
     rows: list[Compared]
     parts: list[list[Compared]]
-    """For each row but the first: one for each seed that both have; empty for a single one."""
     signatures: dict[str, str]
     sentences: int
     notes: list[str]
-    """Seeds that stand alone, runs that are not scored."""
 
     def section(self) -> Section:
-        """Return the baseline, then the systems, single seeds below theirs."""
+        """Return the table: the baseline, then the systems, single seeds below theirs."""
         tests = list(self.signatures)
         heading = ["system", "seeds", "BLEU", "95% interval", "difference"]
         rows = [heading + [f"p ({test})" for test in tests]]
         for row, parts in zip(self.rows, self.parts, strict=True):
             rows.append([row.name, *row.written(tests)])
             rows += [[f"- {part.name}", *part.written(tests)] for part in parts]
-        return Section("Paired significance tests", {"": rows}, self._what_was_tested())
-
-    def _what_was_tested(self) -> list[str]:
-        """What was tested, and what it does not say."""
-        lines = [
+        notes = [
             f"{self.sentences:,} sentences; 95% interval: mean over bootstrap resamples ±half of "
             "its width; *: p < 0.05",
             "p says whether the difference would hold for other sentences translated by these very "
             "models, not for models trained anew: that needs several seeds",
         ]
-        if any(self.parts):
-            lines.append(_SEEDS_ARE)
-        others = len(self.rows) - 1
-        if others > 1:
-            lines.append(
-                f"{others} systems against one baseline: p is not corrected for their number"
-            )
-        lines += [f"{test}: {signature}" for test, signature in self.signatures.items()]
-        return lines + self.notes
+        notes += [_SEEDS_ARE] if any(self.parts) else []
+        if (others := len(self.rows) - 1) > 1:
+            corrected = "p is not corrected for their number"
+            notes.append(f"{others} systems against one baseline: {corrected}")
+        notes += [f"{test}: {signature}" for test, signature in self.signatures.items()]
+        return Section("Paired significance tests", {"": rows}, notes + self.notes)
 
     def csv(self) -> str:
         """Return a line a system and test, then its single seeds; numbers unrounded."""
         names = ("system", "of", "seeds", "bleu", "deviation", "interval_centre", "interval_half")
-        lines: list[list[object]] = [
-            [*names, "difference", "test", "p", "sentences", "signature"],
-        ]
-        for row, parts in zip(self.rows, self.parts, strict=True):
-            for one in (row, *parts):
-                of = "" if one is row else row.name
-                seeds = " ".join("?" if seed is None else str(seed) for seed in one.seeds)
-                numbers = (one.bleu, one.deviation, one.centre, one.interval)
-                first = [one.name, of if one.p else "baseline", seeds, *map(six_digits, numbers)]
-                difference = six_digits(one.difference) if one.p else ""
-                for test, signature in self.signatures.items():
-                    p = six_digits(one.p.get(test))
-                    lines.append([*first, difference, test, p, self.sentences, signature])
+        heading = (*names, "difference", "test", "p", "sentences", "signature")
+        lines: list[Sequence[object]] = [heading]
+        both = zip(self.rows, self.parts, strict=True)
+        for one, of in ((one, row) for row, parts in both for one in (row, *parts)):
+            role = "baseline" if not one.p else "" if one is of else of.name
+            seeds = " ".join("?" if seed is None else str(seed) for seed in one.seeds)
+            numbers = map(six_digits, (one.bleu, one.deviation, one.centre, one.interval))
+            first = [one.name, role, seeds, *numbers, six_digits(one.difference) if one.p else ""]
+            for test, signature in self.signatures.items():
+                p = six_digits(one.p.get(test))
+                lines.append([*first, test, p, self.sentences, signature])
         return comma_separated(lines)
 
 
@@ -173,10 +160,8 @@ class _MeanOfSeeds:
 
         # BLEU counts lengths, and matches and n-grams of each order
         parts = np.split(stats, len(stats) // (2 + 2 * self.bleu.max_ngram_order))
-        return Score("BLEU", statistics.fmean(map(self._score, parts)))
-
-    def _score(self, stats: Any) -> float:
-        return float(self.bleu._compute_score_from_stats(stats.tolist()).score)
+        scores = (self.bleu._compute_score_from_stats(part.tolist()).score for part in parts)
+        return Score("BLEU", statistics.fmean(scores))
 
 
 def compare(
@@ -213,24 +198,19 @@ def compare(
     left_out = []
     for system in systems[1:]:
         pairs = paired(baseline.runs, system.runs)
-        left_out += _unpaired(system, [pair[1] for pair in pairs], baseline.name)
-        left_out += _unpaired(baseline, [pair[0] for pair in pairs], system.name)
+        for one, other, side in ((system, baseline, 1), (baseline, system, 0)):
+            alone = [run.seed for run in one.runs if run not in [pair[side] for pair in pairs]]
+            against = f"against {other.name} seed"
+            left_out += [f"{against} {seed} of {one.name} has no part in it" for seed in alone]
         rows.append(tester.against(system.name, pairs))
-        singles = pairs if len(pairs) > 1 else []
-        parts.append([tester.against(_seed_name(pair), [pair]) for pair in singles])
+        singles = []
+        for first, second in pairs if len(pairs) > 1 else []:
+            name = f"seed {second.seed}"
+            name += f" against {first.seed}" * (first.seed != second.seed)
+            singles.append(tester.against(name, [(first, second)]))
+        parts.append(singles)
     notes = [*left_out, *missing]
     return Comparison(rows, parts, tester.signatures, len(references), notes)
-
-
-def _unpaired(system: System, used: Sequence[Scored], other: str) -> list[str]:
-    """A line for each seed that the other system does not have."""
-    rest = [run for run in system.runs if run not in used]
-    return [f"against {other} seed {run.seed} of {system.name} has no part in it" for run in rest]
-
-
-def _seed_name(pair: tuple[Scored, Scored]) -> str:
-    first, second = pair[0].seed, pair[1].seed
-    return f"seed {second}" if first == second else f"seed {second} against {first}"
 
 
 def paired(baseline: Sequence[Scored], others: Sequence[Scored]) -> list[tuple[Scored, Scored]]:
@@ -241,7 +221,7 @@ def paired(baseline: Sequence[Scored], others: Sequence[Scored]) -> list[tuple[S
 
 
 def _verify(run: Scored, bleu: Any, references: Sequence[str]) -> None:
-    """What is tested must be what was scored."""
+    """Raise ValueError where what is tested is not what was scored."""
     if len(run.hypotheses) != len(references):
         raise ValueError(
             f"{shown(run.file.with_suffix('.txt'))} has {len(run.hypotheses)} lines for "
@@ -271,16 +251,12 @@ class _Tester:
 
     def against(self, name: str, pairs: Sequence[tuple[Scored, Scored]]) -> Compared:
         """Test the second of each pair against the first, all pairs together."""
-        sides = [
-            list(zip(*(pair[side].hypotheses for pair in pairs), strict=True)) for side in (0, 1)
-        ]
+        texts = [[run.hypotheses for run in side] for side in zip(*pairs, strict=True)]
         scores = [
-            tuple(
-                float(self.bleu.corpus_score(pair[side].hypotheses, [self.references]).score)
-                for pair in pairs
-            )
-            for side in (0, 1)
+            tuple(float(self.bleu.corpus_score(one, [self.references]).score) for one in side)
+            for side in texts
         ]
+        sides = [list(zip(*side, strict=True)) for side in texts]
         results = {test: self._run(test, sides) for test in self.tests}
         # resamples give the interval, and the bootstrap test has them anyway
         shown_by = results.get("bootstrap") or next(iter(results.values()))
@@ -302,6 +278,7 @@ class _Tester:
     def _run(self, test: str, sides: Sequence[Translations]) -> Any:
         from sacrebleu.significance import PairedTest
 
+        kind, usual = TESTS[test]
         is_alone = test == "randomisation" and list(self.tests) == [test]
         # it sets up logging and tells every step
         logging.getLogger("sacrebleu").setLevel(logging.WARNING)
@@ -309,11 +286,11 @@ class _Tester:
             [("baseline", sides[0]), ("system", sides[1])],  # type: ignore[list-item]
             {"BLEU": _MeanOfSeeds(self.bleu)},  # type: ignore[dict-item]
             [self.references],
-            test_type=TESTS[test],
-            n_samples=self.samples or SAMPLES[test],
+            test_type=kind,
+            n_samples=self.samples or usual,
             # its default of none would leave a table of randomisation alone without intervals; of
             # the bootstrap test it would stand in the signature as the number of its own resamples
-            n_ar_confidence=SAMPLES["bootstrap"] if is_alone else -1,
+            n_ar_confidence=TESTS["bootstrap"][1] if is_alone else -1,
         )
         signatures, scores = paired_test()
         self.signatures[test] = str(signatures["BLEU"])

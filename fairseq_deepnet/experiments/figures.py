@@ -10,20 +10,14 @@ import functools
 import math
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fairseq_deepnet.divergence.verdict import smoothed
+from fairseq_deepnet.experiments import notes
+from fairseq_deepnet.experiments.definition import BY_MEASURE, Sweep
 from fairseq_deepnet.experiments.paper import GROUPS, Key, group_of, is_number
-from fairseq_deepnet.experiments.results import notes
-from fairseq_deepnet.experiments.results.tables import (
-    Entry,
-    Placed,
-    ResultTable,
-    placed,
-)
-from fairseq_deepnet.experiments.runs import MEASURES, RunResult, Status
-from fairseq_deepnet.experiments.sweeps.definition import Sweep
+from fairseq_deepnet.experiments.runs import RunResult, Status
+from fairseq_deepnet.experiments.tables import Entry, Placed, ResultTable, placed
 from fairseq_deepnet.tools.plotting.curves import METRICS
 from fairseq_deepnet.tools.plotting.style import CROSS, Look, clean, handle, look_of, new_figure
 
@@ -35,8 +29,7 @@ _HIGHEST: Final = 3.0
 _DIVERGED: Final = functools.partial(handle, "diverged", color="grey", linestyle="none", **CROSS)
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """An image that is drawn when it is wanted."""
 
     name: str
@@ -81,16 +74,15 @@ def looks_of(names: Sequence[Key]) -> dict[Key, Look]:
 
 
 def _in_groups(names: Sequence[Key]) -> dict[str, list[Key]]:
-    """Lines by their group, in the order of the paper's figure 6; others in one without a name."""
-    groups: dict[str, list[Key]] = {group: [] for group in (*GROUPS.values(), "")}
-    for name in names:
-        groups[group_of(name)].append(name)
+    """Return lines by group, in the order of the paper's figure 6, those of no group last."""
+    groups = {g: [n for n in names if group_of(n) == g] for g in (*GROUPS.values(), "")}
     return {group: members for group, members in groups.items() if members}
 
 
-def _heading(title: str, setting: str) -> str:
-    """What stands above a figure: its title, and how the runs were trained."""
-    return "\n".join([*textwrap.wrap(title, 90), *textwrap.wrap(setting, 110)])
+def _head(figure: Any, title: str, setting: str) -> None:
+    """Write above a figure its title, and how the runs were trained."""
+    lines = [*textwrap.wrap(title, 90), *textwrap.wrap(setting, 110)]
+    figure.suptitle("\n".join(lines), fontsize="medium")
 
 
 # A measure against depth.
@@ -103,8 +95,7 @@ def against_depth(table: ResultTable) -> Any:
         for line, entries in table.by_depth().items()
         if any(entry.seeds for entry in entries.values())
     }
-    is_row = table.depth == table.row_factor
-    names, headings = (table.columns, table.rows) if is_row else (table.rows, table.columns)
+    names, headings = table.sides
     depths = [key for key in headings if is_number(key)]
     groups = _in_groups(list(lines))
     width, height = _DEPTH_PANEL
@@ -120,11 +111,10 @@ def against_depth(table: ResultTable) -> Any:
             places = [float(depth) * shift for depth in depths]
             _draw_means(axes, places, lines[line], names[line], looks[line], limits)
             if line in table.laws:
-                law = table.laws[line]
-                fitted = [depth for depth, _ in law.residuals]
+                law, fitted = table.laws[line], [depth for depth, _ in table.laws[line].residuals]
                 ends = [min(fitted), max(fitted)]
-                heights = [law.at(depth) for depth in ends]
-                axes.plot(ends, heights, "--", color=looks[line].color, linewidth=1, zorder=1)
+                look = {"color": looks[line].color, "linewidth": 1, "zorder": 1}
+                axes.plot(ends, list(map(law.at, ends)), "--", **look)
         axes.set_xscale("log")
         axes.set_xticks([float(depth) for depth in depths], labels=depths, fontsize="small")
         axes.minorticks_off()
@@ -133,9 +123,10 @@ def against_depth(table: ResultTable) -> Any:
         clean(axes)
         axes.set_xlim(float(depths[0]) / 1.25, float(depths[-1]) * 1.25)
         _finish(axes, table, [entry for line in members for entry in lines[line]])
-    measure = MEASURES.get("bleu" if table.measure == "directions" else table.measure)
-    grid[0][0].set_ylabel(table.measure if measure is None else measure.axis)
-    figure.suptitle(_heading(table.title.partition(": ")[0], table.setting), fontsize="medium")
+    several = table.layout.columns == BY_MEASURE and len(table.layout.measures) > 1
+    axis = table.measure(next(iter(table.columns))).axis
+    grid[0][0].set_ylabel(" ".join(table.layout.measures) if several else axis)
+    _head(figure, table.title.partition(": ")[0], table.setting)
     seeds = max((len(entry.seeds) for entry in table.entries.values()), default=1)
     means = f"means of up to {seeds} seeds that did not diverge; bars: sample standard deviation"
     figure.supxlabel("one seed" if seeds < 2 else means, fontsize="small")
@@ -150,23 +141,21 @@ def _draw_means(
     look: Look,
     limits: tuple[float, float],
 ) -> None:
-    """Means over seeds with their spread; crosses for runs that diverged; the paper's numbers."""
+    """Draw means over seeds with spread, crosses for runs that diverged, the paper's numbers."""
     # a depth that was not run does not part the line, one where all diverged does
     drawn = [(x, e) for x, e in zip(places, entries, strict=True) if e.all_bad or e.values]
-    axes.errorbar(
-        [place for place, _ in drawn],
-        [math.nan if e.all_bad or e.ours is None else e.ours for _, e in drawn],
-        [0.0 if e.all_bad or e.deviation is None else e.deviation for _, e in drawn],
-        **look._asdict(),
-        markersize=5,
-        linewidth=1.6,
-        capsize=3,
-        label=name,
-    )
+    means = [math.nan if e.all_bad or e.ours is None else e.ours for _, e in drawn]
+    bars = [0.0 if e.all_bad or e.deviation is None else e.deviation for _, e in drawn]
+    style = {**look._asdict(), "markersize": 5, "linewidth": 1.6, "capsize": 3}
+    axes.errorbar([place for place, _ in drawn], means, bars, label=name, **style)
     for place, entry in zip(places, entries, strict=True):
         for seed in entry.seeds:
             if seed.status is Status.DIVERGED:
-                height = _within(seed.value, limits)
+                # at its value; at an edge where that is beyond it; at the lower one without any
+                value = limits[0] if seed.value is None else seed.value
+                height = (
+                    min(max(value, limits[0]), limits[1]) if math.isfinite(value) else limits[1]
+                )
                 axes.plot(place, height, color=look.color, clip_on=False, zorder=4, **CROSS)
     if any(entry.paper is not None for entry in entries):
         theirs = [math.nan if entry.paper is None else entry.paper for entry in entries]
@@ -174,17 +163,8 @@ def _draw_means(
         axes.plot(places, theirs, ":", **hollow)
 
 
-def _within(value: float | None, limits: tuple[float, float]) -> float:
-    """Where a diverged run's cross stands: at its value, at an edge where that is beyond it, and at
-    the lower one where there is none.
-    """
-    if value is None:
-        return limits[0]
-    return min(max(value, limits[0]), limits[1]) if math.isfinite(value) else limits[1]
-
-
 def _limits(entries: Sequence[Entry], level: float | None) -> tuple[float, float]:
-    """The range of what did not diverge; and what lies as far again beyond, or one bit or point."""
+    """Return the range of what did not diverge, and of what lies as far again beyond."""
     sound = [value for entry in entries if not entry.all_bad for value in entry.values]
     theirs = [entry.paper for entry in entries if entry.paper is not None]
     everything = [seed.value for entry in entries for seed in entry.seeds if seed.value is not None]
@@ -198,26 +178,21 @@ def _limits(entries: Sequence[Entry], level: float | None) -> tuple[float, float
 
 
 def _finish(axes: Any, table: ResultTable, entries: Sequence[Entry]) -> None:
-    """The line of a unigram model, and the legend."""
+    """Draw the line of a unigram model, and the legend."""
     level = table.level
     if level is not None and axes.get_ylim()[0] < level < axes.get_ylim()[1]:
         axes.axhline(level, color="grey", linestyle="--", linewidth=1)
-        axes.annotate(
-            "word frequencies alone",
-            (0.02, level),
-            xycoords=("axes fraction", "data"),
-            fontsize="x-small",
-            color="dimgrey",
-            va="top",
-        )
+        look = {"fontsize": "x-small", "color": "dimgrey", "va": "top"}
+        place = axes.get_yaxis_transform()
+        axes.text(0.02, level, "word frequencies alone", transform=place, **look)
     handles = axes.get_legend_handles_labels()[0]
     handles += [_DIVERGED()] * any(entry.count(Status.DIVERGED) for entry in entries)
     if any(entry.paper is not None for entry in entries):
         handles.append(handle("the paper's", color="grey", linestyle=":"))
     if table.laws:
         handles.append(handle("A log(d) + B, fitted", color="grey", linestyle="--"))
-    look = {"frameon": False, "fontsize": "small", "ncols": 3}
-    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.14), **look)
+    style = {"frameon": False, "fontsize": "small", "ncols": 3}
+    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.14), **style)
 
 
 # Loss over updates.
@@ -241,11 +216,8 @@ def loss_curves(sweep: Sweep, panel: str, members: Sequence[Placed]) -> Any:
     names = values(line)
     groups = _in_groups(names) if len(others) < 2 else {"": names}
     looks = looks_of(names)
-    rows, columns = {
-        0: lambda: ([""], list(groups)),
-        1: lambda: (list(groups), values(others[0])),
-        2: lambda: (values(others[0]), values(others[1])),
-    }[len(others)]()
+    rows = values(others[0]) if len(others) > 1 else list(groups) if others else [""]
+    columns = values(others[-1]) if others else list(groups)
     width, height = _CURVES_PANEL
     size = (max(6.0, width * len(columns)), max(4.0, height * len(rows) + 0.8))
     figure, grid = new_figure(len(rows), len(columns), size, share=True)
@@ -270,7 +242,7 @@ def loss_curves(sweep: Sweep, panel: str, members: Sequence[Placed]) -> Any:
         axes = grid[number][-1] if others else grid[0][number]
         outside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if others else {}
         axes.legend(handles=handles, frameon=False, fontsize="x-small", **outside)
-    figure.suptitle(_heading(sweep.title, notes.trained(runs)), fontsize="medium")
+    _head(figure, sweep.title, notes.trained(runs))
     figure.supxlabel("updates (lines: training loss, mean of 5 of the log; markers: validation)")
     figure.supylabel(METRICS["nll_loss"])
     return figure
@@ -290,7 +262,7 @@ def _draw_losses(axes: Any, run: RunResult, look: Look) -> None:
 
 
 def _loss_limits(runs: Sequence[RunResult]) -> tuple[float, float]:
-    """From the lowest loss to the highest after the first half of a run."""
+    """Return the lowest loss and the highest one after the first half of a run, with a margin."""
     values = []
     for run in runs:
         points = [*smoothed(run.train_nll), *run.valid_nll]

@@ -8,23 +8,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
-from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.experiments.paper import (
-    LAST,
-    Key,
-    PublishedTable,
-    group_of,
-    is_number,
-    ordered,
-)
-from fairseq_deepnet.experiments.results import notes
-from fairseq_deepnet.experiments.results.law import Law, fit, fit_published
-from fairseq_deepnet.experiments.runs import MEASURES, RunResult, Status, bleu
-from fairseq_deepnet.experiments.sweeps.definition import BY_MEASURE, Layout, Sweep
+from fairseq_deepnet.experiments import notes, paper
+from fairseq_deepnet.experiments.definition import BY_MEASURE, Layout, Sweep
+from fairseq_deepnet.experiments.paper import LAST, Key, Law, PublishedTable, group_of
+from fairseq_deepnet.experiments.runs import MEASURES, Measure, RunResult, Status, bleu
 from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools.tables import Rows, Section, comma_separated, six_digits
 
@@ -40,8 +31,7 @@ Placed = tuple[dict[str, Key], RunResult]
 """A run, and its value of every factor."""
 
 
-@dataclass(frozen=True)
-class Seed:
+class Seed(NamedTuple):
     """One run in an entry; `value` is None where it has no number."""
 
     run: str
@@ -53,16 +43,12 @@ class Seed:
 class Entry:
     """One cell of a table: our runs, one a seed, and the paper's value."""
 
-    row: Key
-    column: Key
     seeds: list[Seed] = field(default_factory=list)
     published: float | str | None = None
 
     @property
     def values(self) -> list[float]:
-        """The numbers that count: of the runs that neither diverged nor crashed; where all did, of
-        all. Those that are not finite never count.
-        """
+        """The finite numbers of the runs that neither diverged nor crashed; if all did, of all."""
         sound = [seed for seed in self.seeds if seed.status not in _BAD]
         found = [seed.value for seed in sound or self.seeds if seed.value is not None]
         return [value for value in found if math.isfinite(value)]
@@ -90,10 +76,8 @@ class Entry:
     @property
     def status(self) -> str:
         """Done, or the worst that happened to a seed."""
-        for status in (*_BAD, Status.UNFINISHED, Status.DONE):
-            if self.count(status):
-                return status
-        return "missing"
+        order = (*_BAD, Status.UNFINISHED, Status.DONE)
+        return next((status for status in order if self.count(status)), "missing")
 
     def count(self, status: Status) -> int:
         """Return how many runs ended so."""
@@ -105,25 +89,21 @@ class Entry:
         return bool(self.seeds) and all(seed.status in _BAD for seed in self.seeds)
 
     def written(self, digits: int) -> str:
-        """The mean over the seeds that came through, and how many did not; where none did, how they
-        ended, and in brackets the mean of what they reached.
+        """Write the mean over the seeds that came through, and how many did not; where none did,
+        how they ended, and in brackets the mean of what they reached.
         """
-        ended = [status for status in _BAD if self.count(status)]
+        ended = [status for status in reversed(_BAD) if self.count(status)]
+        total = len(self.seeds)
         if self.all_bad and len(ended) > 1:
-            parts = [replace(self, seeds=[s for s in self.seeds if s.status == e]) for e in ended]
-            total = len(self.seeds)
-            told = [f"{len(p.seeds)} of {total} {p.written(digits)}" for p in reversed(parts)]
-            return ", ".join(told)
+            parts = [Entry([s for s in self.seeds if s.status == status]) for status in ended]
+            return ", ".join(f"{len(p.seeds)} of {total} {p.written(digits)}" for p in parts)
         number = "" if self.ours is None else f"{self.ours:.{digits}f}"
         if self.deviation is not None:
             number += f" ±{self.deviation:.{digits}f}"
         if self.all_bad:
             return f"{_BAD[ended[0]]} ({number})" if number else _BAD[ended[0]]
-        for status in reversed(ended):
-            number = (
-                f"{number or MISSING} ({self.count(status)} of {len(self.seeds)} {_BAD[status]})"
-            )
-        return number or MISSING
+        failures = (f" ({self.count(status)} of {total} {_BAD[status]})" for status in ended)
+        return (number or MISSING) + "".join(failures)
 
 
 @dataclass
@@ -131,36 +111,29 @@ class ResultTable:
     """Entries by row and column, and what is told of them.
 
     Args:
-        rows: row key -> its name
+        published: what the table stands beside; None: it is the sweep's own
+        rows, columns: key -> name
+        entries: (row, column) -> entry
         groups: row key -> a word in a column of its own; empty: no such column
-        columns: column key -> heading
         parts: headings of parts -> the columns in them; one part without a heading is the rule
-        digits: behind the point, for each column
-        measure: what the entries hold, by its name
+        runs: those in it
+        depth: which side is a depth; empty for neither
         notes: what the numbers are, below the table
-        row_factor, column_factor: what the keys are values of
-        depth: which of the two is a depth; empty for neither
-        setting: how the runs were trained, in one line
-        level: what a unigram model has, where the entries are losses and that is known
         laws: line over depth -> the law of depth that is fitted to it
     """
 
     name: str
     title: str
+    layout: Layout
+    published: PublishedTable | None
     rows: dict[Key, str]
-    groups: dict[Key, str]
     columns: dict[Key, str]
-    parts: dict[str, list[Key]]
     entries: dict[tuple[Key, Key], Entry]
-    digits: dict[Key, int]
-    measure: str
-    notes: list[str]
-    row_factor: str
-    column_factor: str
+    groups: dict[Key, str]
+    parts: dict[str, list[Key]]
+    runs: list[RunResult]
     depth: str
-    digitised: bool = False
-    level: float | None = None
-    setting: str = ""
+    notes: list[str]
     laws: dict[Key, Law] = field(default_factory=dict)
 
     @property
@@ -168,71 +141,88 @@ class ResultTable:
         """True if any of our runs has a number in it."""
         return any(entry.values for entry in self.entries.values())
 
+    @property
+    def setting(self) -> str:
+        """How the runs of a table of the sweep's own were trained, in one line."""
+        return "" if self.published else notes.trained(self.runs)
+
+    @property
+    def level(self) -> float | None:
+        """What a unigram model has, where the entries are losses and that is known."""
+        return notes.unigram_level(self.runs) if "nll" in self.layout.measures[0] else None
+
+    def measure(self, column: Key) -> Measure:
+        """Return what a column holds; a mean over directions is a BLEU."""
+        return MEASURES.get(self.layout.measure_of(column), MEASURES["bleu"])
+
     def section(self) -> Section:
         """Return the table as words."""
         parts = {name: self._grid(columns) for name, columns in self.parts.items()}
         return Section(self.title, parts, self.notes, left=2 if self.groups else 1)
 
     def _grid(self, columns: Sequence[Key]) -> Rows:
-        """For each column ours, the paper's, and the difference; ours alone where the paper has
-        nothing.
-        """
-        published = {e.column for e in self.entries.values() if e.published is not None}
-        heading = [self.row_factor] + (["group"] if self.groups else [])
+        """Return for each column ours, and the paper's with the difference where it has any."""
+        beside = {column for (_, column), e in self.entries.items() if e.published is not None}
+        heading = [self.layout.rows] + ["group"] * bool(self.groups)
         for column in columns:
-            heading += [self.columns[column]] + ["paper", "Δ"] * (column in published)
+            heading += [self.columns[column]] + ["paper", "Δ"] * (column in beside)
         rows = [heading]
         for key, name in self.rows.items():
             row = [name] + ([self.groups[key]] if self.groups else [])
             for column in columns:
-                entry, digits = self.entries[key, column], self.digits[column]
+                entry, digits = self.entries[key, column], self.measure(column).digits
                 row.append(entry.written(digits))
-                if column in published:
+                if column in beside:
                     delta = MISSING if entry.delta is None else f"{entry.delta:+.{digits}f}"
-                    row += [self._published(entry, digits), delta]
+                    row += [self._paper(entry, digits), delta]
             rows.append(row)
         return rows
 
-    def _published(self, entry: Entry, digits: int) -> str:
+    @property
+    def is_digitised(self) -> bool:
+        """True if the paper's numbers were read off a plot."""
+        return self.published is not None and self.published.certainty == "digitised"
+
+    def _paper(self, entry: Entry, digits: int) -> str:
         if entry.paper is None:
             return str(entry.published or MISSING)
         printed = len(str(entry.paper).partition(".")[2])  # never fewer digits than the paper
-        return f"{'≈' if self.digitised else ''}{entry.paper:.{max(digits, printed)}f}"
+        return f"{'≈' * self.is_digitised}{entry.paper:.{max(digits, printed)}f}"
 
-    def records(self) -> Iterable[list[object]]:
-        """Return a line of CSV for each entry, numbers unrounded; empty where there is none."""
-        certainty = "digitised" if self.digitised else "exact"
+    def records(self) -> Iterator[list[object]]:
+        """Yield a line of CSV for each entry, numbers unrounded; empty where there is none."""
         for part, columns in self.parts.items():
-            for entry in (self.entries[row, column] for row in self.rows for column in columns):
+            for row, column in ((row, column) for row in self.rows for column in columns):
+                entry = self.entries[row, column]
+                certainty = "digitised" if self.is_digitised else "exact"
                 yield [
-                    *(self.name, part, entry.row, entry.column),
+                    *(self.name, part, row, column),
                     *(six_digits(entry.ours), six_digits(entry.deviation), len(entry.values)),
                     *(six_digits(entry.published), "" if entry.published is None else certainty),
                     *(six_digits(entry.delta), entry.status, entry.count(Status.DIVERGED)),
-                    entry.column if self.column_factor == BY_MEASURE else self.measure,
+                    self.layout.measure_of(column),
                     " ".join(seed.run for seed in entry.seeds),
                 ]
 
-    def by_depth(self) -> dict[Key, dict[float, Entry]]:
-        """The lines of a table with depths on one side: key of the other side -> depth -> entry."""
-        is_row = self.depth == self.row_factor
-        lines, depths = (self.columns, self.rows) if is_row else (self.rows, self.columns)
-        return {
-            line: {
-                float(key): self.entries[(key, line) if is_row else (line, key)]
-                for key in depths
-                if is_number(key)
-            }
-            for line in lines
-        }
+    @property
+    def sides(self) -> tuple[dict[Key, str], dict[Key, str]]:
+        """Names of the lines over depth, and those of the depths."""
+        is_row = self.depth == self.layout.rows
+        return (self.columns, self.rows) if is_row else (self.rows, self.columns)
 
-    def fit_laws(self) -> None:
-        """Fit the law of depth to the means of each line, of what neither diverged nor crashed."""
-        for line, entries in self.by_depth().items():
-            sound = [(depth, entry) for depth, entry in entries.items() if not entry.all_bad]
-            law = fit([(depth, e.ours) for depth, e in sound if e.ours is not None])
-            if law is not None:
-                self.laws[line] = law
+    def by_depth(self) -> dict[Key, dict[float, Entry]]:
+        """Return line -> depth -> entry, where depths are on one side."""
+        lines, headings = self.sides
+        depths = list(filter(paper.is_number, headings))
+        if lines is self.columns:
+            return {key: {float(d): self.entries[d, key] for d in depths} for key in lines}
+        return {key: {float(d): self.entries[key, d] for d in depths} for key in lines}
+
+    def law(self, line: Key) -> Law | None:
+        """Fit the law of depth to the means of a line, of what neither diverged nor crashed."""
+        entries = self.by_depth()[line].items()
+        sound = [(d, e.ours) for d, e in entries if self.published or not e.all_bad]
+        return paper.fit([(depth, value) for depth, value in sound if value is not None])
 
 
 def to_csv(tables: Sequence[ResultTable]) -> str:
@@ -290,7 +280,7 @@ def _decimal(value: float | None, digits: int) -> str:
 
 
 def _model_of(options: Mapping[str, Any]) -> str:
-    """What tells models apart: depth, width, scheme or architecture."""
+    """Return what tells models apart: depth, width, scheme or architecture."""
     depth = f"{options.get('encoder-layers', '?')}L-{options.get('decoder-layers', '?')}L"
     scheme = options.get("residual-scheme", options.get("arch", ""))
     width = options.get("encoder-embed-dim")
@@ -301,7 +291,7 @@ def _model_of(options: Mapping[str, Any]) -> str:
 
 
 def placed(sweep: Sweep, panels: Sequence[str], results: Sequence[RunResult]) -> list[Placed]:
-    """Every place of every run in these panels; a run that two panels share stands there once."""
+    """Return every place of every run in panels; a run that two of them share stands there once."""
     found: list[Placed] = []
     for result in results:
         places: list[dict[str, Key]] = []
@@ -312,7 +302,7 @@ def placed(sweep: Sweep, panels: Sequence[str], results: Sequence[RunResult]) ->
 
 
 def _places(result: RunResult, sweep: Sweep, panel_name: str) -> list[dict[str, Key]]:
-    """Where a run stands in a panel: as its sweep recorded, otherwise as its config says."""
+    """Return where a run stands: as its sweep recorded, otherwise as its config says."""
     if result.places:
         return [place["values"] for place in result.places if place["panel"] == panel_name]
     panel = sweep.panel(panel_name)
@@ -330,27 +320,23 @@ def _places(result: RunResult, sweep: Sweep, panel_name: str) -> list[dict[str, 
 def _numbers(
     layout: Layout, place: dict[str, Key], run: RunResult, columns: Sequence[Key]
 ) -> dict[Key, float | None]:
-    """What a run has for its row, by column."""
+    """Return what a run has for its row, by column."""
+    measure = layout.measures[0]
     if layout.paper is None:
         # measures are of a run that has come to its end
-        ended = run.status not in (Status.UNFINISHED, Status.TO_DO)
-        by_measure = layout.columns == BY_MEASURE
-        return {
-            name if by_measure else place[layout.columns]: MEASURES[name].value(run)
-            if ended
-            else None
-            for name in layout.measures
-        }
-    measured: Mapping[Key, float] = run.score.values if run.score else {}
-    if layout.measures[0] == "bleu":
+        names = layout.measures if layout.columns == BY_MEASURE else (place[layout.columns],)
+        measures = [MEASURES[layout.measure_of(name)] for name in names]
+        values = [one.value(run) if run.status.is_result else None for one in measures]
+        return dict(zip(names, values, strict=True))
+    if measure == "bleu":
         return {place[layout.columns]: bleu(run)}
-    if layout.measures[0] == "valid_loss":
+    measured: Mapping[Key, float] = run.score.values if run.score else {}
+    if measure == "valid_loss":
         measured = {str(update): loss for update, loss in run.valid_loss}
     found = {column: measured.get(column) for column in columns}
-    if layout.measures[0] == "valid_loss" and measured:
-        last = next(reversed(list(measured)))
-        if last not in columns:
-            found[LAST] = measured[last]
+    last = next(reversed(list(measured)), None)
+    if measure == "valid_loss" and last is not None and last not in columns:
+        found[LAST] = measured[last]
     return found
 
 
@@ -364,9 +350,8 @@ def build(sweep: Sweep, layout: Layout, results: Sequence[RunResult]) -> list[Re
         return [_beside_paper(sweep, layout, members, paper.table(layout.paper))]
     if layout.each is None:
         return [_own(sweep, layout, members)]
-    values = sweep.in_order([place[layout.each] for place, _ in members], layout.each)
     tables = []
-    for value in values:
+    for value in sweep.in_order([place[layout.each] for place, _ in members], layout.each):
         here = [item for item in members if item[0][layout.each] == value]
         tables.append(_own(sweep, layout, here, f"-{value}", f", {layout.each} {value}"))
     return tables
@@ -375,114 +360,100 @@ def build(sweep: Sweep, layout: Layout, results: Sequence[RunResult]) -> list[Re
 def _entries(
     layout: Layout, members: Sequence[Placed], rows: list[Key], columns: list[Key]
 ) -> dict[tuple[Key, Key], Entry]:
-    """Entries with our runs; rows and columns that only they have are added to the lists."""
+    """Return entries with our runs; add rows and columns that only they have to the lists."""
     entries: dict[tuple[Key, Key], Entry] = {}
     for place, run in members:
         row = place[layout.rows]
         for column, value in _numbers(layout, place, run, columns).items():
             rows += [row] * (row not in rows)
             columns += [column] * (column not in columns)
-            entry = entries.setdefault((row, column), Entry(row, column))
+            entry = entries.setdefault((row, column), Entry())
             entry.seeds.append(Seed(run.name, run.status, value))
-    for row in rows:
-        for column in columns:
-            entries.setdefault((row, column), Entry(row, column))
-    return entries
+    places = ((row, column) for row in rows for column in columns)
+    return {place: entries.get(place, Entry()) for place in places}
 
 
 def _beside_paper(
     sweep: Sweep, layout: Layout, members: Sequence[Placed], published: PublishedTable
 ) -> ResultTable:
+    known = published.rows
     # figure 6 has schemes as rows in paper.yaml and as columns on the page
     turned = layout.columns == "scheme"
-    rows = list(published.columns if turned else published.rows)
-    columns = list(published.rows if turned else published.columns)
+    rows, columns = list(known), list(published.columns)
+    rows, columns = (columns, rows) if turned else (rows, columns)
     entries = _entries(layout, members, rows, columns)
     for (row, column), entry in entries.items():
         entry.published = published.value(*((column, row) if turned else (row, column)))
-    rows, columns = ordered(rows), ordered(columns)
-    known = published.rows
+    rows, columns = paper.ordered(rows), paper.ordered(columns)
     parts: dict[str, list[Key]] = {} if layout.split else {"": columns}
     for key in columns if layout.split else ():
         parts.setdefault(known[key].group if key in known else "not in the paper", []).append(key)
+
+    def heading(factor: str, key: Key, is_row: bool) -> str:
+        if is_row and key in known:
+            return known[key].name
+        return _HEADINGS.get(key) or published.label(factor, key)
+
     has_groups = not turned and any(row.group for row in known.values())
-    measure = layout.measures[0]
+    runs = [run for _, run in members]
     table = ResultTable(
         name=published.name,
         title=f"{published.title} (the paper's {published.source})",
-        rows={key: _heading(published, layout.rows, key, not turned) for key in rows},
-        groups={k: known[k].group if k in known else "" for k in rows} if has_groups else {},
-        columns={key: _heading(published, layout.columns, key, turned) for key in columns},
-        parts=parts,
+        layout=layout,
+        published=published,
+        rows={key: heading(layout.rows, key, not turned) for key in rows},
+        columns={key: heading(layout.columns, key, turned) for key in columns},
         entries=entries,
-        digits=dict.fromkeys(columns, 2 if measure == "valid_loss" else 1),
-        digitised=published.certainty == "digitised",
-        measure=measure,
-        notes=notes.below_published(published, measure, [run for _, run in members]),
-        row_factor=layout.rows,
-        column_factor=layout.columns,
+        groups={k: known[k].group if k in known else "" for k in rows} if has_groups else {},
+        parts=parts,
+        runs=runs,
         depth=sweep.depth_of(layout),
+        notes=notes.below_published(published, layout.measures[0], runs),
     )
-    if layout.fit is not None:
-        ours = fit(
-            [(d, e.ours) for d, e in table.by_depth()[layout.fit].items() if e.ours is not None]
-        )
-        theirs = fit_published(published, layout.fit)
+    if isinstance(layout.fit, str):
         table.notes += [
             "L(d) = A log(d) + B, natural logarithm, least squares over the depths above:",
-            f"  ours   {ours or 'needs two depths'}",
-            f"  paper  {theirs}, fitted here to its digitised points; the paper gives no A and B",
+            f"  ours   {table.law(layout.fit) or 'needs two depths'}",
+            f"  paper  {published.law(layout.fit)}, fitted here to its digitised points; the paper"
+            " gives no A and B",
         ]
     return table
-
-
-def _heading(published: PublishedTable, factor: str, key: Key, is_row: bool) -> str:
-    """What the paper calls a key of its table: `is_row` of one of its rows."""
-    if is_row and key in published.rows:
-        return published.rows[key].name
-    return _HEADINGS.get(key) or published.label(factor, key)
 
 
 def _own(
     sweep: Sweep, layout: Layout, members: Sequence[Placed], end: str = "", more: str = ""
 ) -> ResultTable:
-    """A table of the sweep's own: `end` ends its name, `more` the title."""
+    """Make a table of the sweep's own: `end` ends its name, `more` the title."""
     by_measure = layout.columns == BY_MEASURE
     rows: list[Key] = []
     columns: list[Key] = list(layout.measures) if by_measure else []
     entries = _entries(layout, members, rows, columns)
-    rows = sweep.in_order(rows, layout.rows)
-    columns = sweep.in_order(columns, layout.columns)
+    rows, columns = sweep.in_order(rows, layout.rows), sweep.in_order(columns, layout.columns)
     factors = {factor.name: factor for factor in sweep.factors}
-    measures = {c: MEASURES[c if by_measure else layout.measures[0]] for c in columns}
-    meaning = "" if by_measure else f": {MEASURES[layout.measures[0]].meaning}"
+    if by_measure:
+        headings, meaning = {key: MEASURES[key].heading for key in columns}, ""
+    else:
+        label, meaning = factors[layout.columns].label, f": {MEASURES[layout.measures[0]].meaning}"
+        headings = {key: label(key, f"{layout.columns} ") for key in columns}
     runs = [run for _, run in members]
     table = ResultTable(
         name=f"{layout.name}{end}",
         title=f"{sweep.title}{more}{meaning}",
+        layout=layout,
+        published=None,
         rows={row: factors[layout.rows].label(row) for row in rows},
-        groups={row: group_of(row) for row in rows} if factors[layout.rows].is_scheme else {},
-        columns={
-            column: measure.heading
-            if by_measure
-            else factors[layout.columns].label(column, f"{layout.columns} ")
-            for column, measure in measures.items()
-        },
-        parts={"": columns},
+        columns=headings,
         entries=entries,
-        digits={column: measure.digits for column, measure in measures.items()},
-        measure=" ".join(layout.measures),
+        groups={row: group_of(row) for row in rows} if factors[layout.rows].is_scheme else {},
+        parts={"": columns},
+        runs=runs,
+        depth=sweep.depth_of(layout),
         notes=notes.below_own(
             layout.measures, [[s.status for s in e.seeds] for e in entries.values()], runs
         ),
-        row_factor=layout.rows,
-        column_factor=layout.columns,
-        depth=sweep.depth_of(layout),
-        setting=notes.trained(runs),
-        level=notes.unigram_level(runs) if "nll" in layout.measures[0] else None,
     )
-    if layout.laws_beside is not None:
-        table.fit_laws()
-        names = table.columns if table.depth == layout.rows else table.rows
-        table.notes += notes.of_laws(table.laws, names, layout.laws_beside)
+    if isinstance(layout.fit, dict):
+        fitted = {line: table.law(line) for line in table.by_depth()}
+        table.laws = {line: law for line, law in fitted.items() if law is not None}
+        table.notes += notes.of_laws(table.laws, table.sides[0], layout.fit)
     return table

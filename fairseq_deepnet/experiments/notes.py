@@ -7,18 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.experiments.paper import Key
-from fairseq_deepnet.experiments.results.law import Law, fit_published
+from fairseq_deepnet.experiments.paper import Key, Law
 from fairseq_deepnet.experiments.runs import MEASURES, RunResult, Status, tokens_of, updates_of
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.evaluation.run_scores import TOKENISED, decoding
 
 _FEW: Final = 4
-_KINDS: Final = {
-    "bleu": "sacreBLEU (detokenised)",
-    TOKENISED: "tokenised BLEU",
-    "chrf": "chrF",
-}
 
 
 def below_published(
@@ -31,17 +25,13 @@ def below_published(
     if published.certainty == "digitised":
         lines.append("≈: read off the paper's plot, to about 0.1 BLEU or 0.01 of a loss")
     if measure == "valid_loss":
-        lines += grouped("ours", [(run, _loss_facts(run)) for run in results if run.valid_loss])
+        loss = "label-smoothed validation loss, bits a token"
+        with_loss = [run for run in results if run.valid_loss]
+        facts = [f"{loss}, {run.updates:,} updates, {_data(run.config)}" for run in with_loss]
+        lines += grouped("ours", list(zip(with_loss, facts, strict=True)))
     else:
         lines += grouped("ours", [(run, score_facts(run)) for run in results if run.score])
     return lines + endings(results)
-
-
-def _loss_facts(result: RunResult) -> str:
-    return (
-        "label-smoothed validation loss, bits a token, "
-        f"{result.updates:,} updates, {result.config.recipe.get('data')}"
-    )
 
 
 def score_facts(result: RunResult) -> str:
@@ -49,23 +39,25 @@ def score_facts(result: RunResult) -> str:
     score = result.score
     if score is None:
         return ""
-    metric = TOKENISED if TOKENISED in score.values else "bleu"
+    tokenised = TOKENISED in score.values
+    signature = score.signatures.get(TOKENISED if tokenised else "bleu", "")
+    kind = "tokenised BLEU" if tokenised else "sacreBLEU (detokenised)"
     facts = score.facts
-    parts = [f"{_KINDS[metric]} {score.signatures.get(metric, '')}".strip()]
     lines = f"{facts.get('split', 'test')} set, {int(facts.get('lines') or 0):,} sentences"
     if "directions" in facts:
         lines += f" in {facts['directions']} directions"
-        expected = facts.get("expected")
-        if expected and expected != facts["directions"]:
+        if (expected := facts.get("expected") or facts["directions"]) != facts["directions"]:
             lines += f" of {expected}, INCOMPLETE"
         lines += " (BLEU: mean over the trained ones)"
         if facts.get("mixed"):
             lines += ", MIXED: not all scored the same way"
-    parts.append(lines)
-    parts.append(decoding(facts))
-    parts.append(f"{int(facts.get('updates') or result.updates):,} updates")
-    parts.append(str(result.config.recipe.get("data")))
-    return ", ".join(parts)
+    updates = int(facts.get("updates") or result.updates)
+    parts = (f"{kind} {signature}".strip(), lines, decoding(facts), f"{updates:,} updates")
+    return ", ".join([*parts, str(_data(result.config))])
+
+
+def _data(config: Config) -> object:
+    return config.recipe.get("data")
 
 
 def below_own(
@@ -100,7 +92,7 @@ def below_own(
 
 
 def of_laws(laws: dict[Key, Law], names: dict[Key, str], beside: dict[str, Key]) -> list[str]:
-    """Fitted laws of depth with what they miss, and those of the paper's lines in `beside`."""
+    """Return fitted laws of depth with what they miss, and those of the paper's lines."""
     if not laws:
         return []
     lines = ["L(d) = A log(d) + B, natural logarithm, least squares; d layers a side:"]
@@ -108,9 +100,8 @@ def of_laws(laws: dict[Key, Law], names: dict[Key, str], beside: dict[str, Key])
         missed = ", ".join(f"{depth:g}: {value:+.2f}" for depth, value in law.residuals)
         lines.append(f"  {names[key]}: {law}; residuals {missed}")
     for name, line in beside.items():
-        published = paper.table(name)
-        theirs = fit_published(published, line)
-        lines.append(f"  the paper's {published.source}, {line}, {published.title}: {theirs}")
+        table = paper.table(name)
+        lines.append(f"  the paper's {table.source}, {line}, {table.title}: {table.law(line)}")
     return lines
 
 
@@ -125,62 +116,56 @@ def below_runs(results: Sequence[RunResult]) -> list[str]:
 
 
 def trained(results: Sequence[RunResult]) -> str:
-    """Shape, length, rate and data of runs in one line: each value that occurs."""
+    """Return shape, length, rate and data of runs in one line: each value that occurs."""
 
     def values(read: Callable[[Config], object]) -> str:
         found = {paper.key(value) for run in results if (value := read(run.config)) is not None}
         keys = paper.ordered(sorted(found))
         return ", ".join(f"{int(key):,}" if key.isdecimal() else key for key in keys) or "?"
 
+    def option(name: str) -> str:
+        return values(lambda config: config.options.get(name))
+
+    def folder(config: Config) -> str | None:
+        return None if _data(config) is None else Path(str(_data(config))).name
+
     shapes = {shape for run in results if (shape := _shape(run.config))}
     return (
         f"{', '.join([*sorted(shapes), ''])}"
         f"{values(updates_of)} updates of {values(tokens_of)} tokens, "
-        f"learning rate {values(lambda config: config.options.get('lr'))}, "
-        f"warm-up {values(lambda config: config.options.get('warmup-updates'))}, "
-        f"{values(_data_name)}, "
-        f"seeds {values(lambda config: config.options.get('seed'))}"
+        f"learning rate {option('lr')}, warm-up {option('warmup-updates')}, {values(folder)}, "
+        f"seeds {option('seed')}"
     )
 
 
-def _data_name(config: Config) -> str | None:
-    data = config.recipe.get("data")
-    return None if data is None else Path(str(data)).name
-
-
 def _shape(config: Config) -> str:
-    """Width, FFN and heads; empty where the arch alone says them."""
+    """Return width, FFN and heads; empty where the arch alone says them."""
     names = ("embed-dim", "ffn-embed-dim", "attention-heads")
-    told = [config.options.get(f"encoder-{name}") for name in names]
-    return "" if None in told else "/".join(map(str, told))
+    found = [config.options.get(f"encoder-{name}") for name in names]
+    return "" if None in found else "/".join(map(str, found))
 
 
 def unigram_level(results: Sequence[RunResult]) -> float | None:
-    """What a unigram model has on the runs' data; None where it is not known or not the same."""
+    """Return what a unigram model has on the data of all runs; None where that is not one value."""
     found = {round(run.unigram, 4) for run in results if run.unigram is not None}
     return found.pop() if len(found) == 1 else None
 
 
 def grouped(title: str, items: Sequence[tuple[RunResult, str]]) -> list[str]:
     """Return one line for each different text, with the runs that it is true of."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, dict[str, None]] = {}
     for run, text in items:
-        names = groups.setdefault(text, [])
-        names += [run.name] * (run.name not in names)
+        groups.setdefault(text, {})[run.name] = None
     if len(groups) == 1:
         return [f"{title}: {next(iter(groups))}"]
-    return [f"{title}, {_some(names)}: {text}" for text, names in groups.items()]
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return ", ".join(names[:_FEW]) + more
+    lines = []
+    for text, names in groups.items():
+        more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+        lines.append(f"{title}, {', '.join(list(names)[:_FEW])}{more}: {text}")
+    return lines
 
 
 def endings(results: Sequence[RunResult]) -> list[str]:
-    """Why runs are not done, a line each."""
-    lines = []
-    for result in {run.folder: run for run in results}.values():
-        if result.status is not Status.DONE:
-            lines.append(f"{result.name}: {result.reason or result.status}")
-    return lines
+    """Return why runs are not done, a line each."""
+    runs = {run.folder: run for run in results}.values()
+    return [f"{r.name}: {r.reason or r.status}" for r in runs if r.status is not Status.DONE]

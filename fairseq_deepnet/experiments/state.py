@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.divergence.verdict import why_diverged
+from fairseq_deepnet.experiments.cells import Cell
 from fairseq_deepnet.experiments.runs import (
     RECORD,
     Status,
@@ -16,7 +19,6 @@ from fairseq_deepnet.experiments.runs import (
     read_cell_record,
     read_evidence,
 )
-from fairseq_deepnet.experiments.sweeps.cells import Cell
 from fairseq_deepnet.files import shown, try_lock
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.evaluation.run_scores import read_score
@@ -37,33 +39,23 @@ def write(folder: Path, cell: Cell, status: Status, **facts: object) -> None:
     content = read_cell_record(folder) | {
         "cell": cell.name,
         "status": status.value,
-        "places": [
-            {"panel": place.panel, "values": place.values, "seed": place.seed}
-            for place in cell.places
-        ],
+        "places": list(map(dataclasses.asdict, cell.places)),
         "settings": cell.settings(),
         **facts,
     }
     write_record(folder / RECORD, content)
 
 
-def differences(folder: Path, cell: Cell) -> list[str]:
-    """Return what is not as it was when the cell started, as readable text."""
-    before = read_cell_record(folder).get("settings")
-    if before is None:
-        return []
-    after = cell.settings()
-    return [
-        f"{key} {before.get(key)} -> {after.get(key)}"
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key)
-    ]
-
-
 def refuse_changes(folder: Path, cells: list[Cell]) -> None:
     """Raise ValueError where a cell that has started would now have other settings."""
     for cell in cells:
-        changed = differences(folder / cell.name, cell)
+        after = cell.settings()
+        before = read_cell_record(folder / cell.name).get("settings", after)
+        changed = [
+            f"{key} {before.get(key)} -> {after.get(key)}"
+            for key in sorted(before.keys() | after.keys())
+            if before.get(key) != after.get(key)
+        ]
         if changed:
             raise ValueError(
                 f"{shown(folder / cell.name)} was run with other settings ({'; '.join(changed)}): "
@@ -78,10 +70,8 @@ def begin_again(folder: Path) -> None:
     if status_of(folder) is not Status.DIVERGED:
         (folder / RECORD).unlink()
         return
-    number = 1
-    while (kept := folder.with_name(f".{folder.name}.diverged{number}")).exists():
-        number += 1
-    folder.rename(kept)
+    names = (folder.with_name(f".{folder.name}.diverged{n}") for n in itertools.count(1))
+    folder.rename(next(name for name in names if not name.exists()))
 
 
 def is_training(folder: Path) -> bool:
@@ -115,6 +105,10 @@ def judge(
         is_scored: whether its definition wants a score
         name: the score that counts (a file or folder in the cell's); None: the newest
     """
+
+    def as_json(loss: float | None) -> float | str | None:  # which has no words for nan
+        return loss if loss is None or math.isfinite(loss) else str(loss)
+
     score = read_score(folder, name) if is_scored and stage == "score" and status == 0 else None
     seen = read_evidence(folder)
     # fairseq's last words, then how the scripts ended
@@ -135,8 +129,8 @@ def judge(
     return outcome, {
         "exit_status": status,
         "updates": seen.updates,
-        "last_train_nll": _as_json(seen.train_loss),
-        "last_valid_nll": _as_json(seen.valid_loss),
+        "last_train_nll": as_json(seen.train_loss),
+        "last_valid_nll": as_json(seen.valid_loss),
         "unigram_nll": seen.unigram,
         "score": score.file if score else None,
         "log_tail": [] if outcome is Status.DONE else log,
@@ -147,9 +141,8 @@ def judge(
 def judge_again(folder: Path, cell: Cell) -> str | None:
     """Bring the verdict on a cell that has run to its end up to today's rule.
 
-    Gives back what has changed, for people; None where nothing has. A cell that failed or is not
-    finished stays as it is. It is judged with the score that it has got, whether or not it is
-    scored now; see `lacks_score`.
+    Returns what has changed, for people; None where nothing has. A cell that failed or is not
+    finished stays as it is. It is judged with the score that it has, wanted now or not.
     """
     record = read_cell_record(folder)
     if status_of(folder) not in (Status.DONE, Status.DIVERGED):
@@ -167,9 +160,7 @@ def judge_again(folder: Path, cell: Cell) -> str | None:
 
 
 def lacks_score(folder: Path, cell: Cell) -> bool:
-    """True if a cell is sound and wants a score that nobody has made: it was trained for its losses
-    alone, or the score was removed.
-    """
+    """True if a cell is sound and wants a score that was never made, or was removed."""
     is_sound = status_of(folder) is Status.DONE
     return is_sound and cell.score is not None and read_cell_record(folder).get("score") is None
 
@@ -179,13 +170,8 @@ def prune(folder: Path, cell: Cell) -> None:
 
     One that failed goes on from its last checkpoint, so it keeps them all.
     """
-    if cell.keep == "best" and status_of(folder) in (Status.DONE, Status.DIVERGED):
+    if cell.panel.keep == "best" and status_of(folder) in (Status.DONE, Status.DIVERGED):
         best = folder / "checkpoints" / "checkpoint_best.pt"
         for file in best.parent.glob("*.pt") if best.is_file() else ():
             if file != best:
                 file.unlink()
-
-
-def _as_json(loss: float | None) -> float | str | None:
-    """JSON has no words for what is not finite."""
-    return loss if loss is None or math.isfinite(loss) else str(loss)

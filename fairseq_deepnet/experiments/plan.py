@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from fairseq_deepnet.experiments import state
+from fairseq_deepnet.experiments.cells import Cell
 from fairseq_deepnet.experiments.runs import Status, tokens_of, updates_of, vocabulary_of
-from fairseq_deepnet.experiments.sweeps import state
-from fairseq_deepnet.experiments.sweeps.cells import Cell
 from fairseq_deepnet.tools import tables
 from fairseq_deepnet.tools.training.launch import choose_devices
+
+if TYPE_CHECKING:
+    from fairseq_deepnet.tools.planning import Plan
 
 ASSUMED_GIB: Final = 80.0
 """Memory of a GPU that a dry run plans for and that is not in this machine."""
 ASSUMED_TERAFLOPS: Final = 312.0
 """Peak of a GPU whose speed is not told: an A100's in bf16."""
-UNKNOWN: Final = "?"
 _HEADING: Final = (
     *("cell", "settings", "parameters", "updates", "tokens/update", "hours", "GPU-hours", "state"),
 )
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """What a cell gets.
 
     Args:
@@ -56,18 +56,14 @@ def machine_of(gpus: int, memory_gib: float | None, teraflops: float | None) -> 
     return Machine(gpus, round(memory_gib, 1), teraflops or assumed, teraflops is None)
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What a cell takes; None for what cannot be told."""
+class Cost(NamedTuple):
+    """What a cell takes; None for what cannot be told, `plan` without a vocabulary."""
 
     cell: Cell
     status: Status
-    parameters: int | None
     updates: int | None
     tokens: int | None
-    hours: float | None
-    gpu_hours: float | None
-    fits: bool | None
+    plan: Plan | None
 
 
 def cost_of(cell: Cell, folder: Path, machine: Machine) -> Cost:
@@ -77,38 +73,32 @@ def cost_of(cell: Cell, folder: Path, machine: Machine) -> Cost:
     config = cell.resolve()
     status = state.status_of(folder / cell.name)
     updates, tokens = updates_of(config), tokens_of(config)
-    told = config.recipe.get("vocabulary")
-    symbols = vocabulary_of(config) or cell.vocabulary or (None if told is None else int(str(told)))
+    symbols = vocabulary_of(config) or cell.panel.vocabulary or config.recipe.get("vocabulary")
     if symbols is None:
-        return Cost(cell, status, None, updates, tokens, None, None, None)
+        return Cost(cell, status, updates, tokens, None)
     if machine.gpus and cell.variables.get("PRECISION") != "fp32":
         config.options["bf16"] = True  # what scripts/train.sh adds on a GPU
     if updates is None:
-        updates = cell.planned_updates
-        config.options["max-update"] = updates
-    plan = estimate(
-        config, machine.gpus, machine.memory_gib, machine.teraflops or 1.0, vocabulary=symbols
-    )
-    hours = (None, None) if machine.teraflops is None else (plan.hours, plan.gpu_hours)
-    return Cost(cell, status, plan.parameters, updates, tokens, *hours, plan.fits)
+        updates = config.options["max-update"] = cell.panel.planned_updates
+    speed = machine.teraflops or 1.0
+    plan = estimate(config, machine.gpus, machine.memory_gib, speed, vocabulary=int(str(symbols)))
+    return Cost(cell, status, updates, tokens, plan)
 
 
 def _number(value: float | None, digits: int = 0) -> str:
-    return UNKNOWN if value is None else f"{value:,.{digits}f}"
+    return "?" if value is None else f"{value:,.{digits}f}"
 
 
 def plan_text(title: str, costs: Sequence[Cost], machine: Machine) -> str:
     """Return the table of all cells, the sum over those to do, and what it rests on."""
     rows = [list(_HEADING)]
     for cost in costs:
-        rows.append(
-            [
-                *(cost.cell.name, cost.cell.described()),
-                *(_number(cost.parameters), _number(cost.updates), _number(cost.tokens)),
-                *(_number(cost.hours, 2), _number(cost.gpu_hours, 2)),
-                cost.status.value + ("" if cost.fits in (True, None) else ", too big"),
-            ]
-        )
+        plan, is_timed = cost.plan, machine.teraflops is not None
+        hours = [plan.hours, plan.gpu_hours] if plan and is_timed else [None, None]
+        numbers = (plan.parameters if plan else None, cost.updates, cost.tokens)
+        end = ", too big" if plan and not plan.fits else ""
+        row = [cost.cell.name, cost.cell.described(), *map(_number, numbers)]
+        rows.append([*row, *(_number(value, 2) for value in hours), cost.status.value + end])
     counts = [f"{sum(c.status is s for c in costs)} {s.value}" for s in Status]
     lines = [title, "", tables.text(rows, 2), "", f"{len(costs)} cells: {', '.join(counts)}"]
     return "\n".join([*lines, *_sums(costs, machine)]) + "\n"
@@ -122,18 +112,18 @@ def _sums(costs: Sequence[Cost], machine: Machine) -> list[str]:
             f"{unit} are not known: give the peak of the device, as in TERAFLOPS=1 (--teraflops 1),"
             " or plan for other devices with GPUS=8 (--gpus 8)"
         ]
-    known = [cost.gpu_hours for cost in left if cost.gpu_hours is not None]
-    lines = [f"still to run: {len(left)} cells, {sum(known):,.2f} {unit}"]
+    hours = [cost.plan.gpu_hours if cost.plan else None for cost in left]
+    known = [value for value in hours if value is not None]
+    total = f"still to run: {len(left)} cells, {sum(known):,.2f} {unit}"
     if len(known) < len(left):
-        lines[0] += f", without {len(left) - len(known)} whose length is not known"
+        total += f", without {len(left) - len(known)} whose length is not known"
     devices = f"{machine.gpus} GPU{'s' * (machine.gpus > 1)}" if machine.gpus else "the CPU"
-    lines.append(
+    assumed = " (assumed: an A100's in bf16; --teraflops says another)" * machine.is_assumed
+    return [
+        total,
         f"estimated for {devices} of {machine.memory_gib:g} GiB a cell, "
-        f"peak {machine.teraflops:g} TFLOP/s each"
-        + " (assumed: an A100's in bf16; --teraflops says another)"
-        * machine.is_assumed
-    )
-    return lines
+        f"peak {machine.teraflops:g} TFLOP/s each{assumed}",
+    ]
 
 
 def visible_gpus() -> list[str]:
@@ -143,7 +133,7 @@ def visible_gpus() -> list[str]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = torch.cuda.device_count()
     names = [name.strip() for name in named.split(",")] if named else []
-    return names[:count] if len(names) >= count else [str(number) for number in range(count)]
+    return names[:count] if len(names) >= count else list(map(str, range(count)))
 
 
 def shares(gpus: str, parallel: int, visible: list[str], cores: int) -> list[dict[str, str]]:
@@ -171,10 +161,5 @@ def shares(gpus: str, parallel: int, visible: list[str], cores: int) -> list[dic
             f"GPU{'s' if count > 1 else ''}; at most {count}"
         )
     each = count // parallel
-    return [
-        {
-            "GPUS": str(each),
-            "CUDA_VISIBLE_DEVICES": ",".join(visible[slot * each : (slot + 1) * each]),
-        }
-        for slot in range(parallel)
-    ]
+    slots = (visible[slot * each : (slot + 1) * each] for slot in range(parallel))
+    return [{"GPUS": str(each), "CUDA_VISIBLE_DEVICES": ",".join(names)} for names in slots]

@@ -66,8 +66,7 @@ KEPT: Final = ("all", "best")
 MAIN: Final = "main"
 """The one panel of a sweep that names none."""
 _FACTOR: Final = {"set", "values", "schemes", "others", "tiny"}
-_PUBLISHED_TABLE: Final = {"paper", "panel", "rows", "columns", "measure", "split", "fit"}
-_OWN_TABLE: Final = {"panel", "rows", "columns", "measure", "name", "each", "fit"}
+_TABLE: Final = {"panel", "rows", "columns", "measure", "fit"}
 PUBLISHED_MEASURES: Final = ("bleu", "valid_loss", "directions")
 _LAYERS: Final = frozenset({"encoder-layers", "decoder-layers"})
 BY_MEASURE: Final = "measure"
@@ -109,15 +108,13 @@ class Factor:
         return found
 
     def value_of(self, options: dict[str, Any]) -> str | None:
-        """The key of the value which options have been made with; None where there is none."""
+        """Return the key of the value which options were made with; None where there is none."""
         found = set()
         for option, multiple in self.sets.items():
-            if option not in options:
-                return None
-            value = options[option]
             try:
+                value = options[option]
                 found.add(paper.key(value if multiple == 1 else Fraction(str(value)) / multiple))
-            except ValueError:
+            except (KeyError, ValueError):
                 return None
         return found.pop() if len(found) == 1 else None
 
@@ -125,11 +122,6 @@ class Factor:
     def is_scheme(self) -> bool:
         """True if it sets the residual scheme."""
         return "residual-scheme" in self.sets
-
-    @property
-    def is_depth(self) -> bool:
-        """True if it sets the layers of a side."""
-        return bool(_LAYERS & self.sets.keys())
 
     def label(self, value: str, prefix: str = "") -> str:
         """Return a value as a heading; layers a side as the paper writes them."""
@@ -139,7 +131,10 @@ class Factor:
 
 @dataclasses.dataclass(frozen=True)
 class SweepPanel:
-    """Cells that share a config: all combinations of the factors' values."""
+    """Cells that share a config: all combinations of the factors' values.
+
+    What is `forced` wins over options and settings: a command line changes it.
+    """
 
     name: str
     config: str
@@ -151,20 +146,12 @@ class SweepPanel:
     vocabulary: int | None
     planned_updates: int | None
     keep: str
+    forced: dict[str, Value] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How the cells of panels become a table.
-
-    Args:
-        name: for files
-        paper: the published table to stand beside; None: the sweep's own
-        split: a word of the published table's rows that parts it
-        fit: the line of the published table that the law of depth is fitted to
-        laws_beside: of an own table whose lines have fitted laws, TABLE -> LINE of published ones
-        each: a factor with a table for each of its values
-    """
+    """How cells become a table: an entry of `tables`, see above; `name` is for files."""
 
     name: str
     panels: tuple[str, ...]
@@ -173,9 +160,12 @@ class Layout:
     measures: tuple[str, ...]
     paper: str | None = None
     split: str | None = None
-    fit: str | None = None
-    laws_beside: dict[str, str] | None = None
+    fit: str | dict[str, str] | None = None
     each: str | None = None
+
+    def measure_of(self, column: str) -> str:
+        """Return which measure a column holds."""
+        return column if self.columns == BY_MEASURE else self.measures[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,7 +197,7 @@ class Sweep:
 
     def depth_of(self, layout: Layout) -> str:
         """Return which side of a table is a depth; empty for neither."""
-        depths = {factor.name for factor in self.factors if factor.is_depth}
+        depths = {factor.name for factor in self.factors if _LAYERS & factor.sets.keys()}
         return next((side for side in (layout.rows, layout.columns) if side in depths), "")
 
     def panel(self, name: str) -> SweepPanel:
@@ -220,20 +210,19 @@ class Sweep:
         ValueError where that is of one stack alone and the sweep's own is not, or the reverse:
         factors such as `encoder-layers` would be no options of the model.
         """
+        kinds = {False: "encoder-decoder models", True: "language models"}
         for panel in self.panels:
-            if _is_monolingual(config) != _is_monolingual(panel.config):
-                kinds = ("encoder-decoder models", "language models")
-                wanted, given = kinds if _is_monolingual(config) else kinds[::-1]
+            given, wanted = (
+                load_config(name).options.get("task") in MONOLINGUAL_TASKS
+                for name in (config, panel.config)
+            )
+            if given != wanted:
                 raise ValueError(
-                    f"--config (CONFIG) {config} is for {given}, and {self.name} compares {wanted} "
-                    f"as {panel.config} has them: choose such a config"
+                    f"--config (CONFIG) {config} is for {kinds[given]}, and {self.name} compares "
+                    f"{kinds[wanted]} as {panel.config} has them: choose such a config"
                 )
         panels = tuple(dataclasses.replace(panel, config=config) for panel in self.panels)
         return dataclasses.replace(self, panels=panels)
-
-
-def _is_monolingual(config: str) -> bool:
-    return load_config(config).options.get("task") in MONOLINGUAL_TASKS
 
 
 def find_sweep(name: str, folder: Path = FOLDER) -> Path:
@@ -271,6 +260,18 @@ def load_sweep(name: str, folder: Path = FOLDER) -> Sweep:
         raise ValueError(f"{path}: {error}") from error
 
 
+def _check_keys(content: dict[str, Any], allowed: Collection[str], place: str) -> None:
+    """Raise ValueError, with the place in the file, for a key that is not allowed."""
+    for key in content:
+        if key not in allowed:
+            raise ValueError(f"{place}unknown key {key!r}; known are {', '.join(sorted(allowed))}")
+
+
+def _check_known(what: str, value: object, known: Collection[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{what} {value!r} is unknown; known are {', '.join(known)}")
+
+
 def _sweep(name: str, content: dict[str, Any]) -> Sweep:
     _check_keys(content, _TOP | _PANEL, "")
     common = {key: value for key, value in content.items() if key in _PANEL}
@@ -292,21 +293,18 @@ def _panel(name: str, common: dict[str, Any], own: dict[str, Any]) -> SweepPanel
     for key in ("config", "cell", "factors"):
         if key not in content:
             raise ValueError(f"{place}{key} is missing")
-    factors = tuple(_factor(key, value, place) for key, value in content["factors"].items())
-    names = {factor.name for factor in factors}
     settings = content.get("settings") or {}
     for factor in settings:
-        if factor not in names:
+        if factor not in content["factors"]:
             raise ValueError(f"{place}settings: there is no factor {factor!r}")
     score = content.get("score", {})
     keep = content.get("keep", KEPT[0])
-    if keep not in KEPT:
-        raise ValueError(f"{place}keep: {keep!r} is unknown; known are {', '.join(KEPT)}")
+    _check_known(f"{place}keep:", keep, KEPT)
     return SweepPanel(
         name=str(name),
         config=str(content["config"]),
         cell=str(content["cell"]),
-        factors=factors,
+        factors=tuple(_factor(key, value, place) for key, value in content["factors"].items()),
         options={**common.get("options", {}), **own.get("options", {})},
         settings={
             factor: {paper.key(value): dict(options) for value, options in by_value.items()}
@@ -319,103 +317,74 @@ def _panel(name: str, common: dict[str, Any], own: dict[str, Any]) -> SweepPanel
     )
 
 
-def _check_keys(content: dict[str, Any], allowed: Collection[str], place: str) -> None:
-    """ValueError, with the place in the file, for a key that is not allowed."""
-    for key in content:
-        if key not in allowed:
-            raise ValueError(f"{place}unknown key {key!r}; known are {', '.join(sorted(allowed))}")
-
-
 def _factor(name: str, content: dict[str, Any], place: str) -> Factor:
-    """One entry of `factors`; ValueError, with the place in the file, for what makes no sense."""
     place = f"{place}factors: {name}: "
     _check_keys(content, _FACTOR, place)
     sets = content.get("set")
-    if isinstance(sets, str):
-        sets = [sets]
-    if not sets or not isinstance(sets, list | dict):
+    if isinstance(sets, str | list):
+        sets = dict.fromkeys(_list(sets), 1)
+    if not sets or not isinstance(sets, dict):
         raise ValueError(f"{place}set: an option, a list of options, or option: multiple")
-    multiples = sets if isinstance(sets, dict) else dict.fromkeys(sets, 1)
     if ("values" in content) == ("schemes" in content):
         raise ValueError(f"{place}either values or schemes is expected")
     values = content.get("values") or _schemes(content["schemes"], bool(content.get("others")))
-    return Factor(
-        name,
-        {option: Fraction(str(multiple)) for option, multiple in multiples.items()},
-        tuple(values),
-        tuple(content.get("tiny") or values),
-    )
+    multiples = {option: Fraction(str(multiple)) for option, multiple in sets.items()}
+    return Factor(name, multiples, tuple(values), tuple(content.get("tiny") or values))
 
 
 def _schemes(wanted: str | list[str], others: bool) -> list[str]:
-    """The registered schemes of a published table or a list, in its order; then the others.
+    """Return the registered schemes of a published table or a list, in its order; then the others.
 
     Raises ValueError for a listed name that is neither registered nor one of the paper's.
     """
-    from fairseq_deepnet.schemes import SCHEMES, scheme_class
+    from fairseq_deepnet.schemes import SCHEMES, scheme_class  # loads torch
 
-    if isinstance(wanted, str):
-        names = list(paper.table(wanted).rows)
-    else:
-        names = wanted
-        for name in set(names) - set(paper.table("table1").rows):
+    names = list(paper.table(wanted).rows) if isinstance(wanted, str) else wanted
+    for name in set(names) - set(paper.table("table1").rows):
+        if not isinstance(wanted, str):
             scheme_class(name)
     listed = [name for name in names if name in SCHEMES]
     return listed + [name for name in SCHEMES if others and name not in listed]
 
 
 def _layout(content: dict[str, Any], factors: dict[str, set[str]]) -> Layout:
-    """One entry of `tables`; ValueError for what makes no sense.
+    """Read one entry of `tables`; ValueError for what makes no sense.
 
     Args:
         factors: panel -> the names of its factors
     """
     is_own = "paper" not in content
-    _check_keys(content, _OWN_TABLE if is_own else _PUBLISHED_TABLE, "tables: ")
+    _check_keys(content, _TABLE | ({"name", "each"} if is_own else {"paper", "split"}), "tables: ")
     for key in ("rows", "columns", "measure"):
         if key not in content:
             raise ValueError(f"tables: {key} is missing")
-    measures = tuple(_list(content["measure"]))
+    measures = _list(content["measure"])
     by_measure = is_own and content["columns"] == BY_MEASURE
-    name = content.get("name", "measures" if by_measure else measures[0])
-    panels = list(factors) if is_own else [next(iter(factors))]
-    found = Layout(
-        name=str(name if is_own else content["paper"]),
-        panels=tuple(_list(content.get("panel", panels))),
-        rows=content["rows"],
-        columns=content["columns"],
-        measures=measures,
-        paper=content.get("paper"),
-        split=content.get("split"),
-        fit=None if is_own else content.get("fit"),
-        laws_beside=content.get("fit") if is_own else None,
-        each=content.get("each"),
-    )
-    if found.paper is not None:
-        paper.table(found.paper)
-    for panel in found.panels:
+    own_name = content.get("name", "measures" if by_measure else measures[0])
+    panels = _list(content.get("panel", list(factors) if is_own else next(iter(factors))))
+    rest = {key: content.get(key) for key in ("rows", "columns", "paper", "split", "fit", "each")}
+    name = str(own_name if is_own else content["paper"])
+    found = Layout(name, tuple(panels), measures=tuple(measures), **rest)
+    if not is_own:
+        paper.table(name)
+    for panel in panels:
         if panel not in factors:
-            raise ValueError(f"tables: {found.name}: there is no panel {panel!r}")
-    known = MEASURES if is_own else PUBLISHED_MEASURES
+            raise ValueError(f"tables: {name}: there is no panel {panel!r}")
     for measure in measures:
-        if measure not in known:
-            raise ValueError(
-                f"tables: measure {measure!r} is unknown; known are {', '.join(known)}"
-            )
+        _check_known("tables: measure", measure, MEASURES if is_own else PUBLISHED_MEASURES)
     if len(measures) > 1 and not by_measure:
-        raise ValueError(f"tables: {found.name}: several measures need `columns: {BY_MEASURE}`")
-    if found.laws_beside is not None:
-        _check_lines(found.name, found.laws_beside)
+        raise ValueError(f"tables: {name}: several measures need `columns: {BY_MEASURE}`")
     if is_own:
+        _check_lines(name, {} if found.fit is None else found.fit)
         asked = {found.rows, found.each, None if by_measure else found.columns} - {None}
-        for panel in found.panels:
+        for panel in panels:
             for factor in sorted(map(str, asked - factors[panel])):
-                raise ValueError(f"tables: {found.name}: panel {panel} has no factor {factor!r}")
+                raise ValueError(f"tables: {name}: panel {panel} has no factor {factor!r}")
     return found
 
 
 def _check_lines(name: str, lines: object) -> None:
-    """ValueError for what is no mapping of published tables to their lines."""
+    """Raise ValueError for what is no mapping of published tables to their lines."""
     if not isinstance(lines, dict):
         raise ValueError(f"tables: {name}: fit is TABLE: LINE of published tables, not {lines!r}")
     for table, line in lines.items():

@@ -6,20 +6,22 @@ import dataclasses
 import fnmatch
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import yaml
 
 from fairseq_deepnet import literals
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.experiments.sweeps.definition import Factor, Sweep, SweepPanel
+from fairseq_deepnet.experiments.definition import Sweep, SweepPanel
 from fairseq_deepnet.files import inside_project, shown
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Value
 from fairseq_deepnet.tools.training import launch
 
+_NOTHING: Final[Mapping[str, Value]] = MappingProxyType({})
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 SET_BY_SWEEPS: Final = {
     "settings": frozenset({"GPUS", "CPU_PROCESSES", "THREADS", "PRECISION"}),
@@ -55,26 +57,20 @@ class Cell:
 
     Args:
         name: the run folder's name within the sweep's
-        config: the config it builds on
+        panel: what it builds on
         options: fairseq-train options (and `recipe.KEY`) that win over the config's
         variables: variables of scripts/train.sh
         score: variables of scripts/eval_bleu.sh, and options of fairseq-generate in small letters;
             None where it is not scored
-        vocabulary: symbols to plan with where the data are not there
-        planned_updates: updates to plan with where the config has epochs instead
         places: panels with these settings; the run is shared between them
-        keep: the checkpoints that stay once it has a result, all or the best
     """
 
     name: str
-    config: str
+    panel: SweepPanel
     options: dict[str, Value]
     variables: dict[str, str]
     score: dict[str, str] | None
-    vocabulary: int | None
-    planned_updates: int | None
     places: list[CellPlace]
-    keep: str = "all"
 
     def resolve(self) -> configs.Config:
         """Return the whole config of the run."""
@@ -83,7 +79,7 @@ class Cell:
             text = yaml.safe_dump(value, default_flow_style=True, width=10**6)
             text = text.removesuffix("...\n").strip()
             overrides.append(f"{key}={text}")
-        return configs.load_config(self.config, overrides)
+        return configs.load_config(self.panel.config, overrides)
 
     def settings(self) -> dict[str, str]:
         """Return everything that decides its numbers, in one spelling however it was written."""
@@ -102,16 +98,15 @@ class Cell:
         found |= self.variables
         return found | {f"score.{key}": value for key, value in (self.score or {}).items()}
 
-    @property
-    def score_variables(self) -> dict[str, str]:
-        """What scripts/eval_bleu.sh is given as variables."""
-        return {key: value for key, value in (self.score or {}).items() if key.isupper()}
-
-    @property
-    def score_options(self) -> list[str]:
-        """What scripts/eval_bleu.sh is given as options of fairseq-generate."""
-        chosen = {key: value for key, value in (self.score or {}).items() if not key.isupper()}
-        return [word for key, value in chosen.items() for word in (f"--{key}", value)]
+    def scoring(self) -> tuple[dict[str, str], list[str]]:
+        """Return variables of scripts/eval_bleu.sh, and options of fairseq-generate for it."""
+        variables, options = {}, []
+        for key, value in (self.score or {}).items():
+            if key.isupper():
+                variables[key] = value
+            else:
+                options += [f"--{key}", value]
+        return variables, options
 
     def described(self) -> str:
         """Return what tells it from the others: the values of its factors."""
@@ -119,34 +114,24 @@ class Cell:
         return ", ".join(f"{factor} {value}" for factor, value in place.values.items())
 
 
-@dataclasses.dataclass(frozen=True)
-class Overrides:
-    """What a command line changes in a definition.
+def override(
+    sweep: Sweep, words: Sequence[str], tiny: bool = False, forced: Mapping[str, Value] = _NOTHING
+) -> Sweep:
+    """Return a sweep as `key=value` words change it.
+
+    A factor's name replaces its values (`depth=6,18`), `score.BEAM=4` is a variable of
+    scripts/eval_bleu.sh, `score=true` (or false) says whether cells are scored at all, all else is
+    an option of every cell. Raises ValueError for an option that a factor sets: the cells would all
+    be the same.
 
     Args:
-        factors: factor -> its values instead of the definition's
-        options: options of every cell
-        score: variables of scripts/eval_bleu.sh, for cells that are scored
-        is_scored: whether cells are scored; None: as the definition says
+        tiny: a rehearsal
+        forced: further options of every cell
     """
-
-    factors: dict[str, tuple[Value, ...]]
-    options: dict[str, Value]
-    score: dict[str, str] = dataclasses.field(default_factory=dict)
-    is_scored: bool | None = None
-
-
-def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
-    """`key=value` words: a factor's name replaces its values (`depth=6,18`), `score.BEAM=4` is a
-    variable of scripts/eval_bleu.sh, `score=true` (or false) says whether cells are scored at all,
-    all else is an option.
-
-    Raises ValueError for an option that a factor sets: the cells would all be the same.
-    """
-    factors = {factor.name: factor for factor in sweep.factors}
-    set_by = {option: factor.name for factor in factors.values() for option in factor.sets}
+    factors = {factor.name for factor in sweep.factors}
+    set_by = {option: factor.name for factor in sweep.factors for option in factor.sets}
     values: dict[str, tuple[Value, ...]] = {}
-    options: dict[str, Value] = {}
+    options = {**(TINY if tiny else {}), **forced}
     score: dict[str, str] = {}
     is_scored: bool | None = None
     for word in words:
@@ -169,86 +154,72 @@ def read_overrides(sweep: Sweep, words: Sequence[str]) -> Overrides:
             score[key.removeprefix("score.")] = str(value)
         else:
             options[key] = value
-    return Overrides(values, options, score, is_scored)
+
+    def changed(panel: SweepPanel) -> SweepPanel:
+        scored = panel.score if is_scored is None else (panel.score or {}) if is_scored else None
+        if scored is not None:
+            scored = {k: v for k, v in scored.items() if not tiny or k != "AVERAGE"} | score
+        chosen = (values.get(f.name, f.tiny if tiny else f.values) for f in panel.factors)
+        pairs = zip(panel.factors, chosen, strict=True)
+        own = tuple(dataclasses.replace(factor, values=found) for factor, found in pairs)
+        return dataclasses.replace(panel, factors=own, forced=options, score=scored)
+
+    return dataclasses.replace(sweep, panels=tuple(map(changed, sweep.panels)))
 
 
-def expand(
-    sweep: Sweep, overrides: Overrides, seeds: Sequence[int] = (1,), tiny: bool = False
-) -> list[Cell]:
+def expand(sweep: Sweep, seeds: Sequence[int] = (1,)) -> list[Cell]:
     """Expand to cells in the definition's order; equal settings are one cell, of several places.
 
-    Raises ValueError for two cells of one name, and for names that cannot be a folder's.
+    Raises ValueError for a scheme that is not registered, for two cells of one name, and for names
+    that cannot be a folder's.
     """
+    from fairseq_deepnet.schemes import scheme_class  # loads torch
+
     cells: dict[str, Cell] = {}
     seen: dict[str, Cell] = {}
     for panel in sweep.panels:
-        factors = [_with_values(factor, overrides, tiny) for factor in panel.factors]
-        for seed in seeds:
-            for values in itertools.product(*(factor.values for factor in factors)):
-                cell = _cell(panel, factors, values, seed, overrides, tiny)
-                settings = repr(sorted(cell.settings().items()))
-                if settings in seen:
-                    seen[settings].places += cell.places
-                    continue
-                if cell.name in cells:
-                    raise ValueError(
-                        f"{sweep.name}: two cells are called {cell.name}: name every factor in "
-                        f"`cell: {panel.cell}`"
-                    )
-                cells[cell.name] = seen[settings] = cell
+        for value in (v for factor in panel.factors if factor.is_scheme for v in factor.values):
+            scheme_class(str(value))
+        combinations = list(itertools.product(*(factor.values for factor in panel.factors)))
+        for seed, values in itertools.product(seeds, combinations):
+            cell = _cell(panel, values, seed)
+            settings = repr(sorted(cell.settings().items()))
+            if settings in seen:
+                seen[settings].places += cell.places
+                continue
+            if cell.name in cells:
+                raise ValueError(
+                    f"{sweep.name}: two cells are called {cell.name}: name every factor in "
+                    f"`cell: {panel.cell}`"
+                )
+            cells[cell.name] = seen[settings] = cell
     return list(cells.values())
 
 
-def _with_values(factor: Factor, overrides: Overrides, tiny: bool) -> Factor:
-    values = overrides.factors.get(factor.name, factor.tiny if tiny else factor.values)
-    if factor.is_scheme:
-        from fairseq_deepnet.schemes import scheme_class
-
-        for value in values:
-            scheme_class(str(value))
-    return dataclasses.replace(factor, values=values)
-
-
-def _cell(
-    panel: SweepPanel,
-    factors: Sequence[Factor],
-    values: Sequence[Value],
-    seed: int,
-    overrides: Overrides,
-    tiny: bool,
-) -> Cell:
-    keys = {factor.name: paper.key(value) for factor, value in zip(factors, values, strict=True)}
-    try:
-        name = panel.cell.format(**keys)
-    except KeyError as error:
-        raise ValueError(f"cell: {panel.cell}: there is no factor {error}") from error
-    name += "" if seed == 1 else f".seed{seed}"
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"cell: {name!r} is no name of a folder")
+def _cell(panel: SweepPanel, values: Sequence[Value], seed: int) -> Cell:
+    keys: dict[str, str] = {}
     from_factors: dict[str, Value] = {}
     settings: dict[str, Any] = {}
-    for factor, value in zip(factors, values, strict=True):
+    for factor, value in zip(panel.factors, values, strict=True):
+        key = keys[factor.name] = paper.key(value)
         from_factors |= factor.options(value)
-        settings |= panel.settings.get(factor.name, {}).get(keys[factor.name], {})
+        settings |= panel.settings.get(factor.name, {}).get(key, {})
+    try:
+        name = panel.cell.format(**keys) + f".seed{seed}" * (seed != 1)
+    except KeyError as error:
+        raise ValueError(f"cell: {panel.cell}: there is no factor {error}") from error
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"cell: {name!r} is no name of a folder")
     variables = {key: str(value) for key, value in settings.items() if key.isupper()}
     options = panel.options | {k: v for k, v in settings.items() if not k.isupper()}
-    options |= TINY if tiny else {}
-    options |= overrides.options | from_factors | {"seed": seed}
-    score = panel.score
-    if overrides.is_scored is not None:
-        score = (score or {}) if overrides.is_scored else None
-    if score is not None:
-        kept = {key: value for key, value in score.items() if not tiny or key != "AVERAGE"}
-        score = kept | overrides.score
-    for what, names in (("settings", variables | options), ("score", score or {})):
+    options |= panel.forced | from_factors | {"seed": seed}
+    for what, names in (("settings", variables | options), ("score", panel.score or {})):
         _check_names(names, f"{panel.name}: {what}", SET_BY_SWEEPS[what])
-    place = CellPlace(panel.name, keys, seed)
-    planned = panel.vocabulary, panel.planned_updates
-    return Cell(name, panel.config, options, variables, score, *planned, [place], panel.keep)
+    return Cell(name, panel, options, variables, panel.score, [CellPlace(panel.name, keys, seed)])
 
 
 def _check_names(names: Iterable[str], place: str, variables: frozenset[str]) -> None:
-    """ValueError for a variable or an option that a definition may not set, as it runs code."""
+    """Raise ValueError for what a definition may not set, as it runs code."""
     for name in names:
         if not name.isupper():
             literals.check_name(name.removeprefix("recipe."), place)
