@@ -1,4 +1,4 @@
-"""Small models that behave as public code does that calls itself DeepNorm, and right ones beside.
+"""Small models that behave as public code does under the name of DeepNorm, and a right one.
 
 Behaviour alone is rebuilt: constants, where LayerNorm stands, how weights start. docs/audit.md says
 where each was read.
