@@ -41,7 +41,13 @@ from fairseq_deepnet.tools.checking.measure import (
     same,
     times,
 )
-from fairseq_deepnet.tools.checking.weights import DrawnMap, betas, check_biases, check_linears
+from fairseq_deepnet.tools.checking.weights import (
+    DrawnMap,
+    betas,
+    check_biases,
+    check_linears,
+    shown_only,
+)
 
 Names = str | Sequence[str]
 Layout = Mapping[str, Mapping[str, Names]]
@@ -299,9 +305,7 @@ def _check_weights(
     if found.judged:
         found.faults += faults
     else:
-        nothing: dict[str, Any] = {"expected": (), "gain": (), "ratio": None, "fine": None}
-        side.rows = [dataclasses.replace(row, **nothing) for row in side.rows]
-        side.expected_beta = ""
+        side.rows, side.expected_beta = shown_only(side.rows), ""
 
 
 def _as_double(batch: Any) -> Any:

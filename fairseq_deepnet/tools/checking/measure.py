@@ -255,24 +255,28 @@ def fit(norm: NormPlacement | None, x: Tensor, b: Tensor, z: Tensor, bottom: Ten
     """Solve z = a x + c b + d: one a and c if that is exact, else one a channel if that is, else
     with the layer's input `bottom`, too.
     """
-    columns = torch.stack([x, b, torch.ones_like(x)], dim=-1)
+    columns, weight = torch.stack([x, b, torch.ones_like(x)], dim=-1), 0.0
     # [1, 3]
-    factors = torch.linalg.lstsq(columns.flatten(0, 1), z.flatten().unsqueeze(-1)).solution.t()
+    factors = _solve(columns.flatten(0, 1), z.reshape(-1, 1)).t()
     fitted = columns @ factors[0]
     if not same(fitted, z):
         # [C, n, 3] and [C, n, 1] -> [C, 3, 1]
-        each = torch.linalg.lstsq(columns.transpose(0, 1), z.t().unsqueeze(-1)).solution
+        each = _solve(columns.transpose(0, 1), z.t().unsqueeze(-1))
         by_channel = (columns.transpose(0, 1) @ each).squeeze(-1).t()
         if same(by_channel, z):
             factors, fitted = each.squeeze(-1), by_channel
-    weight = 0.0
     if not same(fitted, z):
         columns = torch.cat([columns, bottom.unsqueeze(-1)], dim=-1)
-        wider = torch.linalg.lstsq(columns.flatten(0, 1), z.flatten().unsqueeze(-1)).solution.t()
+        wider = _solve(columns.flatten(0, 1), z.reshape(-1, 1)).t()
         if same(columns @ wider[0], z):
             factors, fitted, weight = wider, columns @ wider[0], float(wider[0, 3])
     a, c = ((float(v.min()), float(v.max())) for v in (factors[:, 0], factors[:, 1]))
     return Fit(norm, a, c, weight, 0.0, float((fitted - z).norm() / z.norm()), x, b, z, x, None)
+
+
+def _solve(columns: Tensor, z: Tensor) -> Tensor:
+    """Least squares."""
+    return torch.linalg.lstsq(columns, z).solution
 
 
 @torch.no_grad()

@@ -18,7 +18,6 @@ from fairseq_deepnet.tools.checking.claims import Claim, end_factors, initial_st
 from fairseq_deepnet.tools.checking.findings import (
     Fault,
     Findings,
-    StackFindings,
     WeightRow,
     inside,
     listed,
@@ -54,13 +53,16 @@ def check_weights(model: nn.Module, stacks: Sequence[Stack], claim: Claim, found
     if not found.judged:
         # trained weights have no expectation; whether there are biases at all still has one
         faults = [fault for fault in faults if fault.kind == "structure"]
-        nothing: dict[str, Any] = {"expected": (), "gain": (), "ratio": None, "fine": None}
-        parts: list[StackFindings | Findings] = [*found.sides, found]
-        for part in parts:
-            part.rows = [dataclasses.replace(row, **nothing) for row in part.rows]
+        found.rows = shown_only(found.rows)
         for side in found.sides:
-            side.expected_beta = ""
+            side.rows, side.expected_beta = shown_only(side.rows), ""
     found.faults += faults
+
+
+def shown_only(rows: Sequence[WeightRow]) -> list[WeightRow]:
+    """Return rows of trained weights, of which nothing is expected."""
+    nothing: dict[str, Any] = {"expected": (), "gain": (), "ratio": None, "fine": None}
+    return [dataclasses.replace(row, **nothing) for row in rows]
 
 
 def tolerance(count: int) -> float:

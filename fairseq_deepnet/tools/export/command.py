@@ -1,9 +1,16 @@
-"""`deepnet export`: a run or a checkpoint for stock fairseq, CTranslate2 or Hugging Face."""
+"""`deepnet export`: a run or a checkpoint for stock fairseq, CTranslate2 or Hugging Face.
+
+`to_fairseq`, `to_ctranslate2` and `to_huggingface` write to `output`, by default under the usual
+name in the run's export/, unless it is there and up to date. `data` is the data folder where
+neither run nor checkpoint says it; `force` replaces what is there. ValueError says why a model
+cannot be exported, what is to be installed, or what is not to be overwritten.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,16 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def to_fairseq(model: Model, output: Path | None = None, force: bool = False) -> Path:
-    """Write a stock checkpoint, unless it is there and up to date.
-
-    Args:
-        model: what is exported.
-        output: the file; RUN/export/ and the checkpoint's name where None.
-        force: replace whatever file is there.
-
-    Raises:
-        ValueError: for a model that does not fold, and for what is not to be overwritten.
-    """
+    """Write a checkpoint of fairseq's own model, called as the checkpoint is."""
     request = record.make_request(model, "fairseq")
 
     def write(part: Path, state: dict[str, Any]) -> None:
@@ -97,26 +95,9 @@ def to_ctranslate2(
     data: Path | None = None,
     force: bool = False,
 ) -> Path:
-    """Write a CTranslate2 folder, unless it is there and up to date.
-
-    Args:
-        model: what is exported.
-        output: the folder; RUN/export/ctranslate2-QUANTIZATION where None, the checkpoint's name
-            before it unless it is the best.
-        quantization: type of its weights.
-        data: the data folder, where the run or the checkpoint does not say.
-        force: replace another CTranslate2 model that is there.
-
-    Raises:
-        ValueError: for a model that does not fold or that CTranslate2 cannot compute, without
-            CTranslate2, and for what is not to be overwritten.
-    """
-    try:
+    """Write a CTranslate2 folder with weights of this type."""
+    with _needing("ctranslate2", NO_CTRANSLATE2):
         from fairseq_deepnet.tools.export import ctranslate2_folder
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "ctranslate2":
-            raise
-        raise ValueError(NO_CTRANSLATE2) from error
     if quantization not in QUANTIZATIONS:
         known = ", ".join(QUANTIZATIONS)
         raise ValueError(
@@ -137,24 +118,9 @@ def to_ctranslate2(
 def to_huggingface(
     model: Model, output: Path | None = None, data: Path | None = None, force: bool = False
 ) -> Path:
-    """Write a folder for Hugging Face's transformers, unless it is there and up to date.
-
-    Args:
-        model: what is exported.
-        output: the folder; RUN/export/huggingface where None.
-        data: the data folder, where the run or the checkpoint does not say.
-        force: write it anew.
-
-    Raises:
-        ValueError: for a model that does not fold or that transformers cannot compute, without
-            safetensors, and for what is not to be overwritten.
-    """
-    try:
+    """Write a folder that Hugging Face's transformers loads."""
+    with _needing("safetensors", NO_SAFETENSORS):
         from fairseq_deepnet.tools.export import huggingface_folder, model_card
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "safetensors":
-            raise
-        raise ValueError(NO_SAFETENSORS) from error
     folder = find_data(model, data)
     request = record.make_request(
         model,
@@ -185,6 +151,17 @@ def export_for_ctranslate2(model: Model, data: Path | None, quantization: str) -
             f"{shown(place)} cannot be written ({error.strerror}): export the model elsewhere with "
             "deepnet export --to ctranslate2 --out FOLDER, and name that folder"
         ) from error
+
+
+@contextmanager
+def _needing(package: str, message: str) -> Iterator[None]:
+    """Say what to install where an import fails for want of a package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise ValueError(message) from error
 
 
 def _export(
