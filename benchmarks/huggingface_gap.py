@@ -17,6 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+try:
+    import torchaudio  # noqa: F401  (transformers imports fairseq's, if there is one)
+except (ImportError, OSError):  # built for another torch
+    sys.modules["torchaudio"] = None  # type: ignore[assignment]
 import transformers
 
 from fairseq_deepnet.tools.checkpoints import choose_model, find_data

@@ -7,14 +7,14 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.files import say, shown
+from fairseq_deepnet.files import say, shown, try_lock
 from fairseq_deepnet.provenance import fingerprint, git_revision, sha256, versions
 from fairseq_deepnet.records import read_record, refuse_changed
 from fairseq_deepnet.tools.checkpoints import Model
@@ -138,13 +138,10 @@ def export_lock(model: Model) -> Iterator[None]:
     """
     folder = os.open(model.path.resolve().parent, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"waiting for another export of {shown(model.path.parent)}")
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        except OSError:
-            pass
+        with suppress(OSError):
+            if not try_lock(folder):
+                say(f"waiting for another export of {shown(model.path.parent)}")
+                fcntl.flock(folder, fcntl.LOCK_EX)
         yield
     finally:
         os.close(folder)
