@@ -33,13 +33,11 @@ from fairseq_deepnet.tools.checking.claims import xavier_std
 from fairseq_deepnet.tools.checking.compare import check_finite, check_residuals
 from fairseq_deepnet.tools.checking.findings import Findings, StackFindings
 from fairseq_deepnet.tools.checking.measure import (
-    Calls,
     fit_residuals,
     recording,
     rms,
     run_on,
     same,
-    times,
 )
 from fairseq_deepnet.tools.checking.weights import (
     DrawnMap,
@@ -141,25 +139,12 @@ def check(
         _check_weights(stack, side, scheme, found)
     model.double().eval()
     batch = _as_double(batch)
-    norms, growths = _find_norms(model, stacks, batch, sides)
-    placed = []
-    for stack in stacks:
-        layers_of = [
-            dataclasses.replace(
-                layer,
-                branches=tuple(
-                    dataclasses.replace(branch, norm=norms[branch.entry])
-                    for branch in layer.branches
-                ),
-            )
-            for layer in stack.layers
-        ]
-        placed.append(dataclasses.replace(stack, layers=tuple(layers_of)))
-    fits, _ = fit_residuals(model, placed, batch)
-    for stack, side, layer_fits, growth in zip(placed, sides, fits, growths, strict=True):
-        after = side.norm
+    streams = _follow_streams(model, stacks, batch)
+    fits, _ = fit_residuals(model, stacks, batch, norms_beside_branches)
+    for stack, side, layer_fits, stream in zip(stacks, sides, fits, streams, strict=True):
         found.faults += check_residuals(stack, side, layer_fits, scheme, not trained)
-        side.norm, side.growth = side.norm + after, growth
+        side.growth, after = stream
+        side.norm += ", and after the stack" if after else ""
     return found
 
 
@@ -316,31 +301,22 @@ def _as_double(batch: Any) -> Any:
     return type(batch)(map(_as_double, batch)) if isinstance(batch, tuple | list) else batch
 
 
-def _find_norms(
-    model: nn.Module, stacks: Sequence[Stack], batch: Any, sides: Sequence[StackFindings]
-) -> tuple[dict[nn.Module, nn.Module | None], list[tuple[float, float]]]:
-    """Return the norm of each branch, by the branch's entry, and the growth of each stream.
-
-    A norm belongs to a branch if the branch reads its output, perhaps scaled, or if its output is
-    the stream after the branch. One that stands elsewhere is given to a branch without one.
-    """
+def _follow_streams(
+    model: nn.Module, stacks: Sequence[Stack], batch: Any
+) -> list[tuple[tuple[float, float], bool]]:
+    """Return how each stream grows, and whether a norm follows the stack."""
     norms = [module for module in model.modules() if is_norm(module)]
-    layers = [layer for stack in stacks for layer in stack.layers]
-    ends = [end for layer in layers for b in layer.branches for end in (b.entry, b.exit)]
-    modules = [layer.module for layer in layers]
-    with recording([*norms, *modules, *ends]) as calls, torch.no_grad():
+    ends = [stack.layers[end].module for stack in stacks for end in (0, -1)]
+    with recording([*norms, *ends]) as calls, torch.no_grad():
         run_on(model, batch)
-    growths = []
-    for stack, side in zip(stacks, sides, strict=True):
+    found = []
+    for stack in stacks:
         first, last = (calls[stack.layers[end].module] for end in (0, -1))
         if not first or not last:
             raise ValueError(f"{stack.name}: its layers take no part in the forward pass")
-        growths.append((rms(first[0][0]), rms(last[0][1])))
-        if any(same(calls[norm][0][0], last[0][1]) for norm in norms if calls[norm]):
-            side.norm = ", and after the stack"
-    return {
-        entry: norm for layer in layers for entry, norm in _norms_of(layer, norms, calls).items()
-    }, growths
+        after = any(calls[norm] and same(calls[norm][0][0], last[0][1]) for norm in norms)
+        found.append(((rms(first[0][0]), rms(last[0][1])), after))
+    return found
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -348,49 +324,7 @@ def is_norm(module: nn.Module) -> bool:
     return "norm" in type(module).__name__.lower() and not any(module.children())
 
 
-def _norms_of(
-    layer: Layer, norms: Sequence[nn.Module], calls: Calls
-) -> dict[nn.Module, nn.Module | None]:
-    """Tell Pre-LN's norms from Post-LN's: in both a branch reads the output of one, but what is
-    added to the branch's output is in Pre-LN that norm's input, in Post-LN its output.
-    """
-    outside = {part for branch in layer.branches for part in branch.entry.modules()}
-    own = [n for n in layer.module.modules() if n in norms and n not in outside and calls[n]]
-
-    def giving(tensor: Tensor) -> nn.Module | None:
-        """The norm of which this is the output, perhaps scaled."""
-        return next((norm for norm in own if times(calls[norm][0][1], tensor)), None)
-
-    def below(norm: nn.Module | None, tensor: Tensor) -> Tensor:
-        return tensor if norm is None else calls[norm][0][0]
-
-    for branch in layer.branches:
-        if not calls[branch.entry] or not calls[branch.exit]:
-            raise ValueError(f"{layer.name}: {branch.sublayer.value} is not called")
-    reads = [calls[branch.entry][0][0] for branch in layer.branches]
-    # what each branch reads, and last what leaves the layer, with the norms before
-    streams = [*reads, calls[layer.module][0][1]]
-    before = [giving(stream) for stream in streams]
-    sums = [below(norm, stream) for norm, stream in zip(before, streams, strict=True)]
-    is_pre = []
-    for number, branch in enumerate(layer.branches):
-        output, total = calls[branch.exit][0][1], sums[number + 1]
-        errors = [_left(x, output, total) for x in (sums[number], streams[number])]
-        is_pre.append(before[number] is not None and errors[0] < errors[1])
-    found: dict[nn.Module, nn.Module | None] = {}
-    for number, branch in enumerate(layer.branches):
-        taken = number + 1 < len(reads) and is_pre[number + 1]
-        found[branch.entry] = before[number] if is_pre[number] else None
-        if not is_pre[number] and not taken:
-            found[branch.entry] = before[number + 1]
-    unused = [norm for norm in own if norm not in found.values()]
-    for entry, norm in found.items():
-        if norm is None and unused:
-            found[entry] = unused.pop(0)
-    return found
-
-
-def _left(x: Tensor, b: Tensor, z: Tensor) -> float:
-    """What least squares leaves of z in terms of x and b."""
-    columns = torch.stack([x, b, torch.ones_like(x)], dim=-1).flatten(0, 1)
-    return float((columns @ torch.linalg.lstsq(columns, z.flatten()).solution - z.flatten()).norm())
+def norms_beside_branches(layer: Layer) -> list[nn.Module]:
+    """The norms of a layer that are not within a branch."""
+    within = {part for branch in layer.branches for part in branch.entry.modules()}
+    return [part for part in layer.module.modules() if is_norm(part) and part not in within]
