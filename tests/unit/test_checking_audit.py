@@ -156,6 +156,14 @@ def test_torchs_transformer_is_measured_on_both_sides(first: bool) -> None:
     assert "self_attn.q_proj, self_attn.k_proj, self_attn.v_proj" in sentences(found)
 
 
+def test_maps_of_zeros_hide_nothing() -> None:
+    model = inverted_gain(24**0.25)
+    for layer in model.layers:
+        nn.init.zeros_(layer.self_attn.o_proj.weight)
+    found = check(model, LLAMA)
+    assert kinds(found) == {"weights"}, sentences(found)
+
+
 def test_the_model_stays_as_it_is() -> None:
     model = right().train()
     before = copy.deepcopy(model.state_dict())

@@ -125,7 +125,7 @@ def check(
     Raises:
         ValueError: for an unknown claim or style, and where no layers are found.
     """
-    model = copy.deepcopy(model)
+    model, batch = copy.deepcopy(model).double().eval(), _as_double(batch)
     stacks = find_layers(model, layers)
     depths = Depths(*(sum(len(s.layers) for s in stacks if s.side is side) for side in Side))
     scheme = scheme_class(claims)(depths)
@@ -137,8 +137,6 @@ def check(
     found.faults += check_finite(model)
     for stack, side in zip(stacks, sides, strict=True):
         _check_weights(stack, side, scheme, found)
-    model.double().eval()
-    batch = _as_double(batch)
     streams = _follow_streams(model, stacks, batch)
     fits, _ = fit_residuals(model, stacks, batch, norms_beside_branches)
     for stack, side, layer_fits, stream in zip(stacks, sides, fits, streams, strict=True):
@@ -212,7 +210,9 @@ def find_branches(layer: nn.Module, layout: Layout) -> tuple[_WideBranch, ...]:
         if len(linears) < len(roles):
             return ()
         homes = [home for path in _paths(parts.get("branch", ())) if (home := _at(layer, path))]
-        entry, leave = (homes * 2)[:2] if homes else _ends_of(layer, maps)
+        if not homes:
+            homes = [_at(layer, path) for path in maps]
+        entry, leave = homes[0], homes[-1]
         branches.append(_WideBranch(sublayer, linears, entry, leave, None, maps))
     return tuple(branches)
 
@@ -232,20 +232,13 @@ def _at(layer: nn.Module, path: str) -> Any:
     return found
 
 
-def _ends_of(layer: nn.Module, maps: Mapping[str, Any]) -> tuple[nn.Module, nn.Module]:
-    paths = [path for path in maps if ":" not in path]
-    return _at(layer, paths[0]), _at(layer, paths[-1])
-
-
 def linear_at(layer: nn.Module, path: str) -> nn.Linear | None:
     """Return the linear map at a path as one of torch's, in the same memory; None without one."""
     name, _, block = path.partition(":")
-    module = _at(layer, name)
-    home, _, last = name.rpartition(".")
+    module, prefix = _at(layer, name), ""
     if module is None:
+        home, _, last = name.rpartition(".")
         module, prefix = _at(layer, home) if home else layer, f"{last}_"
-    else:
-        prefix = ""
     weight, bias = (getattr(module, f"{prefix}{part}", None) for part in ("weight", "bias"))
     if not isinstance(weight, Tensor) or weight.dim() != 2:
         return None
@@ -298,7 +291,7 @@ def _as_double(batch: Any) -> Any:
         return batch.double() if batch.is_floating_point() else batch
     if isinstance(batch, Mapping):
         return {name: _as_double(value) for name, value in batch.items()}
-    return type(batch)(map(_as_double, batch)) if isinstance(batch, tuple | list) else batch
+    return [_as_double(value) for value in batch] if isinstance(batch, tuple | list) else batch
 
 
 def _follow_streams(

@@ -232,15 +232,18 @@ def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFi
         outputs.append(last[1])
     known = {norm: call for norm in norms if (call := next_call(calls, norm)) is not None}
     # what each branch reads, and last what leaves the layer, with the norm that it comes from
-    reads = [*entries, whole[1][:, : outputs[-1].size(-1)]]
+    bottom, top = (x[:, : outputs[-1].size(-1)] for x in whole)
+    reads = [*entries, top]
     giving = [_giving(known, read) for read in reads]
     sums = [
         read if norm is None else known[norm][0] for norm, read in zip(giving, reads, strict=True)
     ]
-    is_pre = [
-        giving[i] is not None and _left(sums[i], b, sums[i + 1]) < _left(reads[i], b, sums[i + 1])
-        for i, b in enumerate(outputs)
-    ]
+    is_pre = []
+    for i, (norm, b) in enumerate(zip(giving, outputs, strict=False)):
+        # a scheme may add the layer's input, too, which the first branch has as x
+        others = [b, bottom] if i else [b]
+        errors = [_left(sums[i + 1], x, *others) for x in (sums[i], reads[i])]
+        is_pre.append(norm is not None and errors[0] < errors[1])
     is_pre.append(False)
     streams = [sums[i] if pre else reads[i] for i, pre in enumerate(is_pre)]
     taken = [
@@ -250,7 +253,8 @@ def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFi
     unused = [norm for norm in known if norm not in taken]
     fits = []
     for i, (branch, norm) in enumerate(zip(layer.branches, taken, strict=True)):
-        placement, z, inner = NormPlacement.NONE, streams[i + 1], 0.0
+        placement: NormPlacement | None = NormPlacement.NONE
+        z, inner = streams[i + 1], 0.0
         if norm is not None and is_pre[i]:
             placement, inner = NormPlacement.PRE, times(known[norm][1], entries[i])
         elif norm is not None:
@@ -270,9 +274,9 @@ def _giving(known: Mapping[nn.Module, list[Tensor]], tensor: Tensor) -> nn.Modul
     return next((norm for norm, call in known.items() if times(call[1], tensor)), None)
 
 
-def _left(x: Tensor, b: Tensor, z: Tensor) -> float:
-    """What least squares leaves of z in terms of x and b."""
-    columns = torch.stack([x, b, torch.ones_like(x)], dim=-1).flatten(0, 1)
+def _left(z: Tensor, *terms: Tensor) -> float:
+    """What least squares leaves of z in terms of others."""
+    columns = torch.stack([*terms, torch.ones_like(z)], dim=-1).flatten(0, 1)
     z = z.reshape(-1, 1)
     return float((columns @ _solve(columns, z) - z).norm())
 
