@@ -153,8 +153,7 @@ def _first_line(error: Exception) -> str:
 def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
     """Write a checkpoint so that it is there whole or not at all.
 
-    Raises:
-        ConfigurationError: if it cannot be written; on a full disk with the bytes that are missing.
+    Raises ConfigurationError if it cannot be written, on a full disk with the bytes that lack.
     """
     path = Path(path)
     try:
@@ -232,15 +231,9 @@ def periodic_checkpoints(folder: Path) -> list[Path]:
 def mend_last(folder: Path, only_damaged: bool = False) -> Path | None:
     """Put the newest whole checkpoint in the place of a checkpoint_last.pt that cannot be read.
 
-    Args:
-        folder: of a training's checkpoints
-        only_damaged: leave alone a folder that has no checkpoint_last.pt
-
-    Returns the checkpoint that was taken; None where there is nothing to mend, or, where
-    checkpoint_last.pt is missing, nothing to resume from.
-
-    Raises:
-        ValueError: if checkpoint_last.pt is damaged and there is no other to resume from.
+    With `only_damaged` a folder that has no checkpoint_last.pt is left alone. Returns the
+    checkpoint that was taken; None where there is nothing to mend, or nothing to resume from.
+    Raises ValueError if checkpoint_last.pt is damaged and there is no other to resume from.
     """
     last = folder / LAST
     damage = None

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, cast
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+PACKAGE: Final = Path(__file__).resolve().parent
+"""This package, for fairseq's --user-dir: valid from every working directory."""
+ROOT: Final = PACKAGE.parent
 
 
 def shown(path: Path) -> str:

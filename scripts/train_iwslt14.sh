@@ -22,6 +22,4 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
 help_if_asked "$@"
 
 recipe_variables 18
-recipe_folders "iwslt14_${DEPTH}l" "$ROOT/data/iwslt14.tokenized.de-en"
-make_data preprocess_iwslt14.sh
-train_recipe iwslt14 "$@"
+train_recipe iwslt14 "iwslt14_${DEPTH}l" iwslt14.tokenized.de-en preprocess_iwslt14.sh "$@"

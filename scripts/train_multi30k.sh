@@ -24,11 +24,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
 help_if_asked "$@"
 
-recipe_variables 18
 export SRC=${SRC:-de} TGT=${TGT:-en}
-name=multi30k
-[[ $SRC-$TGT == de-en ]] || name+=.$SRC-$TGT
-[[ $DEPTH == 18 ]] || name+=_${DEPTH}l
-recipe_folders "$name" "$ROOT/data/multi30k.$SRC-$TGT"
-make_data preprocess_multi30k.sh
-train_recipe multi30k "$@"
+pair=.$SRC-$TGT
+recipe_variables 18 "multi30k${pair#.de-en}"
+train_recipe multi30k "$name" "multi30k$pair" preprocess_multi30k.sh "$@"

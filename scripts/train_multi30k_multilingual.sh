@@ -22,9 +22,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
 help_if_asked "$@"
 
-recipe_variables 12
-name=multi30k_multilingual
-[[ $DEPTH == 12 ]] || name+=_${DEPTH}l
-recipe_folders "$name" "$ROOT/data/multi30k_multilingual"
-make_data preprocess_multi30k_multilingual.sh
-train_recipe multi30k_multilingual "$@"
+recipe_variables 12 multi30k_multilingual
+train_recipe multi30k_multilingual "$name" multi30k_multilingual preprocess_multi30k_multilingual.sh "$@"

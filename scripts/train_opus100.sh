@@ -35,6 +35,4 @@ case $DEPTH in
     6 | 10 | 50 | 100 | 500) arch=deepnet_transformer_opus100_$((2 * DEPTH)) ;;
     *) arch=deepnet_transformer ;;
 esac
-recipe_folders "opus100_${DEPTH}l-${DEPTH}l" "$ROOT/data/opus100"
-make_data preprocess_opus100.sh
-train_recipe "$config" --arch "$arch" "$@"
+train_recipe "$config" "opus100_${DEPTH}l-${DEPTH}l" opus100 preprocess_opus100.sh --arch "$arch" "$@"

@@ -19,9 +19,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
 help_if_asked "$@"
 
-recipe_variables 18
-name=sample
-[[ $DEPTH == 18 ]] || name+=_${DEPTH}l
-recipe_folders "$name" "$ROOT/data/sample.de-en"
-make_data preprocess_sample.sh
-train_recipe sample "$@"
+recipe_variables 18 sample
+train_recipe sample "$name" sample.de-en preprocess_sample.sh "$@"

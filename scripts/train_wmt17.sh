@@ -43,6 +43,4 @@ case $SIZE in
     *) die "SIZE is '$SIZE'; choose base, large-512, large-768 or large-1024" ;;
 esac
 [[ $SIZE == base ]] || name+=_$SIZE
-recipe_folders "$name" "$ROOT/data/wmt17.en-de"
-make_data preprocess_wmt17.sh
-train_recipe "$config" "$@"
+train_recipe "$config" "$name" wmt17.en-de preprocess_wmt17.sh "$@"

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import fairseq.checkpoint_utils
-from fairseq.distributed import utils as distributed
 from fairseq.file_io import PathManager
 
 from ..checkpoints import LAST, copy_checkpoint, mend_last, save_checkpoint
 from ..errors import ConfigurationError
+from ..monitoring.trainer import broadcast_from_rank0
 from ..wrapping import wrap
 
 logger = logging.getLogger(__name__)
@@ -94,8 +94,6 @@ def _mend_together(cfg: Any, trainer: Any) -> None:
                 )
             for part in folder.glob("checkpoint*.pt.part"):
                 part.unlink(missing_ok=True)  # a killed run's
-    if trainer.data_parallel_world_size > 1:
-        group = trainer.data_parallel_process_group
-        failure = distributed.broadcast_object(failure, 0, group)
+    failure = broadcast_from_rank0(trainer, failure)
     if failure is not None:
         raise ConfigurationError(failure)

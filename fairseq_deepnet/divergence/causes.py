@@ -16,25 +16,15 @@ SMALL_BATCH: Final = 8000
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What of a training bears on how it diverges.
+    """What of a training bears on how it diverges."""
 
-    Arguments:
-        scheme: of the residuals
-        depths: layers of each side that the model has
-        lr: the peak of the learning rate
-        warmup: updates until it is reached
-        precision: fp32, bf16, fp16 or amp
-        tokens: of an update, as far as the options tell
-        clip: --clip-norm
-    """
-
-    scheme: str
-    depths: dict[str, int]
-    lr: float
-    warmup: int
-    precision: str
-    tokens: int | None
-    clip: float
+    scheme: str  # of the residuals
+    depths: dict[str, int]  # layers of each side that the model has
+    lr: float  # the peak of the learning rate
+    warmup: int  # updates until it is reached
+    precision: str  # fp32, bf16, fp16 or amp
+    tokens: int | None  # of an update, as far as the options tell
+    clip: float  # --clip-norm
 
     @classmethod
     def of(cls, args: Any) -> Circumstances:

@@ -202,11 +202,7 @@ class Unigram:
 
 
 class VanishedGradients:
-    """Gradients do not reach the lower layers of a stack: its lowest norm over its highest.
-
-    Arguments:
-        start: updates that were made before
-    """
+    """Gradients do not reach the lower layers of a stack: its lowest norm over its highest."""
 
     def __init__(self, start: int = 0) -> None:
         self.finding: Finding | None = None

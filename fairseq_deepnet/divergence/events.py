@@ -55,25 +55,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Event:
-    """A finding with what a person needs to judge it.
+    """A finding with what a person needs to judge it."""
 
-    Arguments:
-        finding: of a detector
-        update: at which it was found
-        cause: a sentence on the likely cause, with remedies
-        last_good: statistics of the last look at which all was well; empty where there was none
-        policy: what is to be done
-        attempt: fallbacks taken before
-        is_end: it tells that the trouble is over, and no more
-    """
-
-    finding: Finding
-    update: int
-    cause: str
+    finding: Finding  # of a detector
+    update: int  # at which it was found
+    cause: str  # a sentence on the likely cause, with remedies
+    # statistics of the last look at which all was well; empty where there was none
     last_good: Mapping[str, Any]
-    policy: str
-    attempt: int
-    is_end: bool = False
+    policy: str  # what is to be done
+    attempt: int  # fallbacks taken before
+    is_end: bool = False  # it tells that the trouble is over, and no more
 
     def record(self) -> dict[str, Any]:
         """Return the line of divergence.jsonl."""

@@ -83,15 +83,10 @@ def _resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
 
 @dataclass(frozen=True)
 class Start:
-    """What a training began from: what else lies in its folder may be another's.
+    """What a training began from: what else lies in its folder may be another's."""
 
-    Arguments:
-        update: of the checkpoint that was loaded, 0 for none
-        time: of day, in seconds
-    """
-
-    update: int
-    time: float
+    update: int  # of the checkpoint that was loaded, 0 for none
+    time: float  # of day, in seconds
 
     def owns(self, update: int, path: Path) -> bool:
         """True if a state belongs to this training, or to what it went on from."""

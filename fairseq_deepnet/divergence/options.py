@@ -26,19 +26,13 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """What the options ask for.
+    """What the options ask for."""
 
-    Arguments:
-        policy: --on-divergence
-        good_interval: updates between two good states, 0 for none; only kept if the policy is stop
-        attempt: fallbacks taken before this start
-        circumstances: what bears on how a training diverges
-    """
-
-    policy: Policy
+    policy: Policy  # --on-divergence
+    # updates between two good states, 0 for none; only kept if the policy is stop
     good_interval: int
-    attempt: int
-    circumstances: Circumstances
+    attempt: int  # fallbacks taken before this start
+    circumstances: Circumstances  # what bears on how a training diverges
 
     @property
     def stops(self) -> bool:

@@ -36,22 +36,15 @@ _GAVE_UP: Final = re.compile(rf"FloatingPointError|Minimum loss scale reached|{S
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict rests on; empty or None for what is not known.
+    """What a verdict rests on; empty or None for what is not known."""
 
-    Arguments:
-        log_tail: last lines of train.log
-        train: updates and training losses, as they are logged at intervals
-        valid: updates and validation losses
-        warmup: updates until the learning rate is at its peak
-        vocabulary: symbols of the target side
-        unigram: validation loss of a unigram model (unigram_nll of tools.corpora.binarise)
-    """
-
-    log_tail: tuple[str, ...] = ()
+    log_tail: tuple[str, ...] = ()  # last lines of train.log
+    # updates and training losses, as they are logged at intervals
     train: tuple[tuple[int, float], ...] = ()
-    valid: tuple[tuple[int, float], ...] = ()
-    warmup: int = 0
-    vocabulary: int | None = None
+    valid: tuple[tuple[int, float], ...] = ()  # updates and validation losses
+    warmup: int = 0  # updates until the learning rate is at its peak
+    vocabulary: int | None = None  # symbols of the target side
+    # validation loss of a unigram model (unigram_nll of tools.corpora.binarise)
     unigram: float | None = None
 
     @property

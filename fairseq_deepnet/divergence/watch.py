@@ -16,12 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from fairseq.distributed import utils as distributed
-
 from .. import signals
 from ..monitoring import records
 from ..monitoring.gradients import LAYER, GradientNorms
-from ..monitoring.trainer import Observer, gradient_scale, logged
+from ..monitoring.trainer import Observer, broadcast_from_rank0, gradient_scale, logged
 from ..records import write_record
 from ..wrapping import wrap
 from . import events, good_states
@@ -29,7 +27,7 @@ from .causes import likely_cause
 from .detectors import LossScale, LossSpike, Stalled, Unigram, VanishedGradients
 from .events import Event, Finding, Kind
 from .nan_report import NanReport
-from .options import WatchSettings, refuse_fallback
+from .options import Policy, WatchSettings, refuse_fallback
 from .precision import read_as_fp32
 from .verdict import STOPPED
 
@@ -42,13 +40,7 @@ REMEMBERED: Final = 20
 
 
 class Judge(Observer):
-    """Rank 0's part: numbers that fairseq has anyway go to the detectors, events come out.
-
-    Args:
-        settings: of divergence.options
-        trainer: fairseq's, just made
-        folder: where divergence.jsonl lies
-    """
+    """Rank 0's part: numbers that fairseq has anyway go to the detectors, events come out."""
 
     def __init__(self, settings: WatchSettings, trainer: Any, folder: Path) -> None:
         self.settings, self.file = settings, folder / events.NAME
@@ -68,6 +60,7 @@ class Judge(Observer):
         self.look: dict[str, Any] = {}
         self.lr = 0.0
         self.due: Event | None = None
+        self.over = False
 
     def loaded(self, trainer: Any, update: int) -> None:
         self._begin_anew(trainer, update)
@@ -95,6 +88,8 @@ class Judge(Observer):
         return {side: parts[LAYER] for side, parts in measured.items()}
 
     def end(self, trainer: Any, update: int, made: bool) -> None:
+        if self.over:
+            return  # with an error, which has been reported
         scale = loss_scale(trainer.optimizer)
         if scale is not None:
             self.scale.add(update, scale, made)
@@ -144,6 +139,9 @@ class Judge(Observer):
         self.known = dict(found)
 
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
+        if not NanReport.blames_numbers(error):
+            return  # processes that disagree are no divergence
+        self.over = True
         # fairseq has run the update a second time, to search for the module; its gradients are
         # neither reduced nor scaled, so that only whether they are finite tells something
         suspected = [finding.started for finding in self.known.values()]
@@ -155,24 +153,21 @@ class Judge(Observer):
 
 
 class Watch(Observer):
-    """Watches one training; with the policy stop it keeps states to return to, and ends it.
+    """Every process's part: with the policy stop it keeps states to return to, and ends together.
 
     Args:
         settings: of divergence.options
         trainer: fairseq's, just made
         folder: where divergence.jsonl and the record of the end lie: monitoring.records.run_folder
-
-    Raises:
-        ConfigurationError: for the policy fallback, which is the supervisor's.
+        judge: rank 0's, which hears of everything before; None in other processes
     """
 
-    def __init__(self, settings: WatchSettings, trainer: Any, folder: Path) -> None:
-        refuse_fallback(settings.policy)
-        self.settings, self.folder = settings, folder
+    def __init__(
+        self, settings: WatchSettings, trainer: Any, folder: Path, judge: Judge | None
+    ) -> None:
+        self.settings, self.folder, self.judge = settings, folder, judge
         self.save_dir = Path(trainer.cfg.checkpoint.save_dir)
-        self.is_first = bool(trainer.is_data_parallel_master)
         self.alone = trainer.data_parallel_world_size == 1
-        self.judge = Judge(settings, trainer, folder) if self.is_first else None
         self.start = good_states.Start(0, time.time())
         self.epoch_itr: Any = None
         self.over = False
@@ -186,42 +181,19 @@ class Watch(Observer):
         self.epoch_itr = make(*args, **kwargs)
         return self.epoch_itr
 
-    def _ask(self, method: str, *args: Any) -> None:
-        """Let the judge, if this process has one, look at the training; a mistake ends it alone:
-        without this process the others would wait for its word for ever.
-        """
-        if self.judge is None:
-            return
-        try:
-            getattr(self.judge, method)(*args)
-        except Exception:
-            logger.warning("the divergence watch has failed and is off from here on", exc_info=True)
-            self.judge.detach()
-            self.judge = None
-
     def loaded(self, trainer: Any, update: int) -> None:
         self.start = good_states.Start(update, time.time())
-        self._ask("loaded", trainer, update)
-        if self.is_first:
+        if self.judge is not None:
             (self.folder / signals.DIVERGENCE_RECORD).unlink(missing_ok=True)
             if self.settings.stops:
                 good_states.begin(self.save_dir, update)
 
-    def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
-        self._ask("begin", trainer, update, samples)
-
-    def gradients(self, trainer: Any, update: int) -> None:
-        self._ask("gradients", trainer, update)
-
     def end(self, trainer: Any, update: int, made: bool) -> None:
-        if self.over:
-            return  # with an error, which has been reported
-        self._ask("end", trainer, update, made)
-        if not self.settings.stops:
+        if not self.settings.stops or self.over:
             return
         if self.alone or (made and update % LOOK == 0):
             due = self.judge is not None and self.judge.due is not None
-            if self._broadcast_from_rank0(trainer, due):
+            if broadcast_from_rank0(trainer, due):
                 self._stop(trainer, update)
         if made and self.epoch_itr is not None and update % self.settings.good_interval == 0:
             try:
@@ -230,22 +202,8 @@ class Watch(Observer):
                 logger.warning("no good state was saved", exc_info=True)
 
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
-        if not NanReport.blames_numbers(error):
-            return  # processes that disagree are no divergence
-        self.over = True
-        self._ask("failed", trainer, update, error)
-        if self.settings.stops:
+        if self.settings.stops and NanReport.blames_numbers(error):
             self._stop(trainer, update)
-
-    def detach(self) -> None:
-        if self.judge is not None:
-            self.judge.detach()
-
-    def _broadcast_from_rank0(self, trainer: Any, word: bool) -> bool:
-        """Return rank 0's word, in every process."""
-        if self.alone:
-            return word
-        return bool(distributed.broadcast_object(word, 0, trainer.data_parallel_process_group))
 
     def _stop(self, trainer: Any, update: int) -> NoReturn:
         """End the training, in every process.
@@ -253,14 +211,15 @@ class Watch(Observer):
         Rank 0 does its work before the others go on: where processes were started together, the
         first that ends takes the others with it. Whatever fails in that work, the training ends.
         """
-        if self.is_first:
+        self.over = True  # fairseq's trainer is left by way of `end`
+        if self.judge is not None:
             try:
                 text = self._keep_and_record(update)
             except Exception as error:
                 logger.exception("the divergence could not be recorded")
                 text = f"{STOPPED} {update:,}; it could not be recorded: {error}"
             print(f"fairseq_deepnet: {text}", file=sys.stderr, flush=True)
-        self._broadcast_from_rank0(trainer, True)
+        broadcast_from_rank0(trainer, True)
         raise SystemExit(signals.DIVERGED)
 
     def _keep_and_record(self, update: int) -> str:
@@ -286,6 +245,20 @@ class Watch(Observer):
             text += " (scripts/train.sh: RESUME=1)"
         write_record(self.folder / signals.DIVERGENCE_RECORD, record)
         return text
+
+
+def observers(settings: WatchSettings, trainer: Any, folder: Path) -> list[Observer]:
+    """Return those of a trainer that was just made; none where the policy is off.
+
+    Raises:
+        ConfigurationError: for the policy fallback, which is the supervisor's.
+    """
+    if settings.policy is Policy.OFF:
+        return []
+    refuse_fallback(settings.policy)
+    judge = Judge(settings, trainer, folder) if trainer.is_data_parallel_master else None
+    watch = Watch(settings, trainer, folder, judge)
+    return [watch] if judge is None else [judge, watch]
 
 
 def loss_scale(optimizer: Any) -> float | None:

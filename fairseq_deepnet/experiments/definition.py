@@ -225,16 +225,16 @@ class Sweep:
         return dataclasses.replace(self, panels=panels)
 
 
-def find_sweep(name: str, folder: Path = FOLDER) -> Path:
+def find_sweep(name: str) -> Path:
     """Find the file of a sweep given as a path, a name in configs/sweeps/, or another name of it.
 
     A path is looked for here and in the project: records of cells hold the latter.
     """
-    for candidate in (inside_project(name), folder / name, folder / f"{name}.yaml"):
+    for candidate in (inside_project(name), FOLDER / name, FOLDER / f"{name}.yaml"):
         if candidate.is_file():
             return candidate
     known = {}
-    for path in sorted(folder.glob("*.yaml")):
+    for path in sorted(FOLDER.glob("*.yaml")):
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         for other in [path.stem, *(content or {}).get("also", [])]:
             known[other] = path
@@ -244,9 +244,9 @@ def find_sweep(name: str, folder: Path = FOLDER) -> Path:
     raise FileNotFoundError(f"no sweep {name!r}: not a file, and configs/sweeps/ holds {there}")
 
 
-def load_sweep(name: str, folder: Path = FOLDER) -> Sweep:
+def load_sweep(name: str) -> Sweep:
     """Read and check a definition; ValueError names the file and the key that is wrong."""
-    path = find_sweep(name, folder)
+    path = find_sweep(name)
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -333,26 +333,21 @@ def _factor(name: str, content: dict[str, Any], place: str) -> Factor:
 
 
 def _schemes(wanted: str | list[str], others: bool) -> list[str]:
-    """Return the registered schemes of a published table or a list, in its order; then the others.
-
-    Raises ValueError for a listed name that is neither registered nor one of the paper's.
-    """
+    """Return the registered schemes of a published table or a list, then the others."""
     from fairseq_deepnet.schemes import SCHEMES, scheme_class  # loads torch
 
-    names = list(paper.table(wanted).rows) if isinstance(wanted, str) else wanted
-    for name in set(names) - set(paper.table("table1").rows):
-        if not isinstance(wanted, str):
-            scheme_class(name)
+    if isinstance(wanted, str):
+        names = list(paper.table(wanted).rows)
+    else:
+        names = wanted
+        for name in set(names) - set(paper.table("table1").rows):
+            scheme_class(name)  # refuses one that is neither registered nor the paper's
     listed = [name for name in names if name in SCHEMES]
     return listed + [name for name in SCHEMES if others and name not in listed]
 
 
 def _layout(content: dict[str, Any], factors: dict[str, set[str]]) -> Layout:
-    """Read one entry of `tables`; ValueError for what makes no sense.
-
-    Args:
-        factors: panel -> the names of its factors
-    """
+    """Read one entry of `tables`, given the names of each panel's factors."""
     is_own = "paper" not in content
     _check_keys(content, _TABLE | ({"name", "each"} if is_own else {"paper", "split"}), "tables: ")
     for key in ("rows", "columns", "measure"):
@@ -362,7 +357,8 @@ def _layout(content: dict[str, Any], factors: dict[str, set[str]]) -> Layout:
     by_measure = is_own and content["columns"] == BY_MEASURE
     own_name = content.get("name", "measures" if by_measure else measures[0])
     panels = _list(content.get("panel", list(factors) if is_own else next(iter(factors))))
-    rest = {key: content.get(key) for key in ("rows", "columns", "paper", "split", "fit", "each")}
+    names = ("rows", "columns", "paper", "split", "fit", "each")
+    rest: dict[str, Any] = {key: content.get(key) for key in names}
     name = str(own_name if is_own else content["paper"])
     found = Layout(name, tuple(panels), measures=tuple(measures), **rest)
     if not is_own:

@@ -40,13 +40,7 @@ Point = tuple[Key, float, float | None]
 
 @dataclass(frozen=True)
 class MonitoredRun:
-    """A cell of a sweep with what was measured in it.
-
-    Args:
-        cell: its name in the sweep, without the seed
-        records: lines of monitor.jsonl; empty for a run that only has losses
-        result: settings and losses
-    """
+    """A cell of a sweep, called as there without the seed, with what was measured in it."""
 
     cell: str
     records: tuple[Record, ...]
@@ -130,10 +124,7 @@ def window(figure: str, text: str | None) -> range:
 
 
 def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
-    """Make the panels of a figure.
-
-    Raises ValueError where no run has recorded what it needs.
-    """
+    """Make the panels of a figure; ValueError where no run has recorded what it needs."""
     panels = FIGURES[figure](runs, updates)
     for panel in panels:
         if not any(curve.ours for curve in panel.curves):

@@ -34,7 +34,7 @@ class Result(NamedTuple):
     """What one run gave; bleu, chrf and hypotheses are missing where it left no model."""
 
     name: str
-    curves: Curves | None
+    curves: Curves
     diverged: bool
     bleu: float | None = None
     chrf: float | None = None
@@ -44,8 +44,7 @@ class Result(NamedTuple):
     @property
     def updates(self) -> int:
         """The last update in its log."""
-        curves = self.curves
-        return max(u for u, _ in curves.train + curves.valid) if curves else 0
+        return max((update for update, _ in self.curves.train + self.curves.valid), default=0)
 
 
 def read_result(run: Path, name: str) -> Result:
@@ -53,7 +52,7 @@ def read_result(run: Path, name: str) -> Result:
     try:
         curves = read_curves(run, "nll_loss")
     except (FileNotFoundError, ValueError):
-        curves = None  # it ended before its first line: there is nothing to tell
+        curves = Curves(name)  # it ended before its first line
     diverged = (run / "diverged").is_file()
     records = sorted((run / "scores").glob("test.*.json"), key=lambda path: path.stat().st_mtime)
     if not records:
@@ -115,8 +114,10 @@ def summary(deep: Result, twin: Result, depth: str, texts: tuple[list[str], list
         f"{'':10}{'BLEU':>10}{'chrF':>10}{'train nll':>11}{'valid nll':>11}{'updates':>10}",
     ]
     for result in (deep, twin):
-        train = result.curves.train[-1][1] if result.curves and result.curves.train else None
-        valid = result.curves.valid[-1][1] if result.curves and result.curves.valid else None
+        train, valid = (
+            points[-1][1] if points else None
+            for points in (result.curves.train, result.curves.valid)
+        )
         lines.append(
             f"{result.name:10}{cell(result.bleu)}{cell(result.chrf)} {cell(train, 2)}"
             f" {cell(valid, 2)}{result.updates:>10,}"

@@ -89,8 +89,9 @@ def read_evidence(run: Path) -> Evidence:
         return Evidence(log_tail=log)
     config = configs.load_config(str(run / "config.yaml"))
     warmup = int(str(config.options.get("warmup-updates", 0)))
-    levels = vocabulary_of(config), unigram_level(config)
-    return Evidence(log, tuple(curves.train), tuple(curves.valid), warmup, *levels)
+    symbols, (data, target) = vocabulary_of(config), _target(config)
+    unigram = None if symbols is None else unigram_nll(data.resolve(), target, symbols)
+    return Evidence(log, tuple(curves.train), tuple(curves.valid), warmup, symbols, unigram)
 
 
 def _logged(run: Path) -> dict[str, Curves]:
@@ -139,13 +140,6 @@ def vocabulary_of(config: Config) -> int | None:
     data, target = _target(config)
     files = (data / f"dict.{target}.txt", data / "dict.txt")
     return next((entries_of(file) for file in files if file.is_file()), None)
-
-
-def unigram_level(config: Config) -> float | None:
-    """Return the bits a token of a unigram model on the data; None where they are not there."""
-    symbols = vocabulary_of(config)
-    data, target = _target(config)
-    return None if symbols is None else unigram_nll(data.resolve(), target, symbols)
 
 
 # Results.
@@ -251,15 +245,7 @@ def _parameters(log: Path) -> int | None:
 
 
 class Measure(NamedTuple):
-    """A number of a run that has come to its end.
-
-    Args:
-        heading: of a column
-        meaning: what it is, with its unit
-        axis: label of an axis
-        digits: behind the point
-        value: reads it; None where a run has none
-    """
+    """A number of a run that has come to its end; None where the run has none."""
 
     heading: str
     meaning: str

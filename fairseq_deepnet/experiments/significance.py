@@ -32,6 +32,7 @@ _SEEDS_ARE: Final = (
     "of the means over the seeds that both systems have, a sentence being drawn or swapped with "
     "the translations of all seeds at once; below it each pair of seeds by itself"
 )
+Pair = tuple[Scored, Scored]
 Translations = list[tuple[str, ...]]
 """For each sentence its translation by each seed."""
 
@@ -41,18 +42,26 @@ class Compared:
     """A system, or one of its seeds, against the baseline.
 
     Args:
-        scores: BLEU of each seed
+        pairs: a run of the baseline, and one of the system, for each seed
         interval: half of the 95 % interval around `centre`, the mean over resamples
         p: name of the test -> p; empty for the baseline
     """
 
     name: str
-    seeds: tuple[int | None, ...]
-    scores: tuple[float, ...]
-    baseline: tuple[float, ...]
+    pairs: Sequence[Pair]
     centre: float
     interval: float
     p: dict[str, float]
+
+    @property
+    def seeds(self) -> list[int | None]:
+        """Those of the system."""
+        return [run.seed for _, run in self.pairs]
+
+    @property
+    def scores(self) -> list[float]:
+        """The system's BLEU of each seed."""
+        return [run.bleu for _, run in self.pairs]
 
     @property
     def bleu(self) -> float:
@@ -62,13 +71,13 @@ class Compared:
     @property
     def deviation(self) -> float | None:
         """Sample standard deviation over seeds; None for one."""
-        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
+        return statistics.stdev(self.scores) if len(self.pairs) > 1 else None
 
     @property
     def difference(self) -> float:
         """To the baseline; exactly 0 where every seed's score is the same."""
-        is_same = self.scores == self.baseline
-        return 0.0 if is_same else self.bleu - statistics.fmean(self.baseline)
+        baseline = [run.bleu for run, _ in self.pairs]
+        return 0.0 if self.scores == baseline else self.bleu - statistics.fmean(baseline)
 
     def written(self, tests: Sequence[str]) -> list[str]:
         """Return the cells after its name; a star marks a p below 0.05, as sacreBLEU's."""
@@ -172,10 +181,6 @@ def compare(
 ) -> Comparison:
     """Test every system against the first, by seeds together and by each seed.
 
-    Args:
-        tests: of `TESTS`
-        samples: resamples and trials; None: sacreBLEU's own numbers
-
     Seeds are paired by their number, and only those that both systems have are compared; where they
     have none in common, in the order of their numbers. Raises ValueError for scores that
     cannot be found again from the stored hypotheses.
@@ -188,51 +193,50 @@ def compare(
     tokenizer = scoring.check_tokenizer(first.signature.get("tok", "13a"))
     bleu = BLEU(tokenize=tokenizer, lowercase=first.signature.get("case") == "lc")
     references = list(read_lines(first.reference))
-    for system in systems:
-        for run in system.runs:
-            _verify(run, bleu, references)
+    baseline, *others = (
+        system._replace(runs=tuple(_scored_again(run, bleu, references) for run in system.runs))
+        for system in systems
+    )
     tester = _Tester(bleu, references, tests, samples)
-    baseline = systems[0]
     rows = [tester.alone(baseline)]
     parts: list[list[Compared]] = [[]]
     left_out = []
-    for system in systems[1:]:
+    for system in others:
         pairs = paired(baseline.runs, system.runs)
-        for one, other, side in ((system, baseline, 1), (baseline, system, 0)):
-            alone = [run.seed for run in one.runs if run not in [pair[side] for pair in pairs]]
+        for mine, other, side in ((system, baseline, 1), (baseline, system, 0)):
+            alone = [run.seed for run in mine.runs if run not in [pair[side] for pair in pairs]]
             against = f"against {other.name} seed"
-            left_out += [f"{against} {seed} of {one.name} has no part in it" for seed in alone]
+            left_out += [f"{against} {seed} of {mine.name} has no part in it" for seed in alone]
         rows.append(tester.against(system.name, pairs))
         singles = []
-        for first, second in pairs if len(pairs) > 1 else []:
-            name = f"seed {second.seed}"
-            name += f" against {first.seed}" * (first.seed != second.seed)
-            singles.append(tester.against(name, [(first, second)]))
+        for one, two in pairs if len(pairs) > 1 else []:
+            name = f"seed {two.seed}" + f" against {one.seed}" * (one.seed != two.seed)
+            singles.append(tester.against(name, [(one, two)]))
         parts.append(singles)
-    notes = [*left_out, *missing]
-    return Comparison(rows, parts, tester.signatures, len(references), notes)
+    return Comparison(rows, parts, tester.signatures, len(references), [*left_out, *missing])
 
 
-def paired(baseline: Sequence[Scored], others: Sequence[Scored]) -> list[tuple[Scored, Scored]]:
+def paired(baseline: Sequence[Scored], others: Sequence[Scored]) -> list[Pair]:
     """Return runs of the same seed; where there is none, the first with the first and so on."""
     by_seed = {run.seed: run for run in baseline}
     same = [(by_seed[run.seed], run) for run in others if run.seed in by_seed]
     return same or list(zip(baseline, others, strict=False))
 
 
-def _verify(run: Scored, bleu: Any, references: Sequence[str]) -> None:
-    """Raise ValueError where what is tested is not what was scored."""
+def _scored_again(run: Scored, bleu: Any, references: Sequence[str]) -> Scored:
+    """Return a run with its BLEU unrounded; ValueError where that is not what was scored."""
     if len(run.hypotheses) != len(references):
         raise ValueError(
             f"{shown(run.file.with_suffix('.txt'))} has {len(run.hypotheses)} lines for "
             f"{len(references)} references; score it anew"
         )
-    again = bleu.corpus_score(run.hypotheses, [references]).score
+    again = float(bleu.corpus_score(run.hypotheses, [references]).score)
     if abs(again - run.bleu) > 0.01:
         raise ValueError(
             f"{shown(run.file)} says BLEU {run.bleu:.2f}, and its hypotheses have {again:.2f}; "
             "score it anew"
         )
+    return replace(run, bleu=again)
 
 
 @dataclass
@@ -249,26 +253,15 @@ class _Tester:
         """Return the baseline: its score and interval come from a test against itself."""
         return replace(self.against(system.name, [(run, run) for run in system.runs]), p={})
 
-    def against(self, name: str, pairs: Sequence[tuple[Scored, Scored]]) -> Compared:
+    def against(self, name: str, pairs: Sequence[Pair]) -> Compared:
         """Test the second of each pair against the first, all pairs together."""
-        texts = [[run.hypotheses for run in side] for side in zip(*pairs, strict=True)]
-        scores = [
-            tuple(float(self.bleu.corpus_score(one, [self.references]).score) for one in side)
-            for side in texts
-        ]
+        texts = ([run.hypotheses for run in side] for side in zip(*pairs, strict=True))
         sides = [list(zip(*side, strict=True)) for side in texts]
         results = {test: self._run(test, sides) for test in self.tests}
         # resamples give the interval, and the bootstrap test has them anyway
         shown_by = results.get("bootstrap") or next(iter(results.values()))
-        compared = Compared(
-            name=name,
-            seeds=tuple(pair[1].seed for pair in pairs),
-            scores=scores[1],
-            baseline=scores[0],
-            centre=float(shown_by.mean),
-            interval=float(shown_by.ci),
-            p={test: float(result.p_value) for test, result in results.items()},
-        )
+        p = {test: float(result.p_value) for test, result in results.items()}
+        compared = Compared(name, pairs, float(shown_by.mean), float(shown_by.ci), p)
         if compared.difference == 0:
             # sacreBLEU counts what is beyond the difference, not what reaches it: 0 of all
             # resamples of two equal systems, so it would call them surely different

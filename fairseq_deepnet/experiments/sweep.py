@@ -15,13 +15,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from fairseq_deepnet.experiments import cells, definition, plan, report, runner, state
+from fairseq_deepnet.experiments import cells, costs, definition, report, runner, state
 from fairseq_deepnet.experiments.cells import Cell
 from fairseq_deepnet.experiments.definition import Sweep
 from fairseq_deepnet.experiments.runs import Status
 from fairseq_deepnet.files import ROOT, inside_project, say, shown
 from fairseq_deepnet.tools.processor import all_cores
-from fairseq_deepnet.tools.training.plan import check_data
 
 RETRIES: Final = {
     "failed": (Status.FAILED,),
@@ -73,14 +72,14 @@ def run(args: argparse.Namespace) -> int:
     folder = args.runs or ROOT / "runs" / sweep.name
     if args.tiny:  # beside the real runs, never among them
         folder = folder.parent / f"{folder.name}.tiny"
-    visible = plan.visible_gpus()
+    visible = costs.visible_gpus()
     if args.dry_run and args.gpus.isdecimal():
         visible = [str(number) for number in range(int(args.gpus))]  # a plan for another machine
-    shares = plan.shares(args.gpus, args.parallel, visible, all_cores())
+    shares = costs.shares(args.gpus, args.parallel, visible, all_cores())
     state.refuse_changes(folder, chosen)
-    machine = plan.machine_of(int(shares[0]["GPUS"]), args.memory, args.teraflops)
-    planned = [plan.cost_of(cell, folder, machine) for cell in chosen]
-    text = plan.plan_text(f"{sweep.title}: {shown(folder)}", planned, machine)
+    machine = costs.machine_of(int(shares[0]["GPUS"]), args.memory, args.teraflops)
+    planned = [costs.cost_of(cell, folder, machine) for cell in chosen]
+    text = costs.plan_text(f"{sweep.title}: {shown(folder)}", planned, machine)
     missing = _missing_data(chosen)
     if args.dry_run:
         print(text, end="")
@@ -104,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _missing_data(chosen: Sequence[Cell]) -> list[str]:
     """Return a line for each data folder that is not there, with the script that makes it."""
+    from fairseq_deepnet.tools.training.plan import check_data  # loads torch and fairseq
+
     found: dict[str, None] = {}
     for recipe in (cell.resolve().recipe for cell in chosen):
         try:

@@ -57,10 +57,7 @@ class System(NamedTuple):
 
 
 def find_systems(targets: Sequence[Path], baseline: Path | None) -> tuple[list[System], list[str]]:
-    """Find the systems of run folders, folders of runs, or score files (scores/NAME.json).
-
-    Args:
-        baseline: its system comes first; one of `targets` or another one; None: the first
+    """Find the systems of run folders, folders of runs, or score files; the baseline's comes first.
 
     Returns them with a line for each run that has no score, and one where score files were named
     that were decoded differently. Raises FileNotFoundError, or ValueError for fewer than two
@@ -110,11 +107,7 @@ def _score_files(target: Path, missing: list[str]) -> list[Path]:
 
 
 def read_scored(file: Path) -> Scored:
-    """Read a score with its hypotheses.
-
-    Raises FileNotFoundError for hypotheses or a reference that are gone, ValueError for a file that
-    is no score, and for a reference that is not the one of then.
-    """
+    """Read a score with its hypotheses; an error names what is gone or is not as it was then."""
     try:
         record = read_record(file, SHAPE)
         signature = dict(part.split(":", 1) for part in record["bleu_signature"].split("|"))

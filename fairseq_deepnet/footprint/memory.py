@@ -41,8 +41,6 @@ class Memory:
     Arguments:
         weights: as the model computes with them, and the tables of positions
         masters: the fp32 copy of weights, and of gradients, that fairseq's FP16Optimizer keeps
-        optimiser: the optimiser's own state
-        communication: buffers of distributed data parallel
         gradients: of all weights, at the end of backward
         activations: kept for backward at the end of the forward pass
         host: modules and other objects, which count where the host's memory is the device's
@@ -132,30 +130,24 @@ def position_tables(model: Model, element: int) -> int:
 
 def follow(model: Model, training: Training, parameters: Parameters, batch: MicroBatch) -> Memory:
     """Follow one update and note what is alive at each moment."""
-    element = training.element
-    gradients = parameters.total * element
-    masters = 0
-    if training.precision != "fp32" and not training.memory_efficient:
-        masters = 2 * parameters.total * FP32
-    weights = parameters.total * element + position_tables(model, element)
-    state = optimiser_state(training, parameters)
-    buffers = communication(training, parameters)
-    host = 0 if batch.on_gpu else parameters.tensors * HOST_OBJECTS
+    gradients = parameters.total * training.element
+    has_masters = training.precision != "fp32" and not training.memory_efficient
     walk = Walk(model, training, parameters, batch)
-    base = weights + masters + state + buffers + host
-    moments = {name: base + size for name, size in walk.moments(model.checkpointing).items()}
-    moments["optimiser"] = base + gradients + optimiser_temporary(training, parameters)
-    return Memory(
-        weights=weights,
-        masters=masters,
-        optimiser=state,
-        communication=buffers,
-        host=host,
+    memory = Memory(
+        weights=gradients + position_tables(model, training.element),
+        masters=2 * parameters.total * FP32 * has_masters,
+        optimiser=optimiser_state(training, parameters),
+        communication=communication(training, parameters),
+        host=0 if batch.on_gpu else parameters.tensors * HOST_OBJECTS,
         gradients=gradients,
         activations=walk.kept(model.checkpointing),
         loss=walk.loss_peak,
-        moments=moments,
+        moments={},
     )
+    base = memory.persistent
+    moments = {name: base + size for name, size in walk.moments(model.checkpointing).items()}
+    moments["optimiser"] = base + gradients + optimiser_temporary(training, parameters)
+    return dataclasses.replace(memory, moments=moments)
 
 
 def needed_gib(peak: int, on_gpu: bool) -> float:

@@ -11,13 +11,13 @@ import logging
 import math
 from typing import Any, Final
 
-from fairseq.distributed import utils as distributed
 from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from fairseq.trainer import Trainer
 
 from ..checkpoints import LAST, recorded_arguments
 from ..errors import ConfigurationError
+from ..monitoring.trainer import broadcast_from_rank0
 from ..schemes import Depths, ResidualScheme, Side
 from ..wrapping import wrap
 from .options import DECODER_ONLY, ENCODER_DECODER, ENCODER_ONLY, ModelKind
@@ -40,8 +40,7 @@ def install() -> None:
 def _refuse_together(trainer: Any, filename: str) -> None:
     """Raise ConfigurationError in every process where rank 0, which reads, finds another scheme."""
     refusal = _refusal(trainer.cfg, filename) if trainer.data_parallel_rank == 0 else None
-    if trainer.data_parallel_world_size > 1:
-        refusal = distributed.broadcast_object(refusal, 0, trainer.data_parallel_process_group)
+    refusal = broadcast_from_rank0(trainer, refusal)
     if refusal is not None:
         raise ConfigurationError(refusal)
 

@@ -73,11 +73,7 @@ def residual_weight(layer: nn.Module, sublayer: Sublayer) -> float:
 
 
 class UpdateBound:
-    """The bound for a model whose LayerNorms follow the residual sums.
-
-    Args:
-        stacks: the model's.
-    """
+    """The bound for a model whose LayerNorms follow the residual sums."""
 
     def __init__(self, stacks: Sequence[Stack]) -> None:
         self.places = [

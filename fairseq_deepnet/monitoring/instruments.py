@@ -25,21 +25,13 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured.
+    """What is measured."""
 
-    Args:
-        model: with initial weights.
-        stacks: its stacks.
-        scheme: how its sublayers join.
-        wanted: names of quantities.
-        origin: what accumulated updates count from.
-    """
-
-    model: nn.Module
-    stacks: tuple[Stack, ...]
-    scheme: type[ResidualScheme]
-    wanted: frozenset[str]
-    origin: Origin
+    model: nn.Module  # with initial weights
+    stacks: tuple[Stack, ...]  # its stacks
+    scheme: type[ResidualScheme]  # how its sublayers join
+    wanted: frozenset[str]  # names of quantities
+    origin: Origin  # what accumulated updates count from
 
 
 class Instrument:
@@ -378,11 +370,6 @@ ON_PROBE: Final = (*OnProbe.quantities, "update_bound")
 
 
 def absent(scheme: type[ResidualScheme], embedding_norm: bool) -> frozenset[str]:
-    """Return the quantities that a model does not have.
-
-    Args:
-        scheme: how its sublayers join.
-        embedding_norm: whether LayerNorm follows its embeddings.
-    """
+    """Return the quantities that a model does not have."""
     lacking = (kind.absent(scheme, embedding_norm) for kind in INSTRUMENTS)
     return frozenset(name for names in lacking for name in names)

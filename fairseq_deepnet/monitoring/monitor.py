@@ -28,13 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Monitor(Observer):
-    """Measures a training; see quantities.md.
-
-    Args:
-        settings: what and how often.
-        trainer: fairseq's, just made: its model, one of ours, has its initial weights.
-        folder: where monitor.jsonl goes.
-    """
+    """Measures a training; see quantities.md."""
 
     def __init__(self, settings: MonitorSettings, trainer: Any, folder: Path) -> None:
         self.settings, self.file = settings, folder / records.NAME
@@ -133,11 +127,7 @@ def highlights(values: Values) -> dict[str, float]:
 
 
 class EventWriter:
-    """Writes all values of an update for TensorBoard.
-
-    Args:
-        folder: where to; None for nowhere.
-    """
+    """Writes all values of an update for TensorBoard."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder

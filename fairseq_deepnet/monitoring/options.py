@@ -14,15 +14,10 @@ from .quantities import EVERYTHING, parse_quantities
 
 @dataclass(frozen=True)
 class MonitorSettings:
-    """What to measure, and how often.
+    """What to measure, and how often."""
 
-    Arguments:
-        interval: updates between two records
-        quantities: names in monitoring.quantities
-    """
-
-    interval: int
-    quantities: tuple[str, ...]
+    interval: int  # updates between two records
+    quantities: tuple[str, ...]  # names in monitoring.quantities
 
 
 def add_monitor_arguments(parser: ArgumentParser) -> None:

@@ -19,23 +19,14 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Quantity:
-    """One row of the table, a field a column.
+    """One row of the table, a field a column."""
 
-    Arguments:
-        name: in --monitor, monitor.jsonl, TensorBoard and figures
-        level: what there is a value of
-        unit: of each value
-        when: moment of the update at which it is taken
-        meaning: what it is, with its reduction
-        source: where the paper has it
-    """
-
-    name: str
-    level: Level
-    unit: str
-    when: str
-    meaning: str
-    source: str
+    name: str  # in --monitor, monitor.jsonl, TensorBoard and figures
+    level: Level  # what there is a value of
+    unit: str  # of each value
+    when: str  # moment of the update at which it is taken
+    meaning: str  # what it is, with its reduction
+    source: str  # where the paper has it
 
 
 def _rows() -> list[Quantity]:

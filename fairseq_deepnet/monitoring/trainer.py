@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fairseq.distributed import utils as distributed
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 
@@ -65,6 +66,13 @@ def logged(*names: str) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
+def broadcast_from_rank0(trainer: Any, value: Any) -> Any:
+    """Return rank 0's value, in every process of a training."""
+    if trainer.data_parallel_world_size == 1:
+        return value
+    return distributed.broadcast_object(value, 0, trainer.data_parallel_process_group)
+
+
 def observe(trainer: Any, observers: Sequence[Observer]) -> None:
     """Wrap the methods of one trainer so that each calls the observers."""
     tries = 0  # --amp makes a try again by calling train_step from within
@@ -105,33 +113,6 @@ def observe(trainer: Any, observers: Sequence[Observer]) -> None:
         state = load(*args, **kwargs)
         notify("loaded", trainer.get_num_updates())
         return state
-
-
-def follow_validation(trainer: Any, follow: Callable[[], None]) -> None:
-    """Call `follow` after each batch of a validation."""
-
-    @wrap(trainer, "valid_step")
-    def followed(valid_step: Any, *args: Any, **kwargs: Any) -> Any:
-        output = valid_step(*args, **kwargs)
-        follow()
-        return output
-
-
-def share_flag(trainer: Any, own: Callable[[], bool], receive: Callable[[Any], None]) -> None:
-    """Give every process, at each update and batch of a validation, whether any raises its flag.
-
-    One more number in the sum of statistics that fairseq makes anyway. `own` is this
-    process's flag; `receive` is given a number or a tensor on fairseq's device, true or false in
-    all processes alike.
-    """
-
-    @wrap(trainer, "_aggregate_logging_outputs")
-    def aggregate_logging_outputs(
-        aggregate: Any, outputs: Any, *stats: Any, ignore: bool = False
-    ) -> Any:
-        outputs, (*sums, raised) = aggregate(outputs, *stats, float(own()), ignore=ignore)
-        receive(raised > 0)
-        return outputs, sums
 
 
 def install(build_observers: Callable[[Any], Sequence[Observer]]) -> None:

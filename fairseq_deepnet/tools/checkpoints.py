@@ -140,9 +140,8 @@ def find_data(model: Model, given: Path | None) -> DataFolder:
 
 
 def refuse_other_words(run: Path, data: Path) -> None:
-    """Raise ValueError where a folder's dictionaries or subwords are not those of the training.
-
-    A run that recorded none, or whose record is gone, is taken as it is.
+    """Raise ValueError where a folder's dictionaries or subwords are not those that the run
+    recorded; one that recorded none is taken as it is.
     """
     file = run / "environment.json"
     if not file.is_file():

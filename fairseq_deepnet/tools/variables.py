@@ -24,7 +24,8 @@ _SWITCH: Final = ("[01]", "0 or 1")
 _NUMBER: Final = ("[0-9]+", "a number")
 _MUST_BE: Final = {
     **dict.fromkeys(("DRY_RUN", "TINY", "RESUME"), _SWITCH),
-    **dict.fromkeys(("JOBS", "BEAM", "AVERAGE", "PROCESSES", "BATCH", "PARALLEL"), _NUMBER),
+    **dict.fromkeys(("JOBS", "BEAM", "AVERAGE", "BATCH"), _NUMBER),
+    **dict.fromkeys(("PROCESSES", "PARALLEL", "THREADS"), _NUMBER),
     "SPLIT": ("[A-Za-z0-9_]+", "a name such as test or valid"),
     "ENGINE": ("fairseq|ctranslate2", "fairseq or ctranslate2"),
 }

@@ -231,6 +231,16 @@ def test_gradients_that_are_not_finite_are_reported_with_layers_and_the_first_mo
     assert "rezero" in event["cause"]
 
 
+def test_fairseqs_own_error_stops_the_training_once(
+    tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*SHALLOW, "--residual-scheme=rezero", "--lr=0.001,1e30", "--on-divergence=stop"]
+    with pytest.raises(SystemExit) as stopped:
+        train_here(tiny_data, tmp_path, *options, "--max-update=40")
+    assert stopped.value.code == DIVERGED
+    assert capsys.readouterr().err.count("the training diverged at update") == 1
+
+
 @pytest.mark.slow
 def test_two_processes_fall_back_together(supervised: Supervised) -> None:
     options = [*SHALLOW, "--max-update=25", "--good-interval=3"]

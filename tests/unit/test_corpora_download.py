@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools.corpora import transfer
+from fairseq_deepnet.tools.corpora import published, transfer
 from fairseq_deepnet.tools.corpora.download import Downloader, download, indexed_by_mtdata
 from fairseq_deepnet.tools.corpora.published import File, catalogue
 from fairseq_deepnet.tools.corpora.published.opus100 import LANGUAGES
@@ -489,6 +489,25 @@ def test_the_catalogue_is_sound(name: str) -> None:
             assert bool(file.published) == bool(file.sha256 or file.md5)
             for checksum, digits in ((file.sha256, 64), (file.md5, 32)):
                 assert checksum is None or len(bytes.fromhex(checksum)) * 2 == digits
+
+
+def test_a_corpus_is_found_by_its_module_being_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "newcomer.py").write_text(
+        "from fairseq_deepnet.tools.corpora.published import Corpus, file_at\n"
+        "CORPORA = {'new': Corpus('new text', (file_at(['http://new.example'], 'new.tgz'),))}\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(published, "__path__", [*published.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, f"{published.__name__}.newcomer", raising=False)
+    catalogue.cache_clear()
+    try:
+        assert cli.main(["download", "new", "--list"]) == 0
+        assert capsys.readouterr().out == "new/new.tgz\t-\thttp://new.example/new.tgz\n"
+    finally:
+        sys.modules.pop(f"{published.__name__}.newcomer", None)
+        catalogue.cache_clear()
 
 
 def test_opus_100_has_99_languages_besides_english_and_comes_in_pieces() -> None:

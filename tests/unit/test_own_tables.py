@@ -308,10 +308,8 @@ def test_a_damaged_record_is_one_line_and_its_remedy(
         ("rows: scheme, ", "", "tables: rows is missing"),
         ("rows: scheme", "rows: scheme, split: x", "unknown key 'split'; known are columns, each"),
         ("rows: scheme", "rows: scheme, fit: depth", "fit is TABLE: LINE of published tables"),
-        ("rows: scheme", "rows: scheme, fit: {fig9: x}", "the paper has no table 'fig9'"),
         ("rows: scheme", "rows: scheme, fit: {fig8: x}", "fig8 has no row or column 'x'"),
         ("rows: scheme", "paper: table1, each: x, rows: scheme", "unknown key 'each'"),
-        ("measure: valid_nll", "measure: valid_nll, each: lr", "has no factor 'lr'"),
     ],
 )
 def test_a_layout_that_makes_no_sense_is_refused(

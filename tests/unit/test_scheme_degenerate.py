@@ -260,6 +260,28 @@ def test_r_fixup_starts_as_the_identity_with_even_predictions(
     assert not model(**batch)[0].any()
 
 
+@torch.no_grad()
+def test_residuals_scale_takes_the_second_stream_into_fp16_and_changes_nothing_else(
+    model_builder: BuildModel, batch: Batch
+) -> None:
+    plain, scaled = (
+        model_builder(residual_scheme="residual", scheme_variant=variant).eval()
+        for variant in ("plain", "scaled")
+    )
+    real = batch["prev_output_tokens"].ne(1)
+    close = {"atol": 1e-3, "rtol": 1e-3}  # eps of the last LayerNorm alone is not scaled along
+    torch.testing.assert_close(scaled(**batch)[0][real], plain(**batch)[0][real], **close)
+    x, branch = torch.randn(3, 32).half(), torch.full((3, 32), 6e4, dtype=torch.half)
+    finite = []
+    for model in (plain, scaled):
+        residual = model.encoder.layers[0].residuals.self_attn
+        stream = x
+        for _ in range(4):
+            stream = residual.leave(stream, branch, nn.Identity(), nn.Identity())
+        finite.append(bool(stream[1].isfinite().all()))
+    assert finite == [False, True]
+
+
 def test_dlcl_starts_as_the_average_of_all_outputs_so_far(
     model_builder: BuildModel, batch: Batch
 ) -> None:

@@ -17,8 +17,8 @@ import pytest
 from fairseq_deepnet.divergence.verdict import Evidence
 from fairseq_deepnet.experiments import state
 from fairseq_deepnet.experiments.cells import Cell, CellPlace
+from fairseq_deepnet.experiments.costs import shares
 from fairseq_deepnet.experiments.definition import SweepPanel
-from fairseq_deepnet.experiments.plan import shares
 from fairseq_deepnet.experiments.runner import Runner, Scripts, start, stop
 from fairseq_deepnet.experiments.runs import Status, read_cell_record
 

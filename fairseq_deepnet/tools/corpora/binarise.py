@@ -84,13 +84,8 @@ def write_word_dictionary(
 ) -> None:
     """Write the dictionary that fairseq-preprocess makes of the words in some files.
 
-    Args:
-        texts: the files.
-        out: the dictionary, a word and its count a line, frequent ones first.
-        threshold: rarer words are left out.
-        size: at most, fairseq's four special symbols included; -1: no limit.
-        padding_factor: the size is brought to a multiple of it.
-        workers: processes.
+    Words rarer than `threshold` are left out. The `size` (-1: any) counts fairseq's four special
+    symbols; it is brought to a multiple of `padding_factor`.
     """
     counts: Counter[str] = Counter()
     for text in texts:
@@ -207,12 +202,8 @@ def unigram_nll(data: Path, target: str | None, symbols: int) -> float | None:
 
         H = - sum_v valid(v) / |valid| * log2((train(v) + 1) / (|train| + V))
 
-    Args:
-        data: a data folder as fairseq-preprocess or scripts/preprocess*.sh leaves it
-        target: the language to predict; None where there is only one, as for a language model
-        symbols: V, the entries of its dictionary, special ones included
-
-    None where the folder does not hold both sets of one pair (or one language) in fairseq's
+    `target` is None for a language model; `symbols` is V, special ones included. None where the
+    folder does not hold both sets of one pair (or one language) in fairseq's
     memory-mapped format: of many directions, which are sampled in other shares than they are stored
     in, no one level is true. The files are counted where they lie: 100 million tokens in seconds.
     """

@@ -148,14 +148,8 @@ class Blueprint(ABC):
 def build(design: Callable[[], Blueprint], out: Path, force: bool = False) -> bool:
     """Make the data folder OUT; return False where it is there already, made the same way.
 
-    Args:
-        design: gives the blueprint; called when no other run is making OUT.
-        out: the folder to make.
-        force: make it anew even if it is there.
-
-    Raises:
-        ValueError, OSError: where OUT was made otherwise (unless `force`), where another run is at
-            it, and for input that cannot be.
+    `design` is called when no other run is making OUT. Raises ValueError or OSError where OUT was
+    made otherwise (unless `force`), where another run is at it, and for input that cannot be.
     """
     part = out.with_name(out.name + ".part")
     with held(out):
@@ -272,12 +266,7 @@ def stage(
 ) -> Path:
     """Return the folder PART/NAME, after `fill(PART/NAME.part)` unless it was there before.
 
-    Args:
-        part: the folder of all stages.
-        name: of this one.
-        what: is done, for people.
-        fill: writes into the folder it is given.
-        by_row: `fill` goes on with what a killed run left in the folder.
+    With `by_row`, `fill` goes on with what a killed run left; `what` is done, for people.
     """
     folder = part / name
     if folder.is_dir():
@@ -316,12 +305,7 @@ def folder_digests(folder: Path) -> dict[str, str]:
 
 
 def summary(record: dict[str, Any], counts: dict[str, dict[str, Any]]) -> str:
-    """Return one line for people: lines, directions of many, vocabulary, length, unknown share.
-
-    Args:
-        record: what corpus.json is to hold.
-        counts: sentences, tokens and unknown tokens by name of the row and language.
-    """
+    """Return one line for people: lines, directions of many, vocabulary, length, unknown share."""
     lines = {
         split: sum(found.values()) if isinstance(found, dict) else found
         for split, found in record["lines"].items()

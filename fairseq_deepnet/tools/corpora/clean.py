@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fairseq_deepnet.tools.corpora.parallel import CHUNK, map_in_order
 from fairseq_deepnet.tools.corpora.text import (
@@ -35,6 +35,7 @@ _HAN_KANA = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0
 _THAI_KHMER = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 _WORD = re.compile(f"[{_HAN_KANA}]|[{_THAI_KHMER}]{{1,4}}|[^\\s{_HAN_KANA}{_THAI_KHMER}]+")
 _PROGRESS_EVERY = 1_000_000
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -94,17 +95,22 @@ def check_line(line: str, path: Path, number: int) -> None:
         )
 
 
+def sift(items: Iterable[T], why: Callable[[T], str | None], dropped: Counter[str]) -> Iterator[T]:
+    """Yield the items that `why` gives no reason against, and count the reasons."""
+    for item in items:
+        reason = why(item)
+        if reason is None:
+            yield item
+        else:
+            dropped[reason] += 1
+
+
 def clean_train(
     pairs: Iterable[tuple[str, str]], limits: Limits, dropped: Counter[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield the normalised training pairs that stay, counting in `dropped` why others do not."""
-    for source, target in pairs:
-        source, target = normalise(source), normalise(target)
-        reason = why_dropped(source, target, limits)
-        if reason is None:
-            yield source, target
-        else:
-            dropped[reason] += 1
+    normal = ((normalise(source), normalise(target)) for source, target in pairs)
+    return sift(normal, lambda pair: why_dropped(*pair, limits), dropped)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 from fairseq_deepnet.files import ROOT, locked, write_json
 from fairseq_deepnet.records import misshapen, read_record
 from fairseq_deepnet.tools.corpora.archive import open_packed
-from fairseq_deepnet.tools.corpora.published import File, catalogue
+from fairseq_deepnet.tools.corpora.published import Corpus, File, catalogue
 from fairseq_deepnet.tools.corpora.transfer import (
     SourceError,
     Transfer,
@@ -129,7 +129,6 @@ class Downloader:
         only_mirrors: ask nothing else, and trust what they serve on first use even where the
             catalogue knows a checksum, because a mirror of one's own may hold its own edition.
         accept: take files whose checksum is another than the known one.
-        timeout, wait: seconds, as in `Transfer`.
         extra: more URLs, by the name of the file.
     """
 
@@ -170,9 +169,8 @@ class Downloader:
 
     def expected(self, file: File) -> File:
         """Return the catalogue's entry, without its checksums where they do not count."""
-        if self.only_mirrors or self.accept:
-            return replace(file, size=None, sha256=None, md5=None)
-        return file
+        known = not (self.only_mirrors or self.accept)
+        return file if known else replace(file, size=None, sha256=None, md5=None)
 
     def obtain(self, file: File) -> Path:
         """Return the path of a file that is there and right; download it if needed.
@@ -324,13 +322,7 @@ def fetch(
 ) -> list[Path]:
     """Download a corpus, or its files of some languages, and return their paths.
 
-    Args:
-        corpus: a name of the catalogue.
-        folder: for the files.
-        languages: none: all files.
-        jobs: files at a time.
-        via: "mtdata": ask its index for more addresses.
-        options: further ones of `Downloader`.
+    `options` are further ones of `Downloader`; `via` asks mtdata's index for more addresses.
     """
     files = catalogue()[corpus].select(languages)
     mirrors, only = _mirrors()
@@ -342,9 +334,14 @@ def fetch(
         raise ValueError(f"cannot write to {folder}: {error}") from error
 
 
+def downloadable() -> dict[str, Corpus]:
+    """Return the corpora that have files to download, by name."""
+    return {name: corpus for name, corpus in catalogue().items() if corpus.files}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `deepnet download`."""
-    names = "\n".join(f"  {name:<10} {corpus.what}" for name, corpus in catalogue().items())
+    names = "\n".join(f"  {name:<10} {corpus.what}" for name, corpus in downloadable().items())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
         f"corpora:\n{names}\n\n"
@@ -390,7 +387,7 @@ def _mirrors() -> tuple[tuple[str, ...], bool]:
 
 def run(args: argparse.Namespace) -> int:
     """Download, and print the paths; or print the catalogue."""
-    corpora = catalogue()
+    corpora = downloadable()
     if args.corpus not in corpora and not (args.list and args.corpus is None):
         raise ValueError(f"CORPUS is {args.corpus!r}; choose from {', '.join(corpora)}")
     if args.list:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fairseq_deepnet.files import say, whole_folder, write_json
 from fairseq_deepnet.provenance import fingerprint
@@ -132,6 +132,8 @@ def read_pair(source: Path, target: Path) -> tuple[list[str], list[str]]:
     return left_text, right_text
 
 
+MARK: Final = "extracted.json"
+"""What a folder of extracted text was made of."""
 Sides = tuple[Iterable[str], Iterable[str]]
 
 
@@ -204,22 +206,18 @@ class Archives:
         instead, and those that have not are dropped. OUT appears only when complete; where it was
         made of the same archives, nothing is done.
 
-        Raises:
-            ValueError: where the sides of a part differ, where a file is not there, and for an OUT
-                that was not made by this function, which is never touched.
+        Raises ValueError where the sides of a part differ, where a file is not there, and for an
+        OUT that was not made so, which is never touched.
         """
         places = self.locate(origin)
         request = {name: fingerprint(place) for name, place in places.items()}
         request["hold_out"] = {"every": hold_out}
-        record = out / "extracted.json"
+        record = out / MARK
+        refuse_strange(out)
         if record.is_file():
             made = read_record(record, {"from": object, "lines": dict}, "remove its folder")
             if made["from"] == request:
                 return dict(made["lines"])
-        elif out.exists():
-            raise ValueError(
-                f"{out} exists and holds something else; remove it or give another folder"
-            )
         with whole_folder(out) as part:
             with tempfile.TemporaryDirectory(dir=part) as scratch:
                 lines = self._write(places, Path(scratch), part)
@@ -287,6 +285,14 @@ class Archives:
             say("reading the archives")
             say("\n".join(self.describe(self.extract(origin, folder, hold_out))))
         return folder
+
+
+def refuse_strange(folder: Path) -> None:
+    """Refuse a folder for extracted text that holds something else."""
+    if folder.exists() and not (folder / MARK).is_file():
+        raise ValueError(
+            f"{folder} exists and holds something else; remove it or give another folder"
+        )
 
 
 def require_pair(value: SimpleNamespace, wanted: Sequence[str], must: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from fairseq_deepnet.files import say, write_json
 from fairseq_deepnet.tools.corpora import moses
 from fairseq_deepnet.tools.corpora.builder import Blueprint, Row, link_folder, stage, summary
-from fairseq_deepnet.tools.corpora.clean import Limits, checked_pairs
+from fairseq_deepnet.tools.corpora.clean import Limits, checked_pairs, sift
 from fairseq_deepnet.tools.corpora.parallel import CHUNK, map_in_order
 from fairseq_deepnet.tools.corpora.text import PairChunk, pair_chunks
 from fairseq_deepnet.tools.corpora.text_folders import pair_counts, plain
@@ -43,9 +43,7 @@ class MosesPair(Blueprint):
         hold_out: every such training pair is for validation; 0: there is a row for it.
         clean_on: "words": train is cleaned by tokens before pairs are held out; "subwords": train
             and valid at the end, by subwords.
-        limits: in tokens or subwords.
         dictionaries: how large they become, by the names of fairseq-preprocess' options.
-        fairseq_options: recorded.
     """
 
     rows: Sequence[Row]
@@ -310,15 +308,11 @@ def _encode_chunk(
 
 def _within(limits: Limits | None, pairs: Iterable[_Forms]) -> tuple[list[_Forms], Counter[str]]:
     """Return the pairs whose last form is within the limits, and why the others are not."""
-    kept: list[_Forms] = []
     dropped: Counter[str] = Counter()
-    for forms in pairs:
-        reason = moses.why_dropped(*forms[-1], limits) if limits else None
-        if reason is None:
-            kept.append(forms)
-        else:
-            dropped[reason] += 1
-    return kept, dropped
+    if limits is None:
+        return list(pairs), dropped
+    kept = sift(pairs, lambda forms: moses.why_dropped(*forms[-1], limits), dropped)
+    return list(kept), dropped
 
 
 def _say(report: dict[str, Any]) -> None:

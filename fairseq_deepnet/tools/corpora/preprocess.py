@@ -19,6 +19,7 @@ from fairseq_deepnet.files import ROOT, say
 from fairseq_deepnet.tools.corpora import download
 from fairseq_deepnet.tools.corpora.builder import Blueprint, Row, build, rows_of
 from fairseq_deepnet.tools.corpora.clean import Limits
+from fairseq_deepnet.tools.corpora.extract import MARK
 from fairseq_deepnet.tools.corpora.moses import Tokenisation
 from fairseq_deepnet.tools.corpora.moses_folder import MosesPair
 from fairseq_deepnet.tools.corpora.published import Fetch, Kind, catalogue
@@ -58,6 +59,9 @@ OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "CLEAN_ON": ("words", "words or subwords: what the limits count"),
     "MIN_TOKENS": (1, "pairs below are dropped"),
     "MAX_TOKENS": (175, "pairs above are dropped"),
+    "TRAIN_LINES": (0, "sentence pairs, the first so many (all)"),
+    "VALID_LINES": (0, "the same"),
+    "TEST_LINES": (0, "the same"),
     "RAW": ("", "archive or folder with the text (none: download)"),
     "DOWNLOADS": ("", "folder for what is downloaded"),
     "JOBS": (4, "files to download at a time"),
@@ -190,14 +194,7 @@ def _moses(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:
 
 
 class Folder(NamedTuple):
-    """How text becomes data.
-
-    Attributes:
-        options: names of variables.
-        blueprint: checks values, and makes a blueprint of rows.
-        defaults: other than the options' own.
-        takes_words: True if options of fairseq-preprocess may follow.
-    """
+    """How text becomes data: names of variables, and what checks them and makes a blueprint."""
 
     options: str
     blueprint: Callable[[SimpleNamespace, Given], Callable[[Rows], Blueprint]]
@@ -278,7 +275,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         folder = FOLDERS[kind.folder]
         for option in f"{kind.options} {folder.options}".split():
             default, said = OPTIONS[option]
-            switch = {"action": "store_const", "const": "1"} if default is False else {}
+            switch: Any = {"action": "store_const", "const": "1"} if default is False else {}
             one.add_argument(_flag(option), dest=option, help=said, **switch)
         one.add_argument("--variables", action="store_true", help="take the rest from variables")
         words = "after --: " + ", ".join(_DICTIONARIES)
@@ -301,7 +298,7 @@ def run(args: argparse.Namespace) -> int:
     given = Given(texts, args.words, args.variables)
     value = read(args.kind, given)
     corpus = _CORPUS_OF.get(args.kind, "")
-    if corpus:
+    if hasattr(value, "raw"):
         value.downloads = value.downloads or str(ROOT / "data" / "downloads" / corpus)
         if value.raw and not Path(value.raw).exists():
             raise ValueError(f"there is no archive or folder RAW={value.raw}")
@@ -321,6 +318,6 @@ def run(args: argparse.Namespace) -> int:
 
     build(lambda: blueprint(kind.rows(value, fetch)), out, value.force)
     raw = Path(f"{out}.raw")
-    if kind.extracts and (raw / "extracted.json").is_file():  # others' OUT.raw is the user's
+    if kind.extracts and (raw / MARK).is_file():  # others' OUT.raw is the user's
         shutil.rmtree(raw)
     return 0

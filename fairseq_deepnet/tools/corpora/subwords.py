@@ -79,12 +79,8 @@ def allot(lines: dict[str, int], budget: int, temperature: float) -> dict[str, i
     """Return how many lines of each language the subword model is trained on.
 
     A language with n lines gets a share in proportion to n^(1/temperature) of `budget` lines, but
-    never more than it has; what it leaves over goes to the others.
-
-    Args:
-        lines: lines there are, by language
-        budget: lines in all
-        temperature: 1 keeps the proportions of the text, larger values even them out
+    never more than it has; what it leaves over goes to the others. A temperature of 1 keeps the
+    proportions of the text, larger ones even them out.
     """
     taken: dict[str, int] = {}
     waiting = {language: count ** (1 / temperature) for language, count in lines.items()}

@@ -32,9 +32,8 @@ Counted = dict[str, dict[str, Any]]
 class TextFolder(Blueprint):
     """What the three kinds share: clean, train sentencepiece on train, binarise.
 
-    Attributes:
-        odd: what is done to a blank line of valid or test; see `clean.clean_split`.
-        text_name, binarised_name, model_name, dictionary_name: patterns of file names.
+    `odd` is what is done to a blank line of valid or test, see `clean.clean_split`; names are
+    patterns of file names.
     """
 
     rows: Sequence[Row]
@@ -140,12 +139,7 @@ class TextFolder(Blueprint):
 
 @dataclasses.dataclass(frozen=True)
 class OnePair(TextFolder):
-    """A folder of one pair.
-
-    Attributes:
-        joint: one model for both languages.
-        fairseq_options: recorded.
-    """
+    """A folder of one pair; `joint`: with one model for both languages."""
 
     joint: bool = True
     fairseq_options: str = ""
@@ -223,11 +217,7 @@ class OneLanguage(TextFolder):
 
 @dataclasses.dataclass(frozen=True)
 class ManyPairs(TextFolder):
-    """A folder of many pairs with one dictionary; the model is trained on a sample.
-
-    Attributes:
-        temperature: of the sample; 1 keeps the languages' proportions, more evens them out.
-    """
+    """A folder of many pairs with one dictionary; the model is trained on a sample, see `allot`."""
 
     temperature: float = 5.0
     odd = "keep"

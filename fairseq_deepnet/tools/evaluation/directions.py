@@ -254,7 +254,7 @@ class Results:
         for direction in self.wanted:
             score = self.scores.get(direction)
             known = [self.zero_shot(direction), self.level(direction), self.lines(direction)]
-            row = [direction, *direction, *known, score.lines if score else None]
+            row: list[object] = [direction, *direction, *known, score.lines if score else None]
             row += [self.value(direction, key) for key in keys]
             rows.append([*row, score.signature if score else None])
         return comma_separated(rows)

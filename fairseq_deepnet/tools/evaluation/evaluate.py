@@ -24,17 +24,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.files import say, shown, write_text
+from fairseq_deepnet.files import PACKAGE, say, shown, write_text
 from fairseq_deepnet.provenance import fingerprint, made_now, sha256
 from fairseq_deepnet.records import record_of, write_record
-from fairseq_deepnet.tools import fairseq_options
 from fairseq_deepnet.tools.checkpoints import Model, choose_model, find_data
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.processor import all_cores, threads_of
 from fairseq_deepnet.tools.training import launch
-from fairseq_deepnet.tools.training.progress import Counter
+from fairseq_deepnet.tools.translation import stream
 from fairseq_deepnet.tools.translation.engine import (
     BATCH,
     CPU_BATCH,
@@ -314,16 +313,16 @@ def _translate_with_ctranslate2(
 ) -> list[str]:
     """Return a translation of each line of the split's source."""
     from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
-    from fairseq_deepnet.tools.translation.stream import full_windows, translated
 
     folder, threads = _exported(args, model, data), cores_of(args)
     lines = list(read_lines(data.text(args.split, direction, direction.source)))
     engine = CTranslate2Model(
         folder, ctranslate2_search(args), threads=threads, cpu=args.gpus == "0"
     )
-    counter = Counter(len(lines), "sentences translated", sys.stderr)
+    windows = stream.full_windows(lines, WINDOW * threads)
+    counter = stream.LineCounter(sys.stderr, len(lines))
     found = []
-    for window in translated(engine, full_windows(lines, WINDOW * threads), direction):
+    for window in stream.translated(engine, windows, direction):
         for hypotheses in window:
             found.append(hypotheses[0].text)
             counter.add()
@@ -341,7 +340,7 @@ def _translate_with_fairseq(
     gpus, cores = gpus_of(args), cores_of(args)
     processes = min(gpus or args.processes or cores, max(1, sentences))
     arguments = [str(data.path.resolve()), "--path", str(model.path.resolve())]
-    arguments += ["--user-dir", fairseq_options.user_dir(), "--gen-subset", args.split]
+    arguments += ["--user-dir", str(PACKAGE), "--gen-subset", args.split]
     arguments += ["--source-lang", source, "--target-lang", target]
     arguments += ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]
     arguments += ["--max-tokens", str(args.batch or TOKENS), "--log-format", "none"]
@@ -365,8 +364,11 @@ def generate(
 
     Raises ValueError with the end of the log if a process fails or a sentence is missing.
     """
+    environment = dict(os.environ, PYTHONUNBUFFERED="1", OMP_NUM_THREADS=str(threads))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else list(map(str, range(gpus)))
     found: list[tuple[int, str]] = []
-    counter, lock = Counter(sentences, "sentences translated", sys.stderr), threading.Lock()
+    counter, lock = stream.LineCounter(sys.stderr, sentences), threading.Lock()
 
     def read(process: subprocess.Popen[str]) -> list[str]:
         log = []
@@ -384,13 +386,15 @@ def generate(
     with ThreadPoolExecutor(processes) as pool:
         try:
             for index in range(processes):
-                rank = ["--distributed-world-size", str(processes)]
-                rank += ["--distributed-rank", str(index)]
+                shard = ["--distributed-world-size", str(processes)]
+                shard += ["--distributed-rank", str(index)]
+                if gpus:
+                    environment["CUDA_VISIBLE_DEVICES"] = devices[index % gpus]
                 process = subprocess.Popen(
-                    ["fairseq-generate", *arguments, *(rank if processes > 1 else [])],
+                    ["fairseq-generate", *arguments, *(shard if processes > 1 else [])],
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
-                    env=_environment(index, gpus, threads),
+                    env=environment,
                     encoding="utf-8",
                     errors="backslashreplace",
                 )
@@ -405,16 +409,6 @@ def generate(
                 process.terminate()  # nothing, where it has ended
             counter.close()
     return in_corpus_order(found, sentences)
-
-
-def _environment(index: int, gpus: int, threads: int) -> dict[str, str]:
-    """Return the environment of a shard, which sees one GPU."""
-    environment = dict(os.environ, PYTHONUNBUFFERED="1", OMP_NUM_THREADS=str(threads))
-    if gpus:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names = visible.split(",") if visible else list(map(str, range(gpus)))
-        environment["CUDA_VISIBLE_DEVICES"] = names[index % gpus]
-    return environment
 
 
 def failure(program: str, status: int, lines: Sequence[str]) -> str:

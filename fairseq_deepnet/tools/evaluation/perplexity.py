@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.files import say, shown
+from fairseq_deepnet.files import PACKAGE, say, shown
 from fairseq_deepnet.provenance import fingerprint, made_now, sha256
 from fairseq_deepnet.records import record_of, write_record
-from fairseq_deepnet.tools import fairseq_options
 from fairseq_deepnet.tools.checkpoints import Model, choose_model, find_data, task_options
 from fairseq_deepnet.tools.corpora.clean import count_words
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, DataFolder
@@ -88,7 +87,7 @@ def measure(
 ) -> dict[str, Any]:
     """Run fairseq's own evaluation and return what is to be recorded."""
     model.make()
-    words = [str(data.path.resolve()), "--user-dir", fairseq_options.user_dir()]
+    words = [str(data.path.resolve()), "--user-dir", str(PACKAGE)]
     words += ["--path", str(model.path.resolve())]
     words += ["--task", task["_name"], "--max-tokens", str(args.batch)]
     words += ["--distributed-world-size", "1", *([] if gpus_of(args) else ["--cpu"])]

@@ -15,7 +15,7 @@ from fairseq_deepnet.tools.evaluation.scoring import METRICS
 SPLIT: Final = "test"
 TOKENISED: Final = "bleu_tokenised"
 """Key of fairseq's own BLEU on the tokens of the data, where a score has it beside sacreBLEU."""
-_VALUES: Final = (*METRICS, TOKENISED, "perplexity", "word_perplexity")
+_BESIDE_METRICS: Final = (TOKENISED, "perplexity", "word_perplexity")
 _ASKED: Final[Shape] = {
     "engine?": str,
     "quantization?": str,
@@ -27,7 +27,7 @@ SHAPE: Final[Shape] = {
     "split?": str,
     "averaged?": list,
     "request?": {"options?": [str], "checkpoints?": list, **_ASKED},
-    **{f"{key}?": NUMBER for key in _VALUES},
+    **{f"{key}?": NUMBER for key in (*METRICS, *_BESIDE_METRICS)},
     "bleu_signature?": str,
     "lines?": int,
     "updates?": int,
@@ -158,7 +158,8 @@ def _read(path: Path, run: Path) -> RunScore | None:
     if path.suffix != ".json":
         return None
     content = read_record(path, SHAPE, _REMEDY)
-    values = {key: float(content[key]) for key in _VALUES if content.get(key) is not None}
+    keys = [key for key in (*METRICS, *_BESIDE_METRICS) if content.get(key) is not None]
+    values = {key: float(content[key]) for key in keys}
     signatures = {
         key: str(content[f"{key}_signature"]) for key in values if f"{key}_signature" in content
     }

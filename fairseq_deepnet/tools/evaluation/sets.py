@@ -93,31 +93,20 @@ def lines_of(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
-def read_flores101(
+def read_files(
     raw: Path, definition: Mapping[str, Any], codes: Sequence[str]
 ) -> Iterator[ParallelText]:
-    """Read flores101_dataset/SPLIT/LANG.SPLIT; all languages have the same sentences."""
-    split = definition["split"]
-    names = {code: f"{language(code).in_codes_of('flores101')}.{split}" for code in codes}
-    files = read_raw(raw, list(names.values()))
-    sides = {code: lines_of(files[name]) for code, name in names.items()}
-    for pair in combinations(sorted(codes), 2):
-        text = ParallelText(Direction(*pair), *(sides[code] for code in pair))
-        yield text.checked("Flores-101")
-
-
-def read_opus100(
-    raw: Path, definition: Mapping[str, Any], codes: Sequence[str]
-) -> Iterator[ParallelText]:
-    """Read zero-shot/A-B/opus.A-B-test.{A,B}."""
+    """Read files that hold one side each, called as `files` of the definition says."""
+    called = {code: language(code).in_codes_of(definition["codes"]) for code in codes}
     names = {
-        pair: [f"opus.{'-'.join(pair)}-{definition['split']}.{side}" for side in pair]
+        pair: [definition["files"].format(pair="-".join(pair), side=called[code]) for code in pair]
         for pair in combinations(sorted(codes), 2)
     }
-    files = read_raw(raw, [name for sides in names.values() for name in sides])
+    files = read_raw(raw, sorted({name for sides in names.values() for name in sides}))
+    lines = {name: lines_of(text) for name, text in files.items()}
     for pair, sides in names.items():
-        text = ParallelText(Direction(*pair), *(lines_of(files[name]) for name in sides))
-        yield text.checked("OPUS-100")
+        source, target = (lines[name] for name in sides)
+        yield ParallelText(Direction(*pair), source, target).checked(definition["title"])
 
 
 def read_ted(
@@ -138,7 +127,8 @@ def read_ted(
         both = [pair for pair in zip(sides[one], sides[other], strict=True) if all(pair)]
         if not both:
             raise ValueError(f"{name} has no sentence in both {one} and {other}")
-        yield ParallelText(Direction(one, other), *map(list, zip(*both, strict=True)))
+        source, target = map(list, zip(*both, strict=True))
+        yield ParallelText(Direction(one, other), source, target)
 
 
 def _detokenised(cells: Sequence[str | None], code: str) -> list[str]:
@@ -192,8 +182,7 @@ def _sacrebleu_set(name: str, direction: Direction) -> ParallelText:
 
 
 READERS: Final[dict[str, Callable[..., Iterator[ParallelText]]]] = {
-    "flores101": read_flores101,
-    "opus100": read_opus100,
+    "files": read_files,
     "ted": read_ted,
     "wmt": read_wmt,
 }

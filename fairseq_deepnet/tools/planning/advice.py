@@ -29,13 +29,7 @@ EXACT: Final = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One thing that was tried, on top of those before it.
-
-    Arguments:
-        name: the options it adds, or "as it is"
-        effect: what they do to the training
-        plan: with the largest micro-batch that fits, or the smallest that was tried
-    """
+    """Options that were tried on top of those before, with the largest micro-batch that fits."""
 
     name: str
     effect: str
@@ -44,12 +38,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """What was tried, and what came of it.
-
-    Arguments:
-        wanted: the plan as the user has it
-        steps: what was tried, in order; the last one fits if any does
-    """
+    """The plan as it is wanted, and what was tried, in order; the last step fits if any does."""
 
     wanted: Plan
     steps: tuple[Step, ...]
@@ -178,8 +167,9 @@ def _largest_that_fits(
     while True:
         batch = launch.split_batch(plan.training.tokens, tokens, training.devices)
         bounded = training.bounded or batch.max_tokens != plan.training.max_tokens
-        share = {"max_tokens": batch.max_tokens, "update_freq": batch.update_freq}
-        tried = dataclasses.replace(training, **share, bounded=bounded)
+        tried = dataclasses.replace(
+            training, max_tokens=batch.max_tokens, update_freq=batch.update_freq, bounded=bounded
+        )
         candidate = make_plan(model, tried, *machine, checkpoint_gib)
         if candidate.fits or tokens // 2 < SMALLEST_MICRO_BATCH:
             return candidate

@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("words", nargs="*", metavar="CONFIG key=value", help=words)
     add("--arch", help="a named shape, with configs/base.yaml where no CONFIG is")
     add("--gpus", type=int, default=1, help=f"devices in all; 0 is the CPU {default}")
-    memory = {"type": float, "default": DEVICE_GIB, "metavar": "GIB"}
-    add("--memory", **memory, help=f"of one device {default}")
+    of_one = f"of one device {default}"
+    add("--memory", type=float, default=DEVICE_GIB, metavar="GIB", help=of_one)
     entries = "entries of the dictionary, or of source and target"
     add("--vocabulary", metavar="N[,M]", help=entries)
     add("--data", type=Path, help="the data folder, for its dictionaries")

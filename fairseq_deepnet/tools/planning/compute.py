@@ -44,10 +44,8 @@ class Flops:
     """Operations, all forward, of one micro-batch on one device.
 
     Arguments:
-        linear: the linear maps of both stacks
         attention: Q K^T and weights x V, of whole sentences (kernels skip the masked half of the
             decoder's at best)
-        projection: to the vocabulary
         fused: whether attention's backward computes Q K^T again
         recomputation: layers that backward computes again
     """

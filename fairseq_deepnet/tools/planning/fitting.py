@@ -23,11 +23,6 @@ def device_memory(wanted: str, devices: Devices, elsewhere: bool) -> float | Non
 
     Args:
         wanted: GiB, or "auto": what the GPUs here have; of those `elsewhere` a usual size.
-        devices: to train on.
-        elsewhere: whether these are GPUs of another machine.
-
-    Raises:
-        ValueError: for what is neither a number nor "auto".
     """
     if wanted != AUTO:
         try:

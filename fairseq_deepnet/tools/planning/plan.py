@@ -33,13 +33,10 @@ class Plan:
     """What a training needs.
 
     Arguments:
-        model, training: what is planned
         counts: parameters by part
-        memory: bytes on one device
-        flops: operations of one micro-batch on one device
+        memory, flops: bytes, and operations of one micro-batch, on one device
         memory_gib: what a device has
-        length: subwords of a sentence that were assumed
-        teraflops, utilisation: the speed that was assumed
+        length, teraflops, utilisation: subwords of a sentence, and the speed, as assumed
         checkpoint_gib: what --checkpoint-memory allows; None where it says nothing
     """
 
@@ -154,8 +151,9 @@ def estimate(
     if wanted is not None and "update-freq" not in config.options:
         tokens = launch.parse_tokens(wanted)
         batch = launch.split_batch(tokens, training.max_tokens, training.devices)
-        share = {"max_tokens": batch.max_tokens, "update_freq": batch.update_freq}
-        training = dataclasses.replace(training, **share)
+        training = dataclasses.replace(
+            training, max_tokens=batch.max_tokens, update_freq=batch.update_freq
+        )
     checkpoint_gib = memory_of(args, (lambda: memory_gib) if gpus else None)
     return make_plan(model, training, memory_gib, teraflops, length, utilisation, checkpoint_gib)
 

@@ -127,8 +127,8 @@ def _verdict(advice: Advice, timed: bool) -> str:
         lines.append(f"It fits with: {as_arguments(advice.options)}")
         lines.append(f"  as key=value: {as_overrides(advice.options)}")
         return "\n".join(lines)
-    memory = advice.plan.memory
-    fixed, loss = (memory.persistent + memory.gradients) / GIB, memory.loss / GIB
+    held = advice.plan.memory
+    fixed, loss = (held.persistent + held.gradients) / GIB, held.loss / GIB
     lines += [
         f"No: nothing that fairseq offers makes it fit. The least is {advice.least_gib:.1f} GiB a"
         f" device: {fixed:.1f} GiB are weights, gradients and optimiser, {loss:.1f} GiB the loss of"

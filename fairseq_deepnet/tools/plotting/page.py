@@ -165,8 +165,8 @@ def quantity(runs: Sequence[Run], name: str, most: int) -> dict[str, Any]:
     if not is_by_layer(name):
         return {**found, "plot": Plot(line_figure(runs, lines_of(runs, name), name))}
     parts = ordered(key.part for run in runs for key in run.grids if key.quantity == name)
-    is_open = [{"name": part, "is_open": part == main_part(parts)} for part in parts]
-    return {**found, "parts": [one | _part(runs, name, one["name"], most) for one in is_open]}
+    made = [_part(runs, name, part, most) | {"is_open": part == main_part(parts)} for part in parts]
+    return {**found, "parts": made}
 
 
 def _part(runs: Sequence[Run], name: str, part: str, most: int) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _part(runs: Sequence[Run], name: str, part: str, most: int) -> dict[str, Any
     lines = [
         Plot(line_figure(runs, drawn[side], name), f"{side}: over updates{told}") for side in grids
     ]
-    made: dict[str, Any] = {"title": part_title(part), "lines": lines}
+    made: dict[str, Any] = {"name": part, "title": part_title(part), "lines": lines}
     if not has_layers:
         return made
     scale = scale_of(grid.values for grid in every)

@@ -165,8 +165,8 @@ def _measured(number: int, run: Run, quantity: str) -> Iterator[Line]:
             look = "dashed" if key.side == SIDES[0] else "solid"
             yield _of_grid(number, run, key.side, look, grid)
     bounded = _MEASURED.get(quantity, "")
-    if (grid := run.grids.get(GridKey(bounded))) is not None:
-        yield _of_grid(number, run, f"measured {bounded}", "dotted", grid)
+    if (measured := run.grids.get(GridKey(bounded))) is not None:
+        yield _of_grid(number, run, f"measured {bounded}", "dotted", measured)
 
 
 # Scales, and fewer points.

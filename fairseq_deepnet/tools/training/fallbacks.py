@@ -197,38 +197,26 @@ def _number(value: Any) -> int | float | None:
 
 @dataclass
 class Pending:
-    """What is still to be moved: written before, so that a kill in between loses nothing.
+    """What is still to be moved: written before, so that a kill in between loses nothing."""
 
-    Arguments:
-        folder: in the folder of checkpoints, for what came after the good state
-        good: update of that; None for the beginning
-        file: of that, in the folder of checkpoints
-    """
-
-    folder: str
-    good: int | None
+    folder: str  # in the folder of checkpoints, for what came after the good state
+    good: int | None  # update of that; None for the beginning
     file: str = "good.part"  # where an earlier version put it
 
 
 @dataclass
 class FallbackState:
-    """What fallback.json holds.
+    """What fallback.json holds."""
 
-    Arguments:
-        step: fallbacks taken
-        overrides: option -> value, of all of them together; `fp32` has an empty value
-        resumes: whether the run goes on from a checkpoint of its own, rather than from the start
-        history: for each fallback: step, changes, values before, event, the update it went on from
-        pending: what the last of them has still to move
-        exhausted: steps that --fallbacks had when the run diverged with none left
-    """
-
-    step: int = 0
+    step: int = 0  # fallbacks taken
+    # option -> value, of all of them together; `fp32` has an empty value
     overrides: dict[str, str] = field(default_factory=dict)
+    # whether the run goes on from a checkpoint of its own, rather than from the start
     resumes: bool = False
+    # for each fallback: step, changes, values before, event, the update it went on from
     history: list[dict[str, Any]] = field(default_factory=list)
-    pending: Pending | None = None
-    exhausted: int = 0
+    pending: Pending | None = None  # what the last of them has still to move
+    exhausted: int = 0  # steps that --fallbacks had when the run diverged with none left
 
     def write(self, run: Path) -> None:
         """Write into a run folder; whole or not at all."""
@@ -262,18 +250,15 @@ class FallbackState:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the supervisor is to start.
+    """What the supervisor is to start."""
 
-    Arguments:
-        command: fairseq-train or its launcher, with all options; empty where there is nothing to do
-        fallbacks: steps to take when it diverges; None where it is to end then
-        state: fallbacks that the run has taken before
-        announcement: what further nodes compare with their own plan; None where there are none
-    """
-
+    # fairseq-train or its launcher, with all options; empty where there is nothing to do
     command: tuple[str, ...] = ()
+    # steps to take when it diverges; None where it is to end then
     fallbacks: tuple[Step, ...] | None = None
+    # fallbacks that the run has taken before
     state: FallbackState = field(default_factory=FallbackState)
+    # what further nodes compare with their own plan; None where there are none
     announcement: dict[str, Any] | None = None
 
 

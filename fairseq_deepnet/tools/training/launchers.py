@@ -31,25 +31,15 @@ _ALONE: Final = "--load-checkpoint-on-all-dp-ranks"
 
 @dataclasses.dataclass(frozen=True)
 class Launcher:
-    """One way to start the processes of `devices`.
+    """One way to start the processes of `devices`."""
 
-    Arguments:
-        name: one of LAUNCHERS, but not auto
-        devices: on each node, and the number of nodes
-        node_rank: this node among them, from 0
-        address: host that all nodes can reach node 0 by (torchrun)
-        port: of node 0, where the processes meet
-        extra: further words for srun
-        submits: whether this is only to hand a job to SLURM's queue
-    """
-
-    name: str
-    devices: Devices
-    node_rank: int = 0
-    address: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    extra: tuple[str, ...] = ()
-    submits: bool = False
+    name: str  # one of LAUNCHERS, but not auto
+    devices: Devices  # on each node, and the number of nodes
+    node_rank: int = 0  # this node among them, from 0
+    address: str = "127.0.0.1"  # host that all nodes can reach node 0 by (torchrun)
+    port: int = DEFAULT_PORT  # of node 0, where the processes meet
+    extra: tuple[str, ...] = ()  # further words for srun
+    submits: bool = False  # whether this is only to hand a job to SLURM's queue
 
     def arguments(self) -> list[str]:
         """Return fairseq-train's options for the devices, the same on every node.
@@ -77,13 +67,13 @@ class Launcher:
         # said outright, or fairseq would look for it in SLURM's and torchrun's variables
         return ["--distributed-init-method", f"tcp://127.0.0.1:{self.port}"]
 
-    def prefix(self, node_rank: int | None = None) -> list[str]:
-        """Return the words before fairseq-train on a node (this one)."""
+    def prefix(self) -> list[str]:
+        """Return the words before fairseq-train on this node."""
         if self.name == "torchrun":
             return [
                 "torchrun",
                 f"--nnodes={self.devices.nodes}",
-                f"--node-rank={self.node_rank if node_rank is None else node_rank}",
+                f"--node-rank={self.node_rank}",
                 f"--nproc-per-node={self.devices.gpus or self.devices.cpu_processes}",
                 f"--master-addr={self.address}",
                 f"--master-port={self.port}",

@@ -16,7 +16,7 @@ import torch
 
 import fairseq_deepnet.models  # noqa: F401  (what is mended in fairseq comes before fairseq)
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.files import inside_project, say, shown, write_text
+from fairseq_deepnet.files import PACKAGE, inside_project, say, shown, write_text
 from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.signals import DIVERGENCE_RECORD, RECORD
@@ -40,29 +40,17 @@ MANAGED: Final = {
 
 @dataclass(frozen=True)
 class Training:
-    """A run that is settled: nothing of it is written yet.
+    """A run that is settled: nothing of it is written yet."""
 
-    Arguments:
-        config: with the options of the command line, checked
-        data: folder
-        run: folder
-        launcher: which starts the processes, and on what devices
-        batch: of an update; None where the config has it another way
-        precision: fairseq-train's options for it
-        command: fairseq-train, with all options
-        parsed: these options, as fairseq reads them
-        steps: of --on-divergence fallback; None for another policy
-    """
-
-    config: configs.Config
-    data: Path
-    run: Path
-    launcher: launchers.Launcher
-    batch: launch.Batch | None
-    precision: list[str]
-    command: list[str]
-    parsed: argparse.Namespace
-    steps: tuple[Step, ...] | None
+    config: configs.Config  # with the options of the command line, checked
+    data: Path  # folder
+    run: Path  # folder
+    launcher: launchers.Launcher  # which starts the processes, and on what devices
+    batch: launch.Batch | None  # of an update; None where the config has it another way
+    precision: list[str]  # fairseq-train's options for it
+    command: list[str]  # fairseq-train, with all options
+    parsed: argparse.Namespace  # these options, as fairseq reads them
+    steps: tuple[Step, ...] | None  # of --on-divergence fallback; None for another policy
 
     def summary(self) -> str:
         """Say in five lines what is going to be trained, on what, where.
@@ -212,7 +200,7 @@ def _build_command(
     if (data / "corpus.json").is_file():
         options = {**DataFolder.open(data).task_options(), **options}
     options.setdefault("tensorboard-logdir", str(run.resolve() / "tensorboard"))
-    command = ["fairseq-train", str(data.resolve()), "--user-dir", fairseq_options.user_dir()]
+    command = ["fairseq-train", str(data.resolve()), "--user-dir", str(PACKAGE)]
     command += configs.to_arguments(options)
     return [*command, *machine, "--save-dir", str(run.resolve() / "checkpoints")]
 

@@ -72,12 +72,7 @@ def train(args: argparse.Namespace) -> int:
 
 
 class Supervisor:
-    """One training, from its start to its end, however many attempts that takes.
-
-    Args:
-        args: of `deepnet train`
-        plan: what is to be started
-    """
+    """One training, from its start to its end, however many attempts that takes."""
 
     def __init__(self, args: argparse.Namespace, plan: Plan) -> None:
         self.run, self.plan, self.state = args.run, plan, plan.state

@@ -152,47 +152,55 @@ def translated(
         yield found
 
 
-class Rate:
-    """How many lines are done and how fast, on standard error: a line every few seconds, on a
-    terminal the same line again; nothing at all of what takes less.
+class LineCounter:
+    """Shows how many lines are done: a line every few seconds, on a terminal the same line again.
 
     Args:
-        done: lines that were there before
+        total: how many there will be, of which the last is always shown; None where nobody knows:
+            then it is shown how fast they come, and nothing of what takes a few seconds.
+        done: lines that were there before.
     """
 
     def __init__(
         self,
         screen: TextIO,
-        seconds: float = 10.0,
+        total: int | None = None,
         done: int = 0,
+        seconds: float = 10.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.screen = screen
+        self.screen, self.total, self.now = screen, total, now
         self.rewrites = screen.isatty()
         self.pause = seconds / 10 if self.rewrites else seconds
-        self.now = now
         self.before = self.count = done
         self.started = self.shown = now()
 
-    def add(self, lines: int) -> None:
+    def add(self, lines: int = 1) -> None:
         """Count so many more as done."""
+        now = self.now()
+        if self.total and self.count == self.before:
+            self.shown = now  # all that came before the first was loading
         self.count += lines
-        if self.now() - self.shown >= self.pause:
+        if now - self.shown >= self.pause or self.count == self.total:
             self.show()
 
     def show(self) -> None:
         """Show how many lines are done."""
         self.shown = self.now()
         taken = self.shown - self.started
-        rate = (self.count - self.before) / taken if taken else 0.0
-        line = f"{self.count:,} lines, {rate:,.1f} lines/s, {clock(taken)}"
+        if self.total:
+            line = f"{self.count:,} of {self.total:,} sentences translated, {clock(taken)}"
+        else:
+            rate = (self.count - self.before) / taken if taken else 0.0
+            line = f"{self.count:,} lines, {rate:,.1f} lines/s, {clock(taken)}"
         self.screen.write(f"\r{line}" if self.rewrites else f"{line}\n")
         self.screen.flush()
 
     def close(self) -> None:
-        """Write the last line, where there was one before."""
+        """End what was shown, with a last line where the total was not known."""
         if self.shown != self.started:
-            self.show()
+            if not self.total:
+                self.show()
             self.screen.write("\n" * self.rewrites)
             self.screen.flush()
 

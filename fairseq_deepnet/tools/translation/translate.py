@@ -22,6 +22,7 @@ from fairseq_deepnet.tools import processor
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.text import decode
 from fairseq_deepnet.tools.export.layout import MODEL, is_exported
+from fairseq_deepnet.tools.translation import stream
 from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
 from fairseq_deepnet.tools.translation.engine import (
     BATCH,
@@ -34,14 +35,7 @@ from fairseq_deepnet.tools.translation.engine import (
     Search,
     cut_message,
 )
-from fairseq_deepnet.tools.translation.stream import (
-    STANDARD_INPUT,
-    Output,
-    Rate,
-    Utf8Mender,
-    translated,
-    windows_of,
-)
+from fairseq_deepnet.tools.translation.stream import STANDARD_INPUT, translated, windows_of
 
 if TYPE_CHECKING:
     from fairseq_deepnet.tools.checkpoints import Model
@@ -57,16 +51,13 @@ HALF: Final = ("--bf16", "--fp16")
 
 @dataclass
 class Opened:
-    """An engine, the direction it is to work in, and what it is.
-
-    Args:
-        request: all that decides its translations, besides text and search.
-    """
+    """An engine, the direction it is to work in, and what it is."""
 
     engine: Engine
     direction: Direction
     what: str
     request: dict[str, Any]
+    """All that decides its translations, besides text and search."""
 
 
 @dataclass(frozen=True)
@@ -218,8 +209,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine", choices=ENGINES, help="fairseq for a run; ctranslate2 exports it first, once"
     )
-    parser.add_argument("--src", help="of a model of many directions: from which language")
-    parser.add_argument("--tgt", help="and into which")
+    parser.add_argument(
+        "--src",
+        dest="source",
+        metavar="SRC",
+        help="of a model of many directions: from which language",
+    )
+    parser.add_argument("--tgt", dest="target", metavar="TGT", help="and into which")
     parser.add_argument("--beam", type=int, default=Search.beam, help="beam size (%(default)s)")
     parser.add_argument(
         "--lenpen", type=float, default=Search.lenpen, help="length penalty (%(default)g)"
@@ -261,40 +257,33 @@ def run(args: argparse.Namespace) -> int:
     _refuse_bad(args, files)
     typed = files == [STANDARD_INPUT] and sys.stdin.isatty()
     threads = args.threads or processor.threads_of(1, processor.all_cores())
-    options = EngineOptions(
-        engine=args.engine,
-        source=args.src,
-        target=args.tgt,
-        data=args.data,
-        average=args.average,
-        quantization=args.quantization,
-        threads=threads,
-        at_once=typed,
-        cpu=args.cpu,
-        generate_options=tuple(name for name in HALF if getattr(args, name.strip("-"))),
-    )
+    names = EngineOptions.__annotations__
+    given = {name: value for name, value in vars(args).items() if name in names}
+    given |= {"threads": threads, "at_once": typed}
+    half = tuple(name for name in HALF if getattr(args, name.strip("-")))
+    options = EngineOptions(**given, generate_options=half)
     opened = open_engine(args.model, search, options)
     request = opened.request | {
         "files": [str(path) if path == STANDARD_INPUT else fingerprint(path) for path in files],
         "direction": str(opened.direction),
         "search": [search.beam, search.lenpen, search.nbest, args.scores],
     }
-    output = Output(args.out, request, args.resume)
+    output = stream.Output(args.out, request, args.resume)
     say(f"{opened.direction}: {opened.what}, {threads} thread{'s' * (threads > 1)}")
     if typed:
         say("a sentence a line; Ctrl-D ends")
     if output.done:
         say(f"going on after line {output.done:,}")
-    mender = Utf8Mender()
+    mender = stream.Utf8Mender()
     text = decode if args.strict else mender
     windows = output.still_to_do(windows_of(files, args.window or WINDOW * threads, text=text))
-    rate = Rate(sys.stderr, done=output.done)
+    counter = stream.LineCounter(sys.stderr, done=output.done)
     try:
         for found in translated(opened.engine, windows, opened.direction, args.nbest):
             output.write(formatted(found, output.done + 1, args.nbest, args.scores), len(found))
-            rate.add(len(found))
+            counter.add(len(found))
     finally:  # also at a line that cannot be read
-        rate.close()
+        counter.close()
         if opened.engine.cut:
             say(cut_message(opened.engine.cut))
         if mender.count:
@@ -304,10 +293,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def formatted(found: Sequence[list[Hypothesis]], first: int, nbest: int, scores: bool) -> list[str]:
-    """Return lines: TEXT, SCORE tab TEXT, or of several translations NUMBER tab SCORE tab TEXT.
-
-    Args:
-        first: number of the first line in the input, from 1.
+    """Return lines: TEXT, SCORE tab TEXT, or of several translations NUMBER tab SCORE tab TEXT;
+    `first` is the number of the first line in the input, from 1.
     """
     if nbest > 1:
         return [

@@ -18,24 +18,16 @@ from typing import Any, NamedTuple
 from fairseq_deepnet.tools.corpora.builder import Row
 
 Fetch = Callable[..., Path]
-"""Return RAW; where it is not set, download the files (of these languages) and return their folder.
-"""
+"""Returns RAW, or the folder of the files (of the languages given) after downloading them."""
 
 
 @dataclass(frozen=True)
 class File:
-    """A file to download.
+    """A file to download, from the first of its URLs that has it.
 
-    A checksum stands here only where somebody else published it; where nobody did, the first
-    download is trusted and remembered.
-
-    Attributes:
-        name: of the file.
-        urls: that serve it, in the order to try.
-        size: in bytes.
-        sha256, md5: its checksums.
-        published: by whom.
-        languages: whose text it holds; none: it comes with every choice.
+    A checksum stands here only where somebody else published it, and `published` says who; where
+    nobody did, the first download is trusted and remembered. A file without `languages` comes with
+    every choice of them.
     """
 
     name: str
@@ -80,14 +72,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Corpus:
-    """A named set of files, and what becomes of them.
-
-    Attributes:
-        what: one line for people.
-        files: all of it.
-        parts: its smaller files, if one can ask for some languages.
-        kinds: data folders that are made of it, by name.
-    """
+    """Files, their smaller `parts` if one can ask for some languages, and what becomes of them."""
 
     what: str
     files: tuple[File, ...]

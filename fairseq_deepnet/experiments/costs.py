@@ -26,14 +26,7 @@ _HEADING: Final = (
 
 
 class Machine(NamedTuple):
-    """What a cell gets.
-
-    Args:
-        gpus: GPUs of one cell; 0 is the CPU
-        memory_gib: memory of each
-        teraflops: peak of each device, 10^12 operations a second; None: not known
-        is_assumed: whether that is a guess
-    """
+    """What a cell gets: GPUs (0 is the CPU), the memory of each, its peak, maybe a guess."""
 
     gpus: int
     memory_gib: float
@@ -141,11 +134,8 @@ def shares(gpus: str, parallel: int, visible: list[str], cores: int) -> list[dic
 
     Args:
         gpus: GPUs to use in all, or "all"; "0" is the CPU
-        parallel: cells at once
+        parallel: cells at once; ValueError for more than there are GPUs
         visible: the machine's GPUs, as CUDA_VISIBLE_DEVICES names them
-        cores: cores to use
-
-    Raises ValueError where there are fewer devices than cells at once.
     """
     if parallel < 1:
         raise ValueError(f"--parallel {parallel}: at least 1 is needed")
