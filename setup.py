@@ -47,6 +47,7 @@ setup(
             "subword-nmt>=0.3.8,<0.4",
             "py3langid>=0.4,<0.5",
             "ctranslate2>=4,<5",
+            "transformers>=4.57,<6",
         ],
         # Moses tokens and byte-pair codes, where a published recipe has them.
         "moses": ["sacremoses>=0.2,<0.3", "subword-nmt>=0.3.8,<0.4"],
@@ -63,6 +64,8 @@ setup(
         "langid": ["py3langid>=0.4,<0.5"],
         # Fast decoding of exported models.
         "ctranslate2": ["ctranslate2>=4,<5"],
+        # Exports for Hugging Face, of which writing needs safetensors alone.
+        "huggingface": ["transformers>=4.57,<6"],
     },
     entry_points={"console_scripts": ["deepnet=fairseq_deepnet.cli:main"]},
 )

@@ -30,7 +30,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "perplexity": ("tools.evaluation.perplexity", "how well a language model predicts a text"),
         "score": ("tools.evaluation.scoring", "sacreBLEU and chrF of a file of hypotheses"),
         "average": ("tools.checkpoints", "the mean of several checkpoints"),
-        "export": ("tools.export.command", "for stock fairseq, or for CTranslate2"),
+        "export": ("tools.export.command", "for stock fairseq, CTranslate2 or Hugging Face"),
     },
     "looking into it": {
         "check": ("tools.checking.command", "is a model what it is said to be? measured"),
