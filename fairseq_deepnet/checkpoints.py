@@ -104,7 +104,7 @@ def recorded_arguments(path: Path | str) -> Namespace | None:
 
 
 def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
-    """A checkpoint on the CPU, its tensors mapped from the file, so that only what is used is read.
+    """Return a checkpoint on the CPU, its tensors mapped from the file: only what is used is read.
 
     With `entire`, all of it is read first and compared with its checksums.
 

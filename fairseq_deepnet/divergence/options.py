@@ -92,12 +92,3 @@ def settings(args: Any) -> WatchSettings:
     return WatchSettings(
         policy, interval, getattr(args, "fallback_step", 0), Circumstances.of(args)
     )
-
-
-def refuse_fallback(policy: Policy) -> None:
-    """Raise ConfigurationError for a policy that fairseq-train by itself cannot honour."""
-    if policy is Policy.FALLBACK:
-        raise ConfigurationError(
-            "--on-divergence fallback: fairseq-train does not start itself again; train with"
-            " scripts/train.sh or `deepnet train`, which do, or use --on-divergence stop"
-        )

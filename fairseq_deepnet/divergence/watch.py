@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from .. import signals
+from ..errors import ConfigurationError
 from ..monitoring import records
 from ..monitoring.gradients import LAYER, GradientNorms
 from ..monitoring.trainer import Observer, broadcast_from_rank0, gradient_scale, logged
@@ -27,7 +28,7 @@ from .causes import likely_cause
 from .detectors import LossScale, LossSpike, Stalled, Unigram, VanishedGradients
 from .events import Event, Finding, Kind
 from .nan_report import NanReport
-from .options import Policy, WatchSettings, refuse_fallback
+from .options import Policy, WatchSettings
 from .precision import read_as_fp32
 from .verdict import STOPPED
 
@@ -248,14 +249,14 @@ class Watch(Observer):
 
 
 def observers(settings: WatchSettings, trainer: Any, folder: Path) -> list[Observer]:
-    """Return those of a trainer that was just made; none where the policy is off.
-
-    Raises:
-        ConfigurationError: for the policy fallback, which is the supervisor's.
-    """
+    """Return those of a trainer that was just made; none where the policy is off."""
     if settings.policy is Policy.OFF:
         return []
-    refuse_fallback(settings.policy)
+    if settings.policy is Policy.FALLBACK:
+        raise ConfigurationError(
+            "--on-divergence fallback: fairseq-train does not start itself again; train with"
+            " scripts/train.sh or `deepnet train`, which do, or use --on-divergence stop"
+        )
     judge = Judge(settings, trainer, folder) if trainer.is_data_parallel_master else None
     watch = Watch(settings, trainer, folder, judge)
     return [watch] if judge is None else [judge, watch]

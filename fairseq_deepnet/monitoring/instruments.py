@@ -41,6 +41,7 @@ class Instrument:
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
+        self.before: Any = None  # what was kept before the step
 
     @classmethod
     def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool = True) -> tuple[str, ...]:
@@ -65,7 +66,8 @@ class Instrument:
         return {}
 
     def disarm(self) -> None:
-        """At the end, whatever happened: leave nothing in the model."""
+        """At the end, whatever happened: keep nothing, leave nothing in the model."""
+        self.before = None
 
 
 class Gradients(Instrument):
@@ -257,12 +259,11 @@ class OnProbe(Instrument):
     """
 
     quantities = ("model_update", "step_update", "attention_entropy")
-    _before: Tensor | None = None
 
     def before_step(self, gradient_scale: float) -> Values:
         probe = self.subject.origin.probe
         if "step_update" in self.subject.wanted and probe is not None:
-            self._before = probe.features(self.subject.model)
+            self.before = probe.features(self.subject.model)
         return {}
 
     def after_step(self) -> Values:
@@ -276,12 +277,9 @@ class OnProbe(Instrument):
             features = probe.features(subject.model)
         if origin.features is not None:
             found["model_update"] = distance(features, origin.features).item()
-        if self._before is not None:
-            found["step_update"] = distance(features, self._before).item()
+        if self.before is not None:
+            found["step_update"] = distance(features, self.before).item()
         return found
-
-    def disarm(self) -> None:
-        self._before = None
 
 
 def copies(parameters: Sequence[Tensor]) -> dict[Tensor, Tensor]:
@@ -297,7 +295,6 @@ class Bounds(Instrument):
     """The theorems' bounds on the model update; they are about LN(alpha x + G(x))."""
 
     quantities = ("update_bound", "step_bound")
-    _before: dict[Tensor, Tensor] | None = None
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
@@ -309,49 +306,42 @@ class Bounds(Instrument):
 
     def before_step(self, gradient_scale: float) -> Values:
         if "step_bound" in self.subject.wanted:
-            self._before = copies(self.bound.weights)
+            self.before = copies(self.bound.weights)
         return {}
 
     def after_step(self) -> Values:
         found, initial = {}, self.subject.origin.weights
         if initial:
             found["update_bound"] = self.bound.measure(initial)
-        if self._before is not None:
-            found["step_bound"] = self.bound.measure(list(self._before.values()))
+        if self.before is not None:
+            found["step_bound"] = self.bound.measure(list(self.before.values()))
         return found
-
-    def disarm(self) -> None:
-        self._before = None
 
 
 class ParameterUpdates(Instrument):
     """How large an update is beside the parameters: |theta_i - theta_{i-1}| / |theta_{i-1}|."""
 
     quantities = ("parameter_update_ratio",)
-    _before: dict[Tensor, Tensor] | None = None
 
     def before_step(self, gradient_scale: float) -> Values:
         layers = [layer.module for stack in self.subject.stacks for layer in stack.layers]
-        self._before = copies([p for layer in layers for p in layer.parameters()])
+        self.before = copies([p for layer in layers for p in layer.parameters()])
         return {}
 
     @torch.no_grad()
     def after_step(self) -> Values:
-        if self._before is None:
+        if self.before is None:
             return {}
         found: dict[Slot, Tensor] = {}
         for stack in self.subject.stacks:
             for index, layer in enumerate(stack.layers):
                 now = [p.detach().float() for p in layer.module.parameters()]
-                old = [self._before[p].float() for p in layer.module.parameters()]
+                old = [self.before[p].float() for p in layer.module.parameters()]
                 change = torch._foreach_norm(torch._foreach_sub(now, old))
                 slot = (self.quantities[0], stack.side.value, LAYER, index)
                 found[slot] = _total(change) / _total(torch._foreach_norm(old))
         numbers = torch.stack(list(found.values())).tolist()
         return arrange(dict(zip(found, numbers, strict=True)))
-
-    def disarm(self) -> None:
-        self._before = None
 
 
 def _total(norms: Sequence[Tensor]) -> Tensor:

@@ -112,8 +112,8 @@ def _plain(key: object, value: object, source: str) -> Value:
 
 def override(config: Config, content: Mapping[str, Any], source: str) -> None:
     """Let options and `recipe` of `content` win over a config's; null takes an option back.
-    `source` is the
-       file (or command line) that `content` is from; its `defaults` are left out.
+
+    `source` is the file (or command line) that it is from; its `defaults` are left out.
     """
     content = _with_what_follows(config, content)
     for key, value in content.items():

@@ -15,6 +15,7 @@ from fairseq.distributed.utils import call_main
 from fairseq_cli import train
 
 import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
+from fairseq_deepnet.errors import ConfigurationError
 
 
 def configuration(data: Path, save_dir: Path, *arguments: object) -> Any:
@@ -39,6 +40,8 @@ def train_together(
     data: Path, save_dir: Path, *arguments: object, begin: Callable[[int], None] = nothing
 ) -> list[int | None]:
     """Train in two processes on the CPU; their exit statuses.
+
+    One that is refused ends with 2, and SAVE_DIR/refused_RANK says why.
 
     Arguments:
         begin: called in each process with its rank; a function of a module
@@ -65,9 +68,15 @@ def train_together(
             rank.kill()
 
 
-def _train_as(rank: int, begin: Callable[[int], None], *words: Any) -> None:
+def _train_as(
+    rank: int, begin: Callable[[int], None], data: Path, save_dir: Path, *words: object
+) -> None:
     begin(rank)
-    call_main(configuration(*words, f"--distributed-rank={rank}"), train.main)
+    try:
+        call_main(configuration(data, save_dir, *words, f"--distributed-rank={rank}"), train.main)
+    except ConfigurationError as error:
+        (save_dir / f"refused_{rank}").write_text(str(error), encoding="utf-8")
+        raise SystemExit(2) from error
 
 
 def free_port() -> int:

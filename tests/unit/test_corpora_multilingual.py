@@ -70,8 +70,6 @@ def test_the_folder_says_what_is_trained_and_what_is_zero_shot(table: Path, tmp_
     assert trained == ["en-xx", "en-yy", "xx-en", "yy-en"]
     tested = [str(direction) for direction in folder.directions("test")]
     assert tested == ["en-xx", "xx-en", "xx-yy", "yy-xx"]
-    assert folder.is_trained(Direction("yy", "en"))
-    assert not folder.is_trained(Direction("yy", "xx"))
     assert folder.record["lines"]["test"] == {"en-xx": 4, "xx-yy": 4}
     assert folder.task_options()["lang-pairs"] == "en-xx,en-yy,xx-en,yy-en"
 

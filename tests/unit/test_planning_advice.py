@@ -207,10 +207,9 @@ def test_host_memory_is_that_of_a_node_however_many_there_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Every process of a node builds the weights: 8 x 3,806,209,024 x 4 bytes."""
-    outputs = [run(capsys, *BIG, "--gpus", gpus)[1] for gpus in ("4", "8", "32")]
-    assert "host memory: 56.7 GiB while 4 processes of a node build the weights" in outputs[0]
-    for out in outputs[1:]:
-        assert "host memory: 113.4 GiB while 8 processes of a node build the weights" in out
+    few, many = (run(capsys, *BIG, "--gpus", gpus)[1] for gpus in ("4", "32"))
+    assert "host memory: 56.7 GiB while 4 processes of a node build the weights" in few
+    assert "host memory: 113.4 GiB while 8 processes of a node build the weights" in many
 
 
 def test_a_clear_no_has_its_own_exit_status(capsys: pytest.CaptureFixture[str]) -> None:

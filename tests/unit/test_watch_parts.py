@@ -14,9 +14,7 @@ from fairseq_deepnet.divergence import good_states, precision
 from fairseq_deepnet.divergence.detectors import ENOUGH, Unigram
 from fairseq_deepnet.divergence.events import Kind
 from fairseq_deepnet.divergence.nan_report import NanReport
-from fairseq_deepnet.divergence.options import Policy, refuse_fallback
 from fairseq_deepnet.divergence.watch import Judge, Watch
-from fairseq_deepnet.errors import ConfigurationError
 
 
 def test_the_unigram_level_of_equally_frequent_words_is_their_logarithm() -> None:
@@ -127,13 +125,6 @@ def test_what_came_after_the_good_state_is_moved_and_nothing_is_deleted(tmp_path
         "update_80.pt",
         "checkpoint_1_80.pt",
     }
-
-
-def test_fairseq_train_says_who_falls_back_instead() -> None:
-    for policy in (Policy.OFF, Policy.WARN, Policy.STOP):
-        refuse_fallback(policy)
-    with pytest.raises(ConfigurationError, match=r"scripts/train\.sh or `deepnet train`, which do"):
-        refuse_fallback(Policy.FALLBACK)
 
 
 def test_adams_moments_in_one_row_are_given_back_to_their_parameters() -> None:

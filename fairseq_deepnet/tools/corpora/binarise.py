@@ -222,11 +222,8 @@ def _parts(data: Path, split: str, target: str | None) -> list[Path]:
     language = re.escape(target or "")
     pair = rf"\.([^.]+-{language}|{language}-[^.]+)\.{language}" if target else ""
     name = re.compile(rf"{split}\d*{pair}\.idx")
-    return sorted(file.with_suffix("") for file in data.glob(f"{split}*.idx") if _is(name, file))
-
-
-def _is(name: re.Pattern[str], file: Path) -> bool:
-    return name.fullmatch(file.name) is not None
+    files = data.glob(f"{split}*.idx")
+    return sorted(file.with_suffix("") for file in files if name.fullmatch(file.name))
 
 
 def _counts(prefixes: Sequence[Path], symbols: int) -> np.ndarray | None:

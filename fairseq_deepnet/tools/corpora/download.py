@@ -30,13 +30,7 @@ from fairseq_deepnet.files import ROOT, locked, write_json
 from fairseq_deepnet.records import misshapen, read_record
 from fairseq_deepnet.tools.corpora.archive import open_packed
 from fairseq_deepnet.tools.corpora.published import Corpus, File, catalogue
-from fairseq_deepnet.tools.corpora.transfer import (
-    SourceError,
-    Transfer,
-    UnreachableError,
-    log,
-    size_of,
-)
+from fairseq_deepnet.tools.corpora.transfer import SourceError, Transfer, log, size_of
 
 RECORDS: Final = "checksums.json"
 
@@ -191,7 +185,7 @@ class Downloader:
                         self._from(url, file, path, stream)
                         return path
                     except SourceError as error:
-                        unreachable &= isinstance(error, UnreachableError)
+                        unreachable &= error.unreachable
                         causes[url] = str(error)
                         log(f"{file.name}: {url}: {error}")
         except BlockingIOError:

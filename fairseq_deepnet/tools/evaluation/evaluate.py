@@ -136,7 +136,8 @@ def engine_facts(args: argparse.Namespace) -> dict[str, str]:
 def score_name(args: argparse.Namespace, model: Model) -> str:
     """Return the name of a score: what was scored, and how."""
     name = f"{args.split}.{model.path.stem}.beam{args.beam}.lenpen{args.lenpen:g}"
-    return ".".join([name, *filter(None, ["-".join(engine_facts(args).values())])])
+    engine = "-".join(engine_facts(args).values())
+    return f"{name}.{engine}" if engine else name
 
 
 def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
@@ -217,8 +218,9 @@ def evaluate(
         f"{args.split}, {len(references):,} sentences, {shown(model.path)} (update {updates:,}), "
         f"beam {args.beam}, lenpen {args.lenpen:g}"
     )
+    what += f", {' '.join(engine.values())}" if engine else ""
     scores |= {
-        "what": ", ".join([what, *filter(None, [" ".join(engine.values())])]),
+        "what": what,
         "model": shown(model.path),
         "averaged": model.averaged,
         "updates": updates,
