@@ -9,8 +9,8 @@ from .residual import NormalisedBranchResidual, Residual
 class PeriLN(ResidualScheme):
     """x + LN(G(LN(x))), with a LayerNorm after the embeddings and one after each stack.
 
-    The paper is about decoders alone, and calls the norm of the embeddings optional. Weights start
-    as all schemes' here.
+    The formula is as summaries of the paper give it: it is about decoders alone, and calls the norm
+    of the embeddings optional. There is no public code; weights start as all schemes' here.
     """
 
     name: ClassVar[str] = "peri-ln"
