@@ -1,5 +1,6 @@
 """One tiny corpus for all tests of fairseq's commands, and a way to run them."""
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from fairseq.trainer import Trainer
 
 from tests.support.corpus import binarise
+from tests.support.shell import commands_path
 
 RunCommand = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -51,6 +53,7 @@ def run_command() -> RunCommand:
         return subprocess.run(
             [str(part) for part in command],
             cwd=cwd,
+            env={**os.environ, "PATH": commands_path()},
             input=stdin,
             capture_output=True,
             encoding="utf-8",

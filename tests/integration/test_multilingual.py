@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +15,14 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 from tests.support.runs import SENTENCES, TINY
+from tests.support.shell import run_script
 
-ROOT = Path(__file__).resolve().parents[2]
 CPU = {"GPUS": "0", "THREADS": "1", "PROCESSES": "2", "DEEPNET_SKIP_SETUP": "1"}
 
 
 def script(name: str, *arguments: str, **variables: object) -> subprocess.CompletedProcess[str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | CPU | {"PATH": path} | {k: str(v) for k, v in variables.items()}
-    done = subprocess.run(
-        ["bash", str(ROOT / "scripts" / name), *arguments],
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=900,
-    )
+    environment = CPU | {key: str(value) for key, value in variables.items()}
+    done = run_script(name, *arguments, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return done
 
@@ -179,24 +170,16 @@ def test_ctranslate2_is_told_the_target_language_by_its_token(run: Path, tmp_pat
 
 
 def test_what_keeps_the_processes_from_starting_is_one_line(run: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["bash", str(ROOT / "scripts" / "eval_bleu.sh"), str(run), "--nonsense", "1"],
-        env=os.environ | CPU | {"OUT": str(tmp_path)},
-        capture_output=True,
-        encoding="utf-8",
-    )
+    variables = CPU | {"OUT": str(tmp_path)}
+    done = run_script("eval_bleu.sh", run, "--nonsense", "1", env=variables)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "--nonsense" in done.stderr.splitlines()[-1]
 
 
 def test_a_bilingual_config_and_a_folder_of_many_pairs_are_refused(run: Path) -> None:
-    done = subprocess.run(
-        ["bash", str(ROOT / "scripts" / "train.sh"), "multi30k"],
-        env=os.environ | CPU | {"DATA": str(run.parent / "data"), "RUN": str(run.parent / "other")},
-        capture_output=True,
-        encoding="utf-8",
-    )
+    variables = CPU | {"DATA": str(run.parent / "data"), "RUN": str(run.parent / "other")}
+    done = run_script("train.sh", "multi30k", env=variables)
     assert done.returncode == 2
     assert (
         "holds many language pairs, and config multi30k trains on one language pair" in done.stderr

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -138,7 +139,9 @@ def test_a_preempted_training_ends_with_all_that_it_started_and_frees_the_folder
     )
     environment = {
         **os.environ,
-        **{"DEEPNET_SKIP_SETUP": "1", "PATH": fake_bin.path(), "OMP_NUM_THREADS": "1"},
+        **{"DEEPNET_SKIP_SETUP": "1", "OMP_NUM_THREADS": "1"},
+        # the real Python: its process is found by its number
+        "PATH": fake_bin.path(Path(sys.executable).parent, os.environ["PATH"]),
         **{"RUN": str(run), "DATA": str(data), "GPUS": "0", "PREEMPTION_GRACE": "7"},
     }
     # nohup and & of a script without job control: what is started so ignores SIGINT

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.warm import commands
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -16,6 +18,12 @@ def processor_seconds() -> float:
     """What all processes have used that were started here and have ended, in seconds of a core."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+def commands_path() -> str:
+    """PATH with quick stand-ins of the project's and fairseq's commands (see warm.py) first."""
+    real = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    return os.pathsep.join(real if os.environ.get("WARM") == "0" else [str(commands()), *real])
 
 
 class FakeBin:
@@ -58,7 +66,7 @@ class FakeBin:
 
     def path(self, *others: Path | str) -> str:
         """A PATH of the fakes, then `others` (default: this Python, then the real PATH)."""
-        rest = others or (Path(sys.executable).parent, os.environ["PATH"])
+        rest = others or (commands_path(),)
         return os.pathsep.join(map(str, (self.folder, *rest)))
 
 
@@ -79,7 +87,7 @@ def run_script(
         **os.environ,
         "DEEPNET_SKIP_SETUP": "1",
         "OMP_NUM_THREADS": "1",
-        "PATH": path or os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+        "PATH": path or commands_path(),
         **(env or {}),
     }
     return subprocess.run(
