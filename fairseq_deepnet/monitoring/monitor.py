@@ -117,6 +117,7 @@ def subject_of(model: Any, settings: MonitorSettings, folder: Path) -> Subject:
         padding_of(stacks[0]),
         UpdateBound(stacks).weights if bound else [],
         folder / origin.NAME,
+        [] if set(wanted).isdisjoint(ON_PROBE) else list(model.parameters()),
     )
     return Subject(model, stacks, placement, frozenset(wanted), start)
 

@@ -33,10 +33,16 @@ class Origin:
         padding: index of the padding symbol.
         weights: the parameters whose initial values are needed; none where no bound is wanted.
         file: where probe and features are kept.
+        marked: the parameters that the sum is of; none where no probe is wanted.
     """
 
     def __init__(
-        self, model: nn.Module, padding: int, weights: Sequence[Tensor], file: Path
+        self,
+        model: nn.Module,
+        padding: int,
+        weights: Sequence[Tensor],
+        file: Path,
+        marked: Sequence[Tensor],
     ) -> None:
         self.model, self.padding, self.file = model, padding, file
         self.probe: Probe | None = None
@@ -44,7 +50,7 @@ class Origin:
         self.weights: list[Tensor] | None = None  # in host memory
         self._live = weights
         self._built = copy_to_host(weights)
-        self._mark = fingerprint(list(model.parameters()))
+        self._mark = fingerprint(marked)
 
     def prepare(self, trainer: Any, samples: Sequence[Any]) -> None:
         """Choose the probe, unless there is one."""

@@ -1,4 +1,4 @@
-"""A model whose parameters are split over processes by `fully_shard`, as fairseq's trainer takes it."""
+"""A model whose parameters are split over processes, as fairseq's trainer takes it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import torch
+import torch.distributed as dist
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed
 from torch import Tensor, nn
@@ -107,10 +108,23 @@ class ShardedModel(nn.Module):
 
     @torch.no_grad()
     def all_reduce_grads(self) -> None:
-        """Give the optimiser's tensors their gradients, which backward has exchanged already."""
+        """Give the optimiser's tensors their gradients, which backward has exchanged already.
+
+        The norm of each whole gradient goes to fully_shard's parameter, for those who watch.
+        """
+        known = []
         for name, p in self.parameters_split.items():
-            self.own[name].grad = None if p.grad is None else p.grad.to_local()  # type: ignore[attr-defined]
-            p.grad = None
+            grad = None if p.grad is None else p.grad.to_local()  # type: ignore[attr-defined]
+            self.own[name].grad, p.grad = grad, None
+            p.whole_gradient_norm = None  # type: ignore[attr-defined]
+            if grad is not None:
+                known.append((p, grad))
+        if known:
+            norms = torch.stack(torch._foreach_norm([grad for _, grad in known]))
+            squares = norms.to(self.exchange.device, torch.float32).square()
+            dist.all_reduce(squares, group=self.exchange.group)
+            for (p, _), norm in zip(known, squares.sqrt().unbind(), strict=True):
+                p.whole_gradient_norm = norm  # type: ignore[attr-defined]
 
     def forget_gradients(self) -> None:
         """Drop gradients of a pass that came to nothing."""

@@ -1,7 +1,7 @@
 """fairseq's trainer around a model that is split over processes.
 
-fairseq 0.12's own `fully_sharded` is fairscale's, which is no longer maintained: its trainer imports
-it and refuses --bf16 wherever `is_fsdp` says so, and asks the model for its checkpoints. Here
+fairseq 0.12's own `fully_sharded` is fairscale's, which is no longer maintained: where `is_fsdp`
+says so its trainer imports it, refuses --bf16, and asks the model for its checkpoints. Here
 `is_fsdp` is never true. The trainer goes the way of any other backend, and what this one does
 otherwise stands in ShardedTrainer. `install` is the only patch: a plugin is not asked which class
 of trainer is to be made.

@@ -19,6 +19,9 @@ from fairseq.trainer import Trainer
 from tests.support.rig import EOS, SYMBOLS, Pair, Rig
 
 
+STATE = "last_optimizer_state"
+
+
 def pairs(generator: random.Random, count: int) -> list[Pair]:
     """Sentence pairs of random words and lengths."""
 
@@ -90,7 +93,9 @@ def main(rank: int, world: int, port: int, folder: Path) -> None:
             found = {
                 "losses": max(abs(a - b) for a, b in zip(plain, sharded, strict=True)),
                 "weights": compare(held["model"], gathered["model"]),
-                "optimiser": compare(held["last_optimizer_state"], gathered["last_optimizer_state"]),
+                "optimiser": compare(
+                    held["last_optimizer_state"], gathered["last_optimizer_state"]
+                ),
                 "first": plain[0],
                 "last": plain[-1],
                 "seconds": time.time() - began,
