@@ -61,6 +61,7 @@ class ShardedModel(nn.Module):
         self.exchange = Exchange(group, device)
         self.dtype, self.reshards = dtype, reshard
         self._stays_whole = False
+        self._measured = True
         half = dtype is not torch.float32
         settings: dict[str, Any] = {
             "mesh": DeviceMesh.from_group(group, device.type),
@@ -108,22 +109,32 @@ class ShardedModel(nn.Module):
 
     @torch.no_grad()
     def all_reduce_grads(self) -> None:
-        """Give the optimiser's tensors their gradients, which backward has exchanged already.
+        """Give the optimiser's tensors their gradients, which backward has exchanged already."""
+        for name, p in self.parameters_split.items():
+            self.own[name].grad = None if p.grad is None else p.grad.to_local()  # type: ignore[attr-defined]
+            p.grad = None
+        self._measured = False
 
-        The norm of each whole gradient goes to fully_shard's parameter, for those who watch.
+    @torch.no_grad()
+    def measure_gradients(self) -> None:
+        """Leave the norm of each whole gradient at fully_shard's parameter, for those who watch.
+
+        Once an update, by all processes together.
         """
+        if self._measured:
+            return
+        self._measured = True
         known = []
         for name, p in self.parameters_split.items():
-            grad = None if p.grad is None else p.grad.to_local()  # type: ignore[attr-defined]
-            self.own[name].grad, p.grad = grad, None
             p.whole_gradient_norm = None  # type: ignore[attr-defined]
+            grad = self.own[name].grad
             if grad is not None:
                 known.append((p, grad))
         if known:
             norms = torch.stack(torch._foreach_norm([grad for _, grad in known]))
-            squares = norms.to(self.exchange.device, torch.float32).square()
+            squares = norms.to(self.exchange.device, torch.float64).square()
             dist.all_reduce(squares, group=self.exchange.group)
-            for (p, _), norm in zip(known, squares.sqrt().unbind(), strict=True):
+            for (p, _), norm in zip(known, squares.sqrt().float().unbind(), strict=True):
                 p.whole_gradient_norm = norm  # type: ignore[attr-defined]
 
     def forget_gradients(self) -> None:

@@ -177,7 +177,13 @@ class ShardedTrainer(Trainer):
         def load_state_dict(state: Any, overrides: Any = None) -> None:
             load(self._scatter_state(), overrides)
 
-        made.load_state_dict = load_state_dict
+        multiply = made.multiply_grads
+
+        def multiply_grads(c: Any) -> None:
+            multiply(c)
+            self.sharded.measure_gradients()
+
+        made.load_state_dict, made.multiply_grads = load_state_dict, multiply_grads
         self._optimizer = made
         self._lr_scheduler = lr_scheduler.build_lr_scheduler(self.cfg.lr_scheduler, made)
         self._lr_scheduler.step_update(0)

@@ -18,7 +18,6 @@ from fairseq.trainer import Trainer
 
 from tests.support.rig import EOS, SYMBOLS, Pair, Rig
 
-
 STATE = "last_optimizer_state"
 
 
