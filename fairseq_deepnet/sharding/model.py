@@ -20,11 +20,11 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
+from ..footprint.sharded import unit_length
 from .exchange import Exchange
 
 LAYERS: Final = "layers"
 """What fairseq's models call the list of a stack's layers."""
-MEGABYTE: Final = 2**20
 
 
 class ShardedModel(nn.Module):
@@ -278,18 +278,6 @@ def units(model: nn.Module, unit_bytes: int, element: int) -> Iterator[list[nn.M
         length = unit_length(each * element, segment, unit_bytes)
         for start in range(0, len(held), length):
             yield held[start : start + length]
-
-
-def unit_length(layer_bytes: int, segment: int, unit_bytes: int) -> int:
-    """Return how many layers are gathered together.
-
-    As many as stay within `unit_bytes`, and at least one. In whole segments of activation
-    checkpointing, where these are smaller: layers are computed again a segment at a time.
-    """
-    length = max(1, unit_bytes // max(layer_bytes, 1))
-    if segment > 1:
-        length = length // segment * segment or segment
-    return length
 
 
 def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:

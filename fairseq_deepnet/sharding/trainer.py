@@ -32,11 +32,11 @@ from ..compat.fp32_weights import WEIGHTS
 from ..compat.owed_validation import training_program
 from ..divergence.precision import parts_of, split
 from ..errors import ConfigurationError
-from .model import MEGABYTE, ShardedModel
+from ..footprint.setting import FULLY_SHARDED, MEGABYTE
+from .model import ShardedModel
 
 logger = logging.getLogger(__name__)
 
-BACKEND: Final = "fully_sharded"
 SPLIT: Final = "split by rows"
 """Stands for a tensor of the optimiser's state in what rank 0 tells the others."""
 FAILURE: Final = "fairseq_deepnet/failure"
@@ -50,7 +50,7 @@ def install() -> None:
     @functools.wraps(initialise)
     def initialised(self: Any, cfg: Any, task: Any, model: Any, criterion: Any, *rest: Any) -> None:
         wanted = getattr(cfg, "distributed_training", None)
-        if type(self) is not Trainer or getattr(wanted, "ddp_backend", None) != BACKEND:
+        if type(self) is not Trainer or getattr(wanted, "ddp_backend", None) != FULLY_SHARDED:
             initialise(self, cfg, task, model, criterion, *rest)
             return
         refuse(cfg, model, criterion)
@@ -98,7 +98,7 @@ def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
     for is_asked, option, remedy in found:
         if is_asked:
             raise ConfigurationError(
-                f"{option} cannot be had with --ddp-backend {BACKEND}: {remedy}, or use"
+                f"{option} cannot be had with --ddp-backend {FULLY_SHARDED}: {remedy}, or use"
                 " --ddp-backend legacy_ddp"
             )
 
@@ -168,7 +168,7 @@ class ShardedTrainer(Trainer):
         if not made.supports_flat_params:
             raise ConfigurationError(
                 f"--optimizer {self.cfg.optimizer._name} looks at whole matrices, which no process"
-                f" has under --ddp-backend {BACKEND}; use adam or fused_adam"
+                f" has under --ddp-backend {FULLY_SHARDED}; use adam or fused_adam"
             )
         if common.fp16 or common.bf16:
             made = InPlace(self.cfg, params, made, params)
@@ -295,7 +295,8 @@ class ShardedTrainer(Trainer):
         return state
 
     def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> Any:
-        """Load an ordinary file; rank 0 reads it and gives each process its rows."""
+        """Load an ordinary file; rank 0 alone reads it and gives each process its rows."""
+        self.cfg.checkpoint.load_checkpoint_on_all_dp_ranks = False
         read = checkpoint_utils.load_checkpoint_to_cpu
 
         def read_for_all(*args: Any, **kwargs: Any) -> dict[str, Any]:

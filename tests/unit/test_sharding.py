@@ -15,9 +15,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.footprint.sharded import unit_length
 from fairseq_deepnet.monitoring.gradients import GradientNorms
 from fairseq_deepnet.sharding.exchange import Exchange
-from fairseq_deepnet.sharding.model import mismatch, unit_length, units
+from fairseq_deepnet.sharding.model import mismatch, units
 from tests.support.rig import MORE, TRAIN, Rig
 from tests.support.sharded_process import compare
 

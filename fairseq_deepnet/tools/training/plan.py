@@ -147,7 +147,8 @@ def plan_run(args: argparse.Namespace) -> Plan:
     if memory is not None:
         say(fitting.fit_into(config, data, devices, memory, precision))
     batch = share_batch(config, devices)
-    machine = precision + launcher.arguments()
+    sharded = config.options.get("ddp-backend") == "fully_sharded"
+    machine = precision + launcher.arguments(sharded)
     command = build_command(config, data, args.run, batch, machine)
     parsed = fairseq_options.parse_training(command[1:])
     steps = fallback_steps(config, parsed)
