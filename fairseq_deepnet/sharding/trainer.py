@@ -12,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
 from typing import Any, Final
 
 import fairseq.distributed
@@ -69,6 +71,31 @@ def install() -> None:
     program: Any = training_program()
     if program is not None:
         program.fsdp_enable_wrap = nothing
+
+
+def end_at_once() -> None:
+    """Let an error that nobody catches end this process as soon as it is shown.
+
+    Python would wait for collectives that never end, and the other processes for this one.
+    """
+    previous = sys.excepthook
+    if getattr(previous, "ends_at_once", False):
+        return
+
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        status: Any = 1
+        try:
+            previous(kind, error, traceback)
+        except SystemExit as ended:
+            status = ended.code
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(status if isinstance(status, int) else 1)
+
+    hook.ends_at_once = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
 
 
 def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
@@ -160,6 +187,8 @@ class ShardedTrainer(Trainer):
         self._wrapped_model: Any = self.sharded
         if shared.heartbeat_timeout > 0:
             self._wrapped_model = DistributedTimeoutWrapper(self.sharded, shared.heartbeat_timeout)
+        if self.data_parallel_world_size > 1:
+            end_at_once()
         self._searches = bool(getattr(self.task.cfg, "eval_bleu", False))
 
     def _build_optimizer(self) -> None:
@@ -238,9 +267,11 @@ class ShardedTrainer(Trainer):
                     store.set(FAILURE, f"rank {rank} has failed: {type(error).__name__}: {what}")
                 raise
             word = "another process has ended without a word: it was killed, or its node is gone"
-            with contextlib.suppress(Exception):
+            try:
                 if store.check([FAILURE]):
                     word = store.get(FAILURE).decode()
+            except Exception:  # rank 0 keeps the store
+                word = "rank 0 has ended: its own last line says why, unless it was killed"
             raise ConfigurationError(f"rank {rank} cannot go on: {word}") from error
 
     def consolidate_optimizer(self) -> None:
@@ -259,7 +290,8 @@ class ShardedTrainer(Trainer):
     def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
         if _is_alone_with_error():
             return None
-        return super().save_checkpoint(filename, extra_state)
+        with self._telling_others():
+            return super().save_checkpoint(filename, extra_state)
 
     def _gather_state(self, state: dict[str, Any], exact: list[Tensor]) -> dict[str, Any] | None:
         """Return the optimiser's state as an unsharded training has it, on rank 0.
