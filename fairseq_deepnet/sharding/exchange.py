@@ -96,7 +96,8 @@ class Exchange:
         for index, part in enumerate(parts):
             by_type.setdefault(part.dtype, []).append(index)
         for kind, indices in by_type.items():
-            bucket, held = [], 0
+            bucket: list[int] = []
+            held = 0
             for index in indices:
                 if bucket and held >= BUCKET:
                     yield bucket

@@ -83,7 +83,7 @@ class ShardedModel(nn.Module):
         self.parameters_split = dict(model.named_parameters())
         with torch.no_grad():
             self.own = {
-                name: nn.Parameter(p.to_local(), requires_grad=p.requires_grad)  # type: ignore[operator]
+                name: nn.Parameter(p.to_local(), requires_grad=p.requires_grad)  # type: ignore[attr-defined]
                 for name, p in self.parameters_split.items()
             }
         self.shapes = {name: p.shape for name, p in self.parameters_split.items()}

@@ -14,6 +14,7 @@ import functools
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final
@@ -29,6 +30,7 @@ from fairseq.optim import lr_scheduler
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from fairseq.trainer import Trainer
 from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
 
 from ..compat.fp32_weights import WEIGHTS
 from ..compat.owed_validation import training_program
@@ -41,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 SPLIT: Final = "split by rows"
 """Stands for a tensor of the optimiser's state in what rank 0 tells the others."""
+LINGER: Final = 3.0
+"""Seconds for which rank 0, which keeps that word, stays for the others to read it."""
 FAILURE: Final = "fairseq_deepnet/failure"
 """Key under which a process that fails leaves word for the others."""
 
@@ -51,7 +55,7 @@ def install() -> None:
 
     @functools.wraps(initialise)
     def initialised(self: Any, cfg: Any, task: Any, model: Any, criterion: Any, *rest: Any) -> None:
-        wanted = getattr(cfg, "distributed_training", None)
+        wanted: Any = getattr(cfg, "distributed_training", None)
         if type(self) is not Trainer or getattr(wanted, "ddp_backend", None) != FULLY_SHARDED:
             initialise(self, cfg, task, model, criterion, *rest)
             return
@@ -157,6 +161,7 @@ class ShardedTrainer(Trainer):
     """
 
     offloads: bool
+    _gathered_optim_state: Any
     is_fsdp = False
     use_distributed_wrapper = True
     should_save_checkpoint_on_current_rank = Trainer.is_data_parallel_master
@@ -167,7 +172,7 @@ class ShardedTrainer(Trainer):
         common, shared = self.cfg.common, self.cfg.distributed_training
         if not dist.is_initialized():  # one process alone, which fairseq starts without
             dist.init_process_group(
-                "nccl" if self.cuda else "gloo", store=dist.HashStore(), rank=0, world_size=1
+                "nccl" if self.cuda else "gloo", store=HashStore(), rank=0, world_size=1
             )
         dtype = torch.float32
         if common.fp16 or common.bf16:
@@ -265,6 +270,8 @@ class ShardedTrainer(Trainer):
                 what = " ".join(str(error).split())[:500]
                 with contextlib.suppress(Exception):
                     store.set(FAILURE, f"rank {rank} has failed: {type(error).__name__}: {what}")
+                if rank == 0 and self.data_parallel_world_size > 1:
+                    time.sleep(LINGER)
                 raise
             word = "another process has ended without a word: it was killed, or its node is gone"
             try:
@@ -272,6 +279,8 @@ class ShardedTrainer(Trainer):
                     word = store.get(FAILURE).decode()
             except Exception:  # rank 0 keeps the store
                 word = "rank 0 has ended: its own last line says why, unless it was killed"
+            if rank == 0 and self.data_parallel_world_size > 1:
+                time.sleep(LINGER)
             raise ConfigurationError(f"rank {rank} cannot go on: {word}") from error
 
     def consolidate_optimizer(self) -> None:
