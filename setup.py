@@ -16,7 +16,9 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=find_packages(include=["fairseq_deepnet", "fairseq_deepnet.*"]),
-    package_data={"fairseq_deepnet": ["*/*.yaml", "tools/plotting/page.*"]},
+    package_data={
+        "fairseq_deepnet": ["*/*.yaml", "monitoring/quantities.md", "tools/plotting/page.*"]
+    },
     install_requires=[
         "torch==2.13.0",
         "fairseq-fixed==0.12.3.1",
@@ -26,6 +28,7 @@ setup(
         "tensorboard>=2.16,<3",
         "matplotlib>=3.8,<4",
         "plotly>=6,<7",
+        "jinja2>=3.1,<4",
         "tabulate>=0.9,<1",
         "PyYAML>=6,<7",
         "tqdm>=4.60,<5",
@@ -44,6 +47,7 @@ setup(
             "subword-nmt>=0.3.8,<0.4",
             "py3langid>=0.4,<0.5",
             "ctranslate2>=4,<5",
+            "transformers>=4.57,<6",
         ],
         # Moses tokens and byte-pair codes, where a published recipe has them.
         "moses": ["sacremoses>=0.2,<0.3", "subword-nmt>=0.3.8,<0.4"],
@@ -60,6 +64,8 @@ setup(
         "langid": ["py3langid>=0.4,<0.5"],
         # Fast decoding of exported models.
         "ctranslate2": ["ctranslate2>=4,<5"],
+        # Exports for Hugging Face, of which writing needs safetensors alone.
+        "huggingface": ["transformers>=4.57,<6"],
     },
     entry_points={"console_scripts": ["deepnet=fairseq_deepnet.cli:main"]},
 )

@@ -24,7 +24,7 @@ import torch
 from fairseq import tasks
 
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.tools.checkpoints.choice import choose_model, find_data, task_arguments
+from fairseq_deepnet.tools.checkpoints import choose_model, find_data, task_arguments
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.export.command import to_ctranslate2

@@ -72,7 +72,8 @@ SHAPE: Final = (
     f"{SIDE.format('encoder')} {SIDE.format('decoder')} --share-all-embeddings"
     " --arch deepnet_transformer"
 )
-PAIR: Final = f"{SHAPE} --criterion chunked_label_smoothed_cross_entropy --label-smoothing 0.1"
+CRITERION: Final = "label_smoothed_cross_entropy"
+PAIR: Final = f"{SHAPE} --criterion chunked_{CRITERION} --label-smoothing 0.1"
 LM: Final = "--task language_modeling --sample-break-mode eos --tokens-per-sample 128"
 MANY: Final = (
     "--task translation_multi_simple_epoch --encoder-langtok tgt --source-dict DATA/dict.txt"
@@ -83,10 +84,7 @@ MANY: Final = (
 TRAININGS: Final[dict[str, tuple[str, str]]] = {
     **{scheme: (KEPT[0], f"{PAIR} --residual-scheme {scheme}") for scheme in SCHEMES},
     "stock transformer": (KEPT[0], f"{PAIR} --arch transformer"),
-    "stock criterion and adam": (
-        KEPT[0],
-        f"{PAIR} --criterion label_smoothed_cross_entropy --optimizer adam",
-    ),
+    "stock criterion and adam": (KEPT[0], f"{PAIR} --criterion {CRITERION} --optimizer adam"),
     "cross-entropy": (KEPT[0], f"{SHAPE} --criterion chunked_cross_entropy"),
     "bf16": (KEPT[0], f"{PAIR} --bf16"),
     "clipped, two batches an update": (KEPT[0], f"{PAIR} --clip-norm 0.5 --update-freq 2"),
@@ -113,6 +111,10 @@ TOLD: Final = ["deepnorm", "language model", "masked language model", "multiling
 RESUMED: Final = [*SCHEMES, "bf16", "language model", "masked language model", "multilingual"]
 RUNS: Final = {"deepnorm": ("2", "1"), "post-ln": ("2", "1"), "pre-ln": ("3", "2")}
 """Runs that are kept: scheme -> layers a side and seed."""
+RUN_OPTIONS: Final = (
+    "--residual-scheme {scheme} --encoder-layers {depth} --decoder-layers {depth} --seed {seed}"
+    " --save-interval-updates 50 --keep-interval-updates 3"
+)
 
 # fairseq-train; what its Trainer is given to log goes into a file unrounded
 TRAIN: Final = """
@@ -143,6 +145,11 @@ CHANGING: Final = (
     (r"(/tmp/[a-z0-9]+)[._][A-Za-z0-9_]{6,8}\b", r"\1.XXXXXX"),
 )  # fmt: skip
 """Patterns of what differs from run to run, and what is written instead."""
+FIXED: Final = {
+    **{"LC_ALL": "C.UTF-8", "COLUMNS": "100", "OMP_NUM_THREADS": "1", "THREADS": "1"},
+    **{"CUDA_VISIBLE_DEVICES": "", "DEEPNET_SKIP_SETUP": "1"},
+}
+"""The environment of every command, beside places."""
 TEXT: Final = {".json", ".md", ".csv", ".tsv", ".yaml", ".txt", ".jsonl"}
 
 
@@ -170,40 +177,38 @@ class Recorder:
         kept: folder of the data, checkpoints and runs that are used; out's own is filled on the way
         shared: folder of real text
         work: a folder for everything else
+        only: what is asked for
     """
 
     def __init__(
-        self, out: Path, checkout: Path, kept: Path | None, shared: Path, work: Path
+        self,
+        out: Path,
+        checkout: Path,
+        kept: Path | None,
+        shared: Path,
+        work: Path,
+        only: list[str],
     ) -> None:
         self.out, self.checkout, self.shared, self.work = out, checkout, shared, work
         self.own = out.with_suffix(".files")
         self.kept = kept or self.own
-        self.found: dict[str, Any] = {"seconds": {}}
-        self.read()
-        self.own.mkdir(parents=True, exist_ok=True)
-        self.only: list[str] = []
+        self.only = only
         self.failed: list[str] = []
         venv = Path(sys.prefix)
-        self.environment = {
+        self.environment = FIXED | {
             "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "VIRTUAL_ENV": str(venv),
             "PYTHONPATH": str(checkout),
             "HOME": str(work / "home"),
             "TMPDIR": str(work / "tmp"),
-            "LC_ALL": "C.UTF-8",
-            "COLUMNS": "100",
-            "OMP_NUM_THREADS": "1",
-            "THREADS": "1",
-            "CUDA_VISIBLE_DEVICES": "",
-            "DEEPNET_SKIP_SETUP": "1",
         }
-        for name in ("home", "tmp"):
-            (work / name).mkdir()
+        for folder in (self.own, work / "home", work / "tmp"):
+            folder.mkdir(parents=True, exist_ok=True)
 
-    def read(self) -> None:
-        """Take up what the file holds."""
-        if self.out.exists():
-            self.found = json.loads(self.out.read_text(encoding="utf-8"))
+    def read(self) -> dict[str, Any]:
+        """Return what the file holds."""
+        known = json.loads(self.out.read_text(encoding="utf-8")) if self.out.exists() else {}
+        return {"seconds": {}} | known
 
     def plain(self, text: str) -> str:
         """Return text without the paths of this machine, and without times."""
@@ -267,10 +272,8 @@ class Recorder:
         model = model if isinstance(model, dict) else vars(model)
         options = "\n".join(f"{name}: {value}" for name, value in sorted(model.items()))
         found = {"names": names.hexdigest(), "numbers": numbers.hexdigest()}
-        return found | {
-            "record": str(model.get("residual_record")),
-            "arguments": self.plain(options),
-        }
+        found["record"] = str(model.get("residual_record"))
+        return found | {"arguments": self.plain(options)}
 
     def fresh(self, name: str, of: Path | None = None) -> Path:
         """Return a path in the work folder where nothing is, or a copy of a folder."""
@@ -291,7 +294,7 @@ class Recorder:
     ) -> None:
         """Write down what a call returns, unless it is there or not asked for."""
         entry = f"{section}/{name}"
-        known = self.found.get(section, {}).get(name, "FAILED")
+        known = self.read().get(section, {}).get(name, "FAILED")
         if not asked(self.only, section, name) or not str(known).startswith("FAILED"):
             return
         begun = time.monotonic()
@@ -304,11 +307,11 @@ class Recorder:
         seconds = round(time.monotonic() - begun, 1)
         with (self.own / "lock").open("w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # others may fill the same file
-            self.read()
-            self.found.setdefault(section, {})[name] = value
-            self.found["seconds"][entry] = seconds
+            found = self.read()
+            found.setdefault(section, {})[name] = value
+            found["seconds"][entry] = seconds
             part = self.out.with_suffix(".part")
-            part.write_text(json.dumps(self.found, indent=1, ensure_ascii=False), encoding="utf-8")
+            part.write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
             part.replace(self.out)
         print(f"{seconds:6.1f} s  {entry}", flush=True)
 
@@ -390,14 +393,8 @@ class Recorder:
         data = self.kept / "data" / corpus
         folder, log = self.fresh("training"), self.work / "losses.txt"
         log.unlink(missing_ok=True)
-        words: list[object] = [
-            data,
-            "--user-dir",
-            self.checkout / "fairseq_deepnet",
-            "--save-dir",
-            folder,
-        ]
-        words += ["--max-update", updates, *COMMON.split()]
+        words: list[object] = [data, "--user-dir", self.checkout / "fairseq_deepnet"]
+        words += ["--save-dir", folder, "--max-update", updates, *COMMON.split()]
         words += options.replace("DATA/", f"{data}/").split()
         words += [] if restore is None else ["--restore-file", restore]
         due = tuple(range(128)) if "diverges" in name else (0,)
@@ -444,17 +441,8 @@ class Recorder:
         last = run / "checkpoints/checkpoint_last.pt"
         words = ["translate", last, text, "--cpu", "--data", data]
         self.note("checkpoints", "translated", self.deepnet, *words)
-        words += [
-            "--scores",
-            "--nbest",
-            "2",
-            "--beam",
-            "3",
-            "--lenpen",
-            "0.6",
-            "--batch-sentences",
-            "7",
-        ]
+        words += ["--scores", "--nbest", "2", "--beam", "3", "--lenpen", "0.6"]
+        words += ["--batch-sentences", "7"]
         self.note("checkpoints", "translated, two best", self.deepnet, *words)
         exported = [*words[:1], self.fresh("run", run) if run.exists() else run, *words[2:4]]
         exported += ["--engine", "ctranslate2", "--quantization", "float32", "--scores"]
@@ -479,10 +467,9 @@ class Recorder:
         """Return what a run folder of scripts/train.sh holds; keep it, scored."""
         depth, seed = RUNS[scheme]
         run = self.fresh(f"runs/{scheme}")
-        words = ["--residual-scheme", scheme, "--encoder-layers", depth, "--decoder-layers", depth]
-        words += ["--save-interval-updates", "50", "--keep-interval-updates", "3", "--seed", seed]
         settings = {"DATA": self.kept / "data" / KEPT[0], "GPUS": 0, "RUN": run}
-        self.script("train.sh", "multi30k_tiny", *words, **settings)
+        options = RUN_OPTIONS.format(scheme=scheme, depth=depth, seed=seed).split()
+        self.script("train.sh", "multi30k_tiny", *options, **settings)
         found = self.run_folder(run)
         settings = {"GPUS": 0, "PROCESSES": 1, "BEAM": 2}
         found["scored"] = self.script("eval_bleu.sh", run, "--", "--max-len-b", "20", **settings)
@@ -506,21 +493,16 @@ class Recorder:
     def resume_run(self, run: Path) -> dict[str, Any]:
         """Return what scripts/train.sh makes of a kept run with three further updates."""
         copy = self.fresh("run", run)
-        words = ["--encoder-layers", "2", "--decoder-layers", "2", "--save-interval-updates", "50"]
-        words += ["--keep-interval-updates", "3", "--seed", "1", "--max-update", "203"]
-        words += ["--residual-scheme", "deepnorm"]
         settings = {"DATA": self.kept / "data" / KEPT[0], "GPUS": 0, "RUN": copy, "RESUME": 1}
-        self.script("train.sh", "multi30k_tiny", *words, **settings)
+        options = RUN_OPTIONS.format(scheme="deepnorm", depth=2, seed=1).split()
+        self.script("train.sh", "multi30k_tiny", *options, "--max-update", "203", **settings)
         return self.run_folder(copy)
 
     def generate(self, checkpoint: Path) -> str:
         """Return the hypotheses of fairseq-generate, in the order of the corpus."""
         words = [self.kept / "data" / KEPT[0], "--path", checkpoint, "--cpu", "--max-len-b", "20"]
-        words += [
-            "--user-dir",
-            self.checkout / "fairseq_deepnet",
-            *["--beam", "2", "--max-tokens", "2000"],
-        ]
+        words += ["--user-dir", self.checkout / "fairseq_deepnet"]
+        words += ["--beam", "2", "--max-tokens", "2000"]
         lines = self.run("fairseq-generate", *words).splitlines()
         return "\n".join(sorted(line for line in lines if line.startswith(("H-", "P-"))))
 
@@ -548,13 +530,8 @@ class Recorder:
         self.note("reports", "report --significance", self.deepnet, *words)
         data = self.kept / "data"
         hypotheses = sorted((run / "scores").glob("*.txt"))[:1]
-        words = [
-            "score",
-            "--references",
-            data / KEPT[0] / "text/test.en",
-            "--hypotheses",
-            *hypotheses,
-        ]
+        words = ["score", "--references", data / KEPT[0] / "text/test.en"]
+        words += ["--hypotheses", *hypotheses]
         self.note("reports", "score", self.deepnet, *words, "--json")
         for name in ("language model", "masked language model"):
             words = ["eval_perplexity.sh", self.kept / "checkpoints" / f"{name}.pt"]
@@ -562,13 +539,8 @@ class Recorder:
             self.note("reports", f"perplexity: {name}", self.scored, *words, **settings)
         settings = {"DATA": data / KEPT[2], "GPUS": 0, "BEAM": 1, "PROCESSES": 1}
         settings["DIRECTIONS"] = "de-fr,en-cs"
-        words = [
-            "eval_bleu.sh",
-            self.kept / "checkpoints/multilingual.pt",
-            "--",
-            "--max-len-b",
-            "8",
-        ]
+        words = ["eval_bleu.sh", self.kept / "checkpoints/multilingual.pt"]
+        words += ["--", "--max-len-b", "8"]
         self.note("reports", "directions", self.scored, *words, **settings)
         self.note("reports", "sweep", self.sweep)
 
@@ -684,15 +656,13 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     record = commands.add_parser("record")
     record.add_argument("out", type=Path)
-    record.add_argument(
-        "--checkout", type=Path, default=root, help="the project's folder (this one)"
-    )
+    here = "the project's folder (this one)"
+    record.add_argument("--checkout", type=Path, default=root, help=here)
     record.add_argument("--checkpoints", type=Path, help="BEFORE.files, to use what it keeps")
     record.add_argument("--shared", type=Path, default=root.parent / "shared/data")
     record.add_argument("--pairs", type=int, default=0, help="Tatoeba pairs (0: all)")
-    record.add_argument(
-        "--only", nargs="+", default=[], help="sections, or patterns of SECTION/NAME"
-    )
+    patterns = "sections, or patterns of SECTION/NAME"
+    record.add_argument("--only", nargs="+", default=[], help=patterns)
     both = commands.add_parser("compare")
     both.add_argument("before", type=Path)
     both.add_argument("after", type=Path)
@@ -705,8 +675,7 @@ def main() -> int:
         parser.error(f"there is no folder {kept}")
     with tempfile.TemporaryDirectory(prefix="frozen_") as work:
         paths = args.out.resolve(), args.checkout.resolve(), kept, args.shared.resolve(), Path(work)
-        recorder = Recorder(*paths)
-        recorder.only = args.only
+        recorder = Recorder(*paths, args.only)
         if any(map(recorder.wants, ("losses", "checkpoints", "reports"))):
             recorder.needed()
         for section in ("losses", "checkpoints", "reports", "arguments"):

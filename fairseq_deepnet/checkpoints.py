@@ -79,8 +79,32 @@ def refuse_damaged(path: Path | str, weights: bool = True) -> None:
         )
 
 
+Stamp = tuple[int, int, int]
+_KNOWN: Final[dict[Path, tuple[Stamp, bool, dict[str, Any]]]] = {}
+"""Of files that this process has read: what they were then, whether all of it was compared with its
+checksums, and what tells of the model."""
+
+
+def _stamp(path: Path) -> Stamp:
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def is_known_whole(path: Path | str) -> bool:
+    """True if `load_checkpoint` has read all of this very file in this process."""
+    stamp, entire, _ = _KNOWN.get(Path(path), (None, False, {}))
+    return entire and stamp == _stamp(Path(path))
+
+
+def recorded_arguments(path: Path | str) -> Namespace | None:
+    """Return `model_arguments` of a file, which is opened only if this process has not yet."""
+    if Path(path) not in _KNOWN or _KNOWN[Path(path)][0] != _stamp(Path(path)):
+        load_checkpoint(path)
+    return model_arguments(_KNOWN[Path(path)][2])
+
+
 def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
-    """A checkpoint on the CPU, its tensors mapped from the file, so that only what is used is read.
+    """Return a checkpoint on the CPU, its tensors mapped from the file: only what is used is read.
 
     With `entire`, all of it is read first and compared with its checksums.
 
@@ -90,12 +114,14 @@ def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
+    stamp = _stamp(path)
     refuse_damaged(path, weights=entire)
     with telling_damage(path):
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise ConfigurationError(f"{path} is not a fairseq checkpoint: it holds no model")
     literals.check_state(state, path)
+    _KNOWN[path] = stamp, entire, {"cfg": state.get("cfg"), "args": state.get("args")}
     return state
 
 
@@ -127,8 +153,7 @@ def _first_line(error: Exception) -> str:
 def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
     """Write a checkpoint so that it is there whole or not at all.
 
-    Raises:
-        ConfigurationError: if it cannot be written; on a full disk with the bytes that are missing.
+    Raises ConfigurationError if it cannot be written, on a full disk with the bytes that lack.
     """
     path = Path(path)
     try:
@@ -206,15 +231,9 @@ def periodic_checkpoints(folder: Path) -> list[Path]:
 def mend_last(folder: Path, only_damaged: bool = False) -> Path | None:
     """Put the newest whole checkpoint in the place of a checkpoint_last.pt that cannot be read.
 
-    Args:
-        folder: of a training's checkpoints
-        only_damaged: leave alone a folder that has no checkpoint_last.pt
-
-    Returns the checkpoint that was taken; None where there is nothing to mend, or, where
-    checkpoint_last.pt is missing, nothing to resume from.
-
-    Raises:
-        ValueError: if checkpoint_last.pt is damaged and there is no other to resume from.
+    With `only_damaged` a folder that has no checkpoint_last.pt is left alone. Returns the
+    checkpoint that was taken; None where there is nothing to mend, or nothing to resume from.
+    Raises ValueError if checkpoint_last.pt is damaged and there is no other to resume from.
     """
     last = folder / LAST
     damage = None

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fairseq_deepnet.former_names import FORMER_STAGES, of_today, subcommand_of_today
+from fairseq_deepnet.tools import variables
 
 GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "data": {
@@ -28,8 +29,8 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "translate": ("tools.translation.translate", "raw text in, text out"),
         "perplexity": ("tools.evaluation.perplexity", "how well a language model predicts a text"),
         "score": ("tools.evaluation.scoring", "sacreBLEU and chrF of a file of hypotheses"),
-        "average": ("tools.checkpoints.average", "the mean of several checkpoints"),
-        "export": ("tools.export.command", "for stock fairseq, or for CTranslate2"),
+        "average": ("tools.checkpoints", "the mean of several checkpoints"),
+        "export": ("tools.export.command", "for stock fairseq, CTranslate2 or Hugging Face"),
     },
     "looking into it": {
         "check": ("tools.checking.command", "is a model what it is said to be? measured"),
@@ -41,9 +42,6 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "analysis": ("experiments.analysis", "the paper's figures 3, 4 and 5 beside ours"),
     },
     "stages that scripts call": {
-        "opus100": ("tools.corpora.opus100", "unpack OPUS-100 and write its table of pairs"),
-        "iwslt14": ("tools.corpora.iwslt", "raw text out of the archive of IWSLT 2014"),
-        "wmt17": ("tools.corpora.wmt", "raw text out of the archives of WMT 2017"),
         "evaluation-set": ("tools.evaluation.sets", "text of Flores-101, TED, OPUS-100, WMT"),
         "directions": ("experiments.directions", "table and averages of many directions"),
     },
@@ -90,8 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"deepnet {name}", description=help_line)
     module.add_arguments(parser)
     intermixed = getattr(module, "INTERMIXED", False)
-    args = parser.parse_intermixed_args(rest) if intermixed else parser.parse_args(rest)
     try:
+        if rest[:1] == ["--variables"]:  # a script
+            rest = [*variables.options(name, os.environ), *rest[1:]]
+        args = parser.parse_intermixed_args(rest) if intermixed else parser.parse_args(rest)
         return int(module.run(args))
     except BrokenPipeError:
         return 1

@@ -11,9 +11,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, BinaryIO, Final, cast
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+PACKAGE: Final = Path(__file__).resolve().parent
+"""This package, for fairseq's --user-dir: valid from every working directory."""
+ROOT: Final = PACKAGE.parent
 
 
 def shown(path: Path) -> str:
@@ -64,10 +66,19 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     part.mkdir(parents=True)
     try:
         yield part
-        shutil.rmtree(folder, ignore_errors=True)
-        part.rename(folder)
+        put_folder_in_place(part, folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def put_folder_in_place(part: Path, folder: Path) -> None:
+    """Give a folder that is filled its name; what had it is removed last."""
+    old = folder.with_name(folder.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    part.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -103,6 +114,21 @@ def try_lock(file: IO[Any] | int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read and append, and lock it; BlockingIOError if another process holds it.
+
+    That process may remove or rename it: the file that is locked is the one of that name.
+    """
+    while True:
+        with path.open("a+b") as file:
+            if not try_lock(file):
+                raise BlockingIOError(f"another process has locked {path}")
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                yield cast(BinaryIO, file)
+                return
 
 
 def write_json(path: Path, content: object) -> None:

@@ -41,6 +41,9 @@ FORMER_STAGES: Final[Mapping[str, str]] = {
     "clean": "preprocess pair",
     "subwords": "preprocess pair",
     "moses": "preprocess moses",
+    "iwslt14": "preprocess iwslt14",
+    "wmt17": "preprocess wmt17",
+    "opus100": "preprocess opus100",
 }
 """Subcommands that only scripts called -> that of which they are stages."""
 

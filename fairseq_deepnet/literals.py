@@ -12,7 +12,7 @@ import ast
 import operator
 import re
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from fairseq_deepnet.errors import ConfigurationError
@@ -26,99 +26,69 @@ MAX_ITEMS: Final = 100_000
 
 
 class Form(NamedTuple):
-    """What an option's literal may be.
-
-    Arguments:
-        words: the form, for error messages
-        example: a value that is taken
-        fits: whether a value has the form
-    """
+    """What an option's literal may be: in words, an example, and the test of a value."""
 
     words: str
     example: str
     fits: Callable[[Any], bool]
 
 
-def _is_layers(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(
-        isinstance(layer, list | tuple)
-        and 2 <= len(layer) <= 4
-        and all(type(number) is int for number in layer)
-        for layer in value
-    )
+def _is_sequence(value: Any, fits: Callable[[Any], bool], least: int = 0, most: int = 0) -> bool:
+    """True for a list or tuple of items that fit; of `least` to `most` where these are given."""
+    if not isinstance(value, list | tuple) or (most and not least <= len(value) <= most):
+        return False
+    return all(map(fits, value))
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
 
 
 def _is_switch(value: Any) -> bool:
-    return isinstance(value, bool) or (type(value) is int and value in (0, 1))
+    return isinstance(value, bool) or (_is_whole(value) and value in (0, 1))
 
 
-def _is_switches(value: Any) -> bool:
-    values = value if isinstance(value, list | tuple) else [value]
-    return all(map(_is_switch, values))
+def _is_layer(value: Any) -> bool:
+    return _is_sequence(value, _is_whole, 2, 4)
 
 
-def _is_pair(value: Any) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and len(value) == 2
-        and all(type(number) in (int, float) for number in value)
-    )
+def _one_or_more(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: fits(value) or _is_sequence(value, fits)
 
 
-def _is_numbers(value: Any) -> bool:
-    values = value if isinstance(value, list | tuple) else [value]
-    return all(type(number) in (int, float) for number in values)
-
-
-LAYERS: Final = Form("a list of tuples of 2 to 4 whole numbers", "[(512, 3)] * 20", _is_layers)
+LAYERS: Final = Form(
+    "a list of tuples of 2 to 4 whole numbers",
+    "[(512, 3)] * 20",
+    lambda value: _is_sequence(value, _is_layer),
+)
 SWITCH: Final = Form("True or False", "True", _is_switch)
-SWITCHES: Final = Form("True, False, or a list of these", "[True, False]", _is_switches)
-PAIR: Final = Form("two numbers", "(0.9, 0.98)", _is_pair)
-NUMBERS: Final = Form("numbers", "10000,20000", _is_numbers)
+SWITCHES: Final = Form("True, False, or a list of these", "[True, False]", _one_or_more(_is_switch))
+PAIR: Final = Form(
+    "two numbers", "(0.9, 0.98)", lambda value: _is_sequence(value, _is_number, 2, 2)
+)
+NUMBERS: Final = Form("numbers", "10000,20000", _one_or_more(_is_number))
 MAPPING: Final = Form("a dictionary", "{'name': 1}", lambda value: isinstance(value, dict))
 ANY: Final = Form("a Python literal", "[(512, 3)] * 20", lambda value: True)
 
-FORMS: Final[dict[str, Form]] = {
-    "encoder_layers": LAYERS,
-    "decoder_layers": LAYERS,
-    "conv_feature_layers": LAYERS,
-    "conv_aggregator_layers": LAYERS,
-    "character_filters": LAYERS,
-    "feature_encoder_spec": LAYERS,
-    "encoder_attention": SWITCHES,
-    "decoder_attention": SWITCHES,
-    "self_attention": SWITCHES,
-    "project_input": SWITCHES,
-    "gated_attention": SWITCHES,
-    "downsample": SWITCHES,
-    "pretrained": SWITCHES,
-    "left_pad_source": SWITCH,
-    "left_pad_target": SWITCH,
-    "encoder_glu": SWITCH,
-    "decoder_glu": SWITCH,
-    "weight_softmax": SWITCH,
-    "adam_betas": PAIR,
-    "adamax_betas": PAIR,
-    "adafactor_eps": PAIR,
-    "lamb_betas": PAIR,
-    "adaptive_input_cutoff": NUMBERS,
-    "adaptive_softmax_cutoff": NUMBERS,
-    "encoder_kernel_size_list": NUMBERS,
-    "decoder_kernel_size_list": NUMBERS,
-    "pipeline_balance": NUMBERS,
-    "pipeline_devices": NUMBERS,
-    "pipeline_encoder_balance": NUMBERS,
-    "pipeline_encoder_devices": NUMBERS,
-    "pipeline_decoder_balance": NUMBERS,
-    "pipeline_decoder_devices": NUMBERS,
-    "extra_data": MAPPING,
-    "extra_lang_pairs": MAPPING,
-    "langtoks": MAPPING,
-    "sampling_weights": MAPPING,
-    "xformers_att_config": MAPPING,
-    "wer_args": ANY,
-    "model_overrides": MAPPING,
+_OPTIONS: Final = {
+    LAYERS: "encoder_layers decoder_layers conv_feature_layers conv_aggregator_layers"
+    " character_filters feature_encoder_spec",
+    SWITCHES: "encoder_attention decoder_attention self_attention project_input gated_attention"
+    " downsample pretrained",
+    SWITCH: "left_pad_source left_pad_target encoder_glu decoder_glu weight_softmax",
+    PAIR: "adam_betas adamax_betas adafactor_eps lamb_betas",
+    NUMBERS: "adaptive_input_cutoff adaptive_softmax_cutoff encoder_kernel_size_list"
+    " decoder_kernel_size_list pipeline_balance pipeline_devices pipeline_encoder_balance"
+    " pipeline_encoder_devices pipeline_decoder_balance pipeline_decoder_devices",
+    MAPPING: "extra_data extra_lang_pairs langtoks sampling_weights xformers_att_config"
+    " model_overrides",
+    ANY: "wer_args",
 }
+FORMS: Final = {name: form for form, names in _OPTIONS.items() for name in names.split()}
 """Options that fairseq evaluates -> what they may be. A test compares it with fairseq's source."""
 
 RUNS_CODE: Final = {
@@ -138,11 +108,7 @@ _OPERATORS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
 
 
 def evaluate(text: str, name: str | None = None) -> Any:
-    """Return the value of a literal, without running anything.
-
-    Args:
-        text: the literal
-        name: the option that it is the value of, which decides its form; None if it is none
+    """Return the value of a literal, without running anything; `name` is the option's.
 
     Raises ConfigurationError, naming both, for what is no literal, is too large or of another form.
     """
@@ -150,8 +116,9 @@ def evaluate(text: str, name: str | None = None) -> Any:
     try:
         if len(text) > (MAX_OPTION if name else MAX_LINE):
             raise ValueError("too long")
-        value, _ = _value(ast.parse(text.strip(), mode="eval").body)
-        if form.fits(value):
+        tree = ast.parse(text.strip(), mode="eval")
+        value = ast.literal_eval(_Calculated().visit(tree))
+        if value is not ... and _items(value) <= MAX_ITEMS and form.fits(value):
             return value
     except (SyntaxError, ValueError, TypeError, ArithmeticError, MemoryError, RecursionError):
         pass  # refused below, whatever is wrong with it
@@ -177,71 +144,38 @@ def shortened(text: str, width: int = 60) -> str:
     return repr(text) if len(text) <= width else repr(text[: width - 3] + "...")
 
 
-def _value(node: ast.expr) -> tuple[Any, int]:
-    """Return a node's value, and how many items it holds; ValueError for what is no literal."""
-    match node:
-        case ast.Constant(value=value) if value is not ...:
-            return value, 1
-        case ast.List(elts=elements):
-            values, size = _values(elements)
-            return values, size
-        case ast.Tuple(elts=elements):
-            values, size = _values(elements)
-            return tuple(values), size
-        case ast.Set(elts=elements):
-            values, size = _values(elements)
-            return set(values), size
-        case ast.Dict(keys=keys, values=entries) if None not in keys:
-            names, first = _values([key for key in keys if key is not None])
-            values, second = _values(entries)
-            return dict(zip(names, values, strict=True)), first + second
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
-            value, _ = _value(operand)
-            return (-_number(value) if isinstance(sign, ast.USub) else _number(value)), 1
-        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATORS:
-            return _combined(_value(left), operation, _value(right))
-    raise ValueError(type(node).__name__)
+def _items(value: Any) -> int:
+    """Count what a value holds, and itself."""
+    if isinstance(value, dict):
+        return 1 + sum(_items(key) + _items(one) for key, one in value.items())
+    return 1 + sum(map(_items, value)) if isinstance(value, list | tuple | set) else 1
 
 
-def _values(nodes: Sequence[ast.expr]) -> tuple[list[Any], int]:
-    found = [_value(node) for node in nodes]
-    size = 1 + sum(size for _, size in found)
-    if size > MAX_ITEMS:
-        raise ValueError("too many items")
-    return [value for value, _ in found], size
+class _Calculated(ast.NodeTransformer):
+    """Puts values in the place of joined and repeated lists and of calculations of numbers."""
 
-
-def _combined(
-    left: tuple[Any, int], operation: ast.operator, right: tuple[Any, int]
-) -> tuple[Any, int]:
-    (a, a_size), (b, b_size) = left, right
-    size = 1
-    if isinstance(a, list | tuple) and isinstance(operation, ast.Add) and type(a) is type(b):
-        size = a_size + b_size
-    elif isinstance(operation, ast.Mult) and isinstance(a, list | tuple) and type(b) is int:
-        size = a_size * max(b, 0)
-    elif isinstance(operation, ast.Mult) and isinstance(b, list | tuple) and type(a) is int:
-        size = b_size * max(a, 0)
-    else:
-        _number(a), _number(b)
-    if size > MAX_ITEMS:
-        raise ValueError("too many items")
-    return _OPERATORS[type(operation)](a, b), size
-
-
-def _number(value: Any) -> Any:
-    if type(value) not in (int, float):
-        raise ValueError("no number")
-    return value
+    def visit_BinOp(self, node: ast.BinOp) -> ast.Constant:
+        a, b = (ast.literal_eval(self.visit(side)) for side in (node.left, node.right))
+        operation = type(node.op)
+        if operation is ast.Mult and isinstance(b, list | tuple):
+            a, b = b, a
+        if operation is ast.Mult and isinstance(a, list | tuple) and _is_whole(b):
+            size = _items(a) * max(b, 0)
+        elif operation is ast.Add and isinstance(a, list | tuple) and type(a) is type(b):
+            size = _items(a) + _items(b)
+        elif operation in _OPERATORS and _is_number(a) and _is_number(b):
+            size = 1
+        else:
+            raise ValueError(operation.__name__)
+        if size > MAX_ITEMS:
+            raise ValueError("too many items")
+        return ast.Constant(_OPERATORS[operation](a, b))
 
 
 def check_options(options: object, source: str) -> None:
     """Refuse options that would run code, or read the environment, when fairseq builds from them.
 
-    Args:
-        options: mappings and Namespaces in one another, as a checkpoint's cfg or args holds them
-        source: the file that they were read from, for error messages
-
+    They are mappings and Namespaces in one another, as a checkpoint's cfg or args holds them.
     Raises ConfigurationError that names the source, the option and its value.
     """
     for name, value in _entries(options):

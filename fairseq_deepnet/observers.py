@@ -9,7 +9,7 @@ from typing import Any
 
 from . import preemption
 from .divergence import options as divergence
-from .divergence.watch import Watch
+from .divergence import watch
 from .monitoring.instruments import OF_SPLIT
 from .monitoring.monitor import Monitor
 from .monitoring.options import monitor_settings
@@ -43,10 +43,8 @@ def build_observers(trainer: Any) -> list[Observer]:
             logger.warning("not monitored, as the model is sharded: %s", ", ".join(lacking))
     if measured is not None and trainer.is_data_parallel_master:
         observers.append(Monitor(measured, trainer, folder))
-    watched = divergence.settings(args)
-    if watched.policy is not divergence.Policy.OFF:
-        # after the monitor: it may end the training, and the update's record must be written
-        observers.append(Watch(watched, trainer, folder))
+    # after the monitor: they may end the training, and the update's record must be written
+    observers += watch.observers(divergence.settings(args), trainer, folder)
     listener = preemption.listener()
     if listener is not None:
         # the last: all that the others keep of an update is written before it ends the training

@@ -9,7 +9,6 @@ makes up for it when the training goes on.
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import multiprocessing.process
@@ -21,10 +20,9 @@ import threading
 import time
 from argparse import ArgumentParser
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Final, NoReturn
 
-from fairseq.distributed import utils as distributed
 from fairseq.file_io import PathManager
 from torch.utils.data._utils import signal_handling
 
@@ -34,8 +32,9 @@ from .divergence.good_states import extra_state
 from .errors import ConfigurationError
 from .files import write_json
 from .monitoring.records import run_folder
-from .monitoring.trainer import Observer, follow_validation, share_flag
+from .monitoring.trainer import Observer, broadcast_from_rank0
 from .signals import DIVERGED, GRACE, PREEMPTED, PREEMPTING, RECORD, UNSAVED, end_with_parent
+from .wrapping import wrap
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +173,6 @@ def _is_fairseq_train() -> bool:
 
 
 def _is_spawned() -> bool:
-    """True for a process that fairseq-train has spawned."""
     return multiprocessing.process.parent_process() is not None
 
 
@@ -186,11 +184,9 @@ def _is_alone() -> bool:
 
 def _end_as_spawned_processes_do(heard_by: Listener) -> None:
     """Give fairseq-train the exit status of the processes that it has spawned."""
-    previous = sys.excepthook
 
-    def hook(
-        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-    ) -> None:
+    @wrap(sys, "excepthook")
+    def hook(previous: Any, kind: Any, error: BaseException, traceback: Any) -> None:
         status = getattr(error, "exit_code", None)  # torch's ProcessExitedException
         if heard_by.heard is not None and status == -heard_by.heard:
             status = PREEMPTED  # it had not yet come to listen
@@ -198,8 +194,6 @@ def _end_as_spawned_processes_do(heard_by: Listener) -> None:
             previous(kind, error, traceback)
             return
         raise SystemExit(status)
-
-    sys.excepthook = hook
 
 
 def _forget() -> None:
@@ -217,46 +211,38 @@ def _protect_workers() -> None:
     """
     if not hasattr(signal, "sigwaitinfo"):
         return
-    torchs: Any = signal_handling
-    prepare = torchs._set_worker_signal_handlers
 
     def heed_parent() -> None:
         while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
             pass
         os._exit(0)
 
-    def set_worker_signal_handlers() -> None:
+    @wrap(signal_handling, "_set_worker_signal_handlers")
+    def set_worker_signal_handlers(prepare: Any) -> None:
         prepare()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=heed_parent, daemon=True).start()
-
-    torchs._set_worker_signal_handlers = set_worker_signal_handlers
 
 
 def _attend(program: ModuleType | None) -> None:
     """Let the training that is preempted hear when fairseq-train has logged an update."""
     if program is None or hasattr(program, "attended"):
         return
-    validate_and_save = program.validate_and_save
 
-    @functools.wraps(validate_and_save)
-    def attended(cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *rest: Any) -> Any:
+    @wrap(program, "validate_and_save")
+    def attended(
+        validate_and_save: Any, cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *rest: Any
+    ) -> Any:
         training = None if _listener is None else _listener.training
         if training is not None and training.trainer is trainer:
             training.logged(epoch_itr)
         return validate_and_save(cfg, trainer, task, epoch_itr, *rest)
 
-    program.validate_and_save = program.attended = attended  # type: ignore[attr-defined]
+    program.attended = attended  # type: ignore[attr-defined]
 
 
 class Preemption(Observer):
-    """Ends one training when its processes were signalled.
-
-    Args:
-        listener: of this process
-        trainer: fairseq's, just made
-        grace: seconds, of `grace_period`
-    """
+    """Ends one training when its processes were signalled."""
 
     def __init__(self, listener: Listener, trainer: Any, grace: float) -> None:
         self.listener = listener
@@ -266,15 +252,23 @@ class Preemption(Observer):
         self.kept = 0  # updates that a checkpoint holds
         self.made = self.ending = False
         self.epoch_itr: Any = None
-        self.flag: Any = False
+        self.flag: Any = False  # or a tensor on fairseq's device
         _attend(training_program())
-        follow_validation(trainer, self._validated)
+        wrap(trainer, "valid_step")(self._follow_validation)
         if not self.alone:
-            share_flag(trainer, lambda: listener.heard is not None, self._receive)
+            wrap(trainer, "_aggregate_logging_outputs")(self._share)
         listener.grace, listener.training = grace, self
 
-    def _receive(self, flag: Any) -> None:
-        self.flag = flag
+    def _share(
+        self, aggregate: Any, outputs: Any, *stats: Any, ignore: bool = False
+    ) -> tuple[Any, Any]:
+        """Let every process know, at each update and batch of a validation, whether any of them was
+        signalled: one more number in the sum of statistics that fairseq makes anyway.
+        """
+        own = float(self.listener.heard is not None)
+        outputs, (*sums, signalled) = aggregate(outputs, *stats, own, ignore=ignore)
+        self.flag = signalled > 0
+        return outputs, sums
 
     @property
     def asked(self) -> bool:
@@ -296,14 +290,15 @@ class Preemption(Observer):
     def logged(self, epoch_itr: Any) -> None:
         """After an update, or a failed try; before fairseq validates and saves, if it is to."""
         self.epoch_itr = epoch_itr
-        update = self.trainer.get_num_updates()
         if self.made and self.asked and not self.ending:
-            self._save_and_leave(update)
+            self._save_and_leave(self.trainer.get_num_updates())
         self.made = False
 
-    def _validated(self) -> None:
+    def _follow_validation(self, valid_step: Any, *args: Any, **kwargs: Any) -> Any:
+        output = valid_step(*args, **kwargs)
         if self.asked and not self.ending:
             self._save_and_leave(self.trainer.get_num_updates())
+        return output
 
     def _save_and_leave(self, update: int) -> None:
         """End the training, but for one of which only the last validation is left."""
@@ -333,9 +328,7 @@ class Preemption(Observer):
                 except Exception as error:
                     logger.exception("no checkpoint was saved")
                     problem = f"{type(error).__name__}: {error}"
-        if not self.alone:
-            group = trainer.data_parallel_process_group
-            problem = distributed.broadcast_object(problem, 0, group)
+        problem = broadcast_from_rank0(trainer, problem)
         if problem:
             if self.is_first:
                 logger.error("preempted at update %d, not saved: %s", update, problem)

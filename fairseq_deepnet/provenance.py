@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import subprocess
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -34,13 +35,21 @@ def fingerprint(path: Path) -> dict[str, Any]:
 
 def versions() -> dict[str, str | None]:
     """Return versions of what a result depends on; None for what is not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in _DISTRIBUTIONS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+    return {"python": platform.python_version()} | {n: installed(n) for n in _DISTRIBUTIONS}
+
+
+def installed(name: str) -> str | None:
+    """Return the version of a distribution; None where it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def made_now() -> dict[str, Any]:
+    """Return what a record says of its making: versions, commit and time."""
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"versions": versions(), "git": git_revision(), "made": made}
 
 
 def git_revision() -> str | None:

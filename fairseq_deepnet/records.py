@@ -49,16 +49,10 @@ def write_record(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_record(path: Path, shape: Shape | None = None, remedy: str = "") -> dict[str, Any]:
-    """Read a JSON object.
+    """Read a JSON object of a shape; ValueError with the first fault of a damaged one.
 
     Args:
-        path: the file.
-        shape: keys that there must be, with the types of their values.
-        remedy: what a user can do about a damaged one: "remove it to ..."
-
-    Raises:
-        FileNotFoundError: where there is none.
-        ValueError: for a damaged one, with the first fault, in one line.
+        remedy: what a user can do about a damaged one: "remove it to ...".
     """
     advice = f"; {remedy}" if remedy else ""
     try:
@@ -79,6 +73,12 @@ def read_record(path: Path, shape: Shape | None = None, remedy: str = "") -> dic
     if fault:
         raise ValueError(f"{shown(path)} is damaged: {fault}{advice}")
     return content
+
+
+def record_of(path: Path, request: Any, remedy: str) -> dict[str, Any] | None:
+    """Return the record in a file where it is of this request; None otherwise."""
+    found = read_record(path, remedy=remedy) if path.is_file() else {}
+    return found if found.get("request") == request else None
 
 
 def misshapen(content: Any, shape: Any, name: str = "") -> str:
@@ -126,16 +126,11 @@ def _kind(value: object) -> str:
 
 
 def refuse_changed(folder: Path, files: Any, names: Iterable[str], record: Path) -> None:
-    """Refuse files that are not as they were when they were recorded.
+    """Raise ValueError for the first file that has changed since it was recorded, or is gone.
 
     Args:
-        folder: where they are.
-        files: SHA-256 by name; names that it does not hold are passed over.
+        files: SHA-256 by name, as `record` has it; names that it does not hold are passed over.
         names: those to be compared.
-        record: where `files` is from, for the message.
-
-    Raises:
-        ValueError: naming the first that has changed or is gone.
     """
     if not isinstance(files, Mapping):
         return

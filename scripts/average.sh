@@ -22,17 +22,11 @@ help_if_asked "$@"
 [[ $# -gt 0 && $1 != -* ]] || die "a run or checkpoints are missing: bash scripts/average.sh RUN; see --help"
 N=${N:-5}
 [[ $N =~ ^[1-9][0-9]*$ ]] || die "N is '$N'; it must be a number from 1 on"
-arguments=()
 if [[ -d $1 ]]; then
     [[ $# -eq 1 ]] || die "one run at a time; got $# arguments"
     folder=${1%/}
     [[ ! -d $folder/checkpoints ]] || folder=$folder/checkpoints
-    arguments+=(--last "$N")
-else
-    [[ $# -gt 1 ]] || die "$1 is no folder, and one checkpoint alone has no average; see --help"
-    N=$#
-    folder=$(dirname "$1")
+    hand_over average --last "$N" --out "${OUT:-$folder/average_$N.pt}" "$1"
 fi
-OUT=${OUT:-$folder/average_$N.pt}
-activate_environment
-deepnet average "${arguments[@]}" --out "$OUT" "$@"
+[[ $# -gt 1 ]] || die "$1 is no folder, and one checkpoint alone has no average; see --help"
+hand_over average --out "${OUT:-$(dirname "$1")/average_$#.pt}" "$@"

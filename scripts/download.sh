@@ -21,12 +21,4 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
 
 [[ $# -gt 0 ]] || die "which corpus? --list names them, --help says more"
-JOBS=${JOBS:-4}
-options=(--jobs "$JOBS")
-if [[ $1 != -* ]]; then
-    options+=(--out "${OUT:-$ROOT/data/downloads/$1}")
-fi
-
-activate_environment
-export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
-exec python -m fairseq_deepnet.cli download "${options[@]}" "$@"
+hand_over download --variables "$@"

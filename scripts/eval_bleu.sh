@@ -38,10 +38,5 @@
 # Example: AVERAGE=5 BEAM=4 LENPEN=0.6 bash scripts/eval_bleu.sh runs/multi30k
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
-source "$(dirname "${BASH_SOURCE[0]}")/lib/evaluate.sh"
 help_if_asked "$@"
-
-[[ ${ENGINE:-fairseq} =~ ^(fairseq|ctranslate2)$ ]] || die "ENGINE is '$ENGINE'; it must be fairseq or ctranslate2"
-
-score_model evaluate "BEAM AVERAGE BATCH PROCESSES THREADS" \
-    "LENPEN GPUS DATA DIRECTIONS TEXT TOKENIZER OUT ENGINE QUANTIZATION" "$@"
+evaluate evaluate "$@"

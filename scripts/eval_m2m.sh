@@ -58,7 +58,7 @@ make=(evaluation-set "$SET" --out "$TEXT" --model "$target")
 deepnet "${make[@]}" >&2
 
 export BEAM=${BEAM:-5} LENPEN=${LENPEN:-1} TEXT OUT SPLIT=$SET TOKENIZER=${TOKENIZER:-$tokenizer}
-bash "$ROOT/scripts/eval_bleu.sh" "$target" "$@" >/dev/null
+deepnet evaluate --variables "$target" -- "$@" >/dev/null
 newest=$(cd "$OUT" && find . -mindepth 2 -maxdepth 2 -path "./$SET.*" -name summary.json -printf '%T@ %h\n' | sort -g | tail -1)
 [[ -n $newest ]] || die "the evaluation left no summary in $OUT"
 expect=(--expect "$TEXT/directions.txt")

@@ -23,7 +23,5 @@
 # Example: SPLIT=valid bash scripts/eval_perplexity.sh runs/multi30k_lm
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
-source "$(dirname "${BASH_SOURCE[0]}")/lib/evaluate.sh"
 help_if_asked "$@"
-
-score_model perplexity "AVERAGE BATCH" "GPUS DATA OUT" "$@"
+evaluate perplexity "$@"

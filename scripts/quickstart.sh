@@ -42,7 +42,7 @@ SCHEMES=(deepnorm post-ln)
 
 SECONDS=0
 activate_environment
-export DEEPNET_SKIP_SETUP=1 PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
+export DEEPNET_SKIP_SETUP=1
 mkdir -p "$OUT"
 cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 THREADS=${THREADS:-$((cores > 2 ? cores / 2 : 1))}
@@ -109,10 +109,6 @@ show_progress() {
     fi
 }
 
-is_running() {
-    [[ -n ${PID[$1]:-} ]] && kill -0 "${PID[$1]}" 2>/dev/null
-}
-
 # How a training ended. For the twin, divergence is a result; whatever else went wrong can be tried again.
 finish() {
     local scheme=$1 status=0
@@ -145,21 +141,16 @@ else
         is_over "$scheme" || start "$scheme"
     done
     pause=$([[ -t 2 ]] && echo 2 || echo 20)
-    while is_running deepnorm || is_running post-ln; do
-        for ((tick = 0; tick < pause; tick++)); do
-            is_running deepnorm || is_running post-ln || break
-            [[ -z ${PID[deepnorm]:-} ]] || is_running deepnorm || break # its end is news at once
-            sleep 1
-        done
-        show_progress
-        if ! is_running deepnorm; then
-            finish deepnorm
-        fi
-    done
-    [[ ! -t 2 ]] || printf '\n' >&2
+    set -m
+    (while kill -0 $$ && sleep "$pause"; do show_progress; done) &
+    PID[progress]=$!
+    disown
+    set +m
     for scheme in "${SCHEMES[@]}"; do
-        finish "$scheme"
+        finish "$scheme" # DeepNorm's first: its failure ends the other
     done
+    stop_all
+    [[ ! -t 2 ]] || printf '\n' >&2
     trap - INT TERM HUP EXIT
 fi
 

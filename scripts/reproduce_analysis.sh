@@ -26,17 +26,8 @@
 #   OUT        folder of CSV and PNG (RUNS)
 #   RUNS       folder of the sweeps' folders (runs/analysis.SIZE, with the names of CONFIG and DATA after it)
 #   CONFIG     config of every run, a name in configs/ or a file (analysis)
-#   DATA       data folder of all runs (the config's)
-#   SEEDS      seeds, each a run of every cell: 1,2,3 (1)
-#   GPUS       GPUs to use in all; 0 trains on the CPU (all that are visible)
-#   PARALLEL   runs at once, each with its share of the GPUs or cores (1)
-#   DRY_RUN    1: print the plan (runs, parameters, hours, what is done) and end (0)
 #   ONLY       only the runs with such a name: 'deepnorm_*' (all)
-#   RETRY      failed, diverged or all: run these again (none)
-#   TINY       1: a rehearsal of the whole way with tiny models, in RUNS/SWEEP.tiny (0)
-#   TERAFLOPS  peak of one device, for the hours of the plan (312 for a GPU)
-#   MEMORY     memory of one device in GiB, for the plan (as found)
-#   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
+# @lib/help/sweep.txt
 #
 # Example: SEEDS=1,2,3 PARALLEL=2 bash scripts/reproduce_analysis.sh fig5
 set -euo pipefail
@@ -59,7 +50,6 @@ if [[ -z ${RUNS:-} ]]; then
     [[ -z ${DATA:-} ]] || RUNS+=.$(basename "$DATA")
 fi
 RUNS=${RUNS%/}
-export DEEPNET_SKIP_SETUP=${DEEPNET_SKIP_SETUP:-0}
 
 # What the small size changes, as words of `deepnet sweep`: $1 a sweep.
 small_size() {
@@ -86,7 +76,7 @@ reproduce() {
         read -ra words <<<"$(small_size "$sweep")"
     fi
     folder=$RUNS/$sweep
-    RUNS=$folder bash "$ROOT/scripts/sweep.sh" "$sweep" "${words[@]}" "$@" >&2 || return
+    RUNS=$folder deepnet sweep --variables "$sweep" "${words[@]}" "$@" >&2 || return
     [[ ${DRY_RUN:-0} == 0 ]] || return 0
     [[ ${TINY:-0} == 0 ]] || folder+=.tiny
     [[ -z ${UPDATES:-} ]] || options+=(--updates "$UPDATES")

@@ -14,19 +14,10 @@
 # The exit status is 1 if a cell crashed.
 #
 # Variables (with defaults):
-#   GPUS       GPUs to use in all; 0 trains on the CPU (all that are visible)
-#   PARALLEL   cells at once, each with its share of the GPUs or cores (1)
-#   SEEDS      seeds, each a run of every cell: 1,2,3 (1)
-#   DRY_RUN    1: print the plan (cells, parameters, GPU-hours, what is done) and end (0)
-#   DATA       data folder of all cells (the config's)
 #   CONFIG     config of all cells, a name in configs/ or a file, of models of the same kind (the sweep's)
 #   RUNS       folder of the cells (runs/SWEEP)
 #   ONLY       only the cells with such a name: '*_18l' (all)
-#   RETRY      failed, diverged or all: run these again (none)
-#   TINY       1: a rehearsal of the whole way with tiny models, in RUNS.tiny (0)
-#   TERAFLOPS  peak of one device, for the hours of the plan (312 for a GPU)
-#   MEMORY     memory of one device in GiB, for the plan (as found)
-#   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
+# @lib/help/sweep.txt
 #
 # Example: PARALLEL=4 ONLY='deepnorm_*' bash scripts/sweep.sh table1 depth=6,18
 set -euo pipefail
@@ -34,14 +25,4 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
 
 [[ -n ${1:-} && $1 != -* ]] || die "a sweep is missing: bash scripts/sweep.sh table1; see --help"
-for name in DRY_RUN TINY; do
-    [[ ${!name:-0} == [01] ]] || die "$name is '${!name}'; it must be 0 or 1"
-done
-options=()
-for name in GPUS PARALLEL SEEDS DATA CONFIG RUNS ONLY RETRY TERAFLOPS MEMORY; do
-    [[ -z ${!name:-} ]] || options+=("--${name,,}=${!name}")
-done
-[[ ${DRY_RUN:-0} == 0 ]] || options+=(--dry-run)
-[[ ${TINY:-0} == 0 ]] || options+=(--tiny)
-activate_environment
-exec deepnet sweep "$@" "${options[@]}"
+hand_over sweep --variables "$@"

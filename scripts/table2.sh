@@ -11,22 +11,13 @@
 # report.csv. Restart-safe, see scripts/sweep.sh.
 #
 # Variables (with defaults):
-#   GPUS       GPUs to use in all; 0 trains on the CPU (all that are visible)
-#   PARALLEL   cells at once, each with its share of the GPUs or cores (1)
-#   SEEDS      seeds, each a run of every cell: 1,2,3 (1)
-#   DRY_RUN    1: print the plan (cells, parameters, GPU-hours, what is done) and end (0)
-#   DATA       data folder of all cells (the config's)
 #   RUNS       folder of the cells (runs/table2)
 #   ONLY       only the cells with such a name: 'depth1*' (all)
-#   RETRY      failed, diverged or all: run these again (none)
-#   TINY       1: a rehearsal of the whole way with tiny models, in RUNS.tiny (0)
-#   TERAFLOPS  peak of one device, for the hours of the plan (312 for a GPU)
-#   MEMORY     memory of one device in GiB, for the plan (as found)
-#   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
+# @lib/help/sweep.txt
 #
 # Example: DRY_RUN=1 GPUS=128 bash scripts/table2.sh depth=200,1000
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
 
-exec bash "$ROOT/scripts/sweep.sh" table2 "$@"
+hand_over sweep --variables table2 "$@"

@@ -13,18 +13,9 @@
 # 2,400 some five hours; a checkpoint is saved every 50. Restart-safe, see scripts/sweep.sh.
 #
 # Variables (with defaults):
-#   GPUS       GPUs to use in all; 0 trains on the CPU (all that are visible)
-#   PARALLEL   cells at once, each with its share of the GPUs or cores (1)
-#   SEEDS      seeds, each a run of every cell: 1,2,3 (1)
-#   DRY_RUN    1: print the plan (cells, parameters, hours, what is done) and end (0)
-#   DATA       data folder of all cells (the config's)
 #   RUNS       folder of the cells (runs/depth)
 #   ONLY       only the cells with such a name (*_500l)
-#   RETRY      failed, diverged or all: run these again (none)
-#   TINY       1: a rehearsal with tiny models, in RUNS.tiny (0)
-#   TERAFLOPS  peak of one device, for the hours of the plan (312 for a GPU)
-#   MEMORY     memory of one device in GiB, for the plan (as found)
-#   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
+# @lib/help/sweep.txt
 #
 # Example: ONLY=deepnorm_500l bash scripts/thousand_layers.sh
 #          deepnet plot runs/depth/deepnorm_500l --out thousand.html   # the page; .png: a figure
@@ -34,4 +25,4 @@ help_if_asked "$@"
 
 export ONLY=${ONLY:-*_500l}
 [[ ${TINY:-0} != 1 ]] || ONLY=${ONLY/500l/3l}
-exec bash "$ROOT/scripts/sweep.sh" depth "$@"
+hand_over sweep --variables depth "$@"

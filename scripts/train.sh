@@ -65,12 +65,5 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
 
-CONFIG=${1:-}
-[[ -n $CONFIG && $CONFIG != -* ]] || die "a config is missing: bash scripts/train.sh CONFIG; see --help"
-shift
-arguments=()
-add_options RUN DATA GPUS NODES NODE_RANK NODE_TIMEOUT LAUNCHER CPU_PROCESSES THREADS PRECISION \
-    PREEMPTION_GRACE MEMORY
-add_switches RESUME DRY_RUN
-activate_environment
-PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} exec deepnet train "${arguments[@]}" "$CONFIG" -- "$@"
+[[ -n ${1:-} && $1 != -* ]] || die "a config is missing: bash scripts/train.sh CONFIG; see --help"
+hand_over train --variables "$1" -- "${@:2}"

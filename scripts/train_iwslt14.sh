@@ -9,13 +9,10 @@
 #
 # Variables (with defaults):
 #   DEPTH    layers of the encoder and of the decoder; the paper's figure 6 has 10 to 100 (18)
-#   SCHEME   a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
-#            pre-ln, dlcl or normformer; docs/schemes.md (deepnorm)
-#   SEED     of initialisation and batches (1)
 #   DATA     data folder (data/iwslt14.tokenized.de-en)
 #   RAW      files to make it from, see scripts/preprocess_iwslt14.sh (none: download)
 #   RUN      run folder (runs/iwslt14_DEPTHl; SCHEME and SEED are added where they differ)
-#   DRY_RUN, GPUS, NODES, PRECISION, ...   every other variable of scripts/train.sh
+# @lib/help/recipe.txt
 #
 # Examples: DEPTH=100 bash scripts/train_iwslt14.sh
 #           DRY_RUN=1 GPUS=1 SCHEME=post-ln bash scripts/train_iwslt14.sh --max-update 33000
@@ -25,6 +22,4 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
 help_if_asked "$@"
 
 recipe_variables 18
-recipe_folders "iwslt14_${DEPTH}l" "$ROOT/data/iwslt14.tokenized.de-en"
-make_data preprocess_iwslt14.sh
-train_recipe iwslt14 "$@"
+train_recipe iwslt14 "iwslt14_${DEPTH}l" iwslt14.tokenized.de-en preprocess_iwslt14.sh "$@"

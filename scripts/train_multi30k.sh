@@ -11,14 +11,11 @@
 #
 # Variables (with defaults):
 #   DEPTH      layers of the encoder and of the decoder (18)
-#   SCHEME     a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
-#              pre-ln, dlcl or normformer; docs/schemes.md (deepnorm)
-#   SEED       of initialisation and batches (1)
 #   SRC, TGT   two of de, en, fr, cs (de, en)
 #   DATA       data folder (data/multi30k.SRC-TGT)
 #   RAW        raw text to make it from, see scripts/preprocess_multi30k.sh (none: download)
 #   RUN        run folder (runs/multi30k; language pair, DEPTH, SCHEME and SEED are added where they differ)
-#   DRY_RUN, GPUS, NODES, CPU_PROCESSES, ...   every other variable of scripts/train.sh
+# @lib/help/recipe.txt
 #
 # Examples: RAW=my/multi30k DEPTH=6 SCHEME=post-ln bash scripts/train_multi30k.sh
 #           DRY_RUN=1 bash scripts/train_multi30k.sh
@@ -27,11 +24,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
 help_if_asked "$@"
 
-recipe_variables 18
 export SRC=${SRC:-de} TGT=${TGT:-en}
-name=multi30k
-[[ $SRC-$TGT == de-en ]] || name+=.$SRC-$TGT
-[[ $DEPTH == 18 ]] || name+=_${DEPTH}l
-recipe_folders "$name" "$ROOT/data/multi30k.$SRC-$TGT"
-make_data preprocess_multi30k.sh
-train_recipe multi30k "$@"
+pair=.$SRC-$TGT
+recipe_variables 18 "multi30k${pair#.de-en}"
+train_recipe multi30k "$name" "multi30k$pair" preprocess_multi30k.sh "$@"

@@ -11,14 +11,11 @@
 #
 # Variables (with defaults):
 #   DEPTH      layers (18)
-#   SCHEME     a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
-#              pre-ln, dlcl or normformer; docs/schemes.md (deepnorm)
-#   SEED       of initialisation and batches (1)
 #   LANG_CODE  de, en, fr or cs (en)
 #   DATA       data folder (data/multi30k_lm.LANG_CODE)
 #   RAW        raw text to make it from, see scripts/preprocess_multi30k.sh (none: download)
 #   RUN        run folder (runs/multi30k_lm; language, DEPTH, SCHEME and SEED are added where they differ)
-#   DRY_RUN, GPUS, NODES, CPU_PROCESSES, ...   every other variable of scripts/train.sh
+# @lib/help/recipe.txt
 #
 # Example: RAW=my/multi30k DEPTH=50 bash scripts/train_multi30k_lm.sh --max-update 1000
 set -euo pipefail

@@ -10,14 +10,11 @@
 #
 # Variables (with defaults):
 #   DEPTH    layers of the encoder and, as many, of the decoder (12)
-#   SCHEME   a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
-#            pre-ln, dlcl or normformer; docs/schemes.md (deepnorm)
-#   SEED     of initialisation and batches (1)
 #   DATA     data folder (data/multi30k_multilingual)
 #   RAW      raw text to make it from, see scripts/preprocess_multi30k_multilingual.sh (none: download)
 #   LANGS    languages of the data that are made (cs de en fr)
 #   RUN      run folder (runs/multi30k_multilingual; DEPTH, SCHEME and SEED are added where they differ)
-#   DRY_RUN, GPUS, CPU_PROCESSES, THREADS, ...   every other variable of scripts/train.sh
+# @lib/help/recipe.txt
 #
 # Example: RAW=my/multi30k bash scripts/train_multi30k_multilingual.sh
 set -euo pipefail
@@ -25,9 +22,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
 help_if_asked "$@"
 
-recipe_variables 12
-name=multi30k_multilingual
-[[ $DEPTH == 12 ]] || name+=_${DEPTH}l
-recipe_folders "$name" "$ROOT/data/multi30k_multilingual"
-make_data preprocess_multi30k_multilingual.sh
-train_recipe multi30k_multilingual "$@"
+recipe_variables 12 multi30k_multilingual
+train_recipe multi30k_multilingual "$name" multi30k_multilingual preprocess_multi30k_multilingual.sh "$@"

@@ -14,13 +14,10 @@
 #            activations are computed again in the backward pass (configs/opus100_1000.yaml) (100)
 #   MEMORY   GiB of one GPU: what makes the training fit is asked of `deepnet plan` and added; MEMORY= asks
 #            nothing (auto: of the GPUs that are visible, 80 where they are elsewhere)
-#   SCHEME   a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
-#            pre-ln, dlcl or normformer; docs/schemes.md (deepnorm)
-#   SEED     of initialisation and batches (1)
 #   DATA     data folder (data/opus100)
 #   RAW      files to make it from, see scripts/preprocess_opus100.sh (none: download)
 #   RUN      run folder (runs/opus100_DEPTHl-DEPTHl; SCHEME and SEED are added where they differ)
-#   DRY_RUN, GPUS, NODES, PRECISION, ...   every other variable of scripts/train.sh
+# @lib/help/recipe.txt
 #
 # Examples: DEPTH=6 bash scripts/train_opus100.sh                             # the paper's 12 layers
 #           DRY_RUN=1 DEPTH=500 GPUS=8 NODES=16 bash scripts/train_opus100.sh # its 1,000 layers
@@ -38,6 +35,4 @@ case $DEPTH in
     6 | 10 | 50 | 100 | 500) arch=deepnet_transformer_opus100_$((2 * DEPTH)) ;;
     *) arch=deepnet_transformer ;;
 esac
-recipe_folders "opus100_${DEPTH}l-${DEPTH}l" "$ROOT/data/opus100"
-make_data preprocess_opus100.sh
-train_recipe "$config" --arch "$arch" "$@"
+train_recipe "$config" "opus100_${DEPTH}l-${DEPTH}l" opus100 preprocess_opus100.sh --arch "$arch" "$@"

@@ -9,12 +9,9 @@
 #
 # Variables (with defaults):
 #   DEPTH    layers of the encoder and of the decoder (18)
-#   SCHEME   a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
-#            pre-ln, dlcl or normformer; docs/schemes.md (deepnorm)
-#   SEED     of initialisation and batches (1)
 #   DATA     data folder (data/sample.de-en)
 #   RUN      run folder (runs/sample; DEPTH, SCHEME and SEED are added where they differ)
-#   DRY_RUN, GPUS, CPU_PROCESSES, THREADS, ...   every other variable of scripts/train.sh
+# @lib/help/recipe.txt
 #
 # Example: DEPTH=6 SCHEME=post-ln bash scripts/train_sample.sh --max-update 600
 set -euo pipefail
@@ -22,9 +19,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
 help_if_asked "$@"
 
-recipe_variables 18
-name=sample
-[[ $DEPTH == 18 ]] || name+=_${DEPTH}l
-recipe_folders "$name" "$ROOT/data/sample.de-en"
-make_data preprocess_sample.sh
-train_recipe sample "$@"
+recipe_variables 18 sample
+train_recipe sample "$name" sample.de-en preprocess_sample.sh "$@"

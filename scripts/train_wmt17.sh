@@ -5,21 +5,19 @@
 #
 #   bash scripts/train_wmt17.sh [fairseq-train options]
 #
+# SCHEME=rezero, r-fixup and t-fixup take the learning rate that table 5 has for them.
+#
 # Input: the data folder DATA; where it is missing, scripts/preprocess_wmt17.sh downloads and makes it.
 # Output: a run folder, see scripts/train.sh; score it with AVERAGE=10 bash scripts/eval_bleu.sh.
 #
 # Variables (with defaults):
 #   DEPTH    layers of the encoder and of the decoder; the paper has 6, 18, 50 and 100 (18)
-#   SCHEME   a residual scheme: deepnorm, post-ln, post-ln-init, ds-init, admin, admin-log, rezero, r-fixup, t-fixup,
-#            pre-ln, dlcl or normformer; rezero, r-fixup and t-fixup take the learning rate that table 5 has
-#            for them; docs/schemes.md (deepnorm)
 #   SIZE     base: table 5, 512 wide, 100K updates; large-512, large-768 or large-1024: table 6, that wide,
 #            30K updates (base)
-#   SEED     of initialisation and batches (1)
 #   DATA     data folder (data/wmt17.en-de)
 #   RAW      files to make it from, see scripts/preprocess_wmt17.sh (none: download)
 #   RUN      run folder (runs/wmt17_DEPTHl; SIZE, SCHEME and SEED are added where they differ)
-#   DRY_RUN, GPUS, NODES, PRECISION, ...   every other variable of scripts/train.sh
+# @lib/help/recipe.txt
 #
 # Examples: DEPTH=100 bash scripts/train_wmt17.sh --max-tokens 2048 --checkpoint-activations-every auto
 #           DRY_RUN=1 GPUS=8 NODES=4 SIZE=large-1024 bash scripts/train_wmt17.sh
@@ -45,6 +43,4 @@ case $SIZE in
     *) die "SIZE is '$SIZE'; choose base, large-512, large-768 or large-1024" ;;
 esac
 [[ $SIZE == base ]] || name+=_$SIZE
-recipe_folders "$name" "$ROOT/data/wmt17.en-de"
-make_data preprocess_wmt17.sh
-train_recipe "$config" "$@"
+train_recipe "$config" "$name" wmt17.en-de preprocess_wmt17.sh "$@"

@@ -2,13 +2,13 @@
 
 import argparse
 import collections
-import functools
 import importlib.metadata
 import sys
 import types
 import warnings
 from typing import Any
 
+import fairseq
 import fairseq.data.data_utils
 import fairseq.data.language_pair_dataset
 import fairseq.data.token_block_dataset
@@ -21,6 +21,7 @@ import torch
 
 from ..errors import ConfigurationError, show_in_one_line
 from ..option_ranges import refuse_absurd
+from ..wrapping import wrap
 from . import (
     checkpoint_files,
     damaged_files,
@@ -60,7 +61,9 @@ KNOWN_WARNINGS: tuple[tuple[type[Warning], str], ...] = (
 
 
 def apply() -> None:
-    """Everything below, once, when the plugin is imported."""
+    """Mend all of it, once, when the plugin is imported."""
+    if getattr(fairseq, "is_mended", False):
+        return
     require_fairseq()
     for category, message in KNOWN_WARNINGS:
         warnings.filterwarnings("ignore", message=message, category=category)
@@ -72,6 +75,7 @@ def apply() -> None:
     for patch in PATCHES:
         patch.apply()
     show_in_one_line()
+    fairseq.is_mended = True
 
 
 def require_fairseq() -> None:
@@ -102,12 +106,11 @@ def keep_bf16_off_tpus() -> None:
     precision that deep stacks want unusable on GPUs. fairseq imports a user-dir before it parses,
     so this is in time.
     """
-    parse = fairseq.options.parse_args_and_arch
-    if getattr(parse, "keeps_bf16_off_tpus", False):
-        return
 
-    @functools.wraps(parse)
-    def parse_args_and_arch(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
+    @wrap(fairseq.options, "parse_args_and_arch")
+    def parse_args_and_arch(
+        parse: Any, parser: argparse.ArgumentParser, *args: Any, **kwargs: Any
+    ) -> Any:
         try:
             parsed = parse(parser, *args, **kwargs)
         except RuntimeError as error:
@@ -124,9 +127,6 @@ def keep_bf16_off_tpus() -> None:
             namespace.tpu = "--tpu" in (sys.argv if words is None else words)
         return parsed
 
-    parse_args_and_arch.keeps_bf16_off_tpus = True  # type: ignore[attr-defined]
-    fairseq.options.parse_args_and_arch = parse_args_and_arch
-
 
 def keep_every_sentence() -> None:
     """Give back the sentences that fairseq's batching loses.
@@ -135,20 +135,14 @@ def keep_every_sentence() -> None:
     --required-batch-size-multiple, 8 by default: the longest sentences are never trained on, and
     fairseq-generate leaves up to a batch of the test set untranslated, without a word.
     """
-    batch = fairseq.data.data_utils.batch_by_size
-    if getattr(batch, "keeps_every_sentence", False):
-        return
 
-    @functools.wraps(batch)
-    def batch_by_size(indices: Any, *args: Any, **kwargs: Any) -> Any:
+    @wrap(fairseq.data.data_utils, "batch_by_size")
+    def batch_by_size(batch: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(indices, np.ndarray):
             indices = np.fromiter(indices, dtype=np.int64, count=-1)
         batches = batch(indices, *args, **kwargs)
         kept = sum(map(len, batches))
         return batches if kept == len(indices) else [*batches, indices[kept:]]
-
-    batch_by_size.keeps_every_sentence = True  # type: ignore[attr-defined]
-    fairseq.data.data_utils.batch_by_size = batch_by_size
 
 
 class _FormerNumpy:
@@ -170,10 +164,9 @@ def keep_former_numpy() -> None:
     Without them --sample-break-mode eos of the tasks for language models fails, and
     --num-batch-buckets. numpy itself is left alone.
     """
-    if not hasattr(np, "compat"):
-        data = fairseq.data
-        for module in (data.token_block_dataset, data.language_pair_dataset, data.data_utils):
-            module.np = _FormerNumpy()
+    data = fairseq.data
+    for module in (data.token_block_dataset, data.language_pair_dataset, data.data_utils):
+        module.np = _FormerNumpy()
 
 
 def share_configurations() -> None:
@@ -184,21 +177,15 @@ def share_configurations() -> None:
     configuration would be refused, and with it every such run that is resumed. Files are still
     loaded without it.
     """
-    broadcast = fairseq.distributed.utils.broadcast_object
-    if getattr(broadcast, "shares_configurations", False):
-        return
     base = omegaconf.base
     nodes = [omegaconf.DictConfig, omegaconf.ListConfig, omegaconf.nodes.AnyNode]
     held: list[Any] = [*nodes, base.Metadata, base.ContainerMetadata, collections.defaultdict]
     held += [dict, list, int, Any, fairseq.distributed.utils._TensorPlaceholder]
 
-    @functools.wraps(broadcast)
-    def broadcast_object(*args: Any, **kwargs: Any) -> Any:
+    @wrap(fairseq.distributed.utils, "broadcast_object")
+    def broadcast_object(broadcast: Any, *args: Any, **kwargs: Any) -> Any:
         with torch.serialization.safe_globals(held):
             return broadcast(*args, **kwargs)
-
-    broadcast_object.shares_configurations = True  # type: ignore[attr-defined]
-    fairseq.distributed.utils.broadcast_object = broadcast_object
 
 
 def mend_nan_detector() -> None:

@@ -8,18 +8,18 @@ resumed from the whole checkpoints beside it, and a --restore-file that is not t
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from pathlib import Path
 from typing import Any, Final
 
 import fairseq.checkpoint_utils
-from fairseq.distributed import utils as distributed
 from fairseq.file_io import PathManager
 
 from ..checkpoints import LAST, copy_checkpoint, mend_last, save_checkpoint
 from ..errors import ConfigurationError
+from ..monitoring.trainer import broadcast_from_rank0
+from ..wrapping import wrap
 
 logger = logging.getLogger(__name__)
 
@@ -40,19 +40,13 @@ class WholeFiles(PathManager):
 
 
 def apply() -> None:
-    """Mend all of it; a second call does nothing."""
-    if fairseq.checkpoint_utils.PathManager is not WholeFiles:
-        fairseq.checkpoint_utils.PathManager = WholeFiles
-        write_whole_files()
-        resume_from_a_whole_file()
+    """Let fairseq write checkpoints as `save_checkpoint` does, and resume from a whole one."""
+    fairseq.checkpoint_utils.PathManager = WholeFiles
 
-
-def write_whole_files() -> None:
-    """Let fairseq write checkpoints as `save_checkpoint` does."""
-    stock = fairseq.checkpoint_utils.torch_persistent_save
-
-    @functools.wraps(stock)
-    def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> None:
+    @wrap(fairseq.checkpoint_utils, "torch_persistent_save")
+    def torch_persistent_save(
+        stock: Any, obj: Any, filename: str, async_write: bool = False
+    ) -> None:
         if async_write or not PathManager.supports_rename(filename):
             stock(obj, filename, async_write)
             return
@@ -65,22 +59,13 @@ def write_whole_files() -> None:
                 time.sleep(pause)
         save_checkpoint(obj, filename)
 
-    fairseq.checkpoint_utils.torch_persistent_save = torch_persistent_save
-
-
-def resume_from_a_whole_file() -> None:
-    """Let a training look after checkpoint_last.pt before fairseq loads it."""
-    load = fairseq.checkpoint_utils.load_checkpoint
-
-    @functools.wraps(load)
-    def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+    @wrap(fairseq.checkpoint_utils, "load_checkpoint")
+    def load_checkpoint(load: Any, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
         if cfg.restore_file != LAST:
             _refuse_missing(cfg.restore_file, trainer.checkpoint_suffix)
         elif not trainer.checkpoint_suffix:
             _mend_together(cfg, trainer)
         return load(cfg, trainer, **kwargs)
-
-    fairseq.checkpoint_utils.load_checkpoint = load_checkpoint
 
 
 def _refuse_missing(path: str, suffix: str) -> None:
@@ -109,8 +94,6 @@ def _mend_together(cfg: Any, trainer: Any) -> None:
                 )
             for part in folder.glob("checkpoint*.pt.part"):
                 part.unlink(missing_ok=True)  # a killed run's
-    if trainer.data_parallel_world_size > 1:
-        group = trainer.data_parallel_process_group
-        failure = distributed.broadcast_object(failure, 0, group)
+    failure = broadcast_from_rank0(trainer, failure)
     if failure is not None:
         raise ConfigurationError(failure)

@@ -21,11 +21,12 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import _code_to_dtype
 
-from ..checkpoints import load_checkpoint, model_arguments, refuse_damaged, telling_damage
+from ..checkpoints import is_known_whole, recorded_arguments, refuse_damaged, telling_damage
 from ..dictionaries import RECORD
 from ..errors import ConfigurationError
 from ..files import say
 from ..records import read_record, refuse_changed
+from ..wrapping import wrap
 
 _HEADER = np.dtype([("magic", "S9"), ("version", "<u8"), ("dtype", "u1"), ("count", "<u8")])
 
@@ -33,30 +34,18 @@ _HEADER = np.dtype([("magic", "S9"), ("version", "<u8"), ("dtype", "u1"), ("coun
 def apply() -> None:
     """Wrap what reads checkpoints, dictionaries and binarised text."""
     checkpoints = fairseq.checkpoint_utils
-    _wrap(checkpoints, "load_checkpoint_to_cpu", _checked_checkpoint)
-    _wrap(checkpoints, "load_model_ensemble_and_task", _checked_ensemble)
-    _wrap(fairseq.data.data_utils, "load_indexed_dataset", _checked_dataset)
-    _wrap(Dictionary, "add_from_file", _checked_dictionary)
-    _wrap(fairseq.trainer.Trainer, "load_checkpoint", _checked_resume)
-
-
-def _wrap(owner: Any, name: str, check: Any) -> None:
-    """Let `check(original, *args)` stand for a function, once."""
-    original = getattr(owner, name)
-    if not getattr(original, "tells_damage", False):
-
-        @functools.wraps(original)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            return check(original, *args, **kwargs)
-
-        wrapped.tells_damage = True  # type: ignore[attr-defined]
-        setattr(owner, name, wrapped)
+    wrap(checkpoints, "load_checkpoint_to_cpu")(_checked_checkpoint)
+    wrap(checkpoints, "load_model_ensemble_and_task")(_checked_ensemble)
+    wrap(fairseq.data.data_utils, "load_indexed_dataset")(_checked_dataset)
+    wrap(Dictionary, "add_from_file")(_checked_dictionary)
+    wrap(fairseq.trainer.Trainer, "load_checkpoint")(_checked_resume)
 
 
 def _checked_checkpoint(load: Any, path: str, *args: Any, **kwargs: Any) -> Any:
     """A checkpoint whose records are as their checksums say."""
     with telling_damage(path):
-        refuse_damaged(path)
+        if not is_known_whole(path):
+            refuse_damaged(path)
         return load(path, *args, **kwargs)
 
 
@@ -78,7 +67,7 @@ def _checked_resume(load: Any, trainer: Any, filename: str, *args: Any, **kwargs
     """A training goes on with the dictionaries that it began with."""
     path = Path(filename)
     if path.is_file() and trainer.data_parallel_rank == 0:
-        before = getattr(model_arguments(load_checkpoint(path)), RECORD, None) or {}
+        before = getattr(recorded_arguments(path), RECORD, None) or {}
         now = getattr(trainer.cfg.model, RECORD, None) or {}
         others = [side for side in before if side in now and before[side] != now[side]]
         if others:

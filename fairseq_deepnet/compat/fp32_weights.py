@@ -9,7 +9,6 @@ key, and loads such a checkpoint as its own.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -20,6 +19,7 @@ from fairseq.optim.fp16_optimizer import FP16Optimizer, MemoryEfficientFP16Optim
 from torch import Tensor
 
 from ..errors import ConfigurationError
+from ..wrapping import wrap
 
 logger = logging.getLogger(__name__)
 
@@ -31,18 +31,16 @@ _COUNTS: Final = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overfl
 
 
 def apply() -> None:
-    """Let fairseq's optimisers of half precision save and load them; a second call does nothing."""
+    """Let fairseq's optimisers of half precision save and load them."""
     for kind in (FP16Optimizer, MemoryEfficientFP16Optimizer):
-        if not getattr(kind.state_dict, "keeps_fp32_weights", False):
-            _extend(kind)
+        _extend(kind)
 
 
 def _extend(kind: Any) -> None:
-    save, load = kind.state_dict, kind.load_state_dict
     copies = kind is FP16Optimizer  # the other one trains the rounded weights themselves
 
-    @functools.wraps(save)
-    def state_dict(self: Any) -> dict[str, Any]:
+    @wrap(kind, "state_dict")
+    def state_dict(save: Any, self: Any) -> dict[str, Any]:
         state: dict[str, Any] = save(self)
         if self.scaler is not None:
             state[SCALER] = {name: getattr(self.scaler, name) for name in _COUNTS}
@@ -50,8 +48,10 @@ def _extend(kind: Any) -> None:
             state[WEIGHTS] = [held.detach() for held in _held(self)]
         return state
 
-    @functools.wraps(load)
-    def load_state_dict(self: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+    @wrap(kind, "load_state_dict")
+    def load_state_dict(
+        load: Any, self: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
         saved = state_dict.get(WEIGHTS) if copies else None
         if saved is not None:
             _refuse_others(saved, _held(self))
@@ -62,9 +62,6 @@ def _extend(kind: Any) -> None:
             _take(self, saved)
         elif copies:
             _warn("the checkpoint holds no fp32 weights: they are taken from its rounded ones")
-
-    state_dict.keeps_fp32_weights = True  # type: ignore[attr-defined]
-    kind.state_dict, kind.load_state_dict = state_dict, load_state_dict
 
 
 def _held(optimizer: Any) -> Sequence[Tensor]:

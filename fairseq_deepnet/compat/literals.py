@@ -12,7 +12,6 @@ fairseq makes of what it finds there. It is quoted.
 
 from __future__ import annotations
 
-import functools
 import importlib.abc
 import importlib.machinery
 import linecache
@@ -29,6 +28,7 @@ import fairseq.data.fasta_dataset
 import omegaconf
 
 from fairseq_deepnet import literals
+from fairseq_deepnet.wrapping import wrap
 
 PACKAGES: Final = ("fairseq", "fairseq_cli", "examples")
 """fairseq's top-level modules; its examples import one another by the last name."""
@@ -83,21 +83,13 @@ def _evaluate_nothing_in(loader: Any) -> None:
 
 def apply() -> None:
     """Replace `eval` in fairseq, check what its checkpoints ask for, quote what goes to a shell."""
-    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        return
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in PACKAGES and isinstance(module, types.ModuleType):
             module.__dict__["eval"] = evaluate
     sys.meta_path.insert(0, _Finder())
-    _check_checkpoints()
-    _quote_file_names()
 
-
-def _check_checkpoints() -> None:
-    load = fairseq.checkpoint_utils.load_checkpoint_to_cpu
-
-    @functools.wraps(load)
-    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
+    @wrap(fairseq.checkpoint_utils, "load_checkpoint_to_cpu")
+    def load_checkpoint_to_cpu(load: Any, path: str, *args: Any, **kwargs: Any) -> Any:
         state = load(path, *args, **kwargs)
         config = state.get("cfg")
         if isinstance(config, omegaconf.Container):
@@ -105,15 +97,6 @@ def _check_checkpoints() -> None:
         literals.check_state({**state, "cfg": config}, path)
         return state
 
-    fairseq.checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
-
-
-def _quote_file_names() -> None:
-    dataset = fairseq.data.fasta_dataset.FastaDataset
-    build_index = dataset._build_index
-
-    @functools.wraps(build_index)
-    def _build_index(self: Any, path: str) -> Any:
+    @wrap(fairseq.data.fasta_dataset.FastaDataset, "_build_index")
+    def _build_index(build_index: Any, self: Any, path: str) -> Any:
         return build_index(self, shlex.quote(str(Path(path).absolute())))
-
-    dataset._build_index = _build_index

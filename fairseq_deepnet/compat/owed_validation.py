@@ -7,13 +7,14 @@ its checkpoints and what schedules learn from it would never be.
 
 from __future__ import annotations
 
-import functools
 import sys
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import fairseq.checkpoint_utils
+
+from ..wrapping import wrap
 
 OWED = "preempted"
 """Key of a checkpoint's extra state, written by preemption.Preemption."""
@@ -43,12 +44,9 @@ class EpochThen:
 
 def apply() -> None:
     """Validate and save, on resuming, what a preempted training owes."""
-    load = fairseq.checkpoint_utils.load_checkpoint
-    if getattr(load, "makes_up_for_validation", False):
-        return
 
-    @functools.wraps(load)
-    def load_checkpoint(cfg: Any, trainer: Any, **options: Any) -> Any:
+    @wrap(fairseq.checkpoint_utils, "load_checkpoint")
+    def load_checkpoint(load: Any, cfg: Any, trainer: Any, **options: Any) -> Any:
         state, epoch_itr = load(cfg, trainer, **options)
         owed = (state or {}).get(OWED)
         reset = cfg.reset_dataloader or cfg.reset_optimizer or cfg.reset_meters
@@ -65,9 +63,6 @@ def apply() -> None:
             if ends:  # fairseq asks only after an update, and would make one more
                 trainer.cfg.optimization.max_epoch = -1
         return state, epoch_itr
-
-    load_checkpoint.makes_up_for_validation = True  # type: ignore[attr-defined]
-    fairseq.checkpoint_utils.load_checkpoint = load_checkpoint
 
 
 def training_program() -> ModuleType | None:

@@ -17,7 +17,6 @@ What fairseq-fixed 0.12.3.1 does otherwise, all mended here:
 
 from __future__ import annotations
 
-import functools
 import logging
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from fairseq.trainer import Trainer
 
+from ..wrapping import wrap
 from .owed_validation import training_program
 
 logger = logging.getLogger(__name__)
@@ -36,12 +36,11 @@ PATIENCE: Final = "patience"  # key of a checkpoint's extra_state
 
 
 def apply() -> None:
-    """Mend all of these; a second call does nothing."""
-    if not hasattr(FairseqTask.get_batch_iterator, "__wrapped__"):
-        make_the_same_batches()
-        keep_place_among_processes()
-        keep_patience()
-        make_no_update_too_many()
+    """Mend all of these."""
+    make_the_same_batches()
+    keep_place_among_processes()
+    keep_patience()
+    make_no_update_too_many()
 
 
 def make_the_same_batches() -> None:
@@ -50,10 +49,9 @@ def make_the_same_batches() -> None:
     Iterators that fairseq makes anew for each epoch (sharded data, sampled languages) are left
     alone: they depend on their own epoch.
     """
-    make = FairseqTask.get_batch_iterator
 
-    @functools.wraps(make)
-    def get_batch_iterator(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+    @wrap(FairseqTask, "get_batch_iterator")
+    def get_batch_iterator(make: Any, self: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         anew = kwargs.get("disable_iterator_cache") or kwargs.get("update_epoch_batch_itr")
         if anew or not self.can_reuse_epoch_itr(dataset) or dataset in self.dataset_to_epoch_iter:
             return make(self, dataset, *args, **kwargs)
@@ -64,28 +62,24 @@ def make_the_same_batches() -> None:
         iterator.persistent_workers = False  # new ones each epoch, which know its number
         return iterator
 
-    FairseqTask.get_batch_iterator = get_batch_iterator
-    make_many = TranslationMultiSimpleEpochTask.get_batch_iterator
-
-    @functools.wraps(make_many)
-    def get_batch_iterator_of_many(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+    @wrap(TranslationMultiSimpleEpochTask, "get_batch_iterator")
+    def get_batch_iterator_of_many(
+        make: Any, self: Any, dataset: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         # with --sampling-method RoundRobin it keeps one iterator over data drawn for each epoch
         self.dataset_to_epoch_iter.pop(dataset, None)
-        return make_many(self, dataset, *args, **kwargs)
-
-    TranslationMultiSimpleEpochTask.get_batch_iterator = get_batch_iterator_of_many
+        return make(self, dataset, *args, **kwargs)
 
 
 def keep_place_among_processes() -> None:
     """Save how many processes share the batches, and go on behind those that all have made."""
-    save, load = EpochBatchIterator.state_dict, EpochBatchIterator.load_state_dict
 
-    @functools.wraps(save)
-    def state_dict(self: Any) -> dict[str, Any]:
+    @wrap(EpochBatchIterator, "state_dict")
+    def state_dict(save: Any, self: Any) -> dict[str, Any]:
         return {**save(self), SHARDS: self.num_shards}
 
-    @functools.wraps(load)
-    def load_state_dict(self: Any, state: dict[str, Any]) -> None:
+    @wrap(EpochBatchIterator, "load_state_dict")
+    def load_state_dict(load: Any, self: Any, state: dict[str, Any]) -> None:
         shards = state.get(SHARDS, self.num_shards)
         if shards != self.num_shards:
             made = state["iterations_in_epoch"] * shards
@@ -97,43 +91,33 @@ def keep_place_among_processes() -> None:
             state = {**state, "iterations_in_epoch": made // self.num_shards}
         load(self, state)
 
-    EpochBatchIterator.state_dict = state_dict
-    EpochBatchIterator.load_state_dict = load_state_dict
-
 
 def keep_patience() -> None:
     """Save with a checkpoint how many validations have passed without a better one."""
-    save, load = Trainer.save_checkpoint, fairseq.checkpoint_utils.load_checkpoint
 
-    @functools.wraps(save)
-    def save_checkpoint(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:
+    @wrap(Trainer, "save_checkpoint")
+    def save_checkpoint(save: Any, self: Any, filename: str, extra_state: dict[str, Any]) -> Any:
         return save(self, filename, extra_state | {PATIENCE: dict(_counted())})
 
-    @functools.wraps(load)
-    def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+    @wrap(fairseq.checkpoint_utils, "load_checkpoint")
+    def load_checkpoint(load: Any, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
         extra_state, epoch_itr = load(cfg, trainer, **kwargs)
         if extra_state is not None and not (cfg.reset_optimizer or cfg.reset_meters):
             _counted().update(extra_state.get(PATIENCE, {}))
         return extra_state, epoch_itr
 
-    Trainer.save_checkpoint = save_checkpoint
-    fairseq.checkpoint_utils.load_checkpoint = load_checkpoint
-
 
 def make_no_update_too_many() -> None:
     """Train no epoch where the checkpoint has all of --max-update already."""
-    load = fairseq.checkpoint_utils.load_checkpoint
 
-    @functools.wraps(load)
-    def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+    @wrap(fairseq.checkpoint_utils, "load_checkpoint")
+    def load_checkpoint(load: Any, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
         loaded = load(cfg, trainer, **kwargs)
         limit, made = trainer.cfg.optimization.max_update, trainer.get_num_updates()
         if limit and made >= limit:
             logger.info("update %d of --max-update %d is made already: nothing to do", made, limit)
             trainer.cfg.optimization.max_epoch = -1
         return loaded
-
-    fairseq.checkpoint_utils.load_checkpoint = load_checkpoint
 
 
 def _counted() -> dict[str, Any]:

@@ -5,20 +5,20 @@ own configuration refuses with a page of hydra's.
 """
 
 import argparse
-import functools
 from typing import Any
 
 import fairseq.options
 
+from ..wrapping import wrap
+
 
 def apply() -> None:
-    """Wrap fairseq's parsing, once."""
-    parse = fairseq.options.parse_args_and_arch
-    if getattr(parse, "knows_schedule_length", False):
-        return
+    """Wrap fairseq's parsing."""
 
-    @functools.wraps(parse)
-    def parse_args_and_arch(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
+    @wrap(fairseq.options, "parse_args_and_arch")
+    def parse_args_and_arch(
+        parse: Any, parser: argparse.ArgumentParser, *args: Any, **kwargs: Any
+    ) -> Any:
         parsed = parse(parser, *args, **kwargs)
         if isinstance(parsed, tuple):  # a first look, which need not see the whole command line
             return parsed
@@ -31,6 +31,3 @@ def apply() -> None:
                 )
             parsed.total_num_update = parsed.max_update
         return parsed
-
-    parse_args_and_arch.knows_schedule_length = True  # type: ignore[attr-defined]
-    fairseq.options.parse_args_and_arch = parse_args_and_arch

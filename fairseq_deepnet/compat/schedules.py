@@ -7,25 +7,20 @@ reduce_lr_on_plateau misses a step. Nor does that one save how many epochs were 
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRSchedule
 from fairseq.trainer import Trainer
 
+from ..wrapping import wrap
+
 
 def apply() -> None:
-    """Mend both; a second call does nothing."""
-    if not getattr(Trainer.load_checkpoint, "tells_schedules", False):
-        _tell_of_validation()
-        _keep_bad_epochs()
+    """Mend both."""
 
-
-def _tell_of_validation() -> None:
-    load = Trainer.load_checkpoint
-
-    @functools.wraps(load)
+    @wrap(Trainer, "load_checkpoint")
     def load_checkpoint(
+        load: Any,
         self: Any,
         filename: str,
         reset_optimizer: bool = False,
@@ -43,22 +38,11 @@ def _tell_of_validation() -> None:
             self.lr_step(begins["epoch"] - 1, loss)
         return extra
 
-    load_checkpoint.tells_schedules = True  # type: ignore[attr-defined]
-    Trainer.load_checkpoint = load_checkpoint
-
-
-def _keep_bad_epochs() -> None:
-    save = ReduceLROnPlateauLRSchedule.state_dict
-    load = ReduceLROnPlateauLRSchedule.load_state_dict
-
-    @functools.wraps(save)
-    def state_dict(self: Any) -> dict[str, Any]:
+    @wrap(ReduceLROnPlateauLRSchedule, "state_dict")
+    def state_dict(save: Any, self: Any) -> dict[str, Any]:
         return {**save(self), "num_bad_epochs": self.lr_scheduler.num_bad_epochs}
 
-    @functools.wraps(load)
-    def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
+    @wrap(ReduceLROnPlateauLRSchedule, "load_state_dict")
+    def load_state_dict(load: Any, self: Any, state_dict: dict[str, Any]) -> None:
         load(self, state_dict)
         self.lr_scheduler.num_bad_epochs = state_dict.get("num_bad_epochs", 0)
-
-    ReduceLROnPlateauLRSchedule.state_dict = state_dict
-    ReduceLROnPlateauLRSchedule.load_state_dict = load_state_dict

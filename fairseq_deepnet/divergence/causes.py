@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from ..schemes import NormPlacement, scheme_class
 from .events import Finding, Kind, region_text
@@ -16,127 +16,102 @@ SMALL_BATCH: Final = 8000
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What of a training bears on how it diverges.
+    """What of a training bears on how it diverges."""
 
-    Arguments:
-        scheme: of the residuals
-        depths: layers of each side that the model has
-        lr: the peak of the learning rate
-        warmup: updates until it is reached
-        precision: fp32, bf16, fp16 or amp
-        tokens: of an update, as far as the options tell
-        clip: --clip-norm
-    """
+    scheme: str  # of the residuals
+    depths: dict[str, int]  # layers of each side that the model has
+    lr: float  # the peak of the learning rate
+    warmup: int  # updates until it is reached
+    precision: str  # fp32, bf16, fp16 or amp
+    tokens: int | None  # of an update, as far as the options tell
+    clip: float  # --clip-norm
 
-    scheme: str
-    depths: dict[str, int]
-    lr: float
-    warmup: int
-    precision: str
-    tokens: int | None
-    clip: float
+    @classmethod
+    def of(cls, args: Any) -> Circumstances:
+        """Return those that a training's parsed options tell of."""
+        depths = {side: getattr(args, f"{side}_layers", None) for side in ("encoder", "decoder")}
+        rates = getattr(args, "lr", None) or [0.0]
+        most, often = getattr(args, "max_tokens", None), getattr(args, "update_freq", None) or [1]
+        tokens = None
+        if most and isinstance(often, list):
+            world = getattr(args, "distributed_world_size", 1) or 1
+            tokens = int(most) * int(max(often)) * world
+        halves = (name for name in ("fp16", "amp", "bf16") if getattr(args, name, False))
+        return cls(
+            scheme=args.residual_scheme,
+            depths={side: n for side, n in depths.items() if isinstance(n, int)} or {"decoder": 0},
+            lr=max(map(float, rates)) if isinstance(rates, list | tuple) else float(rates),
+            warmup=int(getattr(args, "warmup_updates", 0) or 0),
+            precision=next(halves, "fp32"),
+            tokens=tokens,
+            clip=float(getattr(args, "clip_norm", 0.0) or 0.0),
+        )
 
-    @property
-    def norm(self) -> NormPlacement:
-        """Where LayerNorm stands."""
-        return scheme_class(self.scheme).norm
-
-    @property
-    def plain_post_ln(self) -> bool:
-        """True if the residual has no weight that grows with depth."""
-        return self.scheme in ("post-ln", "post-ln-init", "ds-init")
+    def deep_post_ln(self) -> str:
+        """Return the layers of a long stack whose residual has no weight that grows with depth."""
+        plain = self.scheme in ("post-ln", "post-ln-init", "ds-init")
+        deep = plain and max(self.depths.values()) >= LONG_STACK
+        return "-".join(map(str, self.depths.values())) if deep else ""
 
 
 def likely_cause(finding: Finding, known: Circumstances) -> str:
     """Return a sentence or two: what probably happened, and what to try."""
-    explain = {
-        Kind.VANISHED: _vanished,
-        Kind.NOT_FINITE: _not_finite,
-        Kind.LOSS_SPIKE: _spiked,
-        Kind.STALLED: _stalled,
-        Kind.LOSS_SCALE: _scale_collapsed,
-    }[finding.kind]
-    return f"{explain(finding, known)}."
+    post = scheme_class(known.scheme).norm is NormPlacement.POST
+    when, layers = _when(finding.started, known), known.deep_post_ln()
+    remedies = []
+    if finding.kind is Kind.VANISHED and post:
+        above = " and ".join(
+            f"{side} layer {top + 1}" for side, (_, top, _) in finding.layers.items()
+        )
+        text = (
+            f"the model update exploded {when}: LayerNorm's inputs grew, and the gradient through"
+            f" LayerNorm, about sqrt(d)/|x|, vanishes below {above}"
+        )
+        text += f" (plain Post-LN of {layers} layers; paper, Section 3)" if layers else ""
+    elif finding.kind is Kind.VANISHED:
+        where = region_text(finding.layers)
+        text = f"updates were too large {when}: what leaves {where} no longer changes the loss"
+    elif finding.kind is Kind.NOT_FINITE and known.precision in ("fp16", "amp"):
+        text = "values left the range of fp16 (65,504)"
+        if known.scheme == "rezero":
+            text += ", which ReZero is known for at any depth (paper, footnote 3)"
+        remedies = ["train in --bf16 or fp32"]
+    elif finding.kind is Kind.NOT_FINITE and post:
+        text = f"updates were far too large {when}"
+    elif finding.kind is Kind.NOT_FINITE:
+        text = (
+            f"the residual stream, which no LayerNorm bounds with {known.scheme}, grew without"
+            f" limit {when}"
+        )
+    elif finding.kind is Kind.LOSS_SPIKE:
+        text = f"one or a few updates were too large {when}"
+        remedies = [] if known.clip > 0 else ["clip gradients (--clip-norm 1.0)"]
+    elif finding.kind is Kind.STALLED:
+        when = _when(10**9, known)
+        text = f"the model predicts by frequency and ignores its input: {when}"
+        if layers:
+            text += f" plain Post-LN of {layers} layers loses its gradients below the top layers"
+        else:
+            text += " updates were too large for a batch of this size, or still too few"
+    else:
+        text = (
+            "gradients overflow fp16 at ever smaller scales, so they are growing without limit"
+            f" {when}"
+        )
+        remedies = ["train in --bf16 or fp32"]
+    remedies += ["lower --lr", "lengthen --warmup-updates"]
+    if known.tokens is not None and known.tokens < SMALL_BATCH:
+        remedies.append(f"enlarge the batch of {known.tokens:,} tokens (--update-freq)")
+    if known.scheme != "deepnorm":
+        remedies.append("use --residual-scheme deepnorm")
+    return f"{text}; {', '.join(remedies[:-1])} or {remedies[-1]}."
 
 
 def _when(update: int, known: Circumstances) -> str:
     """Say how the learning rate stood."""
     if known.warmup <= 1:
         return f"without warm-up, at a learning rate of {known.lr:g} from the first update"
+    rise = f"a warm-up of {known.warmup:,}"
     if update <= known.warmup:
-        return (
-            f"at update {update:,} of a warm-up of {known.warmup:,} to a learning rate of"
-            f" {known.lr:g}"
-        )
-    return f"after a warm-up of {known.warmup:,} updates to a learning rate of {known.lr:g}"
-
-
-def _remedies(known: Circumstances, *first: str) -> str:
-    found = [*first, "lower --lr", "lengthen --warmup-updates"]
-    if known.tokens is not None and known.tokens < SMALL_BATCH:
-        found.append(f"enlarge the batch of {known.tokens:,} tokens (--update-freq)")
-    if known.scheme != "deepnorm":
-        found.append("use --residual-scheme deepnorm")
-    return f"{', '.join(found[:-1])} or {found[-1]}"
-
-
-def _vanished(finding: Finding, known: Circumstances) -> str:
-    highest = {side: last for side, (_, last, _) in finding.layers.items()}
-    above = " and ".join(f"{side} layer {last + 1}" for side, last in highest.items())
-    if known.norm is NormPlacement.POST:
-        text = (
-            f"the model update exploded {_when(finding.started, known)}: LayerNorm's inputs grew,"
-            f" and the gradient through LayerNorm, about sqrt(d)/|x|, vanishes below {above}"
-        )
-        if known.plain_post_ln and max(known.depths.values()) >= LONG_STACK:
-            text += f" (plain Post-LN of {_depth(known)} layers; paper, Section 3)"
-    else:
-        text = (
-            f"updates were too large {_when(finding.started, known)}: what leaves"
-            f" {region_text(finding.layers)} no longer changes the loss"
-        )
-    return f"{text}; {_remedies(known)}"
-
-
-def _not_finite(finding: Finding, known: Circumstances) -> str:
-    if known.precision in ("fp16", "amp"):
-        text = "values left the range of fp16 (65,504)"
-        if known.scheme == "rezero":
-            text += ", which ReZero is known for at any depth (paper, footnote 3)"
-        return f"{text}; {_remedies(known, 'train in --bf16 or fp32')}"
-    if known.norm is not NormPlacement.POST:
-        text = (
-            f"the residual stream, which no LayerNorm bounds with {known.scheme}, grew without"
-            f" limit {_when(finding.started, known)}"
-        )
-    else:
-        text = f"updates were far too large {_when(finding.started, known)}"
-    return f"{text}; {_remedies(known)}"
-
-
-def _spiked(finding: Finding, known: Circumstances) -> str:
-    clip = () if known.clip > 0 else ("clip gradients (--clip-norm 1.0)",)
-    return (
-        f"one or a few updates were too large {_when(finding.started, known)};"
-        f" {_remedies(known, *clip)}"
-    )
-
-
-def _stalled(finding: Finding, known: Circumstances) -> str:
-    text = f"the model predicts by frequency and ignores its input: {_when(10**9, known)}"
-    if known.plain_post_ln and max(known.depths.values()) >= LONG_STACK:
-        text += f" plain Post-LN of {_depth(known)} layers loses its gradients below the top layers"
-    else:
-        text += " updates were too large for a batch of this size, or still too few"
-    return f"{text}; {_remedies(known)}"
-
-
-def _scale_collapsed(finding: Finding, known: Circumstances) -> str:
-    return (
-        f"gradients overflow fp16 at ever smaller scales, so they are growing without limit"
-        f" {_when(finding.started, known)}; {_remedies(known, 'train in --bf16 or fp32')}"
-    )
-
-
-def _depth(known: Circumstances) -> str:
-    return "-".join(str(layers) for layers in known.depths.values())
+        return f"at update {update:,} of {rise} to a learning rate of {known.lr:g}"
+    return f"after {rise} updates to a learning rate of {known.lr:g}"

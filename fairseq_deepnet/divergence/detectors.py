@@ -6,6 +6,7 @@ after it has passed. Losses are bits a token, negative log-likelihood where the 
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import deque
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from .events import Finding, Kind, region_text
+from .events import Finding, Kind, Region, region_text
 from .verdict import LEARNT, RISE
 
 WINDOW: Final = 50
@@ -86,60 +87,46 @@ class LossSpike:
                 self.finding = None
                 self._lowest = math.inf  # what is learnt after a spike is measured anew
         elif len(before) < LEAST:
-            self.finding = self._early(before[0], recent)
+            self._judge_early(before[0][1], recent)
         else:
-            self.finding = self._sudden(before, recent) or self._slow(before)
+            self._judge_recent(before, recent)
+            if self.finding is None and len(before) == WINDOW:
+                self._judge_window(before)
 
-    def _early(
-        self, first: tuple[int, float], recent: Sequence[tuple[int, float]]
-    ) -> Finding | None:
-        now = _median(recent)
-        if now - first[1] < EARLY:
-            return None
-        self._level = first[1] + FLOOR
-        started = _onset(recent, first[1])
-        what = f"the loss rose from {first[1]:.2f} to {now:.2f} bits a token at once"
-        values = {"loss": now, "before": first[1]}
-        return Finding(Kind.LOSS_SPIKE, started, what, values=values)
+    def _judge_early(self, first: float, recent: Sequence[tuple[int, float]]) -> None:
+        if _median(recent) - first >= EARLY:
+            self._found(_onset(recent, first), "rose", first, _median(recent), " at once")
 
-    def _sudden(
+    def _judge_recent(
         self, before: Sequence[tuple[int, float]], recent: Sequence[tuple[int, float]]
-    ) -> Finding | None:
+    ) -> None:
         usual, now = _mean(before), _median(recent)
         sigma = _sigma(before) / math.sqrt(RECENT)
-        bound = max(SIGMAS * sigma, FLOOR)
-        if now - usual < bound:
-            return None
-        self._level = usual + FLOOR
-        started = _onset(recent, usual)
-        what = (
-            f"the loss spiked from {usual:.2f} to {now:.2f} bits a token"
-            f" ({(now - usual) / max(sigma, 1e-9):.0f} sigmas)"
-        )
-        values = {"loss": now, "before": usual, "sigma": sigma}
-        return Finding(Kind.LOSS_SPIKE, started, what, values=values)
+        if now - usual >= max(SIGMAS * sigma, FLOOR):
+            how = f" ({(now - usual) / max(sigma, 1e-9):.0f} sigmas)"
+            self._found(_onset(recent, usual), "spiked", usual, now, how, sigma=sigma)
 
-    def _slow(self, before: Sequence[tuple[int, float]]) -> Finding | None:
-        if len(before) < WINDOW:
-            return None
+    def _judge_window(self, before: Sequence[tuple[int, float]]) -> None:
         usual = _median(before)
         self._lowest = min(self._lowest, usual)
         noise = _sigma(before) / math.sqrt(WINDOW)
         if usual - self._lowest <= AS_LOW * noise:
             self._bottom = before[0][0]
-        if usual - self._lowest < RISE + SIGMAS * noise:
-            return None
-        self._level = self._lowest + FLOOR
-        what = f"the loss rose from {self._lowest:.2f} to {usual:.2f} bits a token and stayed up"
-        values = {"loss": usual, "before": self._lowest}
-        return Finding(Kind.LOSS_SPIKE, self._bottom, what, values=values)
+        if usual - self._lowest >= RISE + SIGMAS * noise:
+            self._found(self._bottom, "rose", self._lowest, usual, " and stayed up")
+
+    def _found(
+        self, started: int, rose: str, before: float, loss: float, how: str, **more: float
+    ) -> None:
+        self._level = before + FLOOR
+        what = f"the loss {rose} from {before:.2f} to {loss:.2f} bits a token{how}"
+        values = {"loss": loss, "before": before, **more}
+        self.finding = Finding(Kind.LOSS_SPIKE, started, what, values=values)
 
 
 class Stalled:
-    """After the warm-up the model still knows no more than how frequent subwords are.
-
-    Arguments:
-        warmup: updates of the warm-up
+    """After the warm-up, of so many updates, the model still knows no more than how frequent
+    subwords are.
     """
 
     def __init__(self, warmup: int) -> None:
@@ -215,11 +202,7 @@ class Unigram:
 
 
 class VanishedGradients:
-    """Gradients do not reach the lower layers of a stack: its lowest norm over its highest.
-
-    Arguments:
-        start: updates that were made before
-    """
+    """Gradients do not reach the lower layers of a stack: its lowest norm over its highest."""
 
     def __init__(self, start: int = 0) -> None:
         self.finding: Finding | None = None
@@ -228,11 +211,8 @@ class VanishedGradients:
 
     def add(self, update: int, norms: Mapping[str, Sequence[float | None]]) -> None:
         """Take gradient norms by side and layer, the bottom first; None is no gradient."""
-        gone = {
-            side: region
-            for side, layers in norms.items()
-            if (region := vanished_region(layers)) is not None
-        }
+        regions = {side: vanished_region(layers) for side, layers in norms.items()}
+        gone = {side: region for side, region in regions.items() if region is not None}
         if not gone:
             self.finding, self.suspected, self._well = None, 0, update
             return
@@ -254,7 +234,7 @@ def lowest_ratio(layers: Sequence[float | None]) -> float:
     return min(known) / highest
 
 
-def vanished_region(layers: Sequence[float | None]) -> tuple[int, int, int] | None:
+def vanished_region(layers: Sequence[float | None]) -> Region | None:
     """Return the layers whose gradients have vanished; None where none have.
 
     Nothing has where it is a higher layer whose gradient is small: the signal passes there, and a
@@ -264,22 +244,14 @@ def vanished_region(layers: Sequence[float | None]) -> tuple[int, int, int] | No
         return None
     known = [(index, norm) for index, norm in enumerate(layers, 1) if norm is not None]
     highest = max(norm for _, norm in known)
-    below = []
-    for index, norm in known:
-        if norm >= NEGLIGIBLE * highest:
-            break
-        below.append((index, norm))
+    below = list(itertools.takewhile(lambda layer: layer[1] < NEGLIGIBLE * highest, known))
     if not below or min(norm for _, norm in below) >= VANISHED * highest:
         return None
     return below[0][0], below[-1][0], len(layers)
 
 
 class LossScale:
-    """Half precision lowers its loss scale again and again: soon fairseq will give up.
-
-    Arguments:
-        minimum: at which it does (--min-loss-scale)
-    """
+    """Half precision lowers its loss scale again and again; at `minimum` fairseq gives up."""
 
     def __init__(self, minimum: float) -> None:
         self.finding: Finding | None = None
@@ -299,8 +271,9 @@ class LossScale:
             self.finding = None
         elif self.finding is None:
             started = next((when for when, value in self._scales if value < highest), update)
-            what = f"the loss scale has collapsed to {scale:g}; fairseq gives up at"
-            what += f" {self._minimum:g}"
+            what = (
+                f"the loss scale has collapsed to {scale:g}; fairseq gives up at {self._minimum:g}"
+            )
             values = {"loss_scale": scale, "highest": highest}
             self.finding = Finding(Kind.LOSS_SCALE, started, what, values=values)
 

@@ -44,15 +44,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a detector saw.
-
-    Arguments:
-        kind: of trouble
-        started: update at which it began, as far as can be told
-        what: a sentence without its full stop, numbers included
-        layers: side -> the layers concerned
-        values: the numbers behind the sentence
-    """
+    """What a detector saw: `what` is a sentence without its full stop, `values` its numbers."""
 
     kind: Kind
     started: int
@@ -63,50 +55,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Event:
-    """A finding with what a person needs to judge it.
+    """A finding with what a person needs to judge it."""
 
-    Arguments:
-        finding: of a detector
-        update: at which it was found
-        cause: a sentence on the likely cause, with remedies
-        last_good: statistics of the last look at which all was well; empty where there was none
-        policy: what is to be done
-        attempt: fallbacks taken before
-        is_end: it tells that the trouble is over, and no more
-    """
-
-    finding: Finding
-    update: int
-    cause: str
+    finding: Finding  # of a detector
+    update: int  # at which it was found
+    cause: str  # a sentence on the likely cause, with remedies
+    # statistics of the last look at which all was well; empty where there was none
     last_good: Mapping[str, Any]
-    policy: str
-    attempt: int
-    is_end: bool = False
-
-    @classmethod
-    def from_record(cls, line: Mapping[str, Any]) -> Event:
-        """Return the event of a line that `record` or `ended` wrote.
-
-        Raises:
-            AttributeError, KeyError, TypeError, ValueError: for a line that neither wrote.
-        """
-        layers = {side: _region(region) for side, region in line.get("layers", {}).items()}
-        finding = Finding(
-            kind=Kind(line["kind"]),
-            started=int(line["started"]),
-            what=str(line.get("what", "")),
-            layers=layers,
-            values=line.get("values", {}),
-        )
-        return cls(
-            finding,
-            update=int(line["update"]),
-            cause=str(line.get("cause", "")),
-            last_good=line.get("last_good", {}),
-            policy=str(line.get("policy", "")),
-            attempt=int(line.get("attempt", 0)),
-            is_end=line.get("ended") is True,
-        )
+    policy: str  # what is to be done
+    attempt: int  # fallbacks taken before
+    is_end: bool = False  # it tells that the trouble is over, and no more
 
     def record(self) -> dict[str, Any]:
         """Return the line of divergence.jsonl."""
@@ -140,13 +98,8 @@ class Event:
 
 def ended(finding: Finding, update: int, attempt: int) -> dict[str, Any]:
     """Return the line that tells of a recovery."""
-    return {
-        "update": update,
-        "kind": finding.kind.value,
-        "started": finding.started,
-        "ended": True,
-        "attempt": attempt,
-    }
+    kind, started = finding.kind.value, finding.started
+    return {"update": update, "kind": kind, "started": started, "ended": True, "attempt": attempt}
 
 
 def read(file: Path) -> list[Event]:
@@ -157,21 +110,34 @@ def read(file: Path) -> list[Event]:
     found = []
     for line in records.read(file) if file.is_file() else ():
         try:
-            found.append(Event.from_record(line))
+            found.append(_event(line))
         except (AttributeError, KeyError, TypeError, ValueError):
             continue
     return found
 
 
-def _region(numbers: Any) -> Region:
-    first, last, depth = map(int, numbers)
-    return first, last, depth
+def _event(line: Mapping[str, Any]) -> Event:
+    layers = {}
+    for side, region in line.get("layers", {}).items():
+        first, last, depth = map(int, region)
+        layers[side] = first, last, depth
+    what, values = str(line.get("what", "")), line.get("values", {})
+    return Event(
+        Finding(Kind(line["kind"]), int(line["started"]), what, layers, values),
+        update=int(line["update"]),
+        cause=str(line.get("cause", "")),
+        last_good=line.get("last_good", {}),
+        policy=str(line.get("policy", "")),
+        attempt=int(line.get("attempt", 0)),
+        is_end=line.get("ended") is True,
+    )
 
 
 def region_text(layers: Mapping[str, Region]) -> str:
     """{"decoder": (1, 14, 18)} -> "decoder layers 1-14 of 18"."""
     return " and ".join(
-        f"{side} layer{'s' if first < last else ''} {first}"
-        f"{f'-{last}' if first < last else ''} of {depth}"
+        f"{side} layers {first}-{last} of {depth}"
+        if first < last
+        else f"{side} layer {first} of {depth}"
         for side, (first, last, depth) in layers.items()
     )

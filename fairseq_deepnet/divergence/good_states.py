@@ -14,7 +14,7 @@ from typing import Any, Final
 from fairseq.checkpoint_utils import save_checkpoint as fairseqs_save
 
 from ..checkpoints import load_checkpoint, num_updates
-from ..files import put_in_place
+from ..files import whole
 from .detectors import LOOKBACK
 
 FOLDER: Final = "good_states"
@@ -24,7 +24,6 @@ TESTED: Final = 2
 update after it, and that one must have been well."""
 CLOCKS: Final = 5.0
 """Seconds by which the clock of a file server may be behind."""
-_NAME: Final = re.compile(r"update_(\d+)\.pt")
 
 
 def save(trainer: Any, epoch_itr: Any, save_dir: Path) -> None:
@@ -41,7 +40,7 @@ def save(trainer: Any, epoch_itr: Any, save_dir: Path) -> None:
     folder = save_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     trainer.save_checkpoint(str(folder / f"update_{trainer.get_num_updates()}.pt"), extra)
-    saved = dict(_saved(folder))
+    saved = dict(_saved(save_dir))
     for update in saved.keys() - _kept(saved):
         saved[update].unlink(missing_ok=True)
 
@@ -64,38 +63,30 @@ def _kept(updates: Collection[int]) -> set[int]:
     return {newest, min(young), max(old, default=newest)}
 
 
-def _saved(folder: Path) -> Iterator[tuple[int, Path]]:
-    for path in folder.glob("update_*.pt"):
-        match = _NAME.fullmatch(path.name)
+def _saved(save_dir: Path) -> Iterator[tuple[int, Path]]:
+    for path in (save_dir / FOLDER).glob("update_*.pt"):
+        match = re.fullmatch(r"update_(\d+)\.pt", path.name)
         if match:
             yield int(match[1]), path
 
 
 def _resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
     """Yield every whole checkpoint that can be resumed from, and its update."""
-    yield from _saved(save_dir / FOLDER)
+    yield from _saved(save_dir)
     for path in sorted(save_dir.glob("checkpoint*.pt")):
-        try:
+        with contextlib.suppress(ValueError, OSError):
             state = load_checkpoint(path)
-        except (ValueError, OSError):
-            continue
-        if state.get("last_optimizer_state") is not None and "train_iterator" in state.get(
-            "extra_state", {}
-        ):
-            yield num_updates(state), path
+            extra = state.get("extra_state", {})
+            if state.get("last_optimizer_state") is not None and "train_iterator" in extra:
+                yield num_updates(state), path
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a training began from: what else lies in its folder may be another's.
+    """What a training began from: what else lies in its folder may be another's."""
 
-    Arguments:
-        update: of the checkpoint that was loaded, 0 for none
-        time: of day, in seconds
-    """
-
-    update: int
-    time: float
+    update: int  # of the checkpoint that was loaded, 0 for none
+    time: float  # of day, in seconds
 
     def owns(self, update: int, path: Path) -> bool:
         """True if a state belongs to this training, or to what it went on from."""
@@ -117,9 +108,8 @@ def newest(save_dir: Path, started: int, start: Start) -> tuple[int, Path] | Non
 
 def begin(save_dir: Path, update: int) -> None:
     """Move good states that are later than the start out of the way: another training left them."""
-    later = [path for number, path in _saved(save_dir / FOLDER) if number > update]
-    if later:
-        _move(later, free_folder(save_dir, "earlier", 1))
+    later = [path for number, path in _saved(save_dir) if number > update]
+    _move(later, free_folder(save_dir, "earlier", 1))
 
 
 def keep(source: Path, save_dir: Path) -> tuple[Path, OSError | None]:
@@ -140,17 +130,13 @@ def copy(source: Path, target: Path) -> None:
     full disk too. No other is: `cp`, as people use it, writes over checkpoint_last.pt in place, and
     would change what is linked to it.
     """
-    part = target.with_name(f"{target.name}.part")
-    part.unlink(missing_ok=True)
-    try:
+    with whole(target) as part:
+        part.unlink(missing_ok=True)
         if source.parent.name == FOLDER and target.name == LAST_GOOD:
             with contextlib.suppress(OSError):
                 os.link(source, part)
         if not part.exists():
             shutil.copyfile(source, part)
-        put_in_place(part, target)
-    finally:
-        part.unlink(missing_ok=True)  # also there where the target was this very link
 
 
 def set_aside(save_dir: Path, after: int | None, folder: Path) -> None:
@@ -159,11 +145,14 @@ def set_aside(save_dir: Path, after: int | None, folder: Path) -> None:
     Arguments:
         after: the good state's update; None where there is none, and all is moved
     """
-    later = [path for update, path in _saved(save_dir / FOLDER) if after is None or update > after]
+    later = [path for update, path in _saved(save_dir) if after is None or update > after]
     later += save_dir.glob("crash.pt")
     for path in save_dir.glob("checkpoint*.pt"):
-        if after is None or _is_later(path, after):
-            later.append(path)
+        try:
+            is_later = after is None or num_updates(load_checkpoint(path)) > after
+        except (ValueError, OSError):
+            is_later = True  # half a file can be gone on from as little
+        later += [path] if is_later else []
     _move(later, folder)
 
 
@@ -179,10 +168,3 @@ def _move(paths: Sequence[Path], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
         path.rename(folder / path.name)
-
-
-def _is_later(path: Path, after: int) -> bool:
-    try:
-        return num_updates(load_checkpoint(path)) > after
-    except (ValueError, OSError):
-        return True  # half a file can be gone on from as little

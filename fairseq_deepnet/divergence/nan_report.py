@@ -8,13 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from .events import Finding, Kind, Region, region_text
+from .events import Finding, Kind, region_text
 
 _DETECTED: Final = re.compile(
     r"(?P<what>NaN|Inf) detected in output of (?P<module>\S*), shape:.*(?P<pass>forward|backward)"
 )
 _NUMBERS: Final = re.compile(r"\b(nan|inf)\b", re.IGNORECASE)
-_DETECTOR: Final = "fairseq.nan_detector"
+_DETECTOR: Final = logging.getLogger("fairseq.nan_detector")
 
 
 class NanReport(logging.Handler):
@@ -23,11 +23,11 @@ class NanReport(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.first: dict[str, tuple[str, str]] = {}
-        logging.getLogger(_DETECTOR).addHandler(self)
+        _DETECTOR.addHandler(self)
 
     def detach(self) -> None:
         """Listen no more."""
-        logging.getLogger(_DETECTOR).removeHandler(self)
+        _DETECTOR.removeHandler(self)
         self.close()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -59,33 +59,27 @@ class NanReport(logging.Handler):
                 divided by their size, and times the loss scale
             suspected: updates at which something was wrong already
         """
-        layers = {side: region for side, row in norms.items() if (region := _not_finite(row))}
-        what = "the loss scale is at its minimum" if "loss scale" in str(error) else "gradients"
-        if what == "gradients":
-            what += " are not finite"
+        finite = {
+            side: [None if norm is None else math.isfinite(norm) for norm in row]
+            for side, row in norms.items()
+        }
+        layers = {}
+        for side, row in finite.items():
+            bad = [index for index, is_finite in enumerate(row, 1) if is_finite is False]
+            if bad:
+                layers[side] = bad[0], bad[-1], len(row)
+        at_minimum = "loss scale" in str(error)
+        what = "the loss scale is at its minimum" if at_minimum else "gradients are not finite"
         if layers:
             many = sum(last - first + 1 for first, last, _ in layers.values()) > 1
             what += f": {region_text(layers)} {'have' if many else 'has'} no finite gradient"
-        if "forward" in self.first:
-            kind, module = self.first["forward"]
-            what += f"; {kind} comes first from {module or 'the model'} in the forward pass"
-        elif "backward" in self.first:
-            kind, module = self.first["backward"]
-            what += f"; {kind} comes first from {module or 'the model'} in the backward pass"
+        way = next((way for way in ("forward", "backward") if way in self.first), None)
+        if way is not None:
+            kind, module = self.first[way]
+            what += f"; {kind} comes first from {module or 'the model'} in the {way} pass"
         values = {
             "error": next(iter(str(error).splitlines()), ""),
-            "finite": {side: [_finite(norm) for norm in row] for side, row in norms.items()},
+            "finite": finite,
             "first": {way: module for way, (_, module) in self.first.items()},
         }
-        started = min([update, *suspected])
-        return Finding(Kind.NOT_FINITE, started, what, layers, values)
-
-
-def _finite(norm: float | None) -> bool | None:
-    return None if norm is None else math.isfinite(norm)
-
-
-def _not_finite(row: Sequence[float | None]) -> Region | None:
-    """Return the first and last layer whose gradient is not finite, and the depth."""
-    bad = [index for index, norm in enumerate(row, 1) if _finite(norm) is False]
-    return (bad[0], bad[-1], len(row)) if bad else None
+        return Finding(Kind.NOT_FINITE, min([update, *suspected]), what, layers, values)

@@ -26,19 +26,13 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """What the options ask for.
+    """What the options ask for."""
 
-    Arguments:
-        policy: --on-divergence
-        good_interval: updates between two good states, 0 for none; only kept if the policy is stop
-        attempt: fallbacks taken before this start
-        circumstances: what bears on how a training diverges
-    """
-
-    policy: Policy
+    policy: Policy  # --on-divergence
+    # updates between two good states, 0 for none; only kept if the policy is stop
     good_interval: int
-    attempt: int
-    circumstances: Circumstances
+    attempt: int  # fallbacks taken before this start
+    circumstances: Circumstances  # what bears on how a training diverges
 
     @property
     def stops(self) -> bool:
@@ -82,12 +76,11 @@ def settings(args: Any) -> WatchSettings:
     name = getattr(args, "on_divergence", None) or Policy.WARN.value
     if name not in list(Policy):
         raise ConfigurationError(f"--on-divergence {name} is unknown; choose {', '.join(Policy)}")
-    policy = Policy(name)
+    policy, interval = Policy(name), getattr(args, "good_interval", None)
     if getattr(args, "fallbacks", None) is not None and policy is not Policy.FALLBACK:
         raise ConfigurationError(
             f"--fallbacks means nothing with --on-divergence {name}; set --on-divergence fallback"
         )
-    interval = getattr(args, "good_interval", None)
     if interval is not None and policy not in (Policy.STOP, Policy.FALLBACK):
         raise ConfigurationError(
             f"--good-interval means nothing with --on-divergence {name}; set --on-divergence stop"
@@ -96,42 +89,6 @@ def settings(args: Any) -> WatchSettings:
     interval = GOOD_INTERVAL if interval is None else interval
     if interval < 0:
         raise ConfigurationError(f"--good-interval {interval}: give updates, or 0 for never")
-    attempt = getattr(args, "fallback_step", 0)
-    return WatchSettings(policy, interval, attempt, circumstances(args))
-
-
-def refuse_fallback(policy: Policy) -> None:
-    """Raise ConfigurationError for a policy that fairseq-train by itself cannot honour."""
-    if policy is Policy.FALLBACK:
-        raise ConfigurationError(
-            "--on-divergence fallback: fairseq-train does not start itself again; train with"
-            " scripts/train.sh or `deepnet train`, which do, or use --on-divergence stop"
-        )
-
-
-def circumstances(args: Any) -> Circumstances:
-    """Return what of a training's options bears on how it diverges."""
-    depths = {
-        side: layers
-        for side in ("encoder", "decoder")
-        if isinstance(layers := getattr(args, f"{side}_layers", None), int)
-    }
-    rates = getattr(args, "lr", None) or [0.0]
-    return Circumstances(
-        scheme=args.residual_scheme,
-        depths=depths or {"decoder": 0},
-        lr=max(map(float, rates)) if isinstance(rates, list | tuple) else float(rates),
-        warmup=int(getattr(args, "warmup_updates", 0) or 0),
-        precision=next(
-            (name for name in ("fp16", "amp", "bf16") if getattr(args, name, False)), "fp32"
-        ),
-        tokens=_tokens(args),
-        clip=float(getattr(args, "clip_norm", 0.0) or 0.0),
+    return WatchSettings(
+        policy, interval, getattr(args, "fallback_step", 0), Circumstances.of(args)
     )
-
-
-def _tokens(args: Any) -> int | None:
-    most = getattr(args, "max_tokens", None)
-    often = getattr(args, "update_freq", None) or [1]
-    world = getattr(args, "distributed_world_size", 1) or 1
-    return int(most) * int(max(often)) * world if most and isinstance(often, list) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Final
@@ -11,6 +10,7 @@ import torch
 from fairseq import checkpoint_utils
 
 from ..compat import fp32_weights
+from ..wrapping import wrap
 
 HALF: Final = ("FP16Optimizer", "MemoryEfficientFP16Optimizer", "AMPOptimizer")
 """fairseq's optimisers of half precision; each holds one of fp32."""
@@ -18,18 +18,15 @@ HALF: Final = ("FP16Optimizer", "MemoryEfficientFP16Optimizer", "AMPOptimizer")
 
 def read_as_fp32(trainer: Any) -> None:
     """Let a trainer of fp32 load checkpoints of half precision, too, which fairseq refuses."""
-    load = trainer.load_checkpoint
 
-    @functools.wraps(load)
-    def load_checkpoint(*args: Any, **kwargs: Any) -> Any:
+    @wrap(trainer, "load_checkpoint")
+    def load_checkpoint(load: Any, *args: Any, **kwargs: Any) -> Any:
         read = checkpoint_utils.load_checkpoint_to_cpu
         checkpoint_utils.load_checkpoint_to_cpu = lambda *a, **k: as_fp32(read(*a, **k), trainer)
         try:
             return load(*args, **kwargs)
         finally:
             checkpoint_utils.load_checkpoint_to_cpu = read
-
-    trainer.load_checkpoint = load_checkpoint
 
 
 def as_fp32(state: dict[str, Any], trainer: Any) -> dict[str, Any]:
@@ -49,11 +46,8 @@ def as_fp32(state: dict[str, Any], trainer: Any) -> dict[str, Any]:
         return state
     recorded["optimizer_name"] = wanted
     model = trainer.get_model()
-    parameters = [
-        parameter
-        for parameter in chain(model.parameters(), trainer.get_criterion().parameters())
-        if parameter.requires_grad
-    ]
+    every = chain(model.parameters(), trainer.get_criterion().parameters())
+    parameters = [parameter for parameter in every if parameter.requires_grad]
     shapes = [parameter.shape for parameter in parameters]
     moments = dict(state["last_optimizer_state"])
     for name in ("loss_scale", fp32_weights.SCALER):
@@ -80,18 +74,16 @@ def split(moments: dict[str, Any], shapes: list[torch.Size]) -> dict[str, Any]:
 
     Values that are no row of all parameters (Adam's step) are each parameter's.
     """
-    sizes = [shape.numel() for shape in shapes]
-    rows = moments["state"]
     (group, *others) = moments["param_groups"]
     if others or len(group["params"]) != 1 or len(shapes) == 1:
         return moments
     found: dict[int, dict[str, Any]] = {index: {} for index in range(len(shapes))}
-    for name, value in rows.get(group["params"][0], {}).items():
-        if isinstance(value, torch.Tensor) and value.numel() == sum(sizes):
-            for index, part in enumerate(value.flatten().split(sizes)):
-                found[index][name] = part.view(shapes[index]).float().clone()
-        else:
-            for index in found:
-                found[index][name] = value
+    for name, value in moments["state"].get(group["params"][0], {}).items():
+        numbers = sum(shape.numel() for shape in shapes)
+        parts = [value] * len(shapes)
+        if isinstance(value, torch.Tensor) and value.numel() == numbers:
+            parts = [part.float().clone() for part in parts_of([value.flatten()], shapes)]
+        for index, part in enumerate(parts):
+            found[index][name] = part
     group = {**group, "params": list(range(len(shapes)))}
     return {**moments, "state": found, "param_groups": [group]}

@@ -36,22 +36,15 @@ _GAVE_UP: Final = re.compile(rf"FloatingPointError|Minimum loss scale reached|{S
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict rests on; empty or None for what is not known.
+    """What a verdict rests on; empty or None for what is not known."""
 
-    Arguments:
-        log_tail: last lines of train.log
-        train: updates and training losses, as they are logged at intervals
-        valid: updates and validation losses
-        warmup: updates until the learning rate is at its peak
-        vocabulary: symbols of the target side
-        unigram: validation loss of a unigram model: fairseq_deepnet.tools.corpora.unigram
-    """
-
-    log_tail: tuple[str, ...] = ()
+    log_tail: tuple[str, ...] = ()  # last lines of train.log
+    # updates and training losses, as they are logged at intervals
     train: tuple[tuple[int, float], ...] = ()
-    valid: tuple[tuple[int, float], ...] = ()
-    warmup: int = 0
-    vocabulary: int | None = None
+    valid: tuple[tuple[int, float], ...] = ()  # updates and validation losses
+    warmup: int = 0  # updates until the learning rate is at its peak
+    vocabulary: int | None = None  # symbols of the target side
+    # validation loss of a unigram model (unigram_nll of tools.corpora.binarise)
     unigram: float | None = None
 
     @property
@@ -109,7 +102,7 @@ def _gave_up(seen: Evidence) -> str | None:
         found = _GAVE_UP.search(line)
         if found:
             if found[0] == STOPPED:
-                return f"{line[found.start() :].strip()}"
+                return line[found.start() :].strip()
             return f"fairseq gave up after update {seen.updates:,}: {found[0]}"
     return None
 
@@ -123,39 +116,40 @@ def _not_finite(seen: Evidence) -> str | None:
 
 
 def _rose(seen: Evidence) -> str | None:
-    in_training = _rise(smoothed(seen.train))
+    train = smoothed(seen.train)
+    in_training = _rise(train)
     if in_training >= RISE:
-        return _risen("training", smoothed(seen.train))
-    if _rise(seen.valid) >= RISE and (in_training >= OVERFITTED or not seen.train):
-        return _risen("validation", seen.valid)
-    return None
-
-
-def smoothed(points: Points) -> list[tuple[int, float]]:
-    """Each mean of SMOOTHING neighbours (of half the points where they are few) at its last
-    update; losses that are not finite are left out.
-    """
-    finite = [point for point in points if math.isfinite(point[1])]
-    width = min(SMOOTHING, max(1, len(finite) // 2))
-    windows = [finite[end - width : end] for end in range(width, len(finite) + 1)]
-    return [(window[-1][0], sum(loss for _, loss in window) / width) for window in windows]
-
-
-def _rise(points: Points) -> float:
-    """Return how far the last loss is above the lowest finite one."""
-    finite = [loss for _, loss in points if math.isfinite(loss)]
-    return finite[-1] - min(finite) if finite else 0.0
-
-
-def _risen(name: str, points: Points) -> str:
+        name, points = "training", _finite(train)
+    elif _rise(seen.valid) >= RISE and (in_training >= OVERFITTED or not seen.train):
+        name, points = "validation", _finite(seen.valid)
+    else:
+        return None
+    before, lowest = min(points, key=lambda point: point[1])
     update, loss = points[-1]
-    before, lowest = min(
-        (point for point in points if math.isfinite(point[1])), key=lambda point: point[1]
-    )
     return (
         f"the {name} loss rose from {lowest:.2f} bits a token at update {before:,} "
         f"to {loss:.2f} at update {update:,}"
     )
+
+
+def _finite(points: Points) -> list[tuple[int, float]]:
+    return [point for point in points if math.isfinite(point[1])]
+
+
+def _rise(points: Points) -> float:
+    """Return how far the last loss is above the lowest finite one."""
+    finite = [loss for _, loss in _finite(points)]
+    return finite[-1] - min(finite) if finite else 0.0
+
+
+def smoothed(points: Points) -> list[tuple[int, float]]:
+    """Return each mean of SMOOTHING neighbours (of half the points where they are few) at its last
+    update; losses that are not finite are left out.
+    """
+    finite = _finite(points)
+    width = min(SMOOTHING, max(1, len(finite) // 2))
+    windows = [finite[end - width : end] for end in range(width, len(finite) + 1)]
+    return [(window[-1][0], sum(loss for _, loss in window) / width) for window in windows]
 
 
 def _stalled(seen: Evidence) -> str | None:

@@ -8,7 +8,6 @@ a number of the training, and no mistake of the judge ends it.
 
 from __future__ import annotations
 
-import functools
 import logging
 import sys
 import time
@@ -17,19 +16,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from fairseq.distributed import utils as distributed
-
 from .. import signals
+from ..errors import ConfigurationError
 from ..monitoring import records
 from ..monitoring.gradients import LAYER, GradientNorms
-from ..monitoring.trainer import Observer, gradient_scale, logged
+from ..monitoring.trainer import Observer, broadcast_from_rank0, gradient_scale, logged
 from ..records import write_record
+from ..wrapping import wrap
 from . import events, good_states
 from .causes import likely_cause
 from .detectors import LossScale, LossSpike, Stalled, Unigram, VanishedGradients
 from .events import Event, Finding, Kind
 from .nan_report import NanReport
-from .options import WatchSettings, refuse_fallback
+from .options import Policy, WatchSettings
 from .precision import read_as_fp32
 from .verdict import STOPPED
 
@@ -42,17 +41,10 @@ REMEMBERED: Final = 20
 
 
 class Judge(Observer):
-    """Rank 0's part: numbers that fairseq has anyway go to the detectors, events come out.
-
-    Args:
-        settings: of divergence.options
-        trainer: fairseq's, just made
-        folder: where divergence.jsonl lies
-    """
+    """Rank 0's part: numbers that fairseq has anyway go to the detectors, events come out."""
 
     def __init__(self, settings: WatchSettings, trainer: Any, folder: Path) -> None:
-        self.settings = settings
-        self.file = folder / events.NAME
+        self.settings, self.file = settings, folder / events.NAME
         self.norms = GradientNorms(trainer.get_model())
         self.nan_report = NanReport()
         self.unigram: Unigram | None = None
@@ -69,6 +61,7 @@ class Judge(Observer):
         self.look: dict[str, Any] = {}
         self.lr = 0.0
         self.due: Event | None = None
+        self.over = False
 
     def loaded(self, trainer: Any, update: int) -> None:
         self._begin_anew(trainer, update)
@@ -76,12 +69,10 @@ class Judge(Observer):
         records.keep_until(self.file, update, self.settings.attempt)
 
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
-        if self.stalled.learnt:
+        target = getattr(trainer.task, "target_dictionary", None)
+        if self.stalled.learnt or target is None:
             return
         if self.unigram is None:
-            target = getattr(trainer.task, "target_dictionary", None)
-            if target is None:
-                return
             self.unigram = Unigram(len(target), target.pad())
         self.unigram.add(samples)
 
@@ -98,6 +89,8 @@ class Judge(Observer):
         return {side: parts[LAYER] for side, parts in measured.items()}
 
     def end(self, trainer: Any, update: int, made: bool) -> None:
+        if self.over:
+            return  # with an error, which has been reported
         scale = loss_scale(trainer.optimizer)
         if scale is not None:
             self.scale.add(update, scale, made)
@@ -119,36 +112,37 @@ class Judge(Observer):
         if self.look:
             self.vanished.add(update, self.look)
             if not self.known and not self.vanished.suspected:
-                self.good.append(
-                    {"update": update, **numbers, "lr": self.lr, "gradient_norm": self.look}
-                )
+                good = {"update": update, **numbers, "lr": self.lr, "gradient_norm": self.look}
+                self.good.append(good)
 
     def _report(self, update: int, found: Mapping[Kind, Finding]) -> None:
         """Report what is new, once an occurrence, and what has passed."""
+        settings = self.settings
         for kind, finding in found.items():
-            if kind not in self.known:
-                event = self._event(finding, update)
-                logger.warning("%s", event)
-                records.append(self.file, event.record())
-                self.due = self.due or event
+            if kind in self.known:
+                continue
+            before = [look for look in self.good if look["update"] < finding.started]
+            event = Event(
+                finding,
+                update,
+                likely_cause(finding, settings.circumstances),
+                before[-1] if before else {},
+                settings.policy.value,
+                settings.attempt,
+            )
+            logger.warning("%s", event)
+            records.append(self.file, event.record())
+            self.due = self.due or event
         for kind, finding in self.known.items():
             if kind not in found:
                 logger.info("recovered at update %s: %s has passed", f"{update:,}", kind.value)
-                records.append(self.file, events.ended(finding, update, self.settings.attempt))
+                records.append(self.file, events.ended(finding, update, settings.attempt))
         self.known = dict(found)
 
-    def _event(self, finding: Finding, update: int) -> Event:
-        before = [look for look in self.good if look["update"] < finding.started]
-        return Event(
-            finding,
-            update,
-            likely_cause(finding, self.settings.circumstances),
-            before[-1] if before else {},
-            self.settings.policy.value,
-            self.settings.attempt,
-        )
-
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
+        if not NanReport.blames_numbers(error):
+            return  # processes that disagree are no divergence
+        self.over = True
         # fairseq has run the update a second time, to search for the module; its gradients are
         # neither reduced nor scaled, so that only whether they are finite tells something
         suspected = [finding.started for finding in self.known.values()]
@@ -160,79 +154,47 @@ class Judge(Observer):
 
 
 class Watch(Observer):
-    """Watches one training; with the policy stop it keeps states to return to, and ends it.
+    """Every process's part: with the policy stop it keeps states to return to, and ends together.
 
     Args:
         settings: of divergence.options
         trainer: fairseq's, just made
         folder: where divergence.jsonl and the record of the end lie: monitoring.records.run_folder
-
-    Raises:
-        ConfigurationError: for the policy fallback, which is the supervisor's.
+        judge: rank 0's, which hears of everything before; None in other processes
     """
 
-    def __init__(self, settings: WatchSettings, trainer: Any, folder: Path) -> None:
-        refuse_fallback(settings.policy)
-        self.settings, self.folder = settings, folder
+    def __init__(
+        self, settings: WatchSettings, trainer: Any, folder: Path, judge: Judge | None
+    ) -> None:
+        self.settings, self.folder, self.judge = settings, folder, judge
         self.save_dir = Path(trainer.cfg.checkpoint.save_dir)
-        self.is_first = bool(trainer.is_data_parallel_master)
         self.alone = trainer.data_parallel_world_size == 1
-        self.judge = Judge(settings, trainer, folder) if self.is_first else None
         self.start = good_states.Start(0, time.time())
         self.epoch_itr: Any = None
         self.over = False
         if settings.attempt:
             read_as_fp32(trainer)
         if settings.stops and settings.good_interval and not trainer.cfg.checkpoint.no_save:
-            self._keep_iterator(trainer)
+            # a state to return to holds the epoch's iterator, and the trainer does not
+            wrap(trainer, "get_train_iterator")(self._keep_iterator)
 
-    def _keep_iterator(self, trainer: Any) -> None:
-        """Keep the epoch iterator: a state to return to holds it, and the trainer does not."""
-        make = trainer.get_train_iterator
-
-        @functools.wraps(make)
-        def get_train_iterator(*args: Any, **kwargs: Any) -> Any:
-            self.epoch_itr = make(*args, **kwargs)
-            return self.epoch_itr
-
-        trainer.get_train_iterator = get_train_iterator
-
-    def _ask(self, method: str, *args: Any) -> None:
-        """Let the judge, if this process has one, look at the training; a mistake ends it alone:
-        without this process the others would wait for its word for ever.
-        """
-        if self.judge is None:
-            return
-        try:
-            getattr(self.judge, method)(*args)
-        except Exception:
-            logger.warning("the divergence watch has failed and is off from here on", exc_info=True)
-            self.judge.detach()
-            self.judge = None
+    def _keep_iterator(self, make: Any, *args: Any, **kwargs: Any) -> Any:
+        self.epoch_itr = make(*args, **kwargs)
+        return self.epoch_itr
 
     def loaded(self, trainer: Any, update: int) -> None:
         self.start = good_states.Start(update, time.time())
-        self._ask("loaded", trainer, update)
-        if self.is_first:
+        if self.judge is not None:
             (self.folder / signals.DIVERGENCE_RECORD).unlink(missing_ok=True)
             if self.settings.stops:
                 good_states.begin(self.save_dir, update)
 
-    def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
-        self._ask("begin", trainer, update, samples)
-
-    def gradients(self, trainer: Any, update: int) -> None:
-        self._ask("gradients", trainer, update)
-
     def end(self, trainer: Any, update: int, made: bool) -> None:
-        if self.over:
-            return  # with an error, which has been reported
-        self._ask("end", trainer, update, made)
-        if not self.settings.stops:
+        if not self.settings.stops or self.over:
             return
         if self.alone or (made and update % LOOK == 0):
             due = self.judge is not None and self.judge.due is not None
-            if self._broadcast_from_rank0(trainer, due):
+            if broadcast_from_rank0(trainer, due):
                 self._stop(trainer, update)
         if made and self.epoch_itr is not None and update % self.settings.good_interval == 0:
             try:
@@ -241,22 +203,8 @@ class Watch(Observer):
                 logger.warning("no good state was saved", exc_info=True)
 
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
-        if not NanReport.blames_numbers(error):
-            return  # processes that disagree are no divergence
-        self.over = True
-        self._ask("failed", trainer, update, error)
-        if self.settings.stops:
+        if self.settings.stops and NanReport.blames_numbers(error):
             self._stop(trainer, update)
-
-    def detach(self) -> None:
-        if self.judge is not None:
-            self.judge.detach()
-
-    def _broadcast_from_rank0(self, trainer: Any, word: bool) -> bool:
-        """Return rank 0's word, in every process."""
-        if self.alone:
-            return word
-        return bool(distributed.broadcast_object(word, 0, trainer.data_parallel_process_group))
 
     def _stop(self, trainer: Any, update: int) -> NoReturn:
         """End the training, in every process.
@@ -264,14 +212,15 @@ class Watch(Observer):
         Rank 0 does its work before the others go on: where processes were started together, the
         first that ends takes the others with it. Whatever fails in that work, the training ends.
         """
-        if self.is_first:
+        self.over = True  # fairseq's trainer is left by way of `end`
+        if self.judge is not None:
             try:
                 text = self._keep_and_record(update)
             except Exception as error:
                 logger.exception("the divergence could not be recorded")
                 text = f"{STOPPED} {update:,}; it could not be recorded: {error}"
             print(f"fairseq_deepnet: {text}", file=sys.stderr, flush=True)
-        self._broadcast_from_rank0(trainer, True)
+        broadcast_from_rank0(trainer, True)
         raise SystemExit(signals.DIVERGED)
 
     def _keep_and_record(self, update: int) -> str:
@@ -284,8 +233,8 @@ class Watch(Observer):
         )
         record: dict[str, Any] = {"update": update, "attempt": self.settings.attempt}
         if event is not None:
-            record |= {"kind": event.finding.kind.value, "started": event.finding.started}
-            record |= {"what": event.finding.what, "cause": event.cause}
+            told = event.record()
+            record |= {key: told[key] for key in ("kind", "started", "what", "cause")}
         if good is None:
             text += "There is no good state from before; start anew with other options"
         else:
@@ -297,6 +246,20 @@ class Watch(Observer):
             text += " (scripts/train.sh: RESUME=1)"
         write_record(self.folder / signals.DIVERGENCE_RECORD, record)
         return text
+
+
+def observers(settings: WatchSettings, trainer: Any, folder: Path) -> list[Observer]:
+    """Return those of a trainer that was just made; none where the policy is off."""
+    if settings.policy is Policy.OFF:
+        return []
+    if settings.policy is Policy.FALLBACK:
+        raise ConfigurationError(
+            "--on-divergence fallback: fairseq-train does not start itself again; train with"
+            " scripts/train.sh or `deepnet train`, which do, or use --on-divergence stop"
+        )
+    judge = Judge(settings, trainer, folder) if trainer.is_data_parallel_master else None
+    watch = Watch(settings, trainer, folder, judge)
+    return [watch] if judge is None else [judge, watch]
 
 
 def loss_scale(optimizer: Any) -> float | None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.experiments import panels, paper
+from fairseq_deepnet.experiments.notes import trained
 from fairseq_deepnet.experiments.panels import STOCK, Curve, CurvePanel
-from fairseq_deepnet.experiments.results.notes import trained
 from fairseq_deepnet.files import shown, write_text
 from fairseq_deepnet.tools.plotting.style import clean, look_of, new_figure, save
 from fairseq_deepnet.tools.tables import comma_separated, markdown
@@ -29,6 +29,7 @@ MISSING: Final = "-"
 _PANEL: Final = (6.2, 4.2)
 _MANY: Final = 12
 """Points of ours from which on they have no markers."""
+_WRAP: Final[dict[str, Any]] = {"break_on_hyphens": False}
 _DECADES: Final = 6
 """What a logarithmic axis shows below the highest value."""
 
@@ -77,6 +78,7 @@ def to_markdown(plots: Sequence[CurvePanel], setting: str) -> str:
     """One table a panel: a row a curve for ours, and one below it for the paper's, marked ≈."""
     parts, notes = [], [f"ours: {setting}"]
     for panel in plots:
+        table = paper.tables().get(panel.name)  # None where it is of ours alone
         rows = [["", "", *(f"{x:g}" for x in panel.columns)]]
         for curve in panel.curves:
             rows.append([curve.name, "ours", *(number(curve.mean(x)) for x in panel.columns)])
@@ -84,8 +86,7 @@ def to_markdown(plots: Sequence[CurvePanel], setting: str) -> str:
                 theirs = [number(curve.published.get(x), "≈") for x in panel.columns]
                 rows.append(["", "paper", *theirs])
         parts.append(f"{panel.name}: {panel.title}\n\n{markdown(rows, 2)}\n")
-        table = paper.tables().get(panel.name)
-        if table is not None:  # not of ours alone
+        if table is not None:
             what = f"{table.certainty} (≈), {table.source}: {table.metric}"
             notes.append(f"paper {panel.name}: {what}")
     return "\n".join([*parts, *notes, ""])
@@ -93,24 +94,21 @@ def to_markdown(plots: Sequence[CurvePanel], setting: str) -> str:
 
 def to_csv(plots: Sequence[CurvePanel]) -> str:
     """Return a line for every x of every curve, with the mean over seeds and their range."""
-    lines: list[Sequence[object]] = [
-        ("panel", "line", "x", "ours", "seeds", "lowest", "highest", "paper"),
-    ]
-    for panel in plots:
-        for curve in panel.curves:
-            for x in sorted(curve.ours.keys() | curve.published.keys()):
-                values = curve.ours.get(x, [])
-                ours = (
-                    [curve.mean(x), len(values), min(values), max(values)] if values else [""] * 4
-                )
-                row = [x, *ours, curve.published.get(x, "")]
-                plain = [f"{item:.6g}" if isinstance(item, float) else item for item in row]
-                lines.append([panel.name, curve.key, *plain])
+    heading = ("panel", "line", "x", "ours", "seeds", "lowest", "highest", "paper")
+    lines: list[Sequence[object]] = [heading]
+    for panel, curve in ((one, curve) for one in plots for curve in one.curves):
+        for x in sorted(curve.ours.keys() | curve.published.keys()):
+            ours: list[Any] = [""] * 4
+            if values := curve.ours.get(x, []):
+                ours = [curve.mean(x), len(values), min(values), max(values)]
+            row = [x, *ours, curve.published.get(x, "")]
+            plain = [f"{item:.6g}" if isinstance(item, float) else item for item in row]
+            lines.append([panel.name, curve.key, *plain])
     return comma_separated(lines)
 
 
 def draw(plots: Sequence[CurvePanel], setting: str) -> Any:
-    """The figure: two panels a row, one legend for all where they have the same curves."""
+    """Draw two panels a row, with one legend for all where they have the same curves."""
     columns = min(2, len(plots))
     rows = math.ceil(len(plots) / columns)
     width, height = _PANEL
@@ -129,13 +127,9 @@ def draw(plots: Sequence[CurvePanel], setting: str) -> Any:
     sources = {table.source for p in plots if (table := paper.tables().get(p.name))}
     theirs = f"read off {', '.join(sorted(sources))} of {paper.REFERENCE} (IWSLT-14 De-En)"
     caption = (f"full and dashed lines: ours, {setting}", f"dotted: {theirs}")
-    lines = [line for text in caption for line in _wrap(text, 62 * columns + 20)]
+    lines = [line for text in caption for line in textwrap.wrap(text, 62 * columns + 20, **_WRAP)]
     figure.supxlabel("\n".join(lines), fontsize="small")
     return figure
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def _draw_panel(axes: Any, panel: CurvePanel) -> None:
@@ -149,7 +143,7 @@ def _draw_panel(axes: Any, panel: CurvePanel) -> None:
     if panel.log_y:
         axes.set_yscale("log")
     axes.set_ylim(bottom=_bottom(panel))
-    axes.set_title("\n".join(_wrap(panel.title, 70)), fontsize="medium")
+    axes.set_title(textwrap.fill(panel.title, 70, **_WRAP), fontsize="medium")
     axes.set_xlabel(panel.x)
     axes.set_ylabel(f"{panel.y} (logarithmic)" if panel.log_y else panel.y)
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -157,8 +151,8 @@ def _draw_panel(axes: Any, panel: CurvePanel) -> None:
 
 
 def _bottom(panel: CurvePanel) -> float | None:
-    """Where the axis begins: at zero, unless everything is far above it; if logarithmic, some
-    decades below the highest value. None leaves it to matplotlib.
+    """Return where the axis begins: at zero, unless everything is far above it; if logarithmic,
+    some decades below the highest value. None leaves it to matplotlib.
     """
     values = [y for curve in panel.curves for y in curve.published.values()]
     values += [y for curve in panel.curves for ys in curve.ours.values() for y in ys]
@@ -178,16 +172,10 @@ def _draw_curve(axes: Any, curve: Curve, place: int, log_y: bool) -> None:
     if xs:
         lows = [min(curve.ours[x]) for x in xs]
         highs = [max(curve.ours[x]) for x in xs]
-        axes.plot(
-            xs,
-            [curve.mean(x) for x in xs],
-            "--" if STOCK in curve.key else "-",
-            color=color,
-            marker=marker if len(xs) < _MANY else None,
-            markersize=4,
-            linewidth=1.8,
-            label=f"{curve.name}, ours",
-        )
+        line = "--" if STOCK in curve.key else "-"
+        style = {"color": color, "marker": marker if len(xs) < _MANY else None, "markersize": 4}
+        means = [curve.mean(x) for x in xs]
+        axes.plot(xs, means, line, linewidth=1.8, label=f"{curve.name}, ours", **style)
         if lows != highs:
             axes.fill_between(xs, lows, highs, color=color, alpha=0.18, linewidth=0)
     theirs = [point for point in sorted(curve.published.items()) if shows(point[1])]

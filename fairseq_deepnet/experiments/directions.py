@@ -37,16 +37,10 @@ the average and how many directions it is over."""
 def beside_paper(
     averages: Sequence[GroupAverage], scores: Sequence[DirectionScore], published: str
 ) -> list[str]:
-    """Return the paper's table with our averages below it, and where the tokenisations differ."""
-    tables = [paper_table(averages, published)]
-    differing = sum("tok:13a" not in score.signature for score in scores)
-    if published == "opus100" and differing:
-        tables.append(f"The paper used 13a throughout; {differing} directions here do not.")
-    return tables
+    """Return our averages below the paper's numbers, and where the tokenisations differ.
 
-
-def paper_table(averages: Sequence[GroupAverage], published: str) -> str:
-    """Our averages below the paper's numbers; one over fewer directions says over how many."""
+    An average over fewer directions than the paper's says over how many.
+    """
     if published not in PAPER:
         raise ValueError(f"no published numbers for {published!r}; choose from {', '.join(PAPER)}")
     name, columns = PAPER[published]
@@ -60,8 +54,13 @@ def paper_table(averages: Sequence[GroupAverage], published: str) -> str:
         item = ours.get(group)
         lacks = item is not None and item.present != count
         note = f" (over {item.present:,} of {count:,} directions)" if item and lacks else ""
-        cells.append(f"{number(item.bleu)}{note}" if item else "")
-    return f"{markdown([*rows, ['this model', *cells]])}\n\nThe paper's numbers: {table.metric}."
+        cells.append(f"{number(item.means['bleu'])}{note}" if item else "")
+    rows.append(["this model", *cells])
+    tables = [f"{markdown(rows)}\n\nThe paper's numbers: {table.metric}."]
+    differing = sum("tok:13a" not in score.signature for score in scores)
+    if published == "opus100" and differing:
+        tables.append(f"The paper used 13a throughout; {differing} directions here do not.")
+    return tables
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

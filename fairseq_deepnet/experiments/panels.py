@@ -9,20 +9,14 @@ activations and gradients of update i + 1, which sees the parameters of i update
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.paper import Key
-from fairseq_deepnet.experiments.runs import (
-    RECORD,
-    RunResult,
-    find_runs,
-    read_cell_record,
-    read_result,
-)
+from fairseq_deepnet.experiments.runs import RECORD, RunResult, find_runs, read_result
 from fairseq_deepnet.files import shown
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.records import Record
@@ -46,13 +40,7 @@ Point = tuple[Key, float, float | None]
 
 @dataclass(frozen=True)
 class MonitoredRun:
-    """A cell of a sweep with what was measured in it.
-
-    Args:
-        cell: its name in the sweep, without the seed
-        records: lines of monitor.jsonl; empty for a run that only has losses
-        result: settings and losses
-    """
+    """A cell of a sweep, called as there without the seed, with what was measured in it."""
 
     cell: str
     records: tuple[Record, ...]
@@ -82,18 +70,14 @@ def read_runs(folder: Path) -> list[MonitoredRun]:
 
 
 def _read_run(folder: Path) -> MonitoredRun:
-    file = folder / RECORD
+    file, monitored = folder / RECORD, folder / records.NAME
     if not file.is_file():
         raise ValueError(f"{shown(folder)} is no cell of a sweep: give the folder of one")
-    places = read_cell_record(folder).get("places")
-    if not places:
+    result = read_result(folder)
+    if not result.places:
         raise ValueError(f"{shown(file)} names no place in a table: {shown(folder)} is no cell")
-    place = places[0]
-    seed = int(place["seed"])
-    cell = folder.name.removesuffix(f".seed{seed}")
-    monitored = folder / records.NAME
-    lines = tuple(records.read(monitored)) if monitored.is_file() else ()
-    return MonitoredRun(cell, lines, read_result(folder))
+    cell = folder.name.removesuffix(f".seed{result.places[0]['seed']}")
+    return MonitoredRun(cell, tuple(records.read(monitored)) if monitored.is_file() else (), result)
 
 
 @dataclass
@@ -106,7 +90,7 @@ class Curve:
     published: dict[float, float] = field(default_factory=dict)
 
     def mean(self, x: float) -> float | None:
-        """Ours at x over seeds."""
+        """Return ours at x over seeds."""
         return mean(self.ours.get(x, []))
 
 
@@ -130,19 +114,17 @@ class CurvePanel:
 
 
 def window(figure: str, text: str | None) -> range:
-    """Return the updates "10" or "1-5" of a figure, or those it has without being told."""
+    """Return the updates "10" or "1-5" of a figure, by default those of UPDATES."""
     text = text or UPDATES.get(figure, "1")
     found = re.fullmatch(r"([1-9]\d*)(?:-([1-9]\d*))?", text)
-    if found is None or int(found[2] or found[1]) < int(found[1]):
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    if last < first:
         raise ValueError(f"--updates {text}: an update from 1 on is expected, or a range as in 1-5")
-    return range(int(found[1]), int(found[2] or found[1]) + 1)
+    return range(first, last + 1)
 
 
 def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
-    """Make the panels of a figure.
-
-    Raises ValueError where no run has recorded what it needs.
-    """
+    """Make the panels of a figure; ValueError where no run has recorded what it needs."""
     panels = FIGURES[figure](runs, updates)
     for panel in panels:
         if not any(curve.ours for curve in panel.curves):
@@ -153,47 +135,43 @@ def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[Curv
     return panels
 
 
-def _collect(name: str, points: Sequence[Point]) -> list[Curve]:
-    """Curves of (key, x, value), in the paper's order, then ours that it does not have."""
+def _panel(
+    name: str, title: str, x: str, y: str, points: Iterable[Point], log_y: bool = False
+) -> CurvePanel:
+    """Make a panel of points, with curves in the paper's order, then ours that it does not have."""
+    points, rows = list(points), paper.table(name).rows
     there = dict.fromkeys(key for key, _, _ in points)
-    rows = paper.table(name).rows
     curves: dict[Key, Curve] = {}
     for key in [*(key for key in rows if key in there), *(key for key in there if key not in rows)]:
-        if key in rows:
-            theirs = {float(x): float(y) for x, y in rows[key].values.items()}
-            curves[key] = Curve(key, rows[key].name, published=theirs)
-        else:
-            curves[key] = Curve(key, OWN_NAMES.get(key, key))
-    for key, x, value in points:
+        theirs = rows[key].values.items() if key in rows else ()
+        label = rows[key].name if key in rows else OWN_NAMES.get(key, key)
+        curves[key] = Curve(key, label, {}, {float(place): float(value) for place, value in theirs})
+    for key, place, value in points:
         if value is not None:
-            curves[key].ours.setdefault(x, []).append(value)
-    return list(curves.values())
+            curves[key].ours.setdefault(place, []).append(value)
+    return CurvePanel(name, title, x, y, list(curves.values()), log_y)
 
 
-def _over_iterations(
-    name: str, runs: Sequence[MonitoredRun], read: Callable[[Record], float | None]
-) -> list[Curve]:
+def _inputs(runs: Sequence[MonitoredRun], part: str) -> list[Point]:
+    """Return the input of LayerNorms after a sublayer, by iteration."""
     points = [
-        (run.cell, record["update"] - 1, read(record)) for run in runs for record in run.records
+        (run.cell, r["update"] - 1, layer_norm_input(r, part)) for run in runs for r in run.records
     ]
-    return _collect(name, sorted(points, key=lambda point: point[1]))
+    return sorted(points, key=lambda point: point[1])
 
 
-def _over_updates(name: str, runs: Sequence[MonitoredRun]) -> list[Curve]:
-    """How far the model has moved after each update, and before the first."""
+def _moves(runs: Sequence[MonitoredRun]) -> list[Point]:
+    """Return how far the model has moved after each update, and before the first."""
     points = [(run.cell, r["update"], model_update(r)) for run in runs for r in run.records]
     points += [(run.cell, 0, 0.0) for run in runs if run.records]
-    return _collect(name, sorted(points, key=lambda point: point[1]))
+    return sorted(points, key=lambda point: point[1])
 
 
-def _by_layer(
-    name: str, runs: Sequence[MonitoredRun], updates: range, lowest: int = 1
-) -> list[Curve]:
-    points: list[Point] = []
+def _by_layer(runs: Sequence[MonitoredRun], updates: range, lowest: int = 1) -> Iterator[Point]:
     for run in runs:
-        layers = list(enumerate(layer_gradients(run.at(updates)), start=1))
-        points += [(run.cell, layer, value) for layer, value in layers if layer >= lowest]
-    return _collect(name, points)
+        for layer, value in enumerate(layer_gradients(run.at(updates)), start=1):
+            if layer >= lowest:
+                yield run.cell, layer, value
 
 
 def _named(updates: range, one: str = "update") -> str:
@@ -201,68 +179,60 @@ def _named(updates: range, one: str = "update") -> str:
     return f"{one} {first}" if first == last else f"mean of updates {first} to {last}"
 
 
+def _by_depth(runs: Sequence[MonitoredRun]) -> list[MonitoredRun]:
+    return sorted(runs, key=lambda run: run.depth)
+
+
 def _fig3a(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
     chosen = [run for run in runs if run.cell.endswith("_warmup")]
     depth = max((int(run.depth) for run in chosen), default=0)
-    curves = _by_layer("fig3a", chosen, updates, lowest=max(1, depth - 5))
     title = f"(a) gradient norm of the top decoder layers, {_named(updates)}"
-    return [CurvePanel("fig3a", title, "decoder layer", "gradient norm", curves)]
+    points = _by_layer(chosen, updates, lowest=max(1, depth - 5))
+    return [_panel("fig3a", title, "decoder layer", "gradient norm", points)]
 
 
 def _fig3b(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
-    points: list[Point] = []
-    for run in sorted(runs, key=lambda run: run.depth):
-        layers = layer_gradients(run.at(updates))
-        points.append((run.kind, run.depth, layers[-1] if layers else None))
     title = f"(b) gradient norm of the last decoder layer, {_named(updates)}"
-    curves = _collect("fig3b", points)
-    return [CurvePanel("fig3b", title, "layers a side", "gradient norm", curves)]
+    layers = ((run, layer_gradients(run.at(updates))) for run in _by_depth(runs))
+    points = [(run.kind, run.depth, norms[-1] if norms else None) for run, norms in layers]
+    return [_panel("fig3b", title, "layers a side", "gradient norm", points)]
 
 
 def _fig3c(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
-    points: list[Point] = []
-    for run in runs:
-        losses = [loss for _, loss in run.result.valid_loss]
-        points += [(run.cell, epoch, loss) for epoch, loss in enumerate(losses)]
-    title, curves = "(c) validation loss by epoch", _collect("fig3c", points)
-    return [CurvePanel("fig3c", title, "epoch, the first is 0", "loss, bits a token", curves)]
+    epochs = ((run, enumerate(run.result.valid_loss)) for run in runs)
+    points = [(run.cell, epoch, loss) for run, losses in epochs for epoch, (_, loss) in losses]
+    title, x = "(c) validation loss by epoch", "epoch, the first is 0"
+    return [_panel("fig3c", title, x, "loss, bits a token", points)]
 
 
 def _fig4(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
-    moved = _over_updates("fig4a", runs)
-    after_ffn = _over_iterations("fig4b", runs, lambda record: layer_norm_input(record, "ffn"))
-    after_attention = _over_iterations(
-        "fig4c", runs, lambda record: layer_norm_input(record, "self_attn")
-    )
-    by_layer = _by_layer("fig4d", runs, updates)
-    d = f"(d) gradient norm of every decoder layer, {_named(updates)}"
+    a, x = "(a) accumulated model update", "updates made"
     b = "(b) LayerNorm input after the feed-forward network"
     c = "(c) LayerNorm input after self-attention"
-    norm = "norm, mean over LayerNorms"
+    d = f"(d) gradient norm of every decoder layer, {_named(updates)}"
+    norm, layers = "norm, mean over LayerNorms", _by_layer(runs, updates)
     return [
-        CurvePanel("fig4a", "(a) accumulated model update", "updates made", _MOVED, moved),
-        CurvePanel("fig4b", b, "iteration", norm, after_ffn),
-        CurvePanel("fig4c", c, "iteration", norm, after_attention),
-        CurvePanel("fig4d", d, "decoder layer", "gradient norm", by_layer, log_y=True),
+        _panel("fig4a", a, x, _MOVED, _moves(runs)),
+        _panel("fig4b", b, "iteration", norm, _inputs(runs, "ffn")),
+        _panel("fig4c", c, "iteration", norm, _inputs(runs, "self_attn")),
+        _panel("fig4d", d, "decoder layer", "gradient norm", layers, log_y=True),
     ]
 
 
 def _fig5(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
     """By depth, as the paper has it; by the number of updates, which the paper does not state."""
-    by_depth: list[Point] = []
-    for run in sorted(runs, key=lambda run: run.depth):
-        by_depth.append((run.kind, run.depth, mean(map(model_update, run.at(updates)))))
-    title = f"model update by depth, {_named(updates, 'after update')}"
-    curves = _collect("fig5", by_depth)
+    title, x = f"model update by depth, {_named(updates, 'after update')}", "layers a side"
+    found = ((run, mean(map(model_update, run.at(updates)))) for run in _by_depth(runs))
+    points = [(run.kind, run.depth, value) for run, value in found]
     again = "the same by the number of updates"
     return [
-        CurvePanel("fig5", title, "layers a side", _MOVED, curves, log_y=True),
+        _panel("fig5", title, x, _MOVED, points, log_y=True),
         CurvePanel("fig5-updates", again, "updates made", _MOVED, _by_updates(runs), log_y=True),
     ]
 
 
 def _by_updates(runs: Sequence[MonitoredRun]) -> list[Curve]:
-    """The shallowest, the middle and the deepest runs of the paper's kinds."""
+    """Return curves of the shallowest, the middle and the deepest runs of the paper's kinds."""
     depths = sorted({run.depth for run in runs})
     drawn = (depths[0], depths[len(depths) // 2], depths[-1])
     published = paper.table("fig5").rows
@@ -272,8 +242,7 @@ def _by_updates(runs: Sequence[MonitoredRun]) -> list[Curve]:
             name = f"{published[run.kind].name}, {run.depth:.0f} layers a side"
             curve = curves.setdefault(name, Curve(run.cell, name))
             for record in run.records:
-                value = model_update(record)
-                if value is not None:
+                if (value := model_update(record)) is not None:
                     curve.ours.setdefault(record["update"], []).append(value)
     return list(curves.values())
 

@@ -1,12 +1,14 @@
-"""The DeepNet paper's tables and figures, read from paper.yaml: their one home in this project."""
+"""The DeepNet paper's tables and figures, read from paper.yaml, and its law of depth."""
 
 from __future__ import annotations
 
 import functools
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -14,7 +16,8 @@ FILE: Final = Path(__file__).with_name("paper.yaml")
 REFERENCE: Final = "arXiv 2203.00555"
 LAST: Final = "last"
 """Column of a validation loss that was taken at another update than the paper's."""
-
+GROUPS: Final = {"post": "Post-LN", "none": "no LN", "pre": "Pre-LN"}
+"""Where LayerNorm stands -> the paper's word for such schemes, in the order of its figure 6."""
 Key = str
 """What a row or column is called in every table: `key(value)`."""
 
@@ -25,23 +28,15 @@ def key(value: object) -> Key:
     Whole numbers are written as such, numbers below 0.01 with an exponent, words as they are.
     """
     text = str(value)
-    try:
-        number = float(text)
-    except ValueError:
+    if not is_number(text):
         return text
+    number = float(text)
     if number.is_integer():
         return str(int(number))
     if 0 < abs(number) < 0.01:
         mantissa, exponent = f"{number:e}".split("e")
         return f"{float(mantissa):g}e{int(exponent)}"
     return f"{number:g}"
-
-
-def ordered(keys: Sequence[Key]) -> list[Key]:
-    """Words as they come, then numbers in their order, then what stands for the last number."""
-    words = [key for key in keys if not is_number(key) and key != LAST]
-    numbers = sorted((key for key in keys if is_number(key)), key=float)
-    return words + numbers + [LAST] * (LAST in keys)
 
 
 def is_number(key: Key) -> bool:
@@ -53,13 +48,15 @@ def is_number(key: Key) -> bool:
     return True
 
 
-GROUPS: Final = {"post": "Post-LN", "none": "no LN", "pre": "Pre-LN"}
-"""Where LayerNorm stands -> the paper's word for such schemes, in the order of its figure 6."""
+def ordered(keys: Sequence[Key]) -> list[Key]:
+    """Return words as they come, then numbers by size, then what stands for the last number."""
+    words = [key for key in keys if not is_number(key) and key != LAST]
+    return words + sorted(filter(is_number, keys), key=float) + [LAST] * (LAST in keys)
 
 
 def group_of(scheme: str) -> str:
     """Return the group of a residual scheme; empty for one that is not registered."""
-    from fairseq_deepnet.schemes import SCHEMES
+    from fairseq_deepnet.schemes import SCHEMES  # loads torch
 
     return GROUPS[SCHEMES[scheme].norm.value] if scheme in SCHEMES else ""
 
@@ -68,7 +65,6 @@ def group_of(scheme: str) -> str:
 class PublishedRow:
     """A line of a published table; a value is a number, "diverged", or absent."""
 
-    key: Key
     name: str
     group: str
     values: dict[Key, float | str]
@@ -102,29 +98,67 @@ class PublishedTable:
         pattern = self.labels.get(factor, "{0}")
         return pattern.format(int(value) if value.isdecimal() else value)
 
+    def law(self, line: Key) -> Law | None:
+        """Fit the law of depth to a row or a column whose other side is depth."""
+        if line in self.rows:
+            cells = self.rows[line].values
+        else:
+            cells = {depth: row.values.get(line, "") for depth, row in self.rows.items()}
+        return fit([(float(d), float(v)) for d, v in cells.items() if not isinstance(v, str)])
 
-def _table(name: str, content: dict[str, object]) -> PublishedTable:
-    columns = tuple(key(column) for column in content["columns"])  # type: ignore[attr-defined]
+
+def _table(name: str, content: dict[str, Any]) -> PublishedTable:
+    columns = tuple(map(key, content.pop("columns")))
     rows = {}
-    for row_key, row in content["rows"].items():  # type: ignore[attr-defined]
-        values = dict(zip(columns, row["values"], strict=True))
-        values = {column: value for column, value in values.items() if value is not None}
-        rows[key(row_key)] = PublishedRow(key(row_key), row["name"], row.get("group", ""), values)
-    texts = {item: str(content[item]) for item in ("title", "source", "certainty", "metric")}
-    labels = dict(content["labels"])  # type: ignore[call-overload]
-    return PublishedTable(name, **texts, labels=labels, columns=columns, rows=rows)
+    for row_key, row in content.pop("rows").items():
+        cells = zip(columns, row["values"], strict=True)
+        values = {column: value for column, value in cells if value is not None}
+        rows[key(row_key)] = PublishedRow(row["name"], row.get("group", ""), values)
+    return PublishedTable(name, **content, columns=columns, rows=rows)
 
 
 @functools.cache
 def tables() -> dict[str, PublishedTable]:
-    """Every table and figure by name: table1, fig6, fig7-lr, ..."""
+    """Return every table and figure by name: table1, fig6, fig7-lr, ..."""
     content = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     return {name: _table(name, table) for name, table in content.items()}
 
 
 def table(name: str) -> PublishedTable:
     """Return one table; ValueError with the known names otherwise."""
-    known = tables()
-    if name not in known:
-        raise ValueError(f"the paper has no table {name!r}; known are {', '.join(known)}")
-    return known[name]
+    if name not in tables():
+        raise ValueError(f"the paper has no table {name!r}; known are {', '.join(tables())}")
+    return tables()[name]
+
+
+@dataclass(frozen=True)
+class Law:
+    """L(d) = a ln(d) + b; `residuals` are depth and measured less fitted, in the order given."""
+
+    a: float
+    b: float
+    residuals: tuple[tuple[float, float], ...]
+
+    @property
+    def error(self) -> float:
+        """The root mean square of the residuals."""
+        return math.sqrt(statistics.fmean(missed**2 for _, missed in self.residuals))
+
+    def at(self, depth: float) -> float:
+        """Return the value that the law gives for a depth."""
+        return self.a * math.log(depth) + self.b
+
+    def __str__(self) -> str:
+        return (
+            f"A = {self.a:.2f}, B = {self.b:.2f} "
+            f"({len(self.residuals)} points, root mean square error {self.error:.2f})"
+        )
+
+
+def fit(points: Sequence[tuple[float, float]]) -> Law | None:
+    """Fit the law of depth to (depth, value) by least squares; None for fewer than two depths."""
+    if len({depth for depth, _ in points}) < 2:
+        return None
+    logarithms = [math.log(depth) for depth, _ in points]
+    a, b = statistics.linear_regression(logarithms, [value for _, value in points])
+    return Law(a, b, tuple((depth, value - a * math.log(depth) - b) for depth, value in points))

@@ -6,8 +6,8 @@ Every sentence follows from the numbers of both runs; nothing is taken for grant
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.configs import load_config
@@ -19,14 +19,22 @@ _EXAMPLES = 4
 _CLOSE = 2.0  # BLEU: less is no difference worth a word
 _NOTHING = 10.0  # BLEU: less is no translation
 _HALF = 0.5  # of the other's BLEU: less is a failure to learn
+WHERE_NEXT = """
+Loss curves: {}
+
+Where to go next:
+  DEPTH=6 bash scripts/quickstart.sh              the same comparison, less deep
+  bash scripts/train_multi30k.sh                  real text: Multi30k German-English
+  bash scripts/train_sample.sh --lr 5e-4          your own options, on this corpus
+  SCHEME=pre-ln bash scripts/train_sample.sh      another residual scheme
+  SRC=.. TGT=.. TRAIN=.. VALID=.. bash scripts/preprocess.sh      your own text"""
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """What one run gave; bleu, chrf and hypotheses are missing where it left no model."""
 
     name: str
-    curves: Curves | None
+    curves: Curves
     diverged: bool
     bleu: float | None = None
     chrf: float | None = None
@@ -36,8 +44,7 @@ class Result:
     @property
     def updates(self) -> int:
         """The last update in its log."""
-        curves = self.curves
-        return max(u for u, _ in curves.train + curves.valid) if curves else 0
+        return max((update for update, _ in self.curves.train + self.curves.valid), default=0)
 
 
 def read_result(run: Path, name: str) -> Result:
@@ -45,7 +52,7 @@ def read_result(run: Path, name: str) -> Result:
     try:
         curves = read_curves(run, "nll_loss")
     except (FileNotFoundError, ValueError):
-        curves = None  # it ended before its first line: there is nothing to tell
+        curves = Curves(name)  # it ended before its first line
     diverged = (run / "diverged").is_file()
     records = sorted((run / "scores").glob("test.*.json"), key=lambda path: path.stat().st_mtime)
     if not records:
@@ -88,17 +95,17 @@ def verdict(deep: Result, twin: Result) -> str:
     )
 
 
-def _cell(value: float | None, digits: int = 1) -> str:
-    return f"{value:>10.{digits}f}" if value is not None else f"{'-':>10}"
-
-
 def summary(deep: Result, twin: Result, depth: str, texts: tuple[list[str], list[str]]) -> str:
-    """The whole page.
+    """Return the whole page but its end.
 
     Args:
         depth: for instance 18L-18L.
         texts: source and reference lines of the test set.
     """
+
+    def cell(value: float | None, digits: int = 1) -> str:
+        return f"{value:>10.{digits}f}" if value is not None else f"{'-':>10}"
+
     sources, references = texts
     lines = [
         "",
@@ -107,11 +114,13 @@ def summary(deep: Result, twin: Result, depth: str, texts: tuple[list[str], list
         f"{'':10}{'BLEU':>10}{'chrF':>10}{'train nll':>11}{'valid nll':>11}{'updates':>10}",
     ]
     for result in (deep, twin):
-        train = result.curves.train[-1][1] if result.curves and result.curves.train else None
-        valid = result.curves.valid[-1][1] if result.curves and result.curves.valid else None
+        train, valid = (
+            points[-1][1] if points else None
+            for points in (result.curves.train, result.curves.valid)
+        )
         lines.append(
-            f"{result.name:10}{_cell(result.bleu)}{_cell(result.chrf)} {_cell(train, 2)}"
-            f" {_cell(valid, 2)}{result.updates:>10,}"
+            f"{result.name:10}{cell(result.bleu)}{cell(result.chrf)} {cell(train, 2)}"
+            f" {cell(valid, 2)}{result.updates:>10,}"
         )
     signature = deep.signature or twin.signature
     lines += [f"(nll: negative log-likelihood, bits per token; BLEU: {signature})", ""]
@@ -126,35 +135,15 @@ def summary(deep: Result, twin: Result, depth: str, texts: tuple[list[str], list
     return "\n".join(lines)
 
 
-def where_next(folder: Path) -> str:
-    """What to run after this."""
-    return "\n".join(
-        [
-            "",
-            f"Loss curves: {folder / 'curves.png'}",
-            "",
-            "Where to go next:",
-            "  DEPTH=6 bash scripts/quickstart.sh              the same comparison, less deep",
-            "  bash scripts/train_multi30k.sh                  real text: Multi30k German-English",
-            "  bash scripts/train_sample.sh --lr 5e-4          your own options, on this corpus",
-            "  SCHEME=pre-ln bash scripts/train_sample.sh      another residual scheme",
-            "  SRC=.. TGT=.. TRAIN=.. VALID=.. bash scripts/preprocess.sh      your own text",
-        ]
-    )
-
-
 def main(arguments: list[str]) -> int:
     """Print the page of a quickstart folder; `arguments` are FOLDER and DATA."""
     folder, data = Path(arguments[0]), Path(arguments[1])
     deep, twin = (read_result(folder / run, name) for run, name in MODELS.items())
     options = load_config(str(folder / "deepnorm" / "config.yaml")).options
     depth = f"{options['encoder-layers']}L-{options['decoder-layers']}L"
-    texts = (
-        list(read_lines(data / "text" / "test.de")),
-        list(read_lines(data / "text" / "test.en")),
-    )
-    print(summary(deep, twin, depth, texts))
-    print(where_next(folder))
+    sources, references = (list(read_lines(data / f"text/test.{name}")) for name in ("de", "en"))
+    print(summary(deep, twin, depth, (sources, references)))
+    print(WHERE_NEXT.format(folder / "curves.png"))
     return 0
 
 

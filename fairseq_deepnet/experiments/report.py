@@ -1,6 +1,6 @@
 """`deepnet report`: run folders as tables: the paper's, ours beside them, or a sweep's own.
 
-Cells of a sweep become the tables that its definition lists (`tables:`, see sweeps/definition.py).
+Cells of a sweep become the tables that its definition lists (`tables:`, see definition.py).
 In one of the paper's, rows and columns are factors or what was measured (`bleu`, `valid_loss` at
 the paper's updates, `directions` of a multilingual model). One of the sweep's own has factors on
 both sides, or a column for each measure; measures are those of runs.py. A sweep also has figures: a
@@ -17,13 +17,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from fairseq_deepnet.experiments import figures, significance, tables
+from fairseq_deepnet.experiments.definition import load_sweep
+from fairseq_deepnet.experiments.figures import Figure
+from fairseq_deepnet.experiments.runs import RunResult, find_runs, read_result
+from fairseq_deepnet.experiments.systems import find_systems
 from fairseq_deepnet.files import shown, write_text
-
-if TYPE_CHECKING:
-    from fairseq_deepnet.experiments.results.figures import Figure
-    from fairseq_deepnet.tools.tables import Section
+from fairseq_deepnet.tools.plotting.style import save as save_image
+from fairseq_deepnet.tools.tables import Section
 
 
 @dataclass
@@ -51,10 +53,6 @@ def make(folders: Sequence[Path], sweep_name: str | None = None) -> Report:
     Raises FileNotFoundError for what is no run folder, ValueError for runs without a place in the
     sweep that was asked for.
     """
-    from fairseq_deepnet.experiments.results import figures, tables
-    from fairseq_deepnet.experiments.runs import RunResult, find_runs, read_result
-    from fairseq_deepnet.experiments.sweeps.definition import load_sweep
-
     by_sweep: dict[str | None, list[RunResult]] = {}
     for result in [read_result(run) for folder in folders for run in find_runs(folder)]:
         by_sweep.setdefault(sweep_name or result.definition, []).append(result)
@@ -75,9 +73,6 @@ def make(folders: Sequence[Path], sweep_name: str | None = None) -> Report:
 
 def compare_systems(args: argparse.Namespace) -> Report:
     """Make the report of `--significance`. ValueError for options that have no part in it."""
-    from fairseq_deepnet.experiments.results import significance
-    from fairseq_deepnet.experiments.results.systems import find_systems
-
     for name, value in (("--sweep", args.sweep), ("--plot", args.plot)):
         if value is not None:
             raise ValueError(f"{name} and --significance are different reports; leave one out")
@@ -91,28 +86,19 @@ def compare_systems(args: argparse.Namespace) -> Report:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet report`."""
-    parser.add_argument(
-        "folders",
-        nargs="+",
-        type=Path,
-        help="run folders, folders of runs; to test also score files",
-    )
-    parser.add_argument("--sweep", help="place the runs in the tables of this sweep (table1, ...)")
-    parser.add_argument("--markdown", type=Path, help="also write the tables as Markdown")
-    parser.add_argument("--csv", type=Path, help="also write a line a cell as CSV")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FOLDER", help="also draw a sweep: against depth, loss curves"
-    )
-    parser.add_argument(
-        "--significance",
-        action="store_true",
-        help="instead: sacreBLEU's paired tests between systems, seeds together",
-    )
-    parser.add_argument(
-        "--test", choices=("bootstrap", "randomisation", "both"), help="which of them (both)"
-    )
-    parser.add_argument("--baseline", type=Path, help="what the others are tested against (first)")
-    parser.add_argument("--samples", type=int, help="resamples or trials (1000 and 10000)")
+    add = parser.add_argument
+    folders = "run folders, folders of runs; to test also score files"
+    add("folders", nargs="+", type=Path, help=folders)
+    add("--sweep", help="place the runs in the tables of this sweep (table1, ...)")
+    add("--markdown", type=Path, help="also write the tables as Markdown")
+    add("--csv", type=Path, help="also write a line a cell as CSV")
+    drawn = "also draw a sweep: against depth, loss curves"
+    add("--plot", type=Path, metavar="FOLDER", help=drawn)
+    tests = "instead: sacreBLEU's paired tests between systems, seeds together"
+    add("--significance", action="store_true", help=tests)
+    add("--test", choices=(*significance.TESTS, "both"), help="which of them (both)")
+    add("--baseline", type=Path, help="what the others are tested against (first)")
+    add("--samples", type=int, help="resamples or trials (1000 and 10000)")
 
 
 def save(
@@ -121,8 +107,6 @@ def save(
     """Write what is wanted: Markdown, CSV, and the figures as PLOTS/NAME.png, which the Markdown
     then shows.
     """
-    from fairseq_deepnet.tools.plotting.style import save as save_image
-
     parts = report.markdown
     if plots is not None:
         for figure in report.figures:
@@ -140,9 +124,8 @@ def save(
 
 def run(args: argparse.Namespace) -> int:
     """Print the tables."""
-    if not args.significance and any(
-        value is not None for value in (args.baseline, args.samples, args.test)
-    ):
+    of_tests = (args.baseline, args.samples, args.test)
+    if not args.significance and any(value is not None for value in of_tests):
         raise ValueError("--baseline, --samples and --test belong to --significance")
     report = compare_systems(args) if args.significance else make(args.folders, args.sweep)
     if args.plot is not None and not report.figures:

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fairseq_deepnet.divergence.verdict import Evidence, smoothed, why_diverged
 from fairseq_deepnet.files import inside_project, shown
 from fairseq_deepnet.records import NUMBER, Shape, read_record
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Config
-from fairseq_deepnet.tools.corpora.unigram import unigram_nll
+from fairseq_deepnet.tools.corpora.binarise import unigram_nll
 from fairseq_deepnet.tools.evaluation.run_scores import TOKENISED, RunScore, read_score
 from fairseq_deepnet.tools.plotting.curves import LOG, Curves, read_metrics
 from fairseq_deepnet.tools.training import launch
@@ -88,14 +88,10 @@ def read_evidence(run: Path) -> Evidence:
     if curves is None:
         return Evidence(log_tail=log)
     config = configs.load_config(str(run / "config.yaml"))
-    return Evidence(
-        log_tail=log,
-        train=tuple(curves.train),
-        valid=tuple(curves.valid),
-        warmup=int(str(config.options.get("warmup-updates", 0))),
-        vocabulary=vocabulary_of(config),
-        unigram=unigram_level(config),
-    )
+    warmup = int(str(config.options.get("warmup-updates", 0)))
+    symbols, (data, target) = vocabulary_of(config), _target(config)
+    unigram = None if symbols is None else unigram_nll(data.resolve(), target, symbols)
+    return Evidence(log, tuple(curves.train), tuple(curves.valid), warmup, symbols, unigram)
 
 
 def _logged(run: Path) -> dict[str, Curves]:
@@ -106,7 +102,7 @@ def _logged(run: Path) -> dict[str, Curves]:
 
 
 def _nll(logged: dict[str, Curves]) -> Curves | None:
-    """Negative log-likelihoods; the loss, where a criterion logs nothing else."""
+    """Return negative log-likelihoods, or the loss where a criterion logs nothing else."""
     return logged.get("nll_loss") or logged.get("loss")
 
 
@@ -128,30 +124,22 @@ def tokens_of(config: Config) -> int | None:
     return int(str(limit)) if limit else None
 
 
+def _target(config: Config) -> tuple[Path, str | None]:
+    """Return the data folder, and the language that is predicted; None where there are many."""
+    data = inside_project(str(config.recipe.get("data", "")))
+    manifest = data / "corpus.json"
+    facts = read_record(manifest) if manifest.is_file() else {}
+    target = config.options.get("target-lang") or facts.get("target")
+    return data, None if target is None else str(target)
+
+
 def vocabulary_of(config: Config) -> int | None:
     """Count the symbols of the target side in a data folder; None where that is not there."""
     from fairseq_deepnet.tools.planning.vocabulary import entries_of  # loads torch
 
-    data = inside_project(str(config.recipe.get("data", "")))
-    for file in (data / f"dict.{_target(config, data)}.txt", data / "dict.txt"):
-        if file.is_file():
-            return entries_of(file)
-    return None
-
-
-def unigram_level(config: Config) -> float | None:
-    """Return the bits a token of a unigram model on the data; None where they are not there."""
-    data = inside_project(str(config.recipe.get("data", "")))
-    symbols = vocabulary_of(config)
-    return None if symbols is None else unigram_nll(data.resolve(), _target(config, data), symbols)
-
-
-def _target(config: Config, data: Path) -> str | None:
-    """The language that is predicted; None in a folder of one language, or of many directions."""
-    manifest = data / "corpus.json"
-    facts = read_record(manifest) if manifest.is_file() else {}
-    told = config.options.get("target-lang") or facts.get("target")
-    return None if told is None else str(told)
+    data, target = _target(config)
+    files = (data / f"dict.{target}.txt", data / "dict.txt")
+    return next((entries_of(file) for file in files if file.is_file()), None)
 
 
 # Results.
@@ -195,37 +183,37 @@ class RunResult:
 def find_runs(folder: Path) -> list[Path]:
     """Return the run folders that a folder stands for: itself, or those in it (a sweep's).
 
-    Hidden ones are left out: runs that were tried again, see sweeps/state.py.
+    Hidden ones are left out: runs that were tried again, see state.py.
     """
-    if _is_run(folder):
+
+    def is_run(path: Path) -> bool:  # one that a training made, or a cell that never came so far
+        return (path / "config.yaml").is_file() or (path / RECORD).is_file()
+
+    if is_run(folder):
         return [folder]
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
-    inside = (path for path in folder.iterdir() if not path.name.startswith("."))
-    found = sorted(path for path in inside if path.is_dir() and _is_run(path))
+    found = sorted(path for path in folder.iterdir() if path.name[0] != "." and is_run(path))
     if not found:
         raise FileNotFoundError(f"{shown(folder)} is no run folder, and holds none")
     return found
-
-
-def _is_run(folder: Path) -> bool:
-    """True for a folder that a training made, or a cell that never came so far."""
-    return (folder / "config.yaml").is_file() or (folder / RECORD).is_file()
 
 
 def read_result(run: Path) -> RunResult:
     """Read a run folder; a cell of a sweep ended as its record says, any other as its log does."""
     record = read_cell_record(run)
     files = [run / name for name in ("config.yaml", "cell.yaml") if (run / name).is_file()]
-    logged = _logged(run)
-    nothing = Curves(run.name)
+    logged, nothing = _logged(run), Curves(run.name)
     curves = _nll(logged) or nothing
     updates = max((points[-1][0] for points in (curves.train, curves.valid) if points), default=0)
-    status, reason = (
-        (Status(record.get("status", Status.TO_DO)), str(record.get("reason", "")))
-        if record
-        else _ending(run, updates)
-    )
+    if record:
+        status, reason = Status(record.get("status", Status.TO_DO)), str(record.get("reason", ""))
+    elif (diverged := why_diverged(read_evidence(run))) is not None:
+        status, reason = Status.DIVERGED, f"diverged: {diverged}"
+    elif (run / "done").is_file():
+        status, reason = Status.DONE, ""
+    else:
+        status, reason = Status.UNFINISHED, f"stopped at update {updates:,}"
     return RunResult(
         folder=run,
         config=configs.load_config(str(files[0])) if files else Config(run.name, {}, {}),
@@ -244,16 +232,6 @@ def read_result(run: Path) -> RunResult:
     )
 
 
-def _ending(run: Path, updates: int) -> tuple[Status, str]:
-    """How a run of no sweep ended, and why it is not done."""
-    diverged = why_diverged(read_evidence(run))
-    if diverged is not None:
-        return Status.DIVERGED, f"diverged: {diverged}"
-    if (run / "done").is_file():
-        return Status.DONE, ""
-    return Status.UNFINISHED, f"stopped at update {updates:,}"
-
-
 def _parameters(log: Path) -> int | None:
     if log.is_file():
         with log.open(encoding="utf-8", errors="replace") as lines:
@@ -266,17 +244,8 @@ def _parameters(log: Path) -> int | None:
 # Measures: what a table of a sweep's own can hold, one number of a run each.
 
 
-@dataclass(frozen=True)
-class Measure:
-    """A number of a run that has come to its end.
-
-    Args:
-        heading: of a column
-        meaning: what it is, with its unit
-        axis: label of an axis
-        digits: behind the point
-        value: reads it; None where a run has none
-    """
+class Measure(NamedTuple):
+    """A number of a run that has come to its end; None where the run has none."""
 
     heading: str
     meaning: str

@@ -13,94 +13,73 @@ import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from fairseq_deepnet.files import ROOT, say, shown
+from fairseq_deepnet.experiments import cells, costs, definition, report, runner, state
+from fairseq_deepnet.experiments.cells import Cell
+from fairseq_deepnet.experiments.definition import Sweep
+from fairseq_deepnet.experiments.runs import Status
+from fairseq_deepnet.files import ROOT, inside_project, say, shown
 from fairseq_deepnet.tools.processor import all_cores
 
-if TYPE_CHECKING:
-    from fairseq_deepnet.experiments.sweeps.cells import Cell
-    from fairseq_deepnet.experiments.sweeps.definition import Sweep
-
-RETRIES: Final = ("failed", "diverged", "all")
+RETRIES: Final = {
+    "failed": (Status.FAILED,),
+    "diverged": (Status.DIVERGED,),
+    "all": (Status.FAILED, Status.DIVERGED),
+}
+INTERMIXED: Final = True
 SHORT_OUTPUT: Final = ("--max-len-b", "5")
 """Options of fairseq-generate in a rehearsal: an untrained model would write 200 words a line."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet sweep`; options may stand between the overrides."""
-    parser.add_argument(
-        "sweep", help="a name in configs/sweeps/ (table1, compare_methods, ...) or a file"
-    )
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="key=value",
-        help="values of a factor (depth=6,18), or a fairseq-train option of all cells (lr=1e-3)",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and end")
-    parser.add_argument("--only", metavar="GLOB", help="only the cells with such a name: '*_18l'")
-    parser.add_argument("--runs", type=Path, help="folder of the cells (runs/SWEEP)")
-    parser.add_argument("--data", type=Path, help="data folder of all cells (the config's)")
-    parser.add_argument("--config", help="config of all cells (the sweep's)")
-    parser.add_argument(
-        "--gpus", default="all", help="GPUs to use in all; 0 is the CPU (all visible)"
-    )
-    parser.add_argument("--parallel", type=int, default=1, help="cells at once (1)")
-    parser.add_argument("--seeds", default="1", help="seeds, each a run of every cell: 1,2,3 (1)")
-    parser.add_argument(
-        "--retry",
-        nargs="?",
-        const="failed",
-        choices=RETRIES,
-        help="run failed cells again (failed)",
-    )
-    parser.add_argument(
-        "--tiny", action="store_true", help="a rehearsal in RUNS.tiny: 2 updates, 16 wide, shallow"
-    )
-    parser.add_argument(
-        "--teraflops", type=float, help="peak of one device, for the hours (a GPU: 312)"
-    )
-    parser.add_argument("--memory", type=float, help="memory of one device in GiB (as found)")
-    # otherwise argparse takes no overrides after an option
-    parser.parse_args = parser.parse_intermixed_args  # type: ignore[method-assign]
+    add = parser.add_argument
+    add("sweep", help="a name in configs/sweeps/ (table1, compare_methods, ...) or a file")
+    values = "values of a factor (depth=6,18), or a fairseq-train option of all cells (lr=1e-3)"
+    add("overrides", nargs="*", metavar="key=value", help=values)
+    add("--dry-run", action="store_true", help="print the plan and end")
+    add("--only", metavar="GLOB", help="only the cells with such a name: '*_18l'")
+    add("--runs", type=Path, help="folder of the cells (runs/SWEEP)")
+    add("--data", type=Path, help="data folder of all cells (the config's)")
+    add("--config", help="config of all cells (the sweep's)")
+    add("--gpus", default="all", help="GPUs to use in all; 0 is the CPU (all visible)")
+    add("--parallel", type=int, default=1, help="cells at once (1)")
+    add("--seeds", default="1", help="seeds, each a run of every cell: 1,2,3 (1)")
+    retry = "run failed cells again (failed)"
+    add("--retry", nargs="?", const="failed", choices=tuple(RETRIES), help=retry)
+    rehearsal = "a rehearsal in RUNS.tiny: 2 updates, 16 wide, shallow"
+    add("--tiny", action="store_true", help=rehearsal)
+    add("--teraflops", type=float, help="peak of one device, for the hours (a GPU: 312)")
+    add("--memory", type=float, help="memory of one device in GiB (as found)")
 
 
 def _cells(args: argparse.Namespace, sweep: Sweep) -> list[Cell]:
-    from fairseq_deepnet.experiments.sweeps import cells
-
     if args.config is not None:
         sweep = sweep.with_config(args.config)
-    overrides = cells.read_overrides(sweep, args.overrides)
-    if args.data is not None:
-        overrides.options["recipe.data"] = shown(args.data)
+    data = {} if args.data is None else {"recipe.data": shown(args.data)}
+    sweep = cells.override(sweep, args.overrides, args.tiny, data)
     seeds = [word.strip() for word in args.seeds.split(",")]
     if not all(word.isdecimal() for word in seeds) or len(set(seeds)) != len(seeds):
         raise ValueError(f"--seeds {args.seeds}: different numbers are expected, such as 1,2,3")
-    found = cells.expand(sweep, overrides, list(map(int, seeds)), args.tiny)
-    return cells.choose(found, args.only)
+    return cells.choose(cells.expand(sweep, list(map(int, seeds))), args.only)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan; then run what has no result yet, and print the table. Status 1 if a cell failed."""
-    from fairseq_deepnet.experiments import report
-    from fairseq_deepnet.experiments.runs import Status
-    from fairseq_deepnet.experiments.sweeps import definition, plan, state
-
     sweep = definition.load_sweep(args.sweep)
     chosen = _cells(args, sweep)
     folder = args.runs or ROOT / "runs" / sweep.name
     if args.tiny:  # beside the real runs, never among them
         folder = folder.parent / f"{folder.name}.tiny"
-    cores = all_cores()
-    visible = plan.visible_gpus()
+    visible = costs.visible_gpus()
     if args.dry_run and args.gpus.isdecimal():
         visible = [str(number) for number in range(int(args.gpus))]  # a plan for another machine
-    shares = plan.shares(args.gpus, args.parallel, visible, cores)
+    shares = costs.shares(args.gpus, args.parallel, visible, all_cores())
     state.refuse_changes(folder, chosen)
-    machine = plan.machine_of(int(shares[0]["GPUS"]), args.memory, args.teraflops)
-    planned = [plan.cost_of(cell, folder, machine) for cell in chosen]
-    text = plan.plan_text(f"{sweep.title}: {shown(folder)}", planned, machine)
+    machine = costs.machine_of(int(shares[0]["GPUS"]), args.memory, args.teraflops)
+    planned = [costs.cost_of(cell, folder, machine) for cell in chosen]
+    text = costs.plan_text(f"{sweep.title}: {shown(folder)}", planned, machine)
     missing = _missing_data(chosen)
     if args.dry_run:
         print(text, end="")
@@ -111,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         raise FileNotFoundError(missing[0])
     say(text)
     with state.locked(folder):
-        _start(args, chosen, folder, shares, str(definition.find_sweep(args.sweep)))
+        _start(args, chosen, folder, shares)
     made = report.make([folder])
     print("\n".join(made.text), end="")
     report.save(made, folder / "report.md", folder / "report.csv", folder)
@@ -122,13 +101,12 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _missing_data(cells: Sequence[Cell]) -> list[str]:
-    """A line for each data folder that is not there, with the script that makes it."""
-    from fairseq_deepnet.files import inside_project
-    from fairseq_deepnet.tools.training.plan import check_data
+def _missing_data(chosen: Sequence[Cell]) -> list[str]:
+    """Return a line for each data folder that is not there, with the script that makes it."""
+    from fairseq_deepnet.tools.training.plan import check_data  # loads torch and fairseq
 
     found: dict[str, None] = {}
-    for recipe in (cell.resolve().recipe for cell in cells):
+    for recipe in (cell.resolve().recipe for cell in chosen):
         try:
             check_data(inside_project(str(recipe.get("data", ""))), recipe)
         except FileNotFoundError as error:
@@ -137,40 +115,32 @@ def _missing_data(cells: Sequence[Cell]) -> list[str]:
 
 
 def _start(
-    args: argparse.Namespace,
-    cells: list[Cell],
-    folder: Path,
-    shares: list[dict[str, str]],
-    file: str,
+    args: argparse.Namespace, chosen: list[Cell], folder: Path, shares: list[dict[str, str]]
 ) -> None:
     """Run the cells that have no result, or whose result is to be tried again."""
-    from fairseq_deepnet.experiments.sweeps import state
-    from fairseq_deepnet.experiments.sweeps.runner import Runner, Scripts
-
-    for cell in cells:
+    for cell in chosen:
         changed = state.judge_again(folder / cell.name, cell)
         if changed is not None:
             say(changed)
         state.prune(folder / cell.name, cell)
-    again = {"failed": {"failed"}, "diverged": {"diverged"}, "all": {"failed", "diverged"}}
-    wanted = again.get(args.retry, set())
     to_run = []
-    for cell in cells:
+    for cell in chosen:
         status = state.status_of(folder / cell.name)
-        if status.value in wanted:
+        again = status in RETRIES.get(args.retry, ())
+        if again:
             state.begin_again(folder / cell.name)
         lacks_score = state.lacks_score(folder / cell.name, cell)
         if lacks_score:
             say(f"{cell.name}: trained without a score, which is made now")
-        if lacks_score or not status.is_result or status.value in wanted:
+        if lacks_score or not status.is_result or again:
             to_run.append(cell)
     if not to_run:
         say("every cell has its result: nothing to do (--retry runs failed ones again)")
         return
-    definition = shown(Path(file))
-    scripts = Scripts(score_options=SHORT_OUTPUT if args.tiny else ())
+    file = shown(definition.find_sweep(args.sweep))
+    scripts = runner.Scripts(score_options=SHORT_OUTPUT if args.tiny else ())
     with _stopped_by_any_signal():
-        Runner(folder, shares, say, definition, scripts).run(to_run)
+        runner.Runner(folder, shares, say, file, scripts).run(to_run)
 
 
 @contextlib.contextmanager

@@ -200,12 +200,24 @@ def layer(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def segment(batch: MicroBatch, model: Model, side: Side) -> int:
-    """Return the bytes that a segment of layers keeps: the first one's input, and random states.
+    """Return the bytes that a segment of layers keeps: all streams of its input, random states.
 
     --offload-activations keeps the input in host memory.
     """
     where = 0 if model.checkpointing[side].offload and batch.on_gpu else 1
-    return where * batch.tokens(side) * model.layers[side].embed_dim * batch.element + RNG_STATE
+    width = model.layers[side].embed_dim * model.scheme.streams
+    return where * batch.tokens(side) * width * batch.element + RNG_STATE
+
+
+def joining(batch: MicroBatch, model: Model, side: Side) -> int:
+    """Return the bytes kept to make one stream of more than one (as ResiDual): the stack's output.
+
+    LayerNorm takes a part of it, and has statistics of its own.
+    """
+    streams, n = model.scheme.streams, batch.tokens(side)
+    if streams == 1:
+        return 0
+    return n * streams * model.layers[side].embed_dim * batch.element + 2 * n * FP32
 
 
 def outside(batch: MicroBatch, model: Model) -> int:
@@ -222,6 +234,7 @@ def outside(batch: MicroBatch, model: Model) -> int:
         total += elements * batch.element * (2 if side is Side.ENCODER else 1)
         norms = has_final_norm(model, side) + model.embedding_norm
         total += norms * (elements * batch.element + 2 * n * FP32)
+        total += joining(batch, model, side)
         if model.learned_positions[side] or batch.padded:
             total += n
     return total

@@ -26,28 +26,22 @@ CHOICES: Final = 64
 
 
 def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape, layers: int) -> int:
-    """Return what `--checkpoint-activations-every auto` means for a stack.
+    """Return what `--checkpoint-activations-every auto` means for the recomputed layers of a stack.
 
-    It follows from the tensors that a layer keeps, in multiples of its input.
+    It follows from the tensors that a layer keeps, in multiples of its input, all streams of it.
     With fused attention, relu and LayerNorm an encoder layer keeps 8 + F / C of them, one more
     attention with keys and values of a source as long adds 6; dropout adds one a branch.
     (activations.py counts bytes.)
-
-    Arguments:
-        layers: how many are recomputed
     """
     if combines(type(scheme)):
         return 1
     crossed = side is Side.DECODER and scheme.depths.encoder > 0
     kept = shape.ffn_dim / shape.embed_dim + (17 if crossed else 10)
-    return thriftiest_segment(layers, kept)
+    return thriftiest_segment(layers, kept / scheme.streams)
 
 
 def fit(
-    model: Model,
-    training: Training,
-    batch: MicroBatch,
-    memory_gib: float,
+    model: Model, training: Training, batch: MicroBatch, memory_gib: float
 ) -> tuple[Model, float]:
     """Return the model with as little recomputed as memory allows, and the GiB that it needs.
 
@@ -67,9 +61,8 @@ def fit(
     gib, least = needed(best), math.inf
     for encoder, decoder in itertools.product(*stacks.values()):
         layout = {Side.ENCODER: encoder, Side.DECODER: decoder}
-        cost = sum(
-            layout[side].recomputed(model.depths.of(side)) * counts.layer[side] for side in Side
-        )
+        again = {side: kept.recomputed(model.depths.of(side)) for side, kept in layout.items()}
+        cost = sum(again[side] * counts.layer[side] for side in Side)
         if cost < least and (found := needed(layout)) <= memory_gib:
             best, gib, least = layout, found, cost
     return dataclasses.replace(model, checkpointing=best), gib

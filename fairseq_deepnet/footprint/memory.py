@@ -43,8 +43,6 @@ class Memory:
     Arguments:
         weights: as the model computes with them, and the tables of positions
         masters: the fp32 copy of weights, and of gradients, that fairseq's FP16Optimizer keeps
-        optimiser: the optimiser's own state
-        communication: buffers of distributed data parallel
         gathered: what a sharded model holds whole while it computes
         gradients: of all weights, at the end of backward
         activations: kept for backward at the end of the forward pass
@@ -140,37 +138,33 @@ def follow(model: Model, training: Training, parameters: Parameters, batch: Micr
     """Follow one update and note what is alive at each moment."""
     element = training.element
     gradients = math.ceil(parameters.total * training.gradient)
-    masters = 0
-    weights = parameters.total * element
-    state = optimiser_state(training, parameters)
-    buffers = communication(training, parameters)
+    weights, state = parameters.total * element, optimiser_state(training, parameters)
     passing = 0
     if training.sharded:
         held = 0 if training.offload else 1 / training.devices
         weights, state = math.ceil(parameters.total * FP32 * held), math.ceil(state * held)
         passing = gathered(model, training, parameters)
-    elif training.precision != "fp32" and not training.memory_efficient:
-        masters = 2 * parameters.total * FP32
-    weights += position_tables(model, element)
-    host = 0 if batch.on_gpu else parameters.tensors * HOST_OBJECTS
+    has_masters = not (
+        training.precision == "fp32" or training.memory_efficient or training.sharded
+    )
     walk = Walk(model, training, parameters, batch)
-    base = weights + masters + state + buffers + host
-    moments = {
-        name: base + passing + size for name, size in walk.moments(model.checkpointing).items()
-    }
-    moments["optimiser"] = base + gradients + optimiser_temporary(training, parameters)
-    return Memory(
-        weights=weights,
-        masters=masters,
+    memory = Memory(
+        weights=weights + position_tables(model, element),
+        masters=2 * parameters.total * FP32 * has_masters,
         optimiser=state,
-        communication=buffers,
+        communication=communication(training, parameters),
         gathered=passing,
-        host=host,
+        host=0 if batch.on_gpu else parameters.tensors * HOST_OBJECTS,
         gradients=gradients,
         activations=walk.kept(model.checkpointing),
         loss=walk.loss_peak,
-        moments=moments,
+        moments={},
     )
+    base = memory.persistent
+    walked = walk.moments(model.checkpointing)
+    moments = {name: base + passing + size for name, size in walked.items()}
+    moments["optimiser"] = base + gradients + optimiser_temporary(training, parameters)
+    return dataclasses.replace(memory, moments=moments)
 
 
 def needed_gib(peak: int, on_gpu: bool) -> float:

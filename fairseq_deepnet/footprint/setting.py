@@ -37,18 +37,13 @@ class Model:
     """The shape of an encoder-decoder.
 
     Arguments:
-        arch: fairseq's name of it
-        scheme: residual scheme, with the depths
-        layers: sizes and dropouts of a layer on each side
         vocabulary: entries of the source's and the target's dictionary
         share_all: one table for source, target and the vocabulary projection
         share_output: the target's table is the vocabulary projection's too
         output_dim: channels that the vocabulary projection reads
-        positions: on each side the table's rows: learned ones are parameters
-        learned_positions: on each side
-        embedding_norm: --layernorm-embedding
+        positions: rows of each side's table; learned ones are parameters
         decoder_final_norm: whether a Pre-LN decoder ends in a LayerNorm
-        checkpointing: what backward keeps of the activations, on each side
+        checkpointing: what backward keeps of the activations
         segment: layers that are asked to be checkpointed together; None: what needs least memory
     """
 
@@ -100,14 +95,9 @@ class Training:
         bounded: whether no batch may have more; else sentences are counted, of whatever length
         update_freq: micro-batches of one update on a device; the most that an epoch has
         max_update: updates of the whole run; None where nothing sets it
-        precision: fp32, fp16 or bf16
         memory_efficient: no fp32 copy of the weights (fairseq's MemoryEfficientFP16Optimizer)
-        flat: whether the fp32 copy is one long tensor (fairseq's --fp16 unless
-            --fp16-no-flatten-grads)
-        optimizer: its name on the command line
+        flat: the fp32 copy is one long tensor (fairseq's --fp16 unless --fp16-no-flatten-grads)
         first_moment: whether adafactor keeps one (--beta1), or sgd (--momentum)
-        criterion: its name on the command line
-        ddp_backend: fairseq's name
         bucket_view: --gradient-as-bucket-view
         gpus: devices in all; 0 is one CPU process
         unit_bytes: that a sharded model gathers together (--bucket-cap-mb)

@@ -7,19 +7,19 @@ overwrite it.
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 from typing import Any, Final
 
-from fairseq.distributed import utils as distributed
 from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from fairseq.trainer import Trainer
 
-from ..checkpoints import LAST, load_checkpoint, model_arguments
+from ..checkpoints import LAST, recorded_arguments
 from ..errors import ConfigurationError
+from ..monitoring.trainer import broadcast_from_rank0
 from ..schemes import Depths, ResidualScheme, Side
+from ..wrapping import wrap
 from .options import DECODER_ONLY, ENCODER_DECODER, ENCODER_ONLY, ModelKind
 from .scheme_options import scheme_of, stock_scheme
 
@@ -30,21 +30,17 @@ OPTION: Final = "--allow-other-scheme"
 
 def install() -> None:
     """Let every trainer look at the scheme of a checkpoint before it loads it."""
-    load = Trainer.load_checkpoint
 
-    @functools.wraps(load)
-    def load_checkpoint(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+    @wrap(Trainer, "load_checkpoint")
+    def load_checkpoint(load: Any, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
         _refuse_together(self, filename)
         return load(self, filename, *args, **kwargs)
-
-    Trainer.load_checkpoint = load_checkpoint
 
 
 def _refuse_together(trainer: Any, filename: str) -> None:
     """Raise ConfigurationError in every process where rank 0, which reads, finds another scheme."""
     refusal = _refusal(trainer.cfg, filename) if trainer.data_parallel_rank == 0 else None
-    if trainer.data_parallel_world_size > 1:
-        refusal = distributed.broadcast_object(refusal, 0, trainer.data_parallel_process_group)
+    refusal = broadcast_from_rank0(trainer, refusal)
     if refusal is not None:
         raise ConfigurationError(refusal)
 
@@ -54,10 +50,9 @@ def _refusal(cfg: Any, filename: str) -> str | None:
     if not PathManager.isfile(filename):
         return None
     try:
-        state = load_checkpoint(PathManager.get_local_path(filename))
+        args = recorded_arguments(PathManager.get_local_path(filename))
     except ValueError:
         return None  # fairseq reads it next, and says what is wrong with it
-    args = model_arguments(state)
     if not (hasattr(args, "residual_scheme") or hasattr(cfg.model, "residual_scheme")):
         return None  # fairseq's own, by its own rules
     chosen = scheme_in(cfg.model)

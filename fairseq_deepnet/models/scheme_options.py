@@ -68,8 +68,10 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
 
 
 def default_scheme(args: Namespace) -> None:
-    """The scheme and its initial weights, where the user left them open."""
+    """The scheme and its initial weights, where the user left them open, and what it implies."""
     default(args, residual_scheme=DEFAULT_SCHEME, init="scheme")
+    if scheme_class(args.residual_scheme).embedding_norm:
+        args.layernorm_embedding = True
 
 
 def record_scheme(args: Namespace, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
@@ -105,7 +107,7 @@ def finish_model(
     """
     if args.init == "scheme":
         scheme.initialise_ends(stacks)
-    scheme.prepare(model)
+    scheme.prepare(model, int(getattr(args, "warmup_updates", 0) or 0))
 
 
 def stock_scheme(args: Any, side: Side) -> type[ResidualScheme]:

@@ -15,7 +15,7 @@ import torch
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor
 
-from ..schemes import Sublayer
+from ..schemes import Stream, Sublayer
 from .attention import MultiheadAttention
 from .decoding_cache import DecodingCache, LayerMemory
 from .joined_projection import projection
@@ -65,7 +65,7 @@ class NewestPosition:
         )
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """[R, C] -> [R, C], and the cross-attention's weights [B H, K, S'], if it has one.
+        """Return the output, like x [R, C], and the cross-attention's weights [B H, K, S'].
 
         x is in the cache's order, and the cache's `begin` was called for the step.
         """
@@ -80,7 +80,7 @@ class NewestPosition:
         weights = None
         if self.cross is not None:
             query = self.query(self.enter_cross(x)).view(-1, group, heads, attention.head_dim)
-            bias = cache.source_bias(heads, x)
+            bias = cache.source_bias(heads, query)
             branch, weights = self.cross(query, memory.source_keys, memory.source_values, bias)
             x = self.leave_cross(x, branch)
         return self.feed_forward(x), weights
@@ -119,13 +119,13 @@ class Attend:
         return self.out_proj(found.transpose(1, 2).reshape(sentences * group, -1)), weights
 
 
-def entering(layer: TransformerLayer, sublayer: Sublayer) -> Callable[[Tensor], Tensor]:
+def entering(layer: TransformerLayer, sublayer: Sublayer) -> Callable[[Stream], Tensor]:
     """Return a sublayer's residual.enter with its norm."""
     enter, norm = layer.residual(sublayer).enter, getattr(layer, f"{sublayer.value}_layer_norm")
     return lambda x: enter(x, norm)
 
 
-def joining(layer: TransformerLayer, sublayer: Sublayer) -> Callable[[Tensor, Tensor], Tensor]:
+def joining(layer: TransformerLayer, sublayer: Sublayer) -> Callable[[Stream, Tensor], Stream]:
     """Return a sublayer's residual.leave with its norm and the layer's dropout."""
     leave, norm = layer.residual(sublayer).leave, getattr(layer, f"{sublayer.value}_layer_norm")
     dropout = layer.dropout_module

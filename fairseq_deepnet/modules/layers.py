@@ -1,7 +1,8 @@
 """Encoder and decoder layers: attention and feed-forward, joined as a residual scheme says.
 
 Shapes: B = batch, T = target length, S = source length, C = channels, F = feed-forward width,
-H = heads. Batch comes first. Parameter names are fairseq's: checkpoints are interchangeable.
+H = heads. Batch comes first. A layer's input and output are as wide as the scheme's streams: C, or
+a multiple. Parameter names are fairseq's: checkpoints are interchangeable.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from fairseq import utils
 from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
-from ..schemes import NormPlacement, Place, Residual, ResidualScheme, Role, Sublayer
+from ..schemes import NormPlacement, Place, Residual, ResidualScheme, Role, Stream, Sublayer
 from .attention import MultiheadAttention
 from .dropout import Dropout
 from .positions import Unpadded
@@ -75,7 +76,9 @@ class TransformerLayer(nn.Module):
             source_dim=source_dim,
             dropout=shape.attention_dropout,
             bias=scheme.bias,
-            head_transform=scheme.build_head_transform(self.place, sublayer, shape.heads),
+            head_transform=scheme.build_head_transform(
+                self.place, sublayer, shape.heads, shape.embed_dim
+            ),
         )
         self.add_module(sublayer.value, attention)
         self.add_module(f"{sublayer.value}_layer_norm", self.build_norm(shape, scheme))
@@ -107,16 +110,16 @@ class TransformerLayer(nn.Module):
         mask: Tensor | None,
         causal: bool = False,
         batch: Unpadded | None = None,
-    ) -> Tensor:
-        """The self-attention sublayer, [B, T, C] -> [B, T, C]."""
+    ) -> Stream:
+        """The self-attention sublayer: the stream before it and after it."""
         residual, norm = self.residual(Sublayer.SELF_ATTN), self.self_attn_layer_norm
         h = residual.enter(x, norm)
         key, value = self.self_attn.project(h, batch)
         branch = self.self_attn(h, key, value, mask, causal, batch)
         return residual.leave(x, branch, norm, self.dropout_module)
 
-    def feed_forward(self, x: Tensor) -> Tensor:
-        """The feed-forward sublayer, [B, T, C] -> [B, T, C]."""
+    def feed_forward(self, x: Stream) -> Tensor:
+        """The feed-forward sublayer: the stream before it, and the layer's output."""
         residual, norm = self.residual(Sublayer.FFN), self.final_layer_norm
         h = self.fc1(residual.enter(x, norm))
         if self.pre_activation_transform is not None:
@@ -124,7 +127,8 @@ class TransformerLayer(nn.Module):
         h = self.activation_dropout_module(self.activation_fn(h))
         if self.post_activation_transform is not None:
             h = self.post_activation_transform(h)
-        return residual.leave(x, self.fc2(h), norm, self.dropout_module)
+        output: Tensor = residual.leave(x, self.fc2(h), norm, self.dropout_module)
+        return output
 
 
 class EncoderLayer(TransformerLayer):
@@ -175,12 +179,12 @@ class DecoderLayer(TransformerLayer):
 
     def cross_attention(
         self,
-        x: Tensor,
+        x: Stream,
         source: Tensor,
         mask: Tensor | None,
         need_weights: bool,
         batch: Unpadded | None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Stream, Tensor | None]:
         residual, norm = self.residual(Sublayer.ENCODER_ATTN), self.encoder_attn_layer_norm
         h = residual.enter(x, norm)
         key, value = self.encoder_attn.project(source)

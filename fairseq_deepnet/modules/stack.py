@@ -130,9 +130,10 @@ def run_layers(
         keep_states: collect x and every layer's output.
 
     Returns:
-        the top's output [B, T, C], and the states, bottom first (empty unless asked for).
+        the top's output [B, T, C], or wider where the scheme has more streams, and the states,
+        bottom first (empty unless asked for), of which these are no part.
     """
-    present = list(layers)
+    present, width = list(layers), x.size(-1)
     each = combination is not None or keep_states
     length = 1 if each else max(checkpointing.every, 1)
     again = checkpointing.recomputed(len(present))
@@ -147,7 +148,7 @@ def run_layers(
         else:
             x = apply(present[start], x)
         if keep_states:
-            states.append(x)
+            states.append(x[..., :width])
         if combination is not None:
             kept.append(combination.keep(x, start + 1))
             x = combination(kept)

@@ -33,10 +33,7 @@ class Term:
 
 
 def stack_bound(terms: Sequence[Term]) -> float:
-    """Return Theorem 4.2's bound of a stack.
-
-    It is the sum of sqrt(v^2 + w^2) / alpha |theta* - theta| over its sublayers.
-    """
+    """Return Theorem 4.2's: the sum of sqrt(v^2 + w^2) / alpha |theta* - theta| over sublayers."""
     return math.fsum(math.hypot(term.v, term.w) / term.alpha * term.change for term in terms)
 
 
@@ -61,11 +58,9 @@ def xavier_gain(norm: float, weight: Tensor) -> float:
 
 def value_path(branch: Branch) -> tuple[Tensor, Tensor]:
     """Return the matrices that v and w stand for: v_proj and out_proj, or fc1 and fc2."""
-    roles = (
-        (Role.FC1, Role.FC2) if branch.sublayer is Sublayer.FFN else (Role.V_PROJ, Role.OUT_PROJ)
-    )
-    first, second = (branch.linears[role].weight for role in roles)
-    return first, second
+    is_ffn = branch.sublayer is Sublayer.FFN
+    first, second = (Role.FC1, Role.FC2) if is_ffn else (Role.V_PROJ, Role.OUT_PROJ)
+    return branch.linears[first].weight, branch.linears[second].weight
 
 
 def residual_weight(layer: nn.Module, sublayer: Sublayer) -> float:
@@ -78,11 +73,7 @@ def residual_weight(layer: nn.Module, sublayer: Sublayer) -> float:
 
 
 class UpdateBound:
-    """The bound for a model whose LayerNorms follow the residual sums.
-
-    Args:
-        stacks: the model's.
-    """
+    """The bound for a model whose LayerNorms follow the residual sums."""
 
     def __init__(self, stacks: Sequence[Stack]) -> None:
         self.places = [
@@ -97,24 +88,20 @@ class UpdateBound:
     @torch.no_grad()
     def measure(self, reference: Sequence[Tensor]) -> float:
         """Return the bound for the step from `reference`, one tensor a weight, to now."""
-        pairs = list(zip(self.weights, reference, strict=True))
-        norms = [torch.linalg.vector_norm(old.to(now.device).float()) for now, old in pairs]
-        changes = [
-            torch.linalg.vector_norm(now.detach().float() - old.to(now.device).float())
-            for now, old in pairs
-        ]
-        flat = torch.stack([*norms, *changes]).tolist()
-        sizes, moved = flat[: len(pairs)], flat[len(pairs) :]
+        norms = []
+        for now, old in zip(self.weights, reference, strict=True):
+            before = old.to(now.device).float()
+            norms += [torch.linalg.vector_norm(before)]
+            norms += [torch.linalg.vector_norm(now.detach().float() - before)]
+        flat = torch.stack(norms).tolist()
+        gains = [xavier_gain(norm, w) for norm, w in zip(flat[::2], self.weights, strict=True)]
+        changes = flat[1::2]
         terms: dict[Side, list[Term]] = {Side.ENCODER: [], Side.DECODER: []}
         crossings = []
-        for place, (side, layer, branch) in enumerate(self.places):
-            first, second = 2 * place, 2 * place + 1
-            term = Term(
-                xavier_gain(sizes[first], self.weights[first]),
-                xavier_gain(sizes[second], self.weights[second]),
-                residual_weight(layer, branch.sublayer),
-                math.hypot(moved[first], moved[second]),
-            )
+        for number, (side, layer, branch) in enumerate(self.places):
+            both = slice(2 * number, 2 * number + 2)
+            alpha = residual_weight(layer, branch.sublayer)
+            term = Term(*gains[both], alpha, math.hypot(*changes[both]))
             terms[side].append(term)
             if branch.sublayer is Sublayer.ENCODER_ATTN:
                 crossings.append(term)

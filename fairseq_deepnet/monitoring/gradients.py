@@ -8,10 +8,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ..anatomy import Branch, Layer, find_stacks
+from ..anatomy import Layer, find_stacks
 from ..schemes import Role, Sublayer
 
-_QUERY_KEY: Final = (Role.Q_PROJ, Role.K_PROJ)
 LAYER: Final = "layer"
 """The part that is a whole layer."""
 
@@ -22,16 +21,8 @@ Slot = tuple[str, str, str, int]
 def sublayer_of(name: str) -> Sublayer:
     """Return the sublayer that a parameter of a layer belongs to, by its name within the layer."""
     inner = name.removeprefix("residuals.")
-    for sublayer in (Sublayer.SELF_ATTN, Sublayer.ENCODER_ATTN):
-        if inner.startswith(sublayer.value):
-            return sublayer
-    return Sublayer.FFN
-
-
-def _group(branch: Branch, role: Role) -> str:
-    if branch.sublayer is Sublayer.FFN:
-        return branch.sublayer.value
-    return f"{branch.sublayer.value}.{'qk' if role in _QUERY_KEY else 'vo'}"
+    attentions = (Sublayer.SELF_ATTN, Sublayer.ENCODER_ATTN)
+    return next((one for one in attentions if inner.startswith(one.value)), Sublayer.FFN)
 
 
 def _slots(side: str, index: int, layer: Layer) -> Iterator[tuple[Tensor, Slot]]:
@@ -43,11 +34,14 @@ def _slots(side: str, index: int, layer: Layer) -> Iterator[tuple[Tensor, Slot]]
         yield parameter, ("gradient_norm", side, sublayer_of(name).value, index)
     for branch in layer.branches:
         for role, linear in branch.linears.items():
-            yield linear.weight, ("weight_gradient_norm", side, _group(branch, role), index)
+            part = branch.sublayer.value
+            if branch.sublayer is not Sublayer.FFN:
+                part += ".qk" if role in (Role.Q_PROJ, Role.K_PROJ) else ".vo"
+            yield linear.weight, ("weight_gradient_norm", side, part, index)
 
 
 class GradientNorms:
-    """L2 norms of a model's gradients: see `gradient_norm` and the like in quantities.
+    """L2 norms of a model's gradients: see `gradient_norm` and the like in quantities.md.
 
     Args:
         model: with layers as in fairseq_deepnet.anatomy; its parameters hold gradients by the time
@@ -82,15 +76,12 @@ class GradientNorms:
         known = [self._members[p] for p in norms]
         squares = torch.stack([*norms.values()]).double().square()
         source = [row for row, slots in enumerate(known) for _ in slots]
-        target = torch.tensor([slot for slots in known for slot in slots], device=squares.device)
-        sums = squares.new_zeros(len(self.slots)).index_add_(0, target, squares[source])
-        values = (sums.sqrt() * scale).tolist()
-        present = {slot for slots in known for slot in slots}
+        target = [slot for slots in known for slot in slots]
+        sums = squares.new_zeros(len(self.slots))
+        sums.index_add_(0, torch.tensor(target, device=squares.device), squares[source])
+        values, present = (sums.sqrt() * scale).tolist(), set(target)
         return arrange(
-            {
-                slot: values[number] if number in present else None
-                for slot, number in self.slots.items()
-            }
+            {slot: values[n] if n in present else None for slot, n in self.slots.items()}
         )
 
 

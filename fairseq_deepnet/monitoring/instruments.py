@@ -1,11 +1,12 @@
-"""What measures which quantities, and at which moments of an update. The next metric goes here.
+"""What measures which quantities, and when in an update: the next quantity's instrument goes here.
 
-A new quantity needs a row in `quantities` and an instrument that names it, and nothing else.
+A quantity is a row in quantities.md and a name in one instrument's `quantities`; records, figures,
+TensorBoard and documentation follow. Shapes: B = batch, T = length, C = channels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -13,36 +14,24 @@ import torch
 from torch import Tensor, nn
 
 from ..anatomy import Stack
-from ..schemes import NormPlacement
-from .activations import BACKWARD, FORWARD, ActivationWatch
+from ..schemes import NormPlacement, ResidualScheme, Sublayer
 from .bound import UpdateBound
 from .gradients import LAYER, GradientNorms, Slot, arrange
-from .origin import Origin
-from .probe import distance
+from .probe import Origin, distance
 
-OF_NORMS: Final = ("layer_norm_input", BACKWARD)
-"""What is measured at LayerNorms."""
 Values = dict[str, Any]
 """Quantity -> what a record holds of it."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured.
+    """What is measured."""
 
-    Args:
-        model: with initial weights.
-        stacks: its stacks.
-        placement: where LayerNorm stands in it.
-        wanted: names of quantities.
-        origin: what accumulated updates count from.
-    """
-
-    model: nn.Module
-    stacks: tuple[Stack, ...]
-    placement: NormPlacement
-    wanted: frozenset[str]
-    origin: Origin
+    model: nn.Module  # with initial weights
+    stacks: tuple[Stack, ...]  # its stacks
+    scheme: type[ResidualScheme]  # how its sublayers join
+    wanted: frozenset[str]  # names of quantities
+    origin: Origin  # what accumulated updates count from
 
 
 class Instrument:
@@ -52,16 +41,18 @@ class Instrument:
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
+        self.before: Any = None  # what was kept before the step
+
+    @classmethod
+    def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool = True) -> tuple[str, ...]:
+        """Return those of its quantities that no such model has."""
+        return ()
 
     @classmethod
     def fits(cls, subject: Subject) -> bool:
         """True if one of its quantities is wanted, and there is such a thing in the model."""
-        return not subject.wanted.isdisjoint(cls.quantities)
-
-    @classmethod
-    def absent(cls, placement: NormPlacement, embedding_norm: bool) -> tuple[str, ...]:
-        """Return those of its quantities that no model with such LayerNorms has."""
-        return ()
+        there = set(cls.quantities).difference(cls.absent(subject.scheme))
+        return not subject.wanted.isdisjoint(there)
 
     def arm(self) -> None:
         """Before the forward pass."""
@@ -75,7 +66,8 @@ class Instrument:
         return {}
 
     def disarm(self) -> None:
-        """At the end, whatever happened: leave nothing in the model."""
+        """At the end, whatever happened: keep nothing, leave nothing in the model."""
+        self.before = None
 
 
 class Gradients(Instrument):
@@ -92,28 +84,173 @@ class Gradients(Instrument):
 
 
 class Activations(Instrument):
-    """Norms of what passes through the training's own forward and backward pass."""
+    """Norms of what passes through the training's own passes, and gradients through LayerNorm.
 
-    quantities = (*FORWARD, BACKWARD)
+    The model's forward takes src_tokens [B, S] and, with a decoder above an encoder,
+    prev_output_tokens [B, T] by name. Sums stay on the device until `after_step`.
+    """
+
+    quantities = ("branch_norm", "residual_norm", "layer_norm_input", "layer_norm_gradient")
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
-        names = sorted(subject.wanted)
-        self.watch = ActivationWatch(subject.model, subject.stacks, subject.placement, names)
+        self._handles: list[Any] = []
 
     @classmethod
-    def absent(cls, placement: NormPlacement, embedding_norm: bool) -> tuple[str, ...]:
-        has_norm = embedding_norm or placement is not NormPlacement.NONE
-        return () if has_norm else OF_NORMS
+    def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool = True) -> tuple[str, ...]:
+        has_norm = embedding_norm or scheme.norm is not NormPlacement.NONE
+        return () if has_norm else cls.quantities[2:]
 
     def arm(self) -> None:
-        self.watch.attach()
-
-    def after_step(self) -> Values:
-        return self.watch.values()
+        self.disarm()
+        self._slots: dict[Slot, None] = {}  # all that were hooked
+        self._sums: dict[Slot, Tensor] = {}
+        self._squares: dict[tuple[Slot, str], Tensor] = {}
+        # LayerDrop leaves layers out, others in each micro-batch: every slot has its own tokens
+        self._batches: dict[Slot, list[int]] = {}
+        self._tokens: list[dict[str, Tensor]] = []
+        self._masks: dict[str, Tensor] = {}
+        self._forward = False
+        model = self.subject.model
+        self._handles.append(model.register_forward_pre_hook(self._enter, with_kwargs=True))
+        self._handles.append(model.register_forward_hook(self._leave))
+        for stack in self.subject.stacks:
+            side = stack.side.value
+            for index, layer in enumerate(stack.layers):
+                for branch in layer.branches:
+                    place = (side, branch.sublayer.value, index)
+                    self._watch_output(branch.exit, ("branch_norm", *place))
+                    pre = self.subject.scheme.norm is NormPlacement.PRE
+                    first = branch.norm if pre and branch.norm is not None else branch.entry
+                    self._watch_input(first, ("residual_norm", *place))
+            for norm, part, index in layer_norms(stack):
+                self._watch_input(norm, ("layer_norm_input", side, part, index))
+                self._watch_gradients(norm, ("layer_norm_gradient", side, part, index))
 
     def disarm(self) -> None:
-        self.watch.detach()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    # The model's own forward pass. Activation checkpointing runs layers again in backward, when
+    # this pass is over: what they say then is passed over.
+
+    def _enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._forward = model.training and torch.is_grad_enabled()
+        if not self._forward:
+            return
+        source = kwargs["src_tokens"] if "src_tokens" in kwargs else args[0]
+        for stack in self.subject.stacks:
+            above = stack.side.value == "decoder" and "prev_output_tokens" in kwargs
+            tokens = kwargs["prev_output_tokens"] if above else source
+            self._masks[stack.side.value] = tokens.ne(padding_of(stack))
+        self._tokens.append({side: mask.sum() for side, mask in self._masks.items()})
+
+    def _leave(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._forward = False
+
+    def _takes(self, slot: Slot) -> bool:
+        """Note a slot; False where its quantity is not wanted."""
+        if slot[0] in self.subject.wanted:
+            self._slots[slot] = None
+        return slot in self._slots
+
+    def _watch_input(self, module: nn.Module, slot: Slot) -> None:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            self._add(slot, args[0])
+
+        if self._takes(slot):
+            self._handles.append(module.register_forward_pre_hook(hook))
+
+    def _watch_output(self, module: nn.Module, slot: Slot) -> None:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            self._add(slot, output)
+
+        if self._takes(slot):
+            self._handles.append(module.register_forward_hook(hook))
+
+    def _add(self, slot: Slot, x: Tensor) -> None:
+        """Add the norms over C of the tokens of x [B, T, C], or [n, C] without padding."""
+        if not self._forward:
+            return
+        norms = torch.linalg.vector_norm(x.detach(), dim=-1, dtype=torch.float32)
+        if norms.dim() == 2:
+            norms = torch.where(self._masks[slot[1]], norms, 0)
+        total = norms.sum()
+        self._sums[slot] = self._sums[slot] + total if slot in self._sums else total
+        self._batches.setdefault(slot, []).append(len(self._tokens) - 1)
+
+    def _watch_gradients(self, norm: nn.Module, slot: Slot) -> None:
+        # Under Pre-LN the stream goes on past the norm: an alias has the norm's gradient alone.
+        def enters(module: nn.Module, args: tuple[Any, ...]) -> Any:
+            if not self._forward or not args[0].requires_grad:
+                return None
+            alias = args[0].view_as(args[0])
+            alias.register_hook(lambda gradient: self._square(slot, "in", gradient))
+            return (alias, *args[1:])
+
+        def leaves(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            if self._forward and output.requires_grad:
+                output.register_hook(lambda gradient: self._square(slot, "out", gradient))
+
+        if self._takes(slot):
+            self._handles.append(norm.register_forward_pre_hook(enters))
+            self._handles.append(norm.register_forward_hook(leaves))
+
+    def _square(self, slot: Slot, end: str, gradient: Tensor) -> None:
+        square = torch.linalg.vector_norm(gradient, dtype=torch.float32).double().square()
+        key = (slot, end)
+        self._squares[key] = self._squares[key] + square if key in self._squares else square
+
+    def after_step(self) -> Values:
+        """Return the means; one transfer from the device."""
+        means = {}
+        for slot, total in self._sums.items():
+            tokens = [self._tokens[batch][slot[1]] for batch in self._batches[slot]]
+            means[slot] = total / torch.stack(tokens).sum()
+        for (slot, end), square in self._squares.items():
+            if end == "in" and (slot, "out") in self._squares:
+                means[slot] = (square / self._squares[slot, "out"]).sqrt()
+        if not means:
+            return {}
+        numbers = torch.stack([mean.double() for mean in means.values()]).tolist()
+        return arrange(dict.fromkeys(self._slots) | dict(zip(means, numbers, strict=True)))
+
+
+_OF_LAYERS: Final = {
+    "self_attn_layer_norm": Sublayer.SELF_ATTN.value,
+    "encoder_attn_layer_norm": Sublayer.ENCODER_ATTN.value,
+    "final_layer_norm": Sublayer.FFN.value,
+}
+_OF_STACKS: Final = {
+    "layernorm_embedding": "embedding",
+    "combination": "combination",  # DLCL's, of every output that it combines
+    "layer_norm": "final",
+    "output_transform": "final",  # ResiDual's, of its second stream
+}
+"""Where a layer and a stack have LayerNorms, and which part they are."""
+
+
+def layer_norms(stack: Stack) -> Iterator[tuple[nn.Module, str, int]]:
+    """Yield a stack's LayerNorms with part and layer; those that only some schemes have (as
+    NormFormer's) by their path in the layer.
+    """
+    for index, layer in enumerate(stack.layers):
+        for path, module in layer.module.named_modules():
+            if isinstance(module, nn.LayerNorm):
+                yield module, _OF_LAYERS.get(path, path), index
+    for name, part in _OF_STACKS.items():
+        owner = getattr(stack.module, name, None)
+        modules = owner.modules() if isinstance(owner, nn.Module) else ()
+        norms = [module for module in modules if isinstance(module, nn.LayerNorm)]
+        for number, module in enumerate(norms):
+            yield module, part, number
+
+
+def padding_of(stack: Stack) -> int:
+    """Return the padding symbol's index, as fairseq's encoders and decoders keep it."""
+    index: Any = stack.module.padding_idx
+    return int(index)
 
 
 class OnProbe(Instrument):
@@ -123,19 +260,14 @@ class OnProbe(Instrument):
 
     quantities = ("model_update", "step_update", "attention_entropy")
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
-        self._before: Tensor | None = None
-
     def before_step(self, gradient_scale: float) -> Values:
         probe = self.subject.origin.probe
         if "step_update" in self.subject.wanted and probe is not None:
-            self._before = probe.features(self.subject.model)
+            self.before = probe.features(self.subject.model)
         return {}
 
     def after_step(self) -> Values:
-        subject = self.subject
-        found: Values = {}
+        subject, found = self.subject, {}
         origin, probe = subject.origin, subject.origin.probe
         if probe is None:
             return {}
@@ -145,50 +277,18 @@ class OnProbe(Instrument):
             features = probe.features(subject.model)
         if origin.features is not None:
             found["model_update"] = distance(features, origin.features).item()
-        if self._before is not None:
-            found["step_update"] = distance(features, self._before).item()
+        if self.before is not None:
+            found["step_update"] = distance(features, self.before).item()
         return found
 
-    def disarm(self) -> None:
-        self._before = None
 
+def copies(parameters: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+    """Return copies of parameters, each on its device, to be compared with after the step.
 
-class Step:
-    """Copies of parameters, taken before the optimiser's step.
-
-    With half precision the parameters are the model's, not the optimiser's copies in float32: a
-    change that the model does not see does not count.
-
-    Args:
-        parameters: what to copy, on its device.
+    With half precision these are the model's, not the optimiser's copies in float32: a change that
+    the model does not see does not count.
     """
-
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self.before = {parameter: parameter.detach().clone() for parameter in parameters}
-
-    @torch.no_grad()
-    def ratios(self, stacks: Sequence[Stack]) -> dict[str, Any]:
-        """Return |theta_i - theta_{i-1}| / |theta_{i-1}| of every layer."""
-        found: dict[Slot, Tensor] = {}
-        for stack in stacks:
-            for index, layer in enumerate(stack.layers):
-                now = [p.detach().float() for p in layer.module.parameters()]
-                old = [self.before[p].float() for p in layer.module.parameters()]
-                change = torch._foreach_norm(torch._foreach_sub(now, old))
-                slot = ("parameter_update_ratio", stack.side.value, LAYER, index)
-                found[slot] = _total(change) / _total(torch._foreach_norm(old))
-        numbers = torch.stack(list(found.values())).tolist()
-        return arrange(dict(zip(found, numbers, strict=True)))
-
-
-def layer_parameters(stacks: Sequence[Stack]) -> list[nn.Parameter]:
-    """Return the parameters of all layers, each once."""
-    layers = [layer.module for stack in stacks for layer in stack.layers]
-    return list(dict.fromkeys(p for layer in layers for p in layer.parameters()))
-
-
-def _total(norms: Sequence[Tensor]) -> Tensor:
-    return torch.linalg.vector_norm(torch.stack(list(norms)))
+    return {parameter: parameter.detach().clone() for parameter in parameters}
 
 
 class Bounds(Instrument):
@@ -199,56 +299,53 @@ class Bounds(Instrument):
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
         self.bound = UpdateBound(subject.stacks)
-        self._step: Step | None = None
 
     @classmethod
-    def fits(cls, subject: Subject) -> bool:
-        return super().fits(subject) and cls.applies(subject.placement)
-
-    @classmethod
-    def absent(cls, placement: NormPlacement, embedding_norm: bool) -> tuple[str, ...]:
-        return () if cls.applies(placement) else cls.quantities
-
-    @staticmethod
-    def applies(placement: NormPlacement) -> bool:
-        """True if the theorems speak of such a model."""
-        return placement is NormPlacement.POST
+    def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool = True) -> tuple[str, ...]:
+        return () if scheme.is_weighted_post_ln() else cls.quantities
 
     def before_step(self, gradient_scale: float) -> Values:
         if "step_bound" in self.subject.wanted:
-            self._step = Step(self.bound.weights)
+            self.before = copies(self.bound.weights)
         return {}
 
     def after_step(self) -> Values:
         found, initial = {}, self.subject.origin.weights
         if initial:
             found["update_bound"] = self.bound.measure(initial)
-        if self._step is not None:
-            found["step_bound"] = self.bound.measure(list(self._step.before.values()))
+        if self.before is not None:
+            found["step_bound"] = self.bound.measure(list(self.before.values()))
         return found
-
-    def disarm(self) -> None:
-        self._step = None
 
 
 class ParameterUpdates(Instrument):
-    """How large an update is beside the parameters."""
+    """How large an update is beside the parameters: |theta_i - theta_{i-1}| / |theta_{i-1}|."""
 
     quantities = ("parameter_update_ratio",)
 
-    def __init__(self, subject: Subject) -> None:
-        super().__init__(subject)
-        self._step: Step | None = None
-
     def before_step(self, gradient_scale: float) -> Values:
-        self._step = Step(layer_parameters(self.subject.stacks))
+        layers = [layer.module for stack in self.subject.stacks for layer in stack.layers]
+        self.before = copies([p for layer in layers for p in layer.parameters()])
         return {}
 
+    @torch.no_grad()
     def after_step(self) -> Values:
-        return {} if self._step is None else self._step.ratios(self.subject.stacks)
+        if self.before is None:
+            return {}
+        found: dict[Slot, Tensor] = {}
+        for stack in self.subject.stacks:
+            for index, layer in enumerate(stack.layers):
+                now = [p.detach().float() for p in layer.module.parameters()]
+                old = [self.before[p].float() for p in layer.module.parameters()]
+                change = torch._foreach_norm(torch._foreach_sub(now, old))
+                slot = (self.quantities[0], stack.side.value, LAYER, index)
+                found[slot] = _total(change) / _total(torch._foreach_norm(old))
+        numbers = torch.stack(list(found.values())).tolist()
+        return arrange(dict(zip(found, numbers, strict=True)))
 
-    def disarm(self) -> None:
-        self._step = None
+
+def _total(norms: Sequence[Tensor]) -> Tensor:
+    return torch.linalg.vector_norm(torch.stack(list(norms)))
 
 
 INSTRUMENTS: Final[tuple[type[Instrument], ...]] = (
@@ -265,13 +362,7 @@ ON_PROBE: Final = (*OnProbe.quantities, "update_bound")
 """What needs the origin: its probe, or theta_0."""
 
 
-def absent(placement: NormPlacement, embedding_norm: bool) -> frozenset[str]:
-    """Return the quantities that a model does not have.
-
-    Args:
-        placement: where its scheme puts LayerNorm.
-        embedding_norm: whether LayerNorm follows its embeddings.
-    """
-    return frozenset(
-        name for kind in INSTRUMENTS for name in kind.absent(placement, embedding_norm)
-    )
+def absent(scheme: type[ResidualScheme], embedding_norm: bool) -> frozenset[str]:
+    """Return the quantities that a model does not have."""
+    lacking = (kind.absent(scheme, embedding_norm) for kind in INSTRUMENTS)
+    return frozenset(name for names in lacking for name in names)

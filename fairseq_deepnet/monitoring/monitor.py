@@ -7,7 +7,7 @@ activations those of its own share of the batch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +16,33 @@ from torch.utils.tensorboard import SummaryWriter
 
 from ..anatomy import find_stacks
 from ..schemes import scheme_class
-from . import origin, records
-from .activations import padding_of
+from . import records
 from .bound import UpdateBound
 from .gradients import LAYER
-from .instruments import INSTRUMENTS, ON_PROBE, Bounds, Instrument, Subject, Values
+from .instruments import INSTRUMENTS, ON_PROBE, Bounds, Instrument, Subject, Values, padding_of
 from .options import MonitorSettings
+from .probe import ORIGIN, Origin
 from .trainer import Observer, gradient_scale, logged
 
 logger = logging.getLogger(__name__)
 
 
 class Monitor(Observer):
-    """Measures a training; see fairseq_deepnet.monitoring.quantities.
-
-    Args:
-        settings: what and how often.
-        trainer: fairseq's, just made: its model has its initial weights.
-        folder: where monitor.jsonl goes.
-    """
+    """Measures a training; see quantities.md."""
 
     def __init__(self, settings: MonitorSettings, trainer: Any, folder: Path) -> None:
         self.settings, self.file = settings, folder / records.NAME
-        self.subject = subject_of(trainer.get_model(), settings, folder)
-        self.instruments = [kind(self.subject) for kind in INSTRUMENTS if kind.fits(self.subject)]
-        self.on_probe = not self.subject.wanted.isdisjoint(ON_PROBE)
-        self.events = EventWriter(trainer.cfg.common.tensorboard_logdir)
+        model, wanted = trainer.get_model(), frozenset(settings.quantities)
+        stacks = tuple(find_stacks(model))
+        scheme = scheme_class(model.args.residual_scheme)
+        bound = "update_bound" in wanted.difference(Bounds.absent(scheme))
+        weights = UpdateBound(stacks).weights if bound else []
+        self.origin = Origin(model, padding_of(stacks[0]), weights, folder / ORIGIN)
+        subject = Subject(model, stacks, scheme, wanted, self.origin)
+        self.wanted, self.on_probe = wanted, not wanted.isdisjoint(ON_PROBE)
+        self.instruments = [kind(subject) for kind in INSTRUMENTS if kind.fits(subject)]
+        logdir = trainer.cfg.common.tensorboard_logdir
+        self.events = EventWriter(Path(logdir) / "monitor" if logdir else None)
         self._record: records.Record = {}
         self._shown: dict[str, float] = {}
 
@@ -59,18 +60,18 @@ class Monitor(Observer):
                 last,
             )
         if update and self.on_probe:
-            self.subject.origin.resume()
+            self.origin.resume()
 
     def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
         if self.on_probe:
-            self.subject.origin.prepare(trainer, samples)
+            self.origin.prepare(trainer, samples)
         for instrument in self._due(update):
             instrument.arm()
 
     def gradients(self, trainer: Any, update: int) -> None:
         # The last moment of the old parameters, and the first at which Admin has profiled.
         if self.on_probe:
-            self.subject.origin.take()
+            self.origin.take()
         due = self._due(update)
         if due:
             self._record = {"update": update, "lr": float(trainer.get_lr()), "values": {}}
@@ -88,14 +89,14 @@ class Monitor(Observer):
             instrument.disarm()
         # at each update: fairseq empties its meters with every line, and would show nothing
         for name in self._shown:
-            show(name, self._shown)
+            self._show(name)
 
     def detach(self) -> None:
         for instrument in self.instruments:
             instrument.disarm()
 
     def _keep(self, values: Values) -> None:
-        kept = {name: value for name, value in values.items() if name in self.subject.wanted}
+        kept = {name: value for name, value in values.items() if name in self.wanted}
         self._record["values"] |= kept
 
     def _write(self) -> None:
@@ -106,27 +107,11 @@ class Monitor(Observer):
         self.events.write(line["update"], values)
         self._shown |= highlights(values)
 
-
-def subject_of(model: Any, settings: MonitorSettings, folder: Path) -> Subject:
-    """Return what a run's instruments are made for; `model` is one of ours, as it was built."""
-    stacks = tuple(find_stacks(model))
-    placement, wanted = scheme_class(model.args.residual_scheme).norm, settings.quantities
-    bound = Bounds.applies(placement) and "update_bound" in wanted
-    start = origin.Origin(
-        model,
-        padding_of(stacks[0]),
-        UpdateBound(stacks).weights if bound else [],
-        folder / origin.NAME,
-        [] if set(wanted).isdisjoint(ON_PROBE) else list(model.parameters()),
-    )
-    return Subject(model, stacks, placement, frozenset(wanted), start)
-
-
-def show(name: str, shown: Mapping[str, float]) -> None:
-    """Put a number into fairseq's progress line, as a derived one: checkpoints do not keep these,
-    so that a run which goes on unmonitored does not repeat what was measured long ago.
-    """
-    metrics.log_derived(name, lambda _: round(shown[name], 5), priority=950)
+    def _show(self, name: str) -> None:
+        """Put a number into fairseq's progress line, as a derived one: checkpoints do not keep
+        these, so that a run which goes on unmonitored does not repeat what was measured long ago.
+        """
+        metrics.log_derived(name, lambda _: round(self._shown[name], 5), priority=950)
 
 
 def highlights(values: Values) -> dict[str, float]:
@@ -142,18 +127,13 @@ def highlights(values: Values) -> dict[str, float]:
 
 
 class EventWriter:
-    """Writes into the folder `monitor` of fairseq's --tensorboard-logdir; nowhere if there is none.
+    """Writes all values of an update for TensorBoard."""
 
-    Args:
-        folder: that of --tensorboard-logdir, or None.
-    """
-
-    def __init__(self, folder: str | None) -> None:
-        self.folder = Path(folder) / "monitor" if folder else None
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
         self._writer: SummaryWriter | None = None
 
-    def write(self, update: int, values: dict[str, Any]) -> None:
-        """All values of one update."""
+    def write(self, update: int, values: Values) -> None:
         if self.folder is None:
             return
         if self._writer is None:
@@ -164,17 +144,15 @@ class EventWriter:
         self._writer.flush()
 
 
-def scalars(values: dict[str, Any]) -> Iterator[tuple[str, float]]:
+def scalars(value: Any, tag: str = "") -> Iterator[tuple[str, float]]:
     """Yield tags and numbers: quantity, quantity/side, quantity/side/part/layer (from 1)."""
-    for quantity, value in values.items():
-        if not isinstance(value, dict):
-            yield quantity, value
-            continue
-        for side, parts in value.items():
-            if not isinstance(parts, dict):
-                yield f"{quantity}/{side}", parts
-                continue
-            for part, row in parts.items():
-                for layer, number in enumerate(row, start=1):
-                    if number is not None:
-                        yield f"{quantity}/{side}/{part}/{layer:04d}", number
+    if isinstance(value, dict):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = ((f"{layer:04d}", number) for layer, number in enumerate(value, start=1))
+    else:
+        if value is not None:
+            yield tag, value
+        return
+    for name, item in inner:
+        yield from scalars(item, f"{tag}/{name}" if tag else name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,19 +14,14 @@ from .quantities import EVERYTHING, parse_quantities
 
 @dataclass(frozen=True)
 class MonitorSettings:
-    """What to measure, and how often.
+    """What to measure, and how often."""
 
-    Arguments:
-        interval: updates between two records
-        quantities: names in monitoring.quantities
-    """
-
-    interval: int
-    quantities: tuple[str, ...]
+    interval: int  # updates between two records
+    quantities: tuple[str, ...]  # names in monitoring.quantities
 
 
 def add_monitor_arguments(parser: ArgumentParser) -> None:
-    """--monitor-interval and --monitor."""
+    """Add --monitor-interval and --monitor."""
     parser.add_argument(
         "--monitor-interval",
         type=int,
@@ -63,19 +57,13 @@ def monitor_settings(args: Any) -> MonitorSettings | None:
         )
     if interval is not None and interval < 0:
         raise ConfigurationError(f"--monitor-interval {interval}: give updates, or 0 for never")
-    # all that there is, or what was named
-    if quantities != parse_quantities(EVERYTHING):
-        _refuse_absent(quantities, args)
-    return MonitorSettings(interval, quantities) if interval else None
-
-
-def _refuse_absent(quantities: Sequence[str], args: Any) -> None:
     scheme = scheme_class(args.residual_scheme)
-    lacking = absent(scheme.norm, bool(getattr(args, "layernorm_embedding", False)))
+    lacking = absent(scheme, bool(getattr(args, "layernorm_embedding", False)))
     missing = [name for name in quantities if name in lacking]
-    if missing:
+    if missing and quantities != parse_quantities(EVERYTHING):  # of all, what there is
         raise ConfigurationError(
             f"--monitor: --residual-scheme {scheme.name} has no {', '.join(missing)}"
             f" (docs/monitoring.md); leave {'it' if len(missing) == 1 else 'them'} out, or give"
             f" --monitor {EVERYTHING} for all that there is"
         )
+    return MonitorSettings(interval, quantities) if interval else None

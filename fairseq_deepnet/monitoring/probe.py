@@ -1,4 +1,4 @@
-"""A fixed batch, and what the model makes of it: its output, and the entropy of its attention.
+"""A fixed batch, what the model makes of it, and what it made of it at first.
 
 Shapes: B = sentences, T = target length, S = keys, C = channels, H = heads, n = tokens.
 """
@@ -6,8 +6,10 @@ Shapes: B = sentences, T = target length, S = keys, C = channels, H = heads, n =
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -15,8 +17,10 @@ import torch
 from fairseq import utils
 from fairseq.data import data_utils
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from ..anatomy import Stack
+from ..checkpoints import save_checkpoint
 from ..modules import MultiheadAttention
 from ..schemes import Sublayer
 from .gradients import Slot, arrange
@@ -24,6 +28,7 @@ from .gradients import Slot, arrange
 logger = logging.getLogger(__name__)
 
 SENTENCES: Final = 32
+ORIGIN: Final = "monitor_probe.pt"
 NetInput = dict[str, Tensor]
 
 
@@ -44,8 +49,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def first_sentences(trainer: Any, samples: Sequence[Any]) -> NetInput:
-    """The model's input for the first sentences of the validation set, so that runs with other
-    batches share a probe; of the first training batch where there is no such set.
+    """Return the model's input for the first sentences of the validation set, so that runs with
+    other batches share a probe; of the first training batch where there is no such set.
     """
     subset = trainer.cfg.dataset.valid_subset.split(",")[0]
     dataset = trainer.task.datasets.get(subset)
@@ -64,11 +69,11 @@ def _fitting(trainer: Any, dataset: Any) -> list[int]:
     longest = utils.resolve_max_positions(
         trainer.task.max_positions(), trainer.get_model().max_positions()
     )
-    every = np.arange(len(dataset))
     most = trainer.cfg.dataset.max_tokens_valid
     chosen: list[int] = []
     tokens = 0
-    for index in map(int, dataset.filter_indices_by_size(every, longest)[0][:SENTENCES]):
+    readable = dataset.filter_indices_by_size(np.arange(len(dataset)), longest)[0]
+    for index in map(int, readable[:SENTENCES]):
         tokens = max(tokens, int(dataset.num_tokens(index)))
         if chosen and most and (len(chosen) + 1) * tokens > most:
             break
@@ -100,8 +105,8 @@ class Probe:
     def features_and_entropy(
         self, model: nn.Module, stacks: Sequence[Stack]
     ) -> tuple[Tensor, dict[str, Any]]:
-        """`features`, and of the same pass the entropy of every attention's weights in nats, mean
-        over heads and queries.
+        """Return `features`, and of the same pass the entropy of every attention's weights in
+        nats, mean over heads and queries.
         """
         found: dict[Slot, Tensor] = {}
         hooks = []
@@ -130,18 +135,90 @@ def _entropy_hook(found: dict[Slot, Tensor], slot: Slot, queries: Tensor) -> Any
         x, key, _, mask, causal = (*args, None, False)[:5]
         if causal:
             mask = torch.ones(x.size(1), key.size(2), dtype=torch.bool, device=x.device).tril()
-        entropy = attention_entropy(module.weights(x, key, mask))
-        rows = queries[:, None].expand_as(entropy)
-        found[slot] = entropy[rows].mean()
+        # [B, H, T, S] -> [B, H, T]; 0 ln 0 is 0
+        entropy = torch.special.entr(module.weights(x, key, mask)).sum(dim=-1)
+        found[slot] = entropy[queries[:, None].expand_as(entropy)].mean()
 
     return hook
-
-
-def attention_entropy(weights: Tensor) -> Tensor:
-    """Return -sum p ln p over keys: [B, H, T, S] -> [B, H, T], nats; 0 ln 0 is 0."""
-    return torch.special.entr(weights).sum(dim=-1)
 
 
 def distance(features: Tensor, reference: Tensor) -> Tensor:
     """Return the mean over tokens of |F - F'|, both [n, C]; a tensor of one number."""
     return torch.linalg.vector_norm(features - reference, dim=-1).mean()
+
+
+class Origin:
+    """What accumulated updates count from: F(x, theta_0) on the probe, and theta_0 for the bound.
+
+    A run that is resumed goes on from the origin of its first start: the probe and what the model
+    made of it lie in a file. theta_0 is as large as the model and does not: such a run builds its
+    model by the same seed before it loads the checkpoint. A sum over all parameters as they were
+    built shows whether the file is of this run.
+
+    Args:
+        model: as it was built.
+        padding: index of the padding symbol.
+        weights: the parameters whose initial values are needed; none where no bound is wanted.
+        file: where probe and features are kept.
+    """
+
+    def __init__(
+        self, model: nn.Module, padding: int, weights: Sequence[Tensor], file: Path
+    ) -> None:
+        self.model, self.padding, self.file = model, padding, file
+        self.probe: Probe | None = None
+        self.features: Tensor | None = None  # [n, C]
+        self.weights: list[Tensor] | None = None  # in host memory
+        self._live = weights
+        self._built = _in_host_memory(weights)
+        # nothing is measured on the probe of a model that is split: no process has its parameters
+        whole = (p.detach() for p in model.parameters() if not isinstance(p, DTensor))
+        sums = (p.abs().sum(dtype=torch.float64) for p in whole)
+        self._mark = math.fsum(map(float, sums))
+
+    def prepare(self, trainer: Any, samples: Sequence[Any]) -> None:
+        """Choose the probe, unless there is one."""
+        if self.probe is None:
+            net_input = first_sentences(trainer, samples)
+            if trainer.cuda:
+                net_input = utils.move_to_cuda(net_input)
+            self.probe = Probe(net_input, self.padding)
+
+    def take(self) -> None:
+        """Make the present parameters theta_0, unless there is one; write the file."""
+        if self.features is not None or self.probe is None:
+            return
+        self.weights = self._built = _in_host_memory(self._live)
+        self.features = self.probe.features(self.model)
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        state = {
+            "net_input": {name: value.cpu() for name, value in self.probe.net_input.items()},
+            "features": self.features.cpu(),
+            "fingerprint": self._mark,
+        }
+        save_checkpoint(state, self.file)
+
+    def resume(self) -> None:
+        """Go on from what the first start left; a warning where there is nothing."""
+        device = next(self.model.parameters()).device
+        try:
+            state = torch.load(self.file, map_location=device, weights_only=True)
+            mark, features = float(state["fingerprint"]), state["features"]
+            probe = Probe(dict(state["net_input"]), self.padding)
+            problem = "" if math.isclose(mark, self._mark, rel_tol=1e-6) else OTHER_WEIGHTS
+        except FileNotFoundError:
+            problem = "is not there"
+        except Exception as error:  # torch.load raises whatever a damaged file leads it to
+            problem = f"cannot be read ({error})"
+        if problem:
+            logger.warning("%s %s: model updates count from here on", self.file, problem)
+        else:
+            self.probe, self.features, self.weights = probe, features, self._built
+
+
+OTHER_WEIGHTS: Final = "is of a training with other initial weights (another --seed?)"
+
+
+def _in_host_memory(weights: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies in host memory: theta_0 is seldom needed, the device's memory often."""
+    return [weight.detach().to("cpu", copy=True) for weight in weights]

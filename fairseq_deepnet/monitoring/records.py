@@ -28,32 +28,36 @@ Record = dict[str, Any]
 
 
 def run_folder(save_dir: Path) -> Path:
-    """Where a run's records lie: beside `checkpoints` in a run folder of scripts/train.sh, else
-    with the checkpoints of a bare fairseq-train.
+    """Return where a run's records lie: beside `checkpoints` in a run folder of scripts/train.sh,
+    else with the checkpoints of a bare fairseq-train.
     """
     parent = save_dir.resolve().parent
     recorded = save_dir.name == "checkpoints" and (parent / "config.yaml").is_file()
     return parent if recorded else save_dir
 
 
-def plain(value: Any) -> Any:
+def _line(record: Record) -> str:
+    return json.dumps(_plain(record), allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
     """Return a value as strict JSON can hold it."""
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float):
         # seven digits are all that float32 holds
         return float(f"{value:.7g}") if math.isfinite(value) else str(value)
     return value
 
 
-def numbers(value: Any) -> Any:
-    """Return what `plain` was given: the words "nan", "inf" and "-inf" are floats again."""
+def _numbers(value: Any) -> Any:
+    """Return what `_plain` was given: the words "nan", "inf" and "-inf" are floats again."""
     if isinstance(value, dict):
-        return {key: numbers(item) for key, item in value.items()}
+        return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [numbers(item) for item in value]
+        return [_numbers(item) for item in value]
     return float(value) if value in ("nan", "inf", "-inf") else value
 
 
@@ -61,7 +65,7 @@ def append(file: Path, record: Record) -> None:
     """Write one line at the end of a file of JSON lines; whole or, after a crash, cut off."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps(plain(record), allow_nan=False) + "\n")
+        lines.write(_line(record))
 
 
 def read(file: Path) -> Iterator[Record]:
@@ -73,7 +77,7 @@ def read(file: Path) -> Iterator[Record]:
             except json.JSONDecodeError:
                 continue
             if isinstance(record, dict) and isinstance(record.get("update"), int):
-                yield numbers(record)
+                yield _numbers(record)
 
 
 def keep_until(file: Path, update: int, attempt: int | None = None) -> int:
@@ -91,7 +95,7 @@ def keep_until(file: Path, update: int, attempt: int | None = None) -> int:
         for record in read(file)
         if record["update"] <= update or record.get("attempt", attempt) != attempt
     ]
-    text = "".join(json.dumps(plain(record), allow_nan=False) + "\n" for record in kept)
+    text = "".join(map(_line, kept))
     if text != file.read_text(encoding="utf-8", errors="replace"):
         write_text(file, text)
     return len(kept)

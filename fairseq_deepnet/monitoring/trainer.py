@@ -7,13 +7,15 @@ whose model asks to be watched gets wrapped methods of its own; any other is lef
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fairseq.distributed import utils as distributed
 from fairseq.logging import metrics
 from fairseq.trainer import Trainer
+
+from ..wrapping import wrap
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +66,16 @@ def logged(*names: str) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
+def broadcast_from_rank0(trainer: Any, value: Any) -> Any:
+    """Return rank 0's value, in every process of a training."""
+    if trainer.data_parallel_world_size == 1:
+        return value
+    return distributed.broadcast_object(value, 0, trainer.data_parallel_process_group)
+
+
 def observe(trainer: Any, observers: Sequence[Observer]) -> None:
     """Wrap the methods of one trainer so that each calls the observers."""
     tries = 0  # --amp makes a try again by calling train_step from within
-    train_step, clip, load = trainer.train_step, trainer.clip_grad_norm, trainer.load_checkpoint
-
     watching = list(observers)
 
     def notify(method: str, *args: Any) -> None:
@@ -81,8 +88,8 @@ def observe(trainer: Any, observers: Sequence[Observer]) -> None:
                 watching.remove(observer)
                 observer.detach()
 
-    @functools.wraps(train_step)
-    def watched_step(samples: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    @wrap(trainer, "train_step")
+    def watched_step(train_step: Any, samples: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         nonlocal tries
         update, tries = trainer.get_num_updates() + 1, tries + 1
         try:
@@ -96,61 +103,24 @@ def observe(trainer: Any, observers: Sequence[Observer]) -> None:
             if not tries:
                 notify("end", update, trainer.get_num_updates() == update)
 
-    @functools.wraps(clip)
-    def watched_clip(clip_norm: float) -> Any:
+    @wrap(trainer, "clip_grad_norm")
+    def watched_clip(clip: Any, clip_norm: float) -> Any:
         notify("gradients", trainer.get_num_updates() + 1)
         return clip(clip_norm)
 
-    @functools.wraps(load)
-    def watched_load(*args: Any, **kwargs: Any) -> Any:
+    @wrap(trainer, "load_checkpoint")
+    def watched_load(load: Any, *args: Any, **kwargs: Any) -> Any:
         state = load(*args, **kwargs)
         notify("loaded", trainer.get_num_updates())
         return state
 
-    trainer.train_step, trainer.clip_grad_norm = watched_step, watched_clip
-    trainer.load_checkpoint = watched_load
-
-
-def follow_validation(trainer: Any, follow: Callable[[], None]) -> None:
-    """Call `follow` after each batch of a validation."""
-    valid_step = trainer.valid_step
-
-    @functools.wraps(valid_step)
-    def followed(*args: Any, **kwargs: Any) -> Any:
-        output = valid_step(*args, **kwargs)
-        follow()
-        return output
-
-    trainer.valid_step = followed
-
-
-def share_flag(trainer: Any, own: Callable[[], bool], receive: Callable[[Any], None]) -> None:
-    """Give every process, at each update and batch of a validation, whether any raises its flag.
-
-    One more number in the sum of statistics that fairseq makes anyway. `own` is this
-    process's flag; `receive` is given a number or a tensor on fairseq's device, true or false in
-    all processes alike.
-    """
-    aggregate = trainer._aggregate_logging_outputs
-
-    @functools.wraps(aggregate)
-    def aggregate_logging_outputs(outputs: Any, *stats: Any, ignore: bool = False) -> Any:
-        outputs, (*sums, raised) = aggregate(outputs, *stats, float(own()), ignore=ignore)
-        receive(raised > 0)
-        return outputs, sums
-
-    trainer._aggregate_logging_outputs = aggregate_logging_outputs
-
 
 def install(build_observers: Callable[[Any], Sequence[Observer]]) -> None:
     """Let every trainer that is made from now on ask `build_observers(trainer)` who watches it."""
-    initialise = Trainer.__init__
 
-    @functools.wraps(initialise)
-    def initialised(self: Any, *args: Any, **kwargs: Any) -> None:
+    @wrap(Trainer, "__init__")
+    def initialised(initialise: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         initialise(self, *args, **kwargs)
         observers = build_observers(self)
         if observers:
             observe(self, observers)
-
-    Trainer.__init__ = initialised

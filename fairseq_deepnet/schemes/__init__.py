@@ -2,6 +2,7 @@
 
 from ..errors import ConfigurationError
 from .admin import Admin, AdminLog
+from .b2t import B2T
 from .base import (
     Depths,
     NormPlacement,
@@ -11,21 +12,26 @@ from .base import (
     Side,
     Sublayer,
 )
+from .branchnorm import BranchNorm
 from .deepnorm import DeepNorm, Gains, gains
 from .dlcl import DLCL
 from .ds_init import DSInit
 from .fixup import RFixup, TFixup
+from .ln_scaling import LNScaling
 from .normformer import NormFormer
+from .peri_ln import PeriLN
 from .plain import PostLN, PostLNInit, PreLN
-from .residual import Combination, PostNormResidual, PreNormResidual, Residual
+from .resi_dual import ResiDual
+from .residual import Combination, PostNormResidual, PreNormResidual, Residual, Stream
 from .rezero import ReZero
+from .sub_ln import SubLN
 
 SCHEMES: dict[str, type[ResidualScheme]] = {
     scheme.name: scheme
     for scheme in (
-        *(DeepNorm, PostLN, PostLNInit, DSInit, Admin, AdminLog),
+        *(DeepNorm, PostLN, PostLNInit, DSInit, Admin, AdminLog, B2T, ResiDual, BranchNorm),
         *(ReZero, RFixup, TFixup),
-        *(PreLN, DLCL, NormFormer),
+        *(PreLN, DLCL, NormFormer, SubLN, PeriLN, LNScaling),
     )
 }
 DEFAULT_SCHEME = DeepNorm.name
@@ -42,16 +48,11 @@ def scheme_class(name: str) -> type[ResidualScheme]:
 
 __all__ = [
     "DEFAULT_SCHEME",
-    "DLCL",
     "SCHEMES",
-    "Admin",
-    "AdminLog",
     "Combination",
-    "DSInit",
     "DeepNorm",
     "Depths",
     "Gains",
-    "NormFormer",
     "NormPlacement",
     "Place",
     "PostLN",
@@ -59,14 +60,12 @@ __all__ = [
     "PostNormResidual",
     "PreLN",
     "PreNormResidual",
-    "RFixup",
-    "ReZero",
     "Residual",
     "ResidualScheme",
     "Role",
     "Side",
+    "Stream",
     "Sublayer",
-    "TFixup",
     "gains",
     "scheme_class",
 ]

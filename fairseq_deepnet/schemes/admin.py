@@ -134,7 +134,7 @@ class Admin(ResidualScheme):
     def residual_weight(self, place: Place, learned: Mapping[str, Tensor]) -> Tensor:
         return learned["weight"] + learned["offset"]
 
-    def prepare(self, model: nn.Module) -> None:
+    def prepare(self, model: nn.Module, warmup: int) -> None:
         model.register_forward_pre_hook(ProfilingPass(), with_kwargs=True)
 
 

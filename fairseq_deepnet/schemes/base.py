@@ -2,14 +2,16 @@
 
 A scheme answers six questions; the layers ask nothing else (they hold no `if scheme ==`):
 
-1. Where does LayerNorm stand? `norm`: post, pre (with one more after the stack), or none.
+1. Where does LayerNorm stand? `norm`: post, pre (with one more after the stack), or none;
+   `embedding_norm`: and after the embeddings?
 2. How does a branch join the residual? `build_residuals`: one module a sublayer, built a layer at
-   a time, so that the sublayers of a layer may share a parameter.
+   a time, so that the sublayers of a layer may share a parameter, and hand each other more than x.
 3. What else does a sublayer carry? `build_head_transform`, `build_ffn_transforms`, `bias`.
-4. Is a layer's input more than the output of the layer below? `build_combination`. What follows
-   the stack? `build_output_transform`.
+4. Is a layer's input more than the output of the layer below? `build_combination`. Does more than
+   x go from layer to layer? `streams`. What follows the stack? `build_output_transform`.
 5. How does every weight start? `gain` and `draw`; `initialise_ends` outside the layers; `prepare`
-   for what only a batch can tell.
+   for what only a batch or the training's options can tell. A residual that changes with the
+   training has `set_num_updates`, which fairseq calls before each of its batches.
 6. Can fairseq's stock layers compute a trained model? `why_not_stock`; `residual_weight`,
    `stock_layer` and `stock_options` say how, for export.
 
@@ -116,6 +118,8 @@ class ResidualScheme:
     name: ClassVar[str]
     summary: ClassVar[str]
     norm: ClassVar[NormPlacement]
+    embedding_norm: ClassVar[bool] = False  # does a LayerNorm follow the embeddings
+    streams: ClassVar[int] = 1  # tensors [B, T, C] that go from layer to layer, x the first
     variants: ClassVar[Mapping[str, str]] = {}  # name -> what it means
     bias: ClassVar[bool] = True  # do linear maps have biases (Fixup's do not)
     layer_drop: ClassVar[bool] = True  # may layers be left out, while training or when loading
@@ -150,6 +154,12 @@ class ResidualScheme:
             )
         return variant
 
+    @classmethod
+    def is_weighted_post_ln(cls) -> bool:
+        """True if all sublayers are LN(alpha x + G(x)), of which the paper's bounds speak."""
+        own_way = cls.why_not_stock is not ResidualScheme.why_not_stock
+        return cls.norm is NormPlacement.POST and not own_way
+
     def default_alpha(self, side: Side) -> float | None:
         """Constant that multiplies the residual before its LayerNorm; None where there is none."""
         return 1.0 if self.norm is NormPlacement.POST else None
@@ -166,7 +176,7 @@ class ResidualScheme:
         return {sublayer: kind() for sublayer in sublayers}
 
     def build_head_transform(
-        self, place: Place, sublayer: Sublayer, num_heads: int
+        self, place: Place, sublayer: Sublayer, num_heads: int, embed_dim: int
     ) -> nn.Module | None:
         """What acts on the heads' outputs [B, H, T, D] before out_proj (as in NormFormer)."""
         return None
@@ -182,7 +192,10 @@ class ResidualScheme:
         return None
 
     def build_output_transform(self, side: Side, embed_dim: int) -> nn.Module | None:
-        """What acts on the stack's output [B, T, C] (as in R-Fixup); Pre-LN's norm is not it."""
+        """What acts on the stack's output (as in R-Fixup), and makes one of more `streams`.
+
+        Pre-LN's norm is not it.
+        """
         return None
 
     # What of it stock layers can compute, once its weights are folded (checkpoints/folding.py)
@@ -205,7 +218,7 @@ class ResidualScheme:
         """
         return self.alphas[place.side]
 
-    def stock_layer(self, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A trained layer's parameters, by name, as those of a stock layer.
 
         The residuals' own are left out: `residual_weight` has told what they multiply.
@@ -235,8 +248,11 @@ class ResidualScheme:
         tables may be one. DeepNorm leaves them as fairseq makes them; T-Fixup and R-Fixup do not.
         """
 
-    def prepare(self, model: nn.Module) -> None:
-        """Arrange for what needs a batch, such as Admin's profiling; called on the built model."""
+    def prepare(self, model: nn.Module, warmup: int) -> None:
+        """Arrange for what needs a batch, such as Admin's profiling, or the training's schedule.
+
+        Called on the built model; `warmup` is the updates of the learning rate's warm-up, or 0.
+        """
 
     def __repr__(self) -> str:
         parts = [f"{self.depths.encoder}L-{self.depths.decoder}L"]

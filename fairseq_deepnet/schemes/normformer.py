@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .base import NormPlacement, Place, ResidualScheme, Sublayer
-from .residual import Map, PreNormResidual, Residual
+from .residual import Map, NormalisedBranchResidual, PreNormResidual, Residual
 
 
 class HeadScale(nn.Module):
@@ -19,19 +19,6 @@ class HeadScale(nn.Module):
 
     def forward(self, heads: Tensor) -> Tensor:
         return heads * self.scale[:, None, None]
-
-
-class NormalisedBranchResidual(PreNormResidual):
-    """x + LN(G(LN(x)))."""
-
-    saved: ClassVar[int] = 1
-
-    def __init__(self, embed_dim: int) -> None:
-        super().__init__()
-        self.branch_norm = nn.LayerNorm(embed_dim)
-
-    def leave(self, x: Tensor, branch: Tensor, norm: Map | None, dropout: Map) -> Tensor:
-        return x + dropout(self.branch_norm(branch))
 
 
 class ScaledPreNormResidual(PreNormResidual):
@@ -77,7 +64,9 @@ class NormFormer(ResidualScheme):
         residuals[Sublayer.FFN] = ScaledPreNormResidual(embed_dim) if scaled else PreNormResidual()
         return residuals
 
-    def build_head_transform(self, place: Place, sublayer: Sublayer, num_heads: int) -> nn.Module:
+    def build_head_transform(
+        self, place: Place, sublayer: Sublayer, num_heads: int, embed_dim: int
+    ) -> nn.Module:
         return HeadScale(num_heads)
 
     def build_ffn_transforms(self, place: Place, ffn_dim: int) -> tuple[None, nn.Module]:
@@ -91,7 +80,7 @@ class NormFormer(ResidualScheme):
             " its attentions the one to itself; here all layers and attentions are alike"
         )
 
-    def stock_layer(self, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Of a decoder alone: fairseq's names, the factors a head multiplied into out_proj."""
         renamed = {
             "residuals.self_attn.branch_norm.": "attn_ln.",

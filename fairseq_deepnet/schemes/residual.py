@@ -3,15 +3,20 @@
 Shapes: x and branch are [B, T, C] (B = batch, T = length, C = channels). LayerNorm and dropout
 belong to the layer, under fairseq's names, and are handed in; a residual owns only what its scheme
 adds.
+
+What goes from one residual to the next, the stream, is x in most schemes. Inside a layer it may be
+a pair, x and another tensor [B, T, C] that the scheme needs. From layer to layer it is one tensor,
+with x in its first C channels, and whatever else the scheme carries (`streams`) behind.
 """
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 Map = Callable[[Tensor], Tensor]
+Stream = Any  # a tensor or a pair of tensors, as above
 
 
 class Residual(nn.Module):
@@ -23,11 +28,12 @@ class Residual(nn.Module):
         """What training changes of the residual itself, by name: shown in logs as its mean."""
         return {}
 
-    def enter(self, x: Tensor, norm: Map | None) -> Tensor:
-        """Input of the branch, [B, T, C] -> [B, T, C]."""
-        return x
+    def enter(self, x: Stream, norm: Map | None) -> Tensor:
+        """Input of the branch [B, T, C], from the stream."""
+        entry: Tensor = x
+        return entry
 
-    def leave(self, x: Tensor, branch: Tensor, norm: Map | None, dropout: Map) -> Tensor:
+    def leave(self, x: Stream, branch: Tensor, norm: Map | None, dropout: Map) -> Stream:
         """The stream after the sublayer, from the stream before it and the branch's output."""
         return x + dropout(branch)
 
@@ -38,6 +44,19 @@ class PreNormResidual(Residual):
     def enter(self, x: Tensor, norm: Map | None) -> Tensor:
         assert norm is not None
         return norm(x)
+
+
+class NormalisedBranchResidual(PreNormResidual):
+    """x + LN(G(LN(x)))."""
+
+    saved: ClassVar[int] = 1
+
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        self.branch_norm = nn.LayerNorm(embed_dim)
+
+    def leave(self, x: Tensor, branch: Tensor, norm: Map | None, dropout: Map) -> Tensor:
+        return x + dropout(self.branch_norm(branch))
 
 
 class PostNormResidual(Residual):

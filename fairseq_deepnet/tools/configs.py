@@ -13,7 +13,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,9 +52,7 @@ class Config:
 
     def to_yaml(self) -> str:
         """One flat config file that stands for all of them."""
-        content: dict[str, Any] = dict(self.options)
-        if self.recipe:
-            content["recipe"] = dict(self.recipe)
+        content = {**self.options, **({"recipe": self.recipe} if self.recipe else {})}
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
 
 
@@ -77,9 +76,8 @@ class _StrictLoader(_Loader):  # type: ignore[misc]
 
 
 def find_config(name: str, folder: Path = CONFIG_FOLDER) -> Path:
-    """The file of a config given as a path or as a name in configs/."""
-    candidates = [Path(name), folder / name, folder / f"{name}.yaml"]
-    for candidate in candidates:
+    """Return the file of a config given as a path or as a name in configs/."""
+    for candidate in (Path(name), folder / name, folder / f"{name}.yaml"):
         if candidate.is_file():
             return candidate
     there = ", ".join(sorted(path.stem for path in folder.glob("*.yaml"))) or "none"
@@ -102,7 +100,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _plain(key: object, value: object, source: str) -> Value:
-    """A value as argparse can take it; lists become comma-separated, as fairseq reads them."""
+    """Return a value as argparse can take it: a list with commas, as fairseq reads them."""
     if isinstance(value, list) and all(isinstance(item, int | float | str) for item in value):
         return ",".join(map(str, value))
     if value is None or isinstance(value, bool | int | float | str):
@@ -115,9 +113,7 @@ def _plain(key: object, value: object, source: str) -> Value:
 def override(config: Config, content: Mapping[str, Any], source: str) -> None:
     """Let options and `recipe` of `content` win over a config's; null takes an option back.
 
-    Arguments:
-        content: as a config file has it; `defaults` is left out
-        source: the file (or command line) it is from, for error messages
+    `source` is the file (or command line) that it is from; its `defaults` are left out.
     """
     content = _with_what_follows(config, content)
     for key, value in content.items():
@@ -175,7 +171,7 @@ def _load_into(config: Config, path: Path, above: tuple[Path, ...]) -> None:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """`key=value` -> key and value, the value read as YAML reads it."""
+    """Return key and value of `key=value`, the value as YAML reads it."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ValueError(f"{text!r} is not of the form key=value")
@@ -183,7 +179,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A value as YAML reads it; ValueError for what is none."""
+    """Return a value as YAML reads it; ValueError for what is none."""
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -207,7 +203,7 @@ def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_
 
 
 def to_arguments(options: dict[str, Value]) -> list[str]:
-    """fairseq-train's argument list: true is a bare flag, false and null are left out."""
+    """Return fairseq-train's argument list: true is a bare flag, false and null are left out."""
     arguments = []
     for key, value in options.items():
         if value is None or value is False:
@@ -224,13 +220,10 @@ def to_arguments(options: dict[str, Value]) -> list[str]:
 def check_options(config: Config) -> None:
     """Let fairseq's real parser look at every option and value.
 
-    Raises ValueError that names the file and the option, and the nearest option where the name is
-    unknown.
+    Raises ValueError that names file and option, and of an unknown name the nearest known.
     """
-    try:
+    with _naming_the_file(config):
         parser = fairseq_options.training_parser(["DATA", *config.choosing()])
-    except ValueError as error:
-        raise ValueError(f"{_blame(config, str(error))}{error}") from error
     known = fairseq_options.option_actions(parser)
     for key, value in config.options.items():
         source = config.sources.get(key, config.name)
@@ -241,22 +234,25 @@ def check_options(config: Config) -> None:
             raise ValueError(f"{source}: {key}: takes a value, not {str(value).lower()}")
         if value is not None and not isinstance(value, bool) and known[key].nargs == 0:
             raise ValueError(f"{source}: {key}: is a switch (true or false), not {value!r}")
-    try:
+    with _naming_the_file(config):
         fairseq_options.parse_training(["DATA", *to_arguments(config.options)])
+
+
+@contextmanager
+def _naming_the_file(config: Config) -> Iterator[None]:
+    """Put before an error the file that set the option which it is about ("argument --lr: ...")."""
+    try:
+        yield
     except ValueError as error:
-        raise ValueError(f"{_blame(config, str(error))}{error}") from error
-
-
-def _blame(config: Config, message: str) -> str:
-    """The file that set the option which argparse complains about ("argument --lr: ...")."""
-    for key, source in config.sources.items():
-        if f"--{key}:" in message or f"--{key}/" in message:
-            return f"{source}: "
-    return f"{config.name}: "
+        text = str(error)
+        named = (
+            f for key, f in config.sources.items() if f"--{key}:" in text or f"--{key}/" in text
+        )
+        raise ValueError(f"{next(named, config.name)}: {text}") from error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet args`."""
+    """Declare the arguments of `deepnet args`."""
     parser.add_argument("config", help="a YAML file, or a name in configs/")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options that win")
     parser.add_argument(

@@ -13,10 +13,10 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from fairseq_deepnet.errors import did_you_mean
+from fairseq_deepnet.files import PACKAGE
 
 CHOOSING: Final = ("arch", "task", "criterion", "optimizer", "lr-scheduler")
 """Options that decide which other options there are."""
@@ -37,83 +37,59 @@ def quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def user_dir() -> str:
-    """Absolute path of this package, for `--user-dir`: valid from every working directory."""
-    return str(Path(__file__).resolve().parents[1])
-
-
-class _RefusedError(ValueError):
-    """What a fairseq parser would have printed before it ended the process."""
-
-
-def _shorten(message: str) -> str:
-    """`invalid choice` without the hundred choices, but with those that are near."""
-    if "invalid choice: " not in message:
-        return message
-    head, _, tail = message.partition(" (choose from ")
-    value = head.rsplit("invalid choice: ", 1)[1].strip("'\"")
-    choices = [choice.strip(" '\")") for choice in tail.split(",")]
-    near = difflib.get_close_matches(value, choices, n=3, cutoff=0.5)
-    return f"{head}; did you mean {' or '.join(near)}?" if near else head
-
-
 def _refuse(message: str) -> NoReturn:
-    raise _RefusedError(_shorten(message))
+    """Raise what a parser would have printed; of a hundred choices those that are near."""
+    if "invalid choice: " in message:
+        message, _, tail = message.partition(" (choose from ")
+        value = message.rsplit("invalid choice: ", 1)[1].strip("'\"")
+        choices = [choice.strip(" '\")") for choice in tail.split(",")]
+        near = difflib.get_close_matches(value, choices, n=3, cutoff=0.5)
+        message += f"; did you mean {' or '.join(near)}?" if near else ""
+    raise ValueError(message)
 
 
-def _register() -> None:
-    """Register our models: fairseq imports those of a --user-dir only with the package itself."""
-    import fairseq_deepnet.models  # noqa: F401
-
-
-def _new_parser() -> argparse.ArgumentParser:
+def _parse(
+    arguments: Sequence[str], generation: bool = False, parse_known: bool = False
+) -> tuple[argparse.ArgumentParser, Any]:
+    """Return fairseq's parser and what it makes of the arguments (with what it does not know)."""
     from fairseq import options
 
-    _register()
-    # it would tell on every call that this package "has already been imported"
-    logging.getLogger("fairseq.utils").setLevel(logging.WARNING)
-    parser = options.get_training_parser()
-    parser.error = _refuse  # type: ignore[method-assign]
-    return parser
+    # fairseq imports those of a --user-dir only with the package itself
+    import fairseq_deepnet.models  # noqa: F401
+
+    # they would tell on every call that this package "has already been imported"
+    for noisy in ("fairseq.utils", "hydra"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    parser = options.get_generation_parser() if generation else options.get_training_parser()
+    parser.error = _refuse
+    words = ["--user-dir", str(PACKAGE), *arguments]
+    return parser, options.parse_args_and_arch(parser, words, parse_known=parse_known)
 
 
 def training_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """fairseq-train's parser, with the options of the architecture, task, criterion and optimiser
-    that `arguments` choose. Raises ValueError with fairseq's message where it would exit.
+    """Return fairseq-train's parser, with the options of the architecture, task, criterion and
+    optimiser that `arguments` choose. Raises ValueError with fairseq's message where it would exit.
     """
-    from fairseq import options
-
-    parser = _new_parser()
-    options.parse_args_and_arch(parser, ["--user-dir", user_dir(), *arguments], parse_known=True)
-    return parser
+    return _parse(arguments, parse_known=True)[0]
 
 
 def parse_training(arguments: Sequence[str]) -> argparse.Namespace:
-    """What fairseq-train would make of `arguments`, architecture defaults included."""
-    from fairseq import options
-
-    parser = _new_parser()
-    return options.parse_args_and_arch(parser, ["--user-dir", user_dir(), *arguments])
+    """Return what fairseq-train would make of `arguments`, architecture defaults included."""
+    found: argparse.Namespace = _parse(arguments)[1]
+    return found
 
 
 def parse_generation(arguments: Sequence[str]) -> Any:
-    """fairseq-generate's configuration for `arguments`. Raises ValueError where it would exit."""
-    from fairseq import options
+    """Return fairseq-generate's configuration. Raises ValueError where it would exit."""
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-    _register()
-    for noisy in ("fairseq.utils", "hydra"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    parser = options.get_generation_parser()
-    parser.error = _refuse  # type: ignore[method-assign]
-    words = ["--user-dir", user_dir(), *arguments]
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, words))
+    return convert_namespace_to_omegaconf(_parse(arguments, generation=True)[1])
 
 
 def count_parameters(args: argparse.Namespace) -> int | None:
-    """Parameters of the model that parsed fairseq-train arguments describe; None if unknown.
+    """Count the parameters of the model that fairseq-train's arguments describe; None if unknown.
 
-    The model is built without memory (on the meta device), so that what it refuses is found before
+    It is built without memory (on the meta device), so that what it refuses is found before
     training starts. Raises ValueError with its reason.
     """
     import torch
@@ -142,15 +118,16 @@ def option_actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action
 
 
 def read_options(words: Sequence[str], choosing: Sequence[str]) -> dict[str, bool | int | str]:
-    """fairseq-train's options on a command line, by name; switches are true.
+    """Return fairseq-train's options on a command line, by name; switches are true.
 
-    Arguments:
-        words: the command line
-        choosing: options that decide which others there are (`--arch`), unless `words` has them
-
+    `choosing` are those that decide which others there are (`--arch`), unless `words` has them.
     Raises ValueError for what fairseq-train does not know and for words that belong to no option.
     """
-    known = option_actions(training_parser(["DATA", *choosing, *_choices(words)])) if words else {}
+    chosen = list(choosing)
+    for index, word in enumerate(words):
+        if word.startswith("--") and word[2:].partition("=")[0] in CHOOSING:
+            chosen += words[index : index + (1 if "=" in word else 2)]
+    known = option_actions(training_parser(["DATA", *chosen])) if words else {}
     found: dict[str, bool | int | str] = {}
     rest = list(words)
     while rest:
@@ -164,40 +141,22 @@ def read_options(words: Sequence[str], choosing: Sequence[str]) -> dict[str, boo
             )
         if known[name].nargs == 0:
             found[name] = True
-        elif equals:
-            found[name] = _typed(value)
-        elif rest:
-            found[name] = _typed(rest.pop(0))
+        elif equals or rest:
+            value = value if equals else rest.pop(0)
+            # a whole number as one, so that it is written like one
+            found[name] = int(value) if re.fullmatch(r"-?[1-9]\d*|0", value) else value
         else:
             raise ValueError(f"{word}: a value is expected")
     return found
 
 
-def _choices(words: Sequence[str]) -> list[str]:
-    """Those of the words that choose which other options there are."""
-    chosen: list[str] = []
-    for index, word in enumerate(words):
-        if word.startswith("--") and word[2:].partition("=")[0] in CHOOSING:
-            chosen += words[index : index + (1 if "=" in word else 2)]
-    return chosen
-
-
-def _typed(word: str) -> int | str:
-    """A whole number as one, so that it is written like one; anything else as it is."""
-    return int(word) if re.fullmatch(r"-?[1-9]\d*|0", word) else word
-
-
-def _of_our_models() -> dict[str, argparse.Action]:
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return a hint: that only our models have the option, which known one is nearest, or none."""
     from fairseq_deepnet.models.scheme_options import add_scheme_arguments
 
-    parser = argparse.ArgumentParser(add_help=False)
-    add_scheme_arguments(parser)
-    return option_actions(parser)
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """A hint: that only our models have the option, which known one is nearest, or nothing."""
-    if name.replace("_", "-") in _of_our_models():
+    ours = argparse.ArgumentParser(add_help=False)
+    add_scheme_arguments(ours)
+    if name.replace("_", "-") in option_actions(ours):
         return (
             "; only our models have it: --arch deepnet_transformer (with --residual-scheme post-ln"
             " --init stock it is fairseq's own Transformer)"

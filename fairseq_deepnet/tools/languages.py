@@ -23,7 +23,7 @@ CODES: Final = ("own", "flores101", "m2m100")
 class Language:
     """One language; what a corpus or library does not have of it is None.
 
-    Arguments:
+    Args:
         code: this project's code for it, which is OPUS-100's where that has the language
         name: in English
         script: ISO 15924
@@ -48,7 +48,7 @@ class Language:
     also: tuple[str, ...] = ()
 
     def in_codes_of(self, codes: str) -> str:
-        """Its code in a naming of CODES; ValueError where that has no name for it."""
+        """Return its code in a naming of CODES; ValueError where that has no name for it."""
         if codes not in CODES:
             raise ValueError(f"there are no codes {codes!r}; choose from {', '.join(CODES)}")
         name: str | None = self.code if codes == "own" else getattr(self, codes)
@@ -59,7 +59,7 @@ class Language:
 
 @functools.cache
 def languages() -> dict[str, Language]:
-    """Every language by its code, in alphabetical order."""
+    """Return every language by its code, in alphabetical order."""
     table = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     return {
         code: Language(code, **{**entry, "also": tuple(entry.get("also", ()))})
@@ -78,12 +78,12 @@ def _by_any_name() -> dict[str, Language]:
 
 
 def find(code: str) -> Language | None:
-    """The language of a code of OPUS-100, Flores-101, M2M-100 or WMT; None for an unknown one."""
+    """Return the language of a code of OPUS-100, Flores-101, M2M-100 or WMT; None if unknown."""
     return _by_any_name().get(code)
 
 
 def language(code: str) -> Language:
-    """As `find`, with a ValueError for an unknown code."""
+    """Do as `find`, with a ValueError for an unknown code."""
     found = find(code)
     if found is None:
         raise ValueError(f"{code!r} is no language known here; {FILE.name} lists them")
@@ -91,7 +91,7 @@ def language(code: str) -> Language:
 
 
 def resource_class(lines: int) -> str:
-    """High, medium or low, by the training lines of a pair with English.
+    """Return high, medium or low, by the training lines of a pair with English.
 
     The bounds are those of Zhang et al. 2020 (arXiv 2004.11867): high from 0.9 million lines, low
     below 0.1 million. On OPUS-100 they give 45 high, 28 medium and 26 low pairs; 21 of the low ones

@@ -20,8 +20,7 @@ MAX_POSITIONS = 512
 class VocabularyTask:
     """All that building a translation model asks of a fairseq task: two dictionaries, here one.
 
-    Args:
-        vocabulary: number of entries, fairseq's four special symbols included.
+    `vocabulary` counts entries, fairseq's four special symbols included.
     """
 
     def __init__(self, vocabulary: int) -> None:
@@ -31,16 +30,9 @@ class VocabularyTask:
 
 
 def build_model(arch: str, task: VocabularyTask, **options: Any) -> Any:
-    """Build a new model of `arch`, registered by fairseq or by this plugin.
+    """Build a new model of `arch` with fairseq-train's options, underscores for dashes.
 
-    Args:
-        arch: as after --arch.
-        task: its dictionaries size the embeddings.
-        options: fairseq-train's model options, underscores for dashes.
-
-    Raises:
-        ConfigurationError: for options that this plugin refuses.
-        KeyError: for an arch that is not registered.
+    Raises ConfigurationError for options that this plugin refuses, KeyError for an unknown arch.
     """
     args = Namespace(arch=arch, **options)
     ARCH_CONFIG_REGISTRY[arch](args)
@@ -60,12 +52,8 @@ def usual_task(arch: str) -> str:
 def build_from_arguments(args: Namespace, vocabulary: int, target: int | None = None) -> Any:
     """Build the model that fairseq-train's parsed arguments describe.
 
-    Args:
-        vocabulary: entries of the dictionary, or of the source's.
-        target: of the target's, where that is another.
-
-    Raises:
-        ValueError: for an arch that is not registered and for options that its model refuses.
+    `vocabulary` counts the entries of the dictionary, `target` those of the target's where that is
+    another. Raises ValueError for an unknown arch and for options that its model refuses.
     """
     if args.arch not in ARCH_CONFIG_REGISTRY:
         raise ValueError(f"arch {args.arch} is known neither to fairseq nor to this plugin")

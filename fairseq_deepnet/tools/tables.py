@@ -13,19 +13,15 @@ Rows = list[list[str]]
 """Heading and lines, all of one length."""
 
 
-def text(rows: Rows, left: int = 1) -> str:
+def text(rows: Rows, left: int = 1, form: str = "simple") -> str:
     """Lay a table out for a terminal; the first `left` columns are words, the others numbers."""
-    return _laid_out(rows, left, "simple")
+    sides = ["left" if column < left else "right" for column in range(len(rows[0]))]
+    return tabulate(rows[1:], rows[0], form, colalign=sides, disable_numparse=True)
 
 
 def markdown(rows: Rows, left: int = 1) -> str:
     """Lay a table out as Markdown that can be read as it is."""
-    return _laid_out(rows, left, "pipe")
-
-
-def _laid_out(rows: Rows, left: int, form: str) -> str:
-    sides = ["left" if column < left else "right" for column in range(len(rows[0]))]
-    return tabulate(rows[1:], rows[0], form, colalign=sides, disable_numparse=True)
+    return text(rows, left, "pipe")
 
 
 def comma_separated(rows: Iterable[Sequence[object]]) -> str:
@@ -37,9 +33,7 @@ def comma_separated(rows: Iterable[Sequence[object]]) -> str:
 
 def six_digits(value: float | str | None) -> str:
     """Write a number for a CSV; words as they are, nothing for None."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else f"{value:.6g}"
+    return f"{value:.6g}" if isinstance(value, int | float) else value or ""
 
 
 @dataclass(frozen=True)
@@ -58,17 +52,12 @@ class Section:
 
     def text(self) -> str:
         """Lay it out for a terminal."""
-        grids = [
-            (f"{name}\n" if name else "") + text(rows, self.left)
-            for name, rows in self.parts.items()
-        ]
+        grids = [f"{name}\n" * bool(name) + text(r, self.left) for name, r in self.parts.items()]
         return "\n\n".join([self.title, *grids, "\n".join(self.notes)]) + "\n"
 
     def markdown(self) -> str:
         """Lay it out as Markdown."""
-        grids = [
-            (f"**{name}**\n\n" if name else "") + markdown(rows, self.left)
-            for name, rows in self.parts.items()
-        ]
+        parts = self.parts.items()
+        grids = [f"**{name}**\n\n" * bool(name) + markdown(rows, self.left) for name, rows in parts]
         notes = "\n".join(f"- {note.strip()}" for note in self.notes)
         return "\n\n".join([f"### {self.title}", *grids, notes]) + "\n"

@@ -10,19 +10,17 @@ export PYTHONSAFEPATH=1
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export ROOT
 
-# Print the comment header of the calling script (from line 2 to the first line that is no comment).
-usage() {
-    awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$0"
-}
-
-# Answer --help and -h, wherever a script's first argument is one of them.
+# Answer --help and -h: with the comment header of the calling script (from line 2 to the first line that is no
+# comment), in which a line such as "# @lib/help/sweep.txt" stands for that file.
 help_if_asked() {
-    case "${1:-}" in
-        --help | -h)
-            usage
-            exit 0
-            ;;
-    esac
+    [[ ${1:-} == --help || ${1:-} == -h ]] || return 0
+    awk -v scripts="$ROOT/scripts/" 'NR > 1 {
+        if (!/^#/) exit
+        sub(/^# ?/, "")
+        if (!/^@/) { print; next }
+        while ((getline line < (scripts substr($0, 2))) > 0) print line
+    }' "$0"
+    exit 0
 }
 
 # One line on standard error, so that standard output stays free for results.
@@ -56,50 +54,10 @@ environment_dir() {
     printf '%s' "$place"
 }
 
-# The command `deepnet` of this very clone, whatever is installed.
-run_deepnet() {
-    PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" python -m fairseq_deepnet.cli "$@"
-}
-
-# Append to the array `arguments` an option for each of these variables that is set: --cpu-processes=2 for CPU_PROCESSES.
-add_options() {
-    local name option
-    for name in "$@"; do
-        [[ -n ${!name:-} ]] || continue
-        option=${name,,}
-        arguments+=("--${option//_/-}=${!name}")
-    done
-}
-
-# Append to the array `arguments` an option for each of these variables that is 1: --drop-duplicates for DROP_DUPLICATES.
-add_switches() {
-    local name option
-    for name in "$@"; do
-        case ${!name:-0} in
-            0) ;;
-            1)
-                option=${name,,}
-                arguments+=("--${option//_/-}")
-                ;;
-            *) die "$name is '${!name}'; it must be 0 or 1" ;;
-        esac
-    done
-}
-
-# Hold the folder $1 while this script runs: two runs that make the same one would overwrite each other's work.
-hold_output() {
-    HELD=$1.lock
-    mkdir -p "$(dirname "$1")"
-    if command -v flock >/dev/null; then
-        exec 9>"$HELD"
-        flock --timeout 2 9 || die "another run is making $1; wait for it, or set OUT=FOLDER"
-        trap 'rm -f "$HELD"' EXIT # the name is not part of the command: it may hold anything
-    fi
-}
-
 # Set up the environment if needed (silent when nothing changed) and put it first on PATH.
 # DEEPNET_SKIP_SETUP=1 trusts the environment that is on PATH already (tests, containers).
 activate_environment() {
+    export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} # the code of this very clone, whatever is installed
     if [[ ${DEEPNET_SKIP_SETUP:-0} == 1 ]]; then
         return
     fi
@@ -108,9 +66,16 @@ activate_environment() {
     export VIRTUAL_ENV PATH=$VIRTUAL_ENV/bin:$PATH
 }
 
-# End this script as `deepnet` with these words, which takes its variables.
+# End this script as `deepnet` with these words; with --variables it takes the script's variables as its options.
 hand_over() {
     activate_environment
-    export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
-    exec python -m fairseq_deepnet.cli "$@"
+    exec deepnet "$@"
+}
+
+# End this script as `deepnet $1` of a run or a checkpoint; the words after that go to fairseq.
+evaluate() {
+    local command=$1
+    shift
+    [[ $# -eq 0 || $1 != -* ]] || die "options need a run or a checkpoint before them; see --help"
+    hand_over "$command" --variables "${@:1:1}" -- "${@:2}"
 }

@@ -2,50 +2,44 @@
 # What the training recipes (scripts/train_*.sh) share: their variables, the name of the run folder, making
 # the data where they are missing, and the step to scripts/train.sh. Sourced after common.sh, never run.
 
-# recipe_variables LAYERS: DEPTH (LAYERS), SCHEME (deepnorm), SEED (1) and DRY_RUN (0), checked.
+# recipe_variables LAYERS [NAME]: DEPTH (LAYERS), SCHEME (deepnorm), SEED (1) and DRY_RUN (0), checked; `name` is
+# NAME, with DEPTH added where it is another.
 recipe_variables() {
-    local name
+    local variable
     DEPTH=${DEPTH:-$1}
     SCHEME=${SCHEME:-deepnorm}
     SEED=${SEED:-1}
     DRY_RUN=${DRY_RUN:-0}
-    for name in DEPTH SEED; do
-        [[ ${!name} =~ ^[1-9][0-9]*$ ]] || die "$name is '${!name}'; it must be a number from 1 on"
+    for variable in DEPTH SEED; do
+        [[ ${!variable} =~ ^[1-9][0-9]*$ ]] || die "$variable is '${!variable}'; it must be a number from 1 on"
     done
     [[ $SCHEME =~ ^[a-z0-9-]+$ ]] || die "SCHEME is '$SCHEME'; it must be a name such as deepnorm"
     [[ $DRY_RUN == [01] ]] || die "DRY_RUN is '$DRY_RUN'; it must be 0 or 1"
+    name=${2:-}
+    [[ $DEPTH == "$1" ]] || name+=_${DEPTH}l
 }
 
-# recipe_folders NAME DATA: the run folder RUN (runs/NAME, with SCHEME and SEED added where they differ from
-# the defaults) and the data folder DATA, unless the user names others.
-recipe_folders() {
-    local name=$1
-    [[ $SCHEME == deepnorm ]] || name+=_$SCHEME
-    [[ $SEED == 1 ]] || name+=_seed$SEED
-    RUN=${RUN:-$ROOT/runs/$name}
-    DATA=${DATA:-$2}
+# train_recipe CONFIG NAME DATA SCRIPT [fairseq-train options]: make DATA in data/ by SCRIPT where it is missing, and
+# train in runs/NAME, with SCHEME and SEED added where they differ from the defaults; unless the user names other
+# folders. STACKS names those that DEPTH is the depth of (encoder decoder). Never returns.
+train_recipe() {
+    local config=$1 run=$2 script=$4 stack depths=()
+    [[ $SCHEME == deepnorm ]] || run+=_$SCHEME
+    [[ $SEED == 1 ]] || run+=_seed$SEED
+    RUN=${RUN:-$ROOT/runs/$run}
+    DATA=${DATA:-$ROOT/data/$3}
     DATA=${DATA%/}
     export RUN DATA
-}
-
-# make_data SCRIPT: run a preprocessing script of this project where DATA is not there (complete) yet. With
-# several nodes, or a queue, it is the user's step: nodes that wait for it would be paid for nothing.
-make_data() {
-    local script=$1
-    [[ ! -f $DATA/corpus.json && $DRY_RUN == 0 ]] || return 0
-    if [[ ${NODES:-1} != 1 || ${LAUNCHER:-auto} == slurm ]]; then
-        die "no data in $DATA: make it first, on one machine, with OUT=$(printf '%q' "$DATA") bash scripts/$script, or set DATA=FOLDER"
+    shift 4
+    if [[ ! -f $DATA/corpus.json && $DRY_RUN == 0 ]]; then
+        # nodes that wait for the data, and a queue, would be paid for nothing
+        if [[ ${NODES:-1} != 1 || ${LAUNCHER:-auto} == slurm ]]; then
+            die "no data in $DATA: make it first, on one machine, with OUT=$(printf '%q' "$DATA") bash scripts/$script, or set DATA=FOLDER"
+        fi
+        log "no data in $DATA yet: making it"
+        # the seed of a corpus is another one: every run trains on the same sentences
+        (unset SEED && OUT=$DATA bash "$ROOT/scripts/$script")
     fi
-    log "no data in $DATA yet: making it"
-    # the seed of a corpus is another one: every run trains on the same sentences
-    (unset SEED && OUT=$DATA bash "$ROOT/scripts/$script")
-}
-
-# train_recipe CONFIG [fairseq-train options]: never returns. STACKS names those that DEPTH is the depth of
-# (encoder decoder).
-train_recipe() {
-    local config=$1 stack depths=()
-    shift
     for stack in ${STACKS:-encoder decoder}; do
         depths+=("--$stack-layers" "$DEPTH")
     done
@@ -55,13 +49,10 @@ train_recipe() {
 
 # Train on one language of Multi30k: $1 the config, $2 the stack it has; then the script's words.
 train_multi30k_captions() {
-    local config=$1 stack=$2 name=$1
+    local config=$1 STACKS=$2 corpus=$1
     shift 2
-    recipe_variables 18
     export LANG_CODE=${LANG_CODE:-en}
-    [[ $LANG_CODE == en ]] || name+=.$LANG_CODE
-    [[ $DEPTH == 18 ]] || name+=_${DEPTH}l
-    recipe_folders "$name" "$ROOT/data/multi30k_lm.$LANG_CODE"
-    make_data preprocess_multi30k_lm.sh
-    STACKS=$stack train_recipe "$config" "$@"
+    [[ $LANG_CODE == en ]] || corpus+=.$LANG_CODE
+    recipe_variables 18 "$corpus"
+    train_recipe "$config" "$name" "multi30k_lm.$LANG_CODE" preprocess_multi30k_lm.sh "$@"
 }

@@ -6,11 +6,14 @@ import csv
 import statistics
 from pathlib import Path
 
+import pytest
+
 from fairseq_deepnet.monitoring import records
 from tests.support.runs import make_data
 from tests.support.shell import run_script
 
 
+@pytest.mark.slow
 def test_a_rehearsal_of_figure_5_ends_in_its_table_csv_and_image(tmp_path: Path) -> None:
     data = make_data(tmp_path / "data")
     knobs = {"TINY": "1", "GPUS": "0", "PARALLEL": "2", "DATA": str(data), "ONLY": "post-ln*"}

@@ -43,6 +43,7 @@ def run(run_command: RunCommand, script: str, *options: str) -> "subprocess.Comp
     return run_command(sys.executable, f"benchmarks/{script}.py", *options, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_training_speed_compares_systems_goes_on_without_one_and_keeps_every_number(
     run_command: RunCommand, tmp_path: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_training_speed_compares_systems_goes_on_without_one_and_keeps_every_num
     assert both[0][0]["parameters"] == both[1][0]["parameters"]
 
 
+@pytest.mark.slow
 def test_peak_memory_shows_what_checkpointing_spares(run_command: RunCommand) -> None:
     options = ["--layers", "6", "--width", "64", "--vocabulary", "100", "--tokens", "1024"]
     options += ["--systems", "ours", "--variant", "less=--checkpoint-activations"]
@@ -75,6 +77,7 @@ def test_peak_memory_shows_what_checkpointing_spares(run_command: RunCommand) ->
     assert float(less[4]) < 0.8
 
 
+@pytest.mark.slow
 def test_depth_cost_tells_what_a_layer_adds(run_command: RunCommand) -> None:
     done = run(run_command, "depth_cost", "--layers", "2", "8", "--rounds", "1")
     assert done.returncode == 0, done.stderr
@@ -84,6 +87,7 @@ def test_depth_cost_tells_what_a_layer_adds(run_command: RunCommand) -> None:
     assert rows[1][4] == "1.00"  # of the second depth to itself
 
 
+@pytest.mark.slow
 def test_startup_saves_and_loads_checkpoints_of_both_systems(run_command: RunCommand) -> None:
     done = run(run_command, "startup", *SMALL, "--rounds", "1")
     assert done.returncode == 0, done.stderr
@@ -93,6 +97,7 @@ def test_startup_saves_and_loads_checkpoints_of_both_systems(run_command: RunCom
     assert float(ours[3]) > 0
 
 
+@pytest.mark.slow
 def test_gpu_check_has_its_logic_on_the_cpu_and_does_nothing_twice(
     run_command: RunCommand, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,27 @@ def test_what_a_killed_run_left_half_written_goes_at_the_next_start(
     (folder / "checkpoint_1_5.pt.part").write_bytes(b"PK")
     train_here(tiny_data, folder, *WORDS, *FOUR)
     assert not list(folder.glob("*.part"))
+
+
+def test_a_resumed_training_reads_its_checkpoint_once_before_it_is_loaded(
+    tiny_data: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    check, load = zipfile.ZipFile.testzip, torch.load
+
+    def checked(file: zipfile.ZipFile) -> str | None:
+        read.append("checked")
+        return check(file)
+
+    def loaded(*args: Any, **kwargs: Any) -> Any:
+        read.append("loaded")
+        return load(*args, **kwargs)
+
+    monkeypatch.setattr(zipfile.ZipFile, "testzip", checked)
+    monkeypatch.setattr(torch, "load", loaded)
+    train_here(tiny_data, folder, *WORDS, "--max-update=5")
+    # by us, with its checksums; by fairseq; what was saved at the end, by the test
+    assert read == ["checked", "loaded", "loaded", "loaded"]
 
 
 # Whole or not at all

@@ -52,6 +52,7 @@ def test_every_batch_size_divides_what_the_systems_are_given_at_a_time(
         decoding.common_size({"a": {"batch": 64}, "b": {"batch": 48}})
 
 
+@pytest.mark.slow
 def test_all_systems_translate_alike_and_are_compared_with_stock_fairseq(
     tmp_path: Path, run_command: RunCommand
 ) -> None:

@@ -17,7 +17,7 @@ from fairseq_deepnet.tools.fairseq_options import parse_training
 from fairseq_deepnet.tools.training.fallbacks import parse, take
 from tests.integration.conftest import TRAIN, RunCommand
 from tests.support.shell import ROOT
-from tests.support.training import logged, train_here
+from tests.support.training import logged, train_here, train_together
 
 SHAPE = [
     f"--{side}-{name}={size}"
@@ -31,20 +31,12 @@ DEEP = [*COMMON, "--encoder-layers=18", "--decoder-layers=18", "--residual-schem
 PLANTED = [*DEEP, "post-ln", "--lr=0.01"]
 # a learning rate that is absurd from the second epoch on: all is well for 9 updates
 SHALLOW = [*COMMON, "--encoder-layers=2", "--decoder-layers=2", "--lr=0.001,10.0"]
+SLOW = pytest.mark.slow
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
     file = folder / events.NAME
     return list(records.read(file)) if file.is_file() else []
-
-
-def train(
-    run_command: RunCommand, data: Path, save_dir: Path, *options: object
-) -> "subprocess.CompletedProcess[str]":
-    plugin = ROOT / "fairseq_deepnet"
-    base = ["fairseq-train", data, "--user-dir", plugin, "--save-dir", save_dir]
-    save_dir.parent.mkdir(exist_ok=True)
-    return run_command(*base, *options, cwd=save_dir.parent)
 
 
 class Supervised:
@@ -105,7 +97,10 @@ def test_post_ln_without_warm_up_is_reported_with_its_layers_and_cause(
     assert f"decoder layers 1-{last} of 18" in line
 
 
-@pytest.mark.parametrize("scheme", ["deepnorm", "pre-ln", "rezero", "r-fixup"])
+@pytest.mark.parametrize(
+    "scheme",
+    ["deepnorm", *(pytest.param(name, marks=SLOW) for name in ("pre-ln", "rezero", "r-fixup"))],
+)
 def test_a_healthy_training_raises_no_event(scheme: str, tiny_data: Path, tmp_path: Path) -> None:
     train_here(tiny_data, tmp_path, *DEEP, scheme, "--lr=0.001", "--max-update=40")
     assert told(tmp_path) == []
@@ -118,7 +113,7 @@ def test_watching_changes_no_number(tiny_data: Path, tmp_path: Path) -> None:
         train_here(
             tiny_data,
             tmp_path / policy,
-            *[*DEEP, "deepnorm", "--lr=0.001", "--dropout=0.1", "--max-update=12"],
+            *[*SHALLOW, "--lr=0.001", "--dropout=0.1", "--max-update=12"],
             f"--on-divergence={policy}",
             *(["--good-interval=5"] if policy == "stop" else []),
         )["model"]
@@ -132,13 +127,13 @@ def test_watching_changes_no_number(tiny_data: Path, tmp_path: Path) -> None:
 
 
 def test_stop_keeps_the_last_good_state_and_ends_in_one_line(
-    run_command: RunCommand, tiny_data: Path, tmp_path: Path
+    tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_dir = tmp_path / "run"
     stopping = ["--on-divergence=stop", "--good-interval=3", "--max-update=40"]
-    done = train(run_command, tiny_data, save_dir, *SHALLOW, *stopping)
-    assert done.returncode == DIVERGED
-    assert "Traceback" not in done.stdout + done.stderr
+    with pytest.raises(SystemExit) as stopped:
+        train_here(tiny_data, save_dir, *SHALLOW, *stopping)
+    assert stopped.value.code == DIVERGED
     (event,) = told(save_dir)
     assert event["kind"] == "loss_spike"
     assert event["started"] == 11
@@ -148,30 +143,36 @@ def test_stop_keeps_the_last_good_state_and_ends_in_one_line(
         **{key: event[key] for key in ("update", "kind", "started", "what", "cause")},
         "good": {"update": 9, "file": "checkpoint_last_good.pt"},
     }
-    assert "the training diverged at update" in done.stderr
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "diverged at" in line]
     good = save_dir / "checkpoint_last_good.pt"
-    assert f"--restore-file {good}" in done.stderr
+    assert f"--restore-file {good}" in line
     held = torch.load(good, weights_only=True)
     assert held["optimizer_history"][-1]["num_updates"] == 9
     # and it can be gone on from
-    again = ["--lr=0.001", f"--restore-file={good}", "--max-update=12"]
-    done = train(run_command, tiny_data, tmp_path / "again", *SHALLOW, *again)
-    assert done.returncode == 0, done.stderr
-    assert sorted(losses(done.stdout)) == [10, 11, 12]
+    again = ["--lr=0.001", f"--restore-file={good}", "--max-update=12", "--monitor-interval=1"]
+    train_here(tiny_data, tmp_path / "again", *SHALLOW, *again)
+    made = [record["update"] for record in records.read(tmp_path / "again" / records.NAME)]
+    assert made == [10, 11, 12]
 
 
-def test_fallback_goes_on_from_the_last_good_state_and_a_repeated_command_keeps_to_it(
-    supervised: Supervised,
-) -> None:
-    options = [*SHALLOW, "--on-divergence=fallback", "--good-interval=2"]
-    options += ["--fallbacks=lr=0.001", "--save-interval-updates=12", "--keep-interval-updates=2"]
-    done = supervised(*options, "--max-update=40")
+def test_two_processes_stop_together(tiny_data: Path, tmp_path: Path) -> None:
+    options = [*SHALLOW, "--max-update=25", "--good-interval=3", "--on-divergence=stop"]
+    assert train_together(tiny_data, tmp_path, *options) == [DIVERGED, DIVERGED]
+    assert read_record(tmp_path / DIVERGENCE_RECORD)["good"]["update"] > 0
+
+
+FALLING = [*SHALLOW, "--on-divergence=fallback", "--good-interval=2", "--fallbacks=lr=0.001"]
+FALLING += ["--save-interval-updates=12", "--keep-interval-updates=2"]
+
+
+def test_fallback_goes_on_from_the_last_good_state(supervised: Supervised) -> None:
+    done = supervised(*FALLING, "--max-update=20")
     assert done.returncode == 0, done.stderr
     assert "fallback 1: starting again from update 9 with --lr 0.001" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     seen = supervised.losses()
-    assert sorted(seen) == list(range(1, 41))
-    assert seen[40] < seen[10] < seen[1]
+    assert sorted(seen) == list(range(1, 21))
+    assert seen[20] < seen[10] < seen[1]
     assert [event["attempt"] for event in told(supervised.run)] == [0]
     # the good state was fairseq's own checkpoint1.pt; what came after it is kept, out of the way
     aside = {path.name for path in (supervised.run / "checkpoints" / "diverged_1").iterdir()}
@@ -179,12 +180,18 @@ def test_fallback_goes_on_from_the_last_good_state_and_a_repeated_command_keeps_
     state = supervised.state()
     assert state["overrides"] == {"lr": "0.001"}
     assert state["history"][0]["from_update"] == 9
-    done = supervised(*options, "--max-update=42", "--resume")
+
+
+@pytest.mark.slow
+def test_a_repeated_command_keeps_to_the_fallback(supervised: Supervised) -> None:
+    assert supervised(*FALLING, "--max-update=20").returncode == 0
+    done = supervised(*FALLING, "--max-update=22", "--resume")
     assert done.returncode == 0, done.stderr
     assert "this run has fallen back to --lr 0.001" in done.stderr
-    assert sorted(supervised.losses()) == list(range(1, 43))
+    assert sorted(supervised.losses()) == list(range(1, 23))
 
 
+@pytest.mark.slow
 def test_what_diverges_from_the_start_falls_back_to_the_start_and_recovers(
     supervised: Supervised,
 ) -> None:
@@ -198,6 +205,7 @@ def test_what_diverges_from_the_start_falls_back_to_the_start_and_recovers(
     assert sum(seen[u] for u in range(26, 31)) < sum(seen[u] for u in range(1, 6)) - 1
 
 
+@pytest.mark.slow
 def test_when_no_fallback_is_left_the_training_stops(supervised: Supervised) -> None:
     options = [*SHALLOW, "--on-divergence=fallback", "--good-interval=3", "--max-update=40"]
     done = supervised(*options, "--fallbacks=clip-norm=7, fp32")
@@ -211,19 +219,29 @@ def test_when_no_fallback_is_left_the_training_stops(supervised: Supervised) -> 
 
 
 def test_gradients_that_are_not_finite_are_reported_with_layers_and_the_first_module(
-    run_command: RunCommand, tiny_data: Path, tmp_path: Path
+    tiny_data: Path, tmp_path: Path
 ) -> None:
-    save_dir = tmp_path / "run"
     options = [*SHALLOW, "--residual-scheme=rezero", "--lr=0.001,1e30", "--max-update=40"]
-    done = train(run_command, tiny_data, save_dir, *options)
-    assert done.returncode == 1
-    event = next(event for event in told(save_dir) if event["kind"] == "not_finite")
+    with pytest.raises(FloatingPointError):
+        train_here(tiny_data, tmp_path, *options)
+    event = next(event for event in told(tmp_path) if event["kind"] == "not_finite")
     assert set(event["layers"]) == {"encoder", "decoder"}
     assert "in the forward pass" in event["what"]
     assert event["values"]["first"]["forward"].startswith("encoder")
     assert "rezero" in event["cause"]
 
 
+def test_fairseqs_own_error_stops_the_training_once(
+    tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*SHALLOW, "--residual-scheme=rezero", "--lr=0.001,1e30", "--on-divergence=stop"]
+    with pytest.raises(SystemExit) as stopped:
+        train_here(tiny_data, tmp_path, *options, "--max-update=40")
+    assert stopped.value.code == DIVERGED
+    assert capsys.readouterr().err.count("the training diverged at update") == 1
+
+
+@pytest.mark.slow
 def test_two_processes_fall_back_together(supervised: Supervised) -> None:
     options = [*SHALLOW, "--max-update=25", "--good-interval=3"]
     options += ["--on-divergence=fallback", "--fallbacks=lr=0.001"]
@@ -243,6 +261,7 @@ import fairseq_deepnet.models
 """
 
 
+@pytest.mark.slow
 def test_half_precision_that_collapses_falls_back_to_fp32_with_its_moments(
     run_command: RunCommand, tiny_data: Path, tmp_path: Path
 ) -> None:
@@ -284,6 +303,7 @@ import fairseq_deepnet.models
 """
 
 
+@pytest.mark.slow
 def test_processes_that_fairseq_spawned_end_together_and_their_parent_as_they_do(
     run_command: RunCommand, tiny_data: Path, tmp_path: Path
 ) -> None:
@@ -300,13 +320,10 @@ def test_processes_that_fairseq_spawned_end_together_and_their_parent_as_they_do
 
 
 def test_fairseq_train_by_itself_does_not_fall_back_and_says_what_does(
-    run_command: RunCommand, tiny_data: Path, tmp_path: Path
+    tiny_data: Path, tmp_path: Path
 ) -> None:
-    done = train(run_command, tiny_data, tmp_path / "run", *SHALLOW, "--on-divergence=fallback")
-    assert done.returncode == 2
-    assert "scripts/train.sh or `deepnet train`, which do" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
-    assert "train_inner" not in done.stdout
+    with pytest.raises(ConfigurationError, match=r"scripts/train.sh or `deepnet train`, which do"):
+        train_here(tiny_data, tmp_path / "run", *SHALLOW, "--on-divergence=fallback")
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from fairseq_deepnet.schemes import SCHEMES
 from tests.integration.conftest import SMALL, TRAIN
-from tests.integration.test_two_processes import finish, free_port
-from tests.support.models import build_model
+from tests.support.models import build_model, matrix
 from tests.support.shell import ROOT
-from tests.support.training import logged, train_here
+from tests.support.training import finish, free_port, logged, train_here
 
 ARCH = ["--arch", "deepnet_transformer", "--disable-validation", "--log-interval=1"]
 OPTIONS = [*ARCH, *SMALL, *TRAIN, "--log-format=json", "--residual-scheme"]
@@ -31,7 +30,7 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", matrix(SCHEMES))
 def test_a_scheme_trains_shows_what_it_learns_and_is_loaded_by_fairseq(
     scheme: str, tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -81,6 +80,18 @@ def test_a_resumed_training_of_admin_keeps_its_profile_and_leaves_no_file_behind
     assert held["optimizer_history"][-1]["num_updates"] == 3
     assert offsets(held) == first
     assert not list(here.iterdir())
+
+
+def test_branchnorms_growth_goes_on_where_a_training_was_stopped(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    options = [*OPTIONS, "branchnorm", "--lr-scheduler=inverse_sqrt", "--warmup-updates=4"]
+    whole = train_here(tiny_data, tmp_path / "whole", *options, "--max-update=3")["model"]
+    train_here(tiny_data, tmp_path / "parts", *options, "--max-update=1")
+    parts = train_here(tiny_data, tmp_path / "parts", *options, "--max-update=3")["model"]
+    scales = [value.item() for name, value in parts.items() if name.endswith(".scale")]
+    assert scales == [0.75] * (2 * 2 + 3 * 2)
+    assert all(torch.equal(value, parts[name]) for name, value in whole.items())
 
 
 def test_several_batches_an_update_are_profiled_by_the_first(

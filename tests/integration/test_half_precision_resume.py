@@ -1,8 +1,6 @@
 """A training in half precision that is resumed is the uninterrupted one, bit for bit."""
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,7 @@ import pytest
 import torch
 
 from tests.integration.conftest import SMALL, TRAIN
-from tests.integration.test_two_processes import finish, free_port
-from tests.support.training import train_here
+from tests.support.training import train_here, train_together
 
 BEGUN, UPDATES = 5, 9
 WAYS = {
@@ -88,28 +85,22 @@ def test_a_resumed_training_is_the_uninterrupted_one(
 
 
 def test_two_processes_resume_exactly_and_both_refuse_another_scheme(
-    tiny_data: Path, tmp_path: Path, project_root: Path
+    tiny_data: Path, tmp_path: Path
 ) -> None:
     """What rank 0 reads, and what it finds wrong, goes to the other too."""
-    module = [sys.executable, "-m", "tests.support.resume_process"]
-    given = [free_port(), tiny_data, tmp_path, f"checkpoint_1_{BEGUN}.pt"]
-    given += [*COMMON, "--bf16", "--optimizer=fused_adam", f"--max-update={UPDATES}"]
-    commands = [[*module, str(rank), *map(str, given)] for rank in (0, 1)]
-    out = subprocess.PIPE
-    finish(
-        [
-            subprocess.Popen(words, cwd=project_root, stdout=out, stderr=out, encoding="utf-8")
-            for words in commands
-        ]
-    )
+    words = [*COMMON, "--bf16", "--optimizer=fused_adam", f"--max-update={UPDATES}"]
+    assert train_together(tiny_data, tmp_path / "whole", *words) == [0, 0]
+    part = interrupted(tmp_path / "whole", tmp_path / "part")
+    assert train_together(tiny_data, part, *words) == [0, 0]
+    assert train_together(tiny_data, part, *words, "--residual-scheme=post-ln") == [2, 2]
     expected, resumed = (
-        torch.load(tmp_path / part / "checkpoint_last.pt", weights_only=True)
-        for part in ("whole", "part")
+        torch.load(folder / "checkpoint_last.pt", weights_only=True)
+        for folder in (tmp_path / "whole", part)
     )
     for key in ("model", "last_optimizer_state"):
         assert_equal(resumed[key], expected[key])
     for rank in (0, 1):
-        refusal = (tmp_path / f"refused_{rank}").read_text(encoding="utf-8")
+        refusal = (part / f"refused_{rank}").read_text(encoding="utf-8")
         assert "was trained with deepnorm(2L-2L" in refusal
 
 

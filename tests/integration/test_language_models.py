@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools import fairseq_options
+from fairseq_deepnet.files import PACKAGE
 from fairseq_deepnet.tools.corpora.subwords import load_model
 from tests.integration.conftest import RunCommand
 from tests.support.runs import SENTENCES
@@ -94,7 +94,7 @@ def test_the_perplexity_is_that_of_fairseqs_own_validation(
 def test_the_language_model_goes_on_from_what_is_typed(
     runs: dict[str, Path], data: Path, tmp_path: Path, run_command: RunCommand
 ) -> None:
-    options = ["--user-dir", fairseq_options.user_dir(), "--task", "language_modeling"]
+    options = ["--user-dir", str(PACKAGE), "--task", "language_modeling"]
     options += ["--path", runs["lm"] / "checkpoints" / "checkpoint_best.pt", "--cpu"]
     options += ["--beam", 2, "--nbest", 2, "--max-len-b", 8]
     typed = load_model(data / "spm.model").encode(["Two men", "A dog"], out_type=str)

@@ -3,8 +3,6 @@
 import json
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
 from tests.integration.conftest import SMALL, TRAIN
-from tests.integration.test_two_processes import finish, free_port
-from tests.support.shell import ROOT
-from tests.support.training import logged, train_here
+from tests.support.training import logged, train_here, train_together
 
 BASE = ["--arch=deepnet_transformer", *SMALL, *TRAIN, "--disable-validation", "--dropout=0.1"]
 WATCHED = ["--monitor-interval=1"]
@@ -106,19 +102,9 @@ def test_language_models_are_watched_and_do_not_change(
 
 
 def test_two_processes_write_one_record_and_change_nothing(tiny_data: Path, tmp_path: Path) -> None:
-    port = str(free_port())
-    module = [sys.executable, "-m", "tests.support.monitor_process"]
-    words = [*BASE, "--optimizer=sgd", "--lr=0.5", "--dropout=0", "--max-update=20"]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    processes = [
-        subprocess.Popen(
-            [*module, str(rank), port, str(tiny_data), str(tmp_path), *words],
-            cwd=ROOT,
-            **pipes,
-        )
-        for rank in (0, 1)
-    ]
-    finish(processes)
+    words = [*BASE, "--optimizer=sgd", "--lr=0.5", "--dropout=0", "--max-update=8"]
+    for name, more in (("plain", ["--on-divergence=off"]), ("watched", WATCHED)):
+        assert train_together(tiny_data, tmp_path / name, *words, *more) == [0, 0]
     held = [
         torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=True)
         for name in ("plain", "watched")

@@ -18,9 +18,8 @@ from fairseq_deepnet import preemption
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.signals import GRACE, PREEMPTED, UNSAVED
 from tests.integration.conftest import SMALL, TRAIN
-from tests.integration.test_two_processes import free_port
 from tests.support.preempted import SPAWNING, rig
-from tests.support.training import logged, train_here
+from tests.support.training import free_port, logged, train_here, train_together
 
 OPTIONS = ["--arch=deepnet_transformer", *SMALL, *TRAIN, "--max-tokens=60", "--dropout=0.1"]
 OPTIONS += ["--lr-scheduler=inverse_sqrt", "--warmup-updates=4", "--log-interval=1"]
@@ -194,6 +193,27 @@ def test_a_grace_period_that_is_no_time_is_refused(tiny_data: Path, tmp_path: Pa
         train_here(tiny_data, tmp_path, *OPTIONS, "--preemption-grace=0")
 
 
+def signal_rank_1(rank: int) -> None:
+    """Let one of two processes be signalled while it makes update 2."""
+    listener = SimpleNamespace(heard=None, grace=GRACE, training=None)
+    preemption._listener = listener  # type: ignore[assignment]
+    train_step = Trainer.train_step
+
+    def signalled(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        if rank == 1 and trainer.get_num_updates() == 1:
+            listener.heard = signal.SIGTERM
+        return train_step(trainer, *args, **kwargs)
+
+    Trainer.train_step = signalled
+
+
+def test_two_processes_stop_after_the_same_update(tiny_data: Path, tmp_path: Path) -> None:
+    words = [*OPTIONS, "--update-freq=2", "--max-update=30"]
+    ended = train_together(tiny_data, tmp_path / "run", *words, begin=signal_rank_1)
+    assert ended == [PREEMPTED, PREEMPTED]
+    assert updates(held(tmp_path / "run")) == 2
+
+
 class TestSignals:
     """fairseq-train as a command."""
 
@@ -236,6 +256,7 @@ class TestSignals:
         assert "Traceback" not in said
         assert updates(held(tmp_path / "run")) == 5
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("rank", [1, None])
     def test_all_ranks_stop_after_the_same_update_whichever_is_signalled(
         self, rank: int | None, tiny_data: Path, plugin: Path, tmp_path: Path
@@ -250,6 +271,7 @@ class TestSignals:
         assert "Traceback" not in said
         assert updates(held(tmp_path / "run")) == 2
 
+    @pytest.mark.slow
     def test_the_parent_of_spawned_processes_passes_the_signal_on_and_ends_as_they_do(
         self, tiny_data: Path, plugin: Path, tmp_path: Path
     ) -> None:
@@ -261,7 +283,7 @@ class TestSignals:
         assert "Traceback" not in said
         assert updates(held(tmp_path / "run")) == 3
 
-    @pytest.mark.parametrize("twice", [False, True])
+    @pytest.mark.parametrize("twice", [False, pytest.param(True, marks=pytest.mark.slow)])
     def test_an_update_that_does_not_end_is_given_up_after_the_grace_period(
         self, twice: bool, tiny_data: Path, plugin: Path, tmp_path: Path
     ) -> None:
@@ -276,11 +298,13 @@ class TestSignals:
         assert "what was trained since the last checkpoint is lost" in line
         assert updates(held(tmp_path / "run")) == 2
 
+    @pytest.mark.slow
     def test_before_the_training_began_nothing_is_lost(self, tiny_data: Path, plugin: Path) -> None:
         rig(plugin, "kill(); time.sleep(600)")
         (said,) = self.finish([self.start(tiny_data, plugin)], PREEMPTED)
         assert "SIGTERM: before the training began" in said
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("act", ["os.kill(os.getpid(), 9)", "1 / 0"])
     def test_when_one_of_spawned_processes_fails_all_end_and_its_error_is_the_last_word(
         self, act: str, tiny_data: Path, plugin: Path, monkeypatch: pytest.MonkeyPatch

@@ -70,6 +70,7 @@ def on_two_nodes(run: Path, data: Path, updates: int, *options: str, **env: str)
     return finish(start(run, data, updates, *options, NODE_RANK="0", **meeting), later)
 
 
+@pytest.mark.slow
 def test_two_nodes_train_what_two_processes_train(tmp_path: Path, data: Path) -> None:
     alone, nodes = tmp_path / "processes", tmp_path / "nodes"
     (said,) = finish(start(alone, data, 2, CPU_PROCESSES="2"))

@@ -71,6 +71,7 @@ def test_a_run_is_trained_continued_averaged_and_scored(tmp_path: Path, data: Pa
     assert again.stdout == averaged.stdout
 
 
+@pytest.mark.slow
 def test_a_stock_fairseq_transformer_is_trained_and_scored_the_same_way(
     tmp_path: Path, data: Path
 ) -> None:

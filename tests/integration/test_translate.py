@@ -16,9 +16,9 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools import processor
-from fairseq_deepnet.tools.checkpoints.choice import choose_model
+from fairseq_deepnet.tools.checkpoints import choose_model
 from fairseq_deepnet.tools.corpora.folder import Direction
-from fairseq_deepnet.tools.evaluation import evaluate, generation
+from fairseq_deepnet.tools.evaluation import evaluate
 from fairseq_deepnet.tools.export.command import export_for_ctranslate2
 from fairseq_deepnet.tools.translation import ctranslate2_engine
 from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model, use_avx512
@@ -468,6 +468,6 @@ def test_an_evaluation_counts_its_batch_in_tokens_with_either_engine(
     for size, told in ((512, ""), (16, "BATCH=16 are source tokens, with ctranslate2 too")):
         args = parser.parse_args(["--batch", str(size), "--engine", "ctranslate2"])
         evaluate.settle_engine(args)
-        search = generation.ctranslate2_search(args)
+        search = evaluate.ctranslate2_search(args)
         assert (search.batch, search.batch_tokens) == (None, size)
         assert capsys.readouterr().err.startswith(told)

@@ -142,7 +142,7 @@ def test_opus_100_of_a_server_that_has_only_a_web_page_is_refused(
         ({"LANGS": "en"}, "name a language besides English"),
         ({"OVERLAP": "yes"}, "OVERLAP is 'yes'; it must be 0 or 1"),
         ({"WORKERS": "0"}, "WORKERS is '0'"),
-        ({"RAW": "/nowhere"}, "RAW=/nowhere is neither a folder nor an archive"),
+        ({"RAW": "/nowhere"}, "there is no archive or folder RAW=/nowhere"),
     ],
 )
 def test_bad_variables_of_opus_100_are_refused(

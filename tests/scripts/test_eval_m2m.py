@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from pathlib import Path
@@ -14,10 +13,8 @@ from tests.support.shell import FakeBin, run_script
 
 EVALUATE = """
 if [[ $1 == evaluate ]]; then
-    while [[ $# -gt 0 ]]; do
-        case $1 in --out) out=$2 ;; --text) text=$2 ;; esac
-        shift
-    done
+    out=$OUT text=$TEXT
+    echo "SET $SPLIT $TOKENIZER $BEAM $LENPEN $TEXT" >&2
     mkdir -p "$out/flores101.checkpoint_best.beam5.lenpen1"
     while read -r pair; do
         echo '{"bleu": 12.0, "chrf": 30.0, "lines": 3, "bleu_signature": "tok:flores101"}' \\
@@ -55,12 +52,9 @@ def test_a_set_goes_from_its_published_files_to_the_table(
     made, evaluated, table = fake_bin.calls("deepnet")
     assert made[:2] == ["evaluation-set", "flores101"]
     assert table[0] == "directions"
-    options = dict(itertools.pairwise(evaluated))
     text = run_folder / "scores" / "flores101" / "text"
-    assert options["--text"] == str(text)
-    assert options["--split"] == options["--tokenizer"] == "flores101"
-    assert (options["--beam"], options["--lenpen"]) == ("5", "1")
-    assert evaluated[-4:] == [str(run_folder), "--", "--max-len-b", "50"]
+    assert f"SET flores101 flores101 5 1 {text}\n" in result.stderr
+    assert evaluated == ["evaluate", "--variables", str(run_folder), "--", "--max-len-b", "50"]
     assert (text / "flores101.de-zh.zh").read_text(encoding="utf-8").startswith("两只狗")
     assert "6 of 7,482 directions" in result.stderr
     rows = [

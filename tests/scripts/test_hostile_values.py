@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_deepnet.tools.variables import OF_SUBCOMMAND
 from tests.support.shell import ROOT, FakeBin, run_script
 
 SCRIPTS = ROOT / "scripts"
@@ -51,17 +52,17 @@ def variables(script: Path) -> list[str]:
         code += (SCRIPTS / "lib" / name).read_text(encoding="utf-8")
     read = re.findall(r"\$\{(?:!)?([A-Z][A-Z0-9_]+):?[-+]", code)
     read += re.findall(r"\b(OUT|RUN|DATA|TRAIN|VALID|TEST|RAW|TABLE|DEPTH|SEED|WORKERS)\b", code)
-    for names in re.findall(r"add_(?:options|switches) ((?:.*\\\n)*.*)", code):
-        read += re.findall(r"[A-Z][A-Z_]+", names)
+    for command in re.findall(r"(?:hand_over|evaluate) (\w+)", code):
+        read += OF_SUBCOMMAND.get(command, "").split()
     return sorted({*read, "TMPDIR", "CDPATH"} - {"DEEPNET_SKIP_SETUP", "BASH_SOURCE"})
 
 
 @pytest.fixture
 def fakes(fake_bin: FakeBin) -> FakeBin:
     for name in COMMANDS:
-        fake_bin.add(name)
-    for name in ("python", "python3"):
         fake_bin.add(name, 'printf %s "${OUT:-}"')
+    for name in ("python", "python3"):
+        fake_bin.add(name)
     return fake_bin
 
 
@@ -132,7 +133,7 @@ def test_a_path_with_a_line_break_is_one_line(tmp_path: Path, fakes: FakeBin) ->
     assert done.returncode == 2
     (said,) = done.stderr.splitlines()
     assert "OUT is $'a\\nb'; a path has no line breaks" in said
-    assert fakes.calls("python") == []
+    assert fakes.calls("deepnet") == []
 
 
 def run_with_common(code: str, cwd: Path, **environment: str) -> str:

@@ -244,7 +244,7 @@ def test_half_a_gzip_file_is_one_line_of_error_and_leaves_nothing(tmp_path: Path
 def test_a_missing_language_is_one_line_of_error_and_leaves_nothing(tmp_path: Path) -> None:
     corpus = Made(tmp_path)
     (tmp_path / "raw" / "test.ia.gz").unlink()
-    assert_refused(corpus, "no ia side of test: neither raw/test.ia nor raw/test.ia.gz")
+    assert_refused(corpus, "no ia side of raw/test: neither raw/test.ia nor raw/test.ia.gz")
 
 
 def test_a_vocabulary_that_is_too_large_names_the_largest_and_only_text_stays(made: Made) -> None:

@@ -12,14 +12,13 @@ from tests.support.shell import FakeBin, run_script
 
 
 def test_the_script_hands_over_with_its_variables(fake_bin: FakeBin, tmp_path: Path) -> None:
-    fake_bin.add("python", body='printf %s "$VOCAB_SIZE|$OUT"')
+    fake_bin.add("deepnet", body='printf %s "$VOCAB_SIZE|$OUT"')
     variables = {"LANG_CODE": "en", "OUT": "-x", "VOCAB_SIZE": "99"}
     done = run_script("preprocess_lm.sh", "extra", env=variables, path=fake_bin.path())
     assert done.returncode == 0, done.stderr
     assert done.stdout == "99|./-x"
-    (call,) = fake_bin.calls("python")
-    words = ["-m", "fairseq_deepnet.cli", "preprocess", "language", "--variables", "--", "extra"]
-    assert call == words
+    (call,) = fake_bin.calls("deepnet")
+    assert call == ["preprocess", "language", "--variables", "--", "extra"]
 
 
 @pytest.mark.parametrize(

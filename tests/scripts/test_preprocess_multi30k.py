@@ -12,7 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fairseq_deepnet.tools.corpora.recipes import multi30k
+from fairseq_deepnet.tools.corpora import download
+from fairseq_deepnet.tools.corpora.published import multi30k
 from tests.support.server import Server, serving
 from tests.support.shell import run_script
 
@@ -54,14 +55,15 @@ def preprocess(
     return run_script("preprocess_multi30k.sh", env=env, cwd=cwd)
 
 
-def prefixes(
-    *languages: str,
-    raw: Path | str | None = None,
-    downloads: Path | None = None,
-) -> list[str]:
+def prefixes(raw: Path, source: str = "de", target: str = "en", fetched: bool = False) -> list[str]:
     """Where the text of train, valid and test is."""
-    value = SimpleNamespace(raw=str(raw) if raw else None, downloads=downloads and str(downloads))
-    return [row.prefix for row in multi30k(value, *(languages or ("de", "en")))]
+
+    def fetch(languages: tuple[str, ...]) -> Path:
+        if fetched:
+            download.fetch("multi30k", raw, languages)
+        return raw
+
+    return [row.prefix for row in multi30k.rows(SimpleNamespace(src=source, tgt=target), fetch)]
 
 
 def test_everything_is_downloaded_once(
@@ -72,7 +74,7 @@ def test_everything_is_downloaded_once(
     raw = tmp_path / "downloads"
     names = sorted(path.name for path in public.iterdir())
     for _ in range(2):
-        assert prefixes(downloads=raw) == [f"{raw}/{name}" for name in LINES]
+        assert prefixes(raw, fetched=True) == [f"{raw}/{name}" for name in LINES]
         assert sorted(path.name for path in raw.iterdir()) == ["checksums.json", *names]
         assert sorted(path for path, _ in server.asked) == [f"/multi30k/{name}" for name in names]
     for name in names:
@@ -96,14 +98,14 @@ def test_lines_that_are_missing_are_noticed(public: Path, tmp_path: Path) -> Non
     raw = shutil.copytree(public, tmp_path / "raw")
     (raw / "val.en.gz").write_bytes(gzip.compress(b"one\n" * 1013))
     with pytest.raises(ValueError, match=r"val\.en has 1013 lines instead of 1014"):
-        prefixes(raw=raw)
+        prefixes(raw)
 
 
 @pytest.mark.parametrize("below", [".", "data/task1/raw"])
 def test_raw_takes_the_public_repository_as_it_is(public: Path, tmp_path: Path, below: str) -> None:
     raw = tmp_path / "clone"
     shutil.copytree(public, raw / below)
-    assert prefixes("en", "de", raw=raw) == [str(raw / below / name) for name in LINES]
+    assert prefixes(raw, "en", "de") == [str(raw / below / name) for name in LINES]
 
 
 def test_raw_takes_plain_files_under_our_names(public: Path, tmp_path: Path) -> None:
@@ -113,14 +115,14 @@ def test_raw_takes_plain_files_under_our_names(public: Path, tmp_path: Path) -> 
     for path in public.iterdir():
         split, language, _ = path.name.split(".")
         (raw / f"{ours[split]}.{language}").write_bytes(gzip.decompress(path.read_bytes()))
-    assert prefixes(raw=raw) == [f"{raw}/{split}" for split in ("train", "valid", "test")]
+    assert prefixes(raw) == [f"{raw}/{split}" for split in ("train", "valid", "test")]
 
 
 @pytest.mark.parametrize(
     ("variables", "cause"),
     [
         ({"SRC": "nl"}, "no language 'nl' in Multi30k; it has de, en, fr and cs"),
-        ({"RAW": "absent"}, "RAW=absent is not a folder"),
+        ({"RAW": "absent"}, "there is no archive or folder RAW=absent"),
         ({"RAW": "empty"}, "empty has no text of train: neither train.de nor"),
         ({"RAW": "PUBLIC", "TGT": "fr"}, "there is no PUBLIC/train.fr, plain or .gz"),
     ],

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fairseq_deepnet.tools.corpora.recipes import multi30k_pairs
+from fairseq_deepnet.tools.corpora.published import multi30k
 from tests.support.runs import SENTENCES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,7 +115,7 @@ def test_the_languages_of_multi30k_are_checked(languages: str, tmp_path: Path) -
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs Multi30k in ../shared/data")
 def test_multi30k_becomes_six_trained_and_six_zero_shot_directions() -> None:
-    rows = multi30k_pairs(SimpleNamespace(raw=str(SHARED), langs="cs de en fr"))
+    rows = multi30k.pairs(SimpleNamespace(langs="cs de en fr"), lambda languages: SHARED)
     pairs = {split: {row.pair for row in rows if row.split == split} for split, *_ in rows}
     assert pairs["train"] == pairs["valid"] == {("cs", "en"), ("de", "en"), ("en", "fr")}
     assert pairs["test"] - pairs["train"] == {("cs", "de"), ("cs", "fr"), ("de", "fr")}

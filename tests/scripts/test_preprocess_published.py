@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
-from fairseq_deepnet.tools.corpora.recipes import forget_raw_text
+from fairseq_deepnet import cli
 from tests.support.archives import PAIRS, REAL_TALKS, pack, real_iwslt, small_iwslt, small_wmt
 from tests.support.server import serving
 from tests.support.shell import ROOT, run_script
@@ -134,13 +134,18 @@ def test_bad_usage_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("made", [True, False])
-def test_only_raw_text_that_was_extracted_is_removed(tmp_path: Path, made: bool) -> None:
-    text = tmp_path / "out.raw"
-    text.mkdir()
-    (text / ("extracted.json" if made else "mine.txt")).touch()
-    forget_raw_text(tmp_path / "out")
-    assert text.exists() is not made
+def test_only_raw_text_that_was_extracted_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    for name, content in small_wmt(repeats=2).items():
+        (tmp_path / "raw" / name).write_bytes(content)
+    words = ["preprocess", "wmt17", "--raw", str(tmp_path / "raw"), "--vocab-size", "80"]
+    words += ["--out", str(tmp_path / "out"), "--workers", "1"]
+    assert cli.main(words) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "raw"]
+    (tmp_path / "out.raw").mkdir()
+    (tmp_path / "out.raw" / "mine.txt").touch()
+    assert cli.main(words) == 0
+    assert (tmp_path / "out.raw" / "mine.txt").is_file()
 
 
 def kill_in_stage(script: str, stage: str, out: Path, env: dict[str, str]) -> str:

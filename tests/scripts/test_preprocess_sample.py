@@ -1,15 +1,15 @@
-"""scripts/preprocess_sample.sh: which text it brings to scripts/preprocess.sh (a stand-in)."""
+"""scripts/preprocess_sample.sh: which text becomes the sample corpus."""
 
 from __future__ import annotations
 
 import hashlib
-import shutil
-import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.support.shell import ROOT, run_script
+from fairseq_deepnet.tools.corpora.published import sample
+from tests.support.shell import run_script
 
 # Of the text that the grammar made (seed 1), on which every number of the sample corpus rests.
 SHA256 = {
@@ -20,70 +20,47 @@ SHA256 = {
     "test.de": "ef0c853e14971edd7b062e0cae3519910322ae66c71e0f83f66f2d9cef1b2754",
     "test.en": "a85784b03a38ae62919bac8e0875b447c0f12b5466f98728d17bee0c4f321b8d",
 }
-STAND_IN = """#!/usr/bin/env bash
-mkdir -p "$OUT"
-for split in "$TRAIN" "$VALID" "$TEST"; do cp "$split.$SRC" "$split.$TGT" "$OUT"; done
-echo "$VOCAB_SIZE $*" >"$OUT/settings"
-"""
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
-    (folder / "scripts" / "lib").mkdir(parents=True)
-    for name in ("scripts/preprocess_sample.sh", "scripts/lib/common.sh"):
-        shutil.copy(ROOT / name, folder / name)
-    shutil.copytree(ROOT / "data" / "sample", folder / "data" / "sample")
-    (folder / "scripts" / "preprocess.sh").write_text(STAND_IN, encoding="utf-8")
-    return folder
+def text(out: Path, **lines: int) -> dict[str, bytes]:
+    """The files that preprocessing starts from."""
+    value = SimpleNamespace(out=out, **lines)
+    found = sample.rows(value, lambda: Path())
+    return {path.name: path.read_bytes() for row in found for path in row.sides()}
 
 
-def preprocess(
-    project: Path, *arguments: str, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    script = project / "scripts" / "preprocess_sample.sh"
-    variables = {"TMPDIR": str(project.parent)} | variables
-    return run_script(script, *arguments, env=variables)
+def test_the_whole_corpus_is_the_text_that_the_published_numbers_rest_on(tmp_path: Path) -> None:
+    whole = text(tmp_path / "out", **{name.lower(): n for name, n in sample.LINES.items()})
+    assert {name: hashlib.sha256(lines).hexdigest() for name, lines in whole.items()} == SHA256
+    german = b"".join(whole[f"{split}.de"] for split in ("train", "valid", "test")).split(b"\n")[
+        :-1
+    ]
+    assert len(german) == len(set(german)) == 26_000
 
 
-def test_the_whole_corpus_is_the_text_that_the_published_numbers_rest_on(project: Path) -> None:
-    run = preprocess(project, "--padding-factor", "8", FORCE="0")
-    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
-    out = project / "data" / "sample.de-en"
-    found = {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in SHA256}
-    assert found == SHA256
-    assert (out / "settings").read_text(encoding="utf-8") == "2000 --padding-factor 8\n"
-    assert [path.name for path in project.parent.iterdir()] == ["project"]
-    german = [(out / f"{split}.de").read_text("utf-8").splitlines() for split in ("train", "valid")]
-    german.append((out / "test.de").read_text(encoding="utf-8").splitlines())
-    assert [len(lines) for lines in german] == [25_000, 500, 500]
-    assert len({line for lines in german for line in lines}) == 26_000
+def test_fewer_pairs_are_the_first_ones(tmp_path: Path) -> None:
+    out = tmp_path / "some"
+    env = {"OUT": str(out), "TRAIN_LINES": "300", "VALID_LINES": "7", "TEST_LINES": "1"}
+    env["VOCAB_SIZE"] = "90"
+    run = run_script("preprocess_sample.sh", "--padding-factor", "8", env=env)
+    assert run.returncode == 0, run.stderr
+    assert "300 train, 7 valid, 1 test lines; 90 bpe subwords" in run.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["some"]
+    whole = text(tmp_path / "whole", **{name.lower(): n for name, n in sample.LINES.items()})
+    for name in ("valid.de", "test.en"):
+        kept = (out / "text" / name).read_bytes()
+        assert whole[name].startswith(kept)
 
 
-def test_fewer_pairs_are_the_first_ones(project: Path, tmp_path: Path) -> None:
-    whole, some = tmp_path / "whole", tmp_path / "some"
-    assert preprocess(project, OUT=str(whole)).returncode == 0
-    sizes = {"train": 60, "valid": 7, "test": 1}
-    variables = {f"{split.upper()}_LINES": str(size) for split, size in sizes.items()}
-    assert preprocess(project, OUT=str(some), VOCAB_SIZE="90", **variables).returncode == 0
-    for name in SHA256:
-        lines = (whole / name).read_bytes().splitlines(keepends=True)
-        assert (some / name).read_bytes() == b"".join(lines[: sizes[name.split(".")[0]]])
-
-
-@pytest.mark.parametrize(("name", "value"), [("TRAIN", "25001"), ("VALID", "0"), ("TEST", "some")])
-def test_more_pairs_than_there_are_and_none_are_refused(
-    project: Path, name: str, value: str
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("TRAIN_LINES", "25001"), ("VALID_LINES", "0"), ("TEST_LINES", "some"), ("SEED", "5")],
+)
+def test_more_pairs_than_there_are_none_and_another_seed_are_refused(
+    tmp_path: Path, name: str, value: str
 ) -> None:
-    run = preprocess(project, **{f"{name}_LINES": value})
+    run = run_script("preprocess_sample.sh", env={name: value, "OUT": str(tmp_path / "out")})
     assert run.returncode == 2
     (line,) = run.stderr.splitlines()
-    assert f"{name}_LINES is '{value}'; it must be a number from 1 to " in line
-    assert not (project / "data" / "sample.de-en").exists()
-
-
-def test_another_seed_is_refused_since_the_corpus_is_one_text(project: Path) -> None:
-    run = preprocess(project, SEED="5")
-    assert run.returncode == 2
-    assert "SEED is '5'" in run.stderr
-    assert not (project / "data" / "sample.de-en").exists()
+    assert line.startswith(f"[preprocess_sample] error: {name} is '{value}'")
+    assert not list(tmp_path.iterdir())

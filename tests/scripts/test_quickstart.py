@@ -217,7 +217,7 @@ DEEP = Result("DeepNorm", curves(1.5), False, 95.0, 97.0, "nrefs:1", ("He eats."
         (Result("Post-LN", curves(1.9), False, 88.0), "DeepNorm is 7.0 BLEU ahead"),
         (Result("Post-LN", curves(1.4), False, 98.0), "Post-LN is 3.0 BLEU ahead"),
         (Result("Post-LN", curves(1.4), True), "Post-LN diverged at about update 1,000"),
-        (Result("Post-LN", None, False), "ended early and left no model"),
+        (Result("Post-LN", Curves("x"), False), "ended early and left no model"),
     ],
     ids=["stalls", "trains", "lags", "leads", "diverges", "fails"],
 )
@@ -260,7 +260,7 @@ def test_a_result_is_read_from_the_newest_scores_of_a_run(tmp_path: Path) -> Non
 
 
 def test_what_comes_next_names_scripts_that_exist() -> None:
-    text = quickstart.where_next(Path("runs/quickstart"))
+    text = quickstart.WHERE_NEXT
     named = {word for word in text.split() if word.startswith("scripts/")}
     assert len(named) >= 4
     assert all((ROOT / name).is_file() for name in named)

@@ -10,11 +10,17 @@ SMALL = ["max-tokens=1000", "recipe.global-batch-tokens=1000"]
 
 
 def calls(fake_bin: FakeBin, *words: str, **knobs: str) -> list[list[str]]:
-    """What the script asks of deepnet."""
-    fake_bin.add("deepnet", stdout="| a table |\n")
+    """What the script asks of deepnet, with RUNS of a sweep as an option."""
+    fake_bin.add("deepnet", '[[ $1 == analysis ]] || echo "$RUNS"')
     done = run_script("reproduce_analysis.sh", *words, env=knobs, path=fake_bin.path())
     assert done.returncode == 0, done.stderr
-    return fake_bin.calls("deepnet")
+    runs = iter(line for line in done.stderr.splitlines() if not line.startswith("["))
+    found = fake_bin.calls("deepnet")
+    for call in found:
+        if call[0] == "sweep":
+            assert call.pop(1) == "--variables"
+            call.append(f"--runs={next(runs)}")
+    return found
 
 
 def test_a_figure_is_a_sweep_and_then_its_drawing(fake_bin: FakeBin) -> None:
@@ -44,8 +50,7 @@ def test_figure_3a_looks_at_the_runs_of_figure_4(fake_bin: FakeBin) -> None:
 def test_the_paper_s_size_is_that_of_the_definitions(fake_bin: FakeBin) -> None:
     sweep, _ = calls(fake_bin, "fig3c", SIZE="paper", CONFIG="configs/iwslt14.yaml", DATA="d/x.y")
     runs = f"{ROOT}/runs/analysis.paper.iwslt14.x.y/fig3c"
-    words = ["--data=d/x.y", "--config=configs/iwslt14.yaml", f"--runs={runs}"]
-    assert sweep == ["sweep", "fig3c", *words]
+    assert sweep == ["sweep", "fig3c", f"--runs={runs}"]
 
 
 @pytest.mark.parametrize("words", [["all"], []])
@@ -57,11 +62,14 @@ def test_all_figures_come_from_four_sweeps(fake_bin: FakeBin, words: list[str]) 
     assert sweeps == ["fig4", "fig4", "fig5", "fig3b", "fig3c"]
 
 
-def test_a_plan_draws_nothing_and_a_rehearsal_has_a_folder_of_its_own(fake_bin: FakeBin) -> None:
+def test_a_plan_draws_nothing(fake_bin: FakeBin) -> None:
     (plan,) = calls(fake_bin, "fig4", DRY_RUN="1", RUNS="r")
-    assert plan[-1] == "--dry-run"
-    _, sweep, drawing = calls(fake_bin, "fig4", TINY="1", RUNS="r")
-    assert sweep == ["sweep", "fig4", "--runs=r/fig4", "--tiny"]  # whose sizes are its own
+    assert plan[0] == "sweep"
+
+
+def test_a_rehearsal_has_a_folder_of_its_own(fake_bin: FakeBin) -> None:
+    sweep, drawing = calls(fake_bin, "fig4", TINY="1", RUNS="r")
+    assert sweep == ["sweep", "fig4", "--runs=r/fig4"]  # whose sizes are its own
     assert drawing == ["analysis", "fig4", "r/fig4.tiny", "--out", "r", "--updates", "1-2"]
 
 
@@ -73,7 +81,7 @@ def test_a_sweep_that_failed_is_not_drawn(fake_bin: FakeBin) -> None:
 
 
 def test_of_all_figures_each_has_its_turn_and_the_failed_are_named(fake_bin: FakeBin) -> None:
-    fake_bin.add("deepnet", "[[ $2 != fig5 ]] || exit 1")
+    fake_bin.add("deepnet", "[[ $3 != fig5 ]] || exit 1")
     done = run_script("reproduce_analysis.sh", "all", path=fake_bin.path())
     assert done.returncode == 2
     assert done.stderr.endswith("error: not complete: fig5; the same command goes on\n")

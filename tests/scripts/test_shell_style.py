@@ -14,6 +14,11 @@ SCRIPTS = sorted((ROOT / "scripts").glob("*.sh"))
 ALL = [*SCRIPTS, *sorted((ROOT / "scripts" / "lib").glob("*.sh")), ROOT / ".ci" / "run"]
 
 
+def included(line: re.Match[str]) -> str:
+    """What "@FILE" of a header stands for."""
+    return (ROOT / "scripts" / line[1]).read_text(encoding="utf-8")
+
+
 def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -49,7 +54,8 @@ def test_help_prints_the_header_without_setting_anything_up(
     header = re.match(r"#!.*\n((?:#.*\n)+)", script.read_text(encoding="utf-8"))
     assert header is not None
     assert shown.returncode == 0
-    assert shown.stdout == re.sub(r"(?m)^# ?", "", header.group(1))
+    plain = re.sub(r"(?m)^# ?", "", header.group(1))
+    assert shown.stdout == re.sub(r"(?m)^@(\S+)\n", included, plain)
     assert shown.stderr == ""
     assert not any(fake_bin.calls(command) for command in commands)
     assert not Path(absent).exists()

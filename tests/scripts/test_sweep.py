@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
+
 import pytest
 
+from fairseq_deepnet import cli
+from fairseq_deepnet.tools import variables
 from tests.support.shell import ROOT, FakeBin, run_script
 
 TABLES = ["table1", "fig6", "fig7", "table2"]
+NAMES = {name: names.split() for name, names in variables.OF_SUBCOMMAND.items()}
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -15,11 +21,10 @@ def test_each_table_has_its_command(fake_bin: FakeBin, name: str) -> None:
     done = run_script(f"{name}.sh", "depth=6", "max-update=2", path=fake_bin.path())
     assert done.returncode == 0, done.stderr
     assert done.stdout == "| a table |\n"
-    assert fake_bin.calls("deepnet") == [["sweep", name, "depth=6", "max-update=2"]]
+    assert fake_bin.calls("deepnet") == [["sweep", "--variables", name, "depth=6", "max-update=2"]]
 
 
-def test_every_knob_reaches_the_command(fake_bin: FakeBin) -> None:
-    fake_bin.add("deepnet")
+def test_every_knob_is_an_option_of_the_command() -> None:
     knobs = {"GPUS": "8", "PARALLEL": "2", "SEEDS": "1,2", "DATA": "d", "RUNS": "r", "ONLY": "*_6l"}
     knobs |= {"CONFIG": "c"} | {
         "RETRY": "all",
@@ -28,24 +33,19 @@ def test_every_knob_reaches_the_command(fake_bin: FakeBin) -> None:
         "DRY_RUN": "1",
         "TINY": "1",
     }
-    done = run_script("table1.sh", env=knobs, path=fake_bin.path())
-    assert done.returncode == 0, done.stderr
-    assert fake_bin.calls("deepnet") == [
-        [
-            *(
-                "sweep",
-                "table1",
-                "--gpus=8",
-                "--parallel=2",
-                "--seeds=1,2",
-                "--data=d",
-                "--config=c",
-            ),
-            "--runs=r",
-            *("--only=*_6l", "--retry=all", "--teraflops=100", "--memory=40", "--dry-run"),
-            "--tiny",
-        ]
+    assert variables.options("sweep", knobs | {"SEED": "1", "BEAM": ""}) == [
+        *("--gpus=8", "--parallel=2", "--seeds=1,2", "--data=d", "--config=c", "--runs=r"),
+        *("--only=*_6l", "--retry=all", "--teraflops=100", "--memory=40", "--dry-run", "--tiny"),
     ]
+
+
+@pytest.mark.parametrize("name", variables.OF_SUBCOMMAND)
+def test_every_variable_has_its_option(name: str) -> None:
+    parser = argparse.ArgumentParser()
+    module = importlib.import_module(f"fairseq_deepnet.{cli.SUBCOMMANDS[name][0]}")
+    module.add_arguments(parser)
+    for option in variables.options(name, dict.fromkeys(NAMES[name], "1") | {"ENGINE": "fairseq"}):
+        assert option.partition("=")[0] in parser.format_help()
 
 
 @pytest.mark.parametrize(
@@ -55,21 +55,21 @@ def test_every_knob_reaches_the_command(fake_bin: FakeBin) -> None:
 def test_a_thousand_layers_are_the_deepest_cells_of_the_law(
     fake_bin: FakeBin, knobs: dict[str, str], only: str
 ) -> None:
-    fake_bin.add("deepnet")
+    fake_bin.add("deepnet", 'printf %s "$ONLY"')
     done = run_script("thousand_layers.sh", "lr=1e-3", env=knobs, path=fake_bin.path())
-    assert done.returncode == 0, done.stderr
-    tiny = ["--tiny"] * ("TINY" in knobs)
-    assert fake_bin.calls("deepnet") == [["sweep", "depth", "lr=1e-3", f"--only={only}", *tiny]]
+    assert (done.returncode, done.stdout) == (0, only), done.stderr
+    assert fake_bin.calls("deepnet") == [["sweep", "--variables", "depth", "lr=1e-3"]]
 
 
 def compared(fake_bin: FakeBin, *words: str, **knobs: str) -> list[str]:
-    """What scripts/compare_methods.sh asks of deepnet."""
-    fake_bin.add("deepnet")
+    """What scripts/compare_methods.sh asks of deepnet: its words, and variables as options."""
+    fake_bin.add("deepnet", 'printf "%s\\n" "$SEEDS" "$RUNS"')
     done = run_script("compare_methods.sh", *words, env=knobs, path=fake_bin.path())
     assert done.returncode == 0, done.stderr
     (call,) = fake_bin.calls("deepnet")
-    assert call[:2] == ["sweep", "compare_methods"]
-    return call[2:]
+    assert call[:3] == ["sweep", "--variables", "compare_methods"]
+    seeds, runs = done.stdout.splitlines()
+    return [*call[3:], f"--seeds={seeds}", f"--runs={runs}"]
 
 
 def test_methods_are_compared_on_two_seeds_without_a_score(fake_bin: FakeBin) -> None:
@@ -82,7 +82,6 @@ def test_a_comparison_takes_methods_depths_and_a_corpus_of_one_s_own(fake_bin: F
     words = compared(fake_bin, "lr=5e-4", CONFIG="configs/iwslt14.yaml", **knobs)
     assert words == [
         *("scheme=deepnorm,admin", "depth=6,18", "score=true", "lr=5e-4", "--seeds=3"),
-        *("--data=data/mine.de-en", "--config=configs/iwslt14.yaml"),
         f"--runs={ROOT}/runs/compare_methods.iwslt14.mine.de-en",
     ]
 
@@ -100,15 +99,13 @@ def test_a_rehearsal_of_a_comparison_has_a_folder_of_its_own(fake_bin: FakeBin) 
     words = compared(fake_bin, TINY="1", SCORE="1")
     assert words[0] == "score=true"
     assert f"--runs={ROOT}/runs/compare_methods" in words  # --tiny adds .tiny
-    assert words[-1] == "--tiny"
 
 
-@pytest.mark.parametrize("name", ["SCORE", "TINY"])
-def test_a_switch_of_a_comparison_is_0_or_1(fake_bin: FakeBin, name: str) -> None:
+def test_the_score_of_a_comparison_is_0_or_1(fake_bin: FakeBin) -> None:
     fake_bin.add("deepnet")
-    done = run_script("compare_methods.sh", env={name: "yes"}, path=fake_bin.path())
+    done = run_script("compare_methods.sh", env={"SCORE": "yes"}, path=fake_bin.path())
     assert done.returncode == 2
-    assert done.stderr == f"[compare_methods] error: {name} is 'yes'; it must be 0 or 1\n"
+    assert done.stderr == "[compare_methods] error: SCORE is 'yes'; it must be 0 or 1\n"
     assert fake_bin.calls("deepnet") == []
 
 
@@ -118,20 +115,34 @@ def test_the_exit_status_is_the_command_s(fake_bin: FakeBin) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "env", "message"),
+    ("subcommand", "name", "text", "what"),
     [
-        ([], {}, "a sweep is missing"),
-        (["--dry-run"], {}, "a sweep is missing"),
-        (["table1"], {"DRY_RUN": "yes"}, "DRY_RUN is 'yes'"),
-        (["table1"], {"TINY": "2"}, "TINY is '2'"),
+        ("sweep", "DRY_RUN", "yes", "0 or 1"),
+        ("sweep", "TINY", "2", "0 or 1"),
+        ("train", "RESUME", "x\n1", "0 or 1"),
+        ("evaluate", "BEAM", "five", "a number"),
+        ("perplexity", "SPLIT", "a b", "a name such as test or valid"),
     ],
 )
-def test_bad_input_is_one_line(
-    fake_bin: FakeBin, words: list[str], env: dict[str, str], message: str
+def test_a_variable_that_cannot_be_is_one_line(
+    subcommand: str,
+    name: str,
+    text: str,
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv(name, text)
+    monkeypatch.setenv("DEEPNET_COMMAND", "script")
+    assert cli.main([subcommand, "--variables", "word"]) == 2
+    assert capsys.readouterr().err == f"[script] error: {name} is {text!r}; it must be {what}\n"
+
+
+@pytest.mark.parametrize("words", [[], ["--dry-run"]])
+def test_a_sweep_must_be_named(fake_bin: FakeBin, words: list[str]) -> None:
     fake_bin.add("deepnet")
-    done = run_script("sweep.sh", *words, env=env, path=fake_bin.path())
+    done = run_script("sweep.sh", *words, path=fake_bin.path())
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert message in line
+    assert "a sweep is missing" in line
     assert fake_bin.calls("deepnet") == []

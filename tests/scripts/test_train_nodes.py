@@ -98,6 +98,7 @@ SLURM_JOB = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("four_gpus")
 def test_a_slurm_job_checks_its_nodes_and_starts_one_task_on_each(
     fake_bin: FakeBin, tmp_path: Path, data: Path
@@ -127,6 +128,7 @@ def test_a_slurm_job_checks_its_nodes_and_starts_one_task_on_each(
     assert (run / "done").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("four_gpus")
 def test_a_slurm_job_whose_nodes_do_not_see_the_run_folder_is_stopped(
     fake_bin: FakeBin, tmp_path: Path, data: Path
@@ -141,6 +143,7 @@ def test_a_slurm_job_whose_nodes_do_not_see_the_run_folder_is_stopped(
     assert len(fake_bin.calls("srun")) == 1
 
 
+@pytest.mark.slow
 def test_outside_a_job_a_recipe_is_handed_to_the_queue_with_its_variables(
     fake_bin: FakeBin, tmp_path: Path, data: Path
 ) -> None:

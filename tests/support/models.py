@@ -1,8 +1,9 @@
 """Small models of ours and of fairseq's, built the way fairseq builds them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -13,8 +14,23 @@ from fairseq_deepnet.tools import standalone
 SYMBOLS = 60
 VARIANTS = [(name, variant) for name in SCHEMES for variant in SCHEMES[name].variants or (None,)]
 """Every scheme with each reading of its recipe; None where there is but one."""
+FEW = ("deepnorm", "admin", "dlcl", "residual")
+"""Schemes tried everywhere by default: a constant, a profile, a sum of layers, two streams."""
 BuildModel = Callable[..., Any]
 Schemes = dict[str, type[ResidualScheme]]
+
+
+def matrix(values: Iterable[Any], argument: str = "") -> list[Any]:
+    """Parameters of a test that takes long with all schemes: but for FEW they are slow.
+
+    values: names of schemes, or pairs as in VARIANTS, which fill two arguments, or the one named.
+    """
+    found = []
+    for value in values:
+        whole = argument or isinstance(value, str)
+        marks = [] if (value if isinstance(value, str) else value[0]) in FEW else [pytest.mark.slow]
+        found.append(pytest.param(*([value] if whole else value), marks=marks))
+    return found
 
 
 def small(**options: Any) -> dict[str, Any]:

@@ -47,7 +47,8 @@ def attention(
 ) -> Tensor:
     """softmax(Q K^T / sqrt(D)) V and out_proj, of x [B, T, C] over source [B, S, C].
 
-    mask: [B or 1, 1, T or 1, S], True = may attend. NormFormer's factor a head, where there is one.
+    mask: [B or 1, 1, T or 1, S], True = may attend. NormFormer's factor a head, and Sub-LN's
+    LayerNorm over all heads, where there are such.
     """
 
     def projected(role: str, y: Tensor) -> Tensor:
@@ -58,11 +59,14 @@ def attention(
     each = dropped.attention(scores.masked_fill(~mask, -math.inf).softmax(dim=-1)) @ v
     if "head_transform.scale" in w:
         each = each * w["head_transform.scale"].view(heads, 1, 1)
-    return linear(w, "out_proj", each.transpose(1, 2).flatten(2))
+    joined = each.transpose(1, 2).flatten(2)
+    if "head_transform.norm.weight" in w:
+        joined = layer_norm(w, "head_transform.norm", joined)
+    return linear(w, "out_proj", joined)
 
 
 def feed_forward(w: Weights, x: Tensor, dropped: Dropped = NOTHING) -> Tensor:
-    """fc2(relu(fc1(x))), with R-Fixup's two shifts or NormFormer's LayerNorm where they are."""
+    """fc2(relu(fc1(x))), with R-Fixup's shifts, NormFormer's and Sub-LN's LN where they are."""
     hidden = torch.relu(linear(w, "fc1", x) + w.get("pre_activation_transform.shift", 0))
     hidden = dropped.activation(hidden)
     if "post_activation_transform.weight" in w:
@@ -78,16 +82,23 @@ def join(
     own: Weights,
     alpha: float,
     drop: Branch,
+    layer: int,
 ) -> Tensor:
-    """The stream after a sublayer. own: what the residual learns; alpha: DeepNorm's."""
+    """The stream after a sublayer of layer 1, 2, ...; own: what it learns; alpha: DeepNorm's."""
     if scheme in ("deepnorm", "post-ln", "post-ln-init", "ds-init"):
         return norm(alpha * x + drop(branch(x)))
     if scheme == "admin":
         return norm((own["weight"] + own["offset"]) * x + drop(branch(x)))
     if scheme == "admin-log":
         return norm(own["weight"] * x + drop(branch(x)))
-    if scheme in ("pre-ln", "dlcl"):
+    if scheme == "branchnorm":
+        return norm(x + own["scale"] * drop(branch(x)))
+    if scheme in ("pre-ln", "dlcl", "sub-ln"):
         return x + drop(branch(norm(x)))
+    if scheme == "peri-ln":
+        return x + drop(layer_norm(own, "branch_norm", branch(norm(x))))
+    if scheme == "ln-scaling":
+        return x + drop(branch(norm(x) / math.sqrt(layer)))
     if scheme == "normformer":
         y = branch(norm(x))
         if "branch_norm.weight" in own:
@@ -116,6 +127,8 @@ def run_stack(
     """
     depth = 1 + max(int(name.split(".")[1]) for name in w if name.startswith("layers."))
     outputs = [x]  # of DLCL: the embedding as it is, layers normalised
+    scale = w.get("scale", 1.0)  # of ResiDual's second stream r
+    r = scale * x
     for number in range(depth):
         if scheme == "dlcl":
             row = w["combination.weight"][number]
@@ -134,17 +147,26 @@ def run_stack(
                 under(p, "encoder_attn"), heads, y, *cross, dropped
             )
             sublayers.insert(1, ("encoder_attn", "encoder_attn_layer_norm", between))
+        bottom = x  # B2T's: what enters the layer
         for name, norm_name, branch in sublayers:
             own = under(part, f"residuals.{name}")
             norm = lambda y, p=part, n=norm_name: layer_norm(p, n, y)  # noqa: E731
             alpha = float(w.get("alpha", 1.0))
-            x = join(scheme, x, branch, norm, own, alpha, dropped.branch)
+            if scheme in ("b2t", "residual"):
+                y = dropped.branch(branch(x))
+                r = r + scale * y
+                x = norm(x + y + (bottom if scheme == "b2t" and name == "ffn" else 0))
+            else:
+                x = join(scheme, x, branch, norm, own, alpha, dropped.branch, number + 1)
         if scheme == "dlcl":
             outputs.append(layer_norm(w, f"combination.norms.{number}", x))
     if scheme == "dlcl":
         x = sum(w["combination.weight"][depth][k] * y for k, y in enumerate(outputs))
-    if scheme in ("pre-ln", "dlcl", "normformer"):
+    if scheme in ("pre-ln", "dlcl", "normformer", "sub-ln", "peri-ln", "ln-scaling"):
         x = layer_norm(w, "layer_norm", x)
+    if scheme == "residual":
+        weight, bias = w["output_transform.norm.weight"], w["output_transform.norm.bias"]
+        x = x + F.layer_norm(r, r.shape[-1:], weight, bias, eps=1e-7)
     if scheme == "r-fixup" and cross is None:
         x = (x + w["output_transform.0.shift"]) * w["output_transform.1.scale"]
     elif scheme == "r-fixup":
@@ -164,6 +186,8 @@ def logits(
     for side, part in (("encoder", encoder), ("decoder", decoder)):
         if side in model.args.residual_record["alphas"]:
             part["alpha"] = torch.tensor(model.args.residual_record["alphas"][side])
+        if model.args.residual_record["variant"] == "scaled":
+            part["scale"] = torch.tensor(1 / 64)
     heads = model.encoder.layers[0].self_attn.num_heads
     source, target = batch["src_tokens"], batch["prev_output_tokens"]
     seen = source.ne(1)

@@ -20,16 +20,26 @@ from tests.support.models import SYMBOLS, small, stir
 def task(data: Path | None = None) -> Any:
     """What a model is built for: a made-up dictionary, or those of a data folder."""
     found: Any = standalone.VocabularyTask(4 + SYMBOLS)
-    if data is not None:
+    if data is not None and (data / "dict.txt").is_file():  # many languages
+        found.source_dictionary = found.target_dictionary = Dictionary.load(str(data / "dict.txt"))
+        for language in (data / "languages.txt").read_text(encoding="utf-8").split():
+            found.source_dictionary.add_symbol(f"__{language}__")
+    elif data is not None:
         found.source_dictionary = Dictionary.load(str(data / "dict.de.txt"))
         found.target_dictionary = Dictionary.load(str(data / "dict.en.txt"))
     return found
 
 
 def trained(
-    arch: str = "deepnet_transformer", data: Path | None = None, **options: Any
+    arch: str = "deepnet_transformer",
+    data: Path | None = None,
+    about: dict[str, Any] | None = None,
+    **options: Any,
 ) -> tuple[Any, dict[str, Any]]:
-    """A model whose weights look trained, and what a checkpoint of it holds."""
+    """A model whose weights look trained, and what a checkpoint of it holds.
+
+    `about` are options of its task; German to English where None.
+    """
     torch.manual_seed(1)
     args = Namespace(arch=arch, _name=arch, **small(**options))
     with quiet():
@@ -39,10 +49,10 @@ def trained(
     for module in model.modules():
         if isinstance(module, AdminResidual):
             module.offset.fill_(0.7)  # as profiling sets it
-    about = {"_name": "translation", "data": str(data), "source_lang": "de", "target_lang": "en"}
+    about = about or {"_name": "translation", "source_lang": "de", "target_lang": "en"}
     state = {
         "args": None,
-        "cfg": {"model": args, "task": about},
+        "cfg": {"model": args, "task": {**about, "data": str(data)}},
         "model": model.state_dict(),
         "optimizer_history": [{"num_updates": 7, "lr_scheduler_state": {}}],
         "extra_state": {"train_iterator": {"epoch": 2}, "metrics": [1]},

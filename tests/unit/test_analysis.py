@@ -14,6 +14,8 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.analysis import draw, to_csv, to_markdown
+from fairseq_deepnet.experiments.cells import expand
+from fairseq_deepnet.experiments.definition import load_sweep
 from fairseq_deepnet.experiments.panels import (
     OWN_NAMES,
     CurvePanel,
@@ -21,8 +23,6 @@ from fairseq_deepnet.experiments.panels import (
     read_runs,
     window,
 )
-from fairseq_deepnet.experiments.sweeps.cells import expand, read_overrides
-from fairseq_deepnet.experiments.sweeps.definition import load_sweep
 from fairseq_deepnet.monitoring import records
 from tests.support.cells import write_cell
 
@@ -243,7 +243,7 @@ def test_the_paper_s_values_are_there_and_marked_as_digitised(
 @pytest.mark.parametrize("name", ["fig3b", "fig3c", "fig4", "fig5"])
 def test_a_sweep_s_cells_are_the_rows_of_its_figure_and_record_what_it_needs(name: str) -> None:
     sweep = load_sweep(name)
-    cells = expand(sweep, read_overrides(sweep, []))
+    cells = expand(sweep)
     figure = {"fig4": "fig4a"}.get(name, name)
     keys = {
         cell.name if name in ("fig3c", "fig4") else cell.name.rpartition("_")[0] for cell in cells

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools.corpora import transfer
+from fairseq_deepnet.tools.corpora import published, transfer
 from fairseq_deepnet.tools.corpora.download import Downloader, download, indexed_by_mtdata
-from fairseq_deepnet.tools.corpora.sources import CATALOGUE, OPUS100_LANGUAGES, File
+from fairseq_deepnet.tools.corpora.published import File, catalogue
+from fairseq_deepnet.tools.corpora.published.opus100 import LANGUAGES
 from tests.support.server import PROXIES, Server, serving
 
 NAME = "text.tgz"
@@ -477,9 +478,9 @@ def test_without_mtdata_its_index_cannot_be_asked(monkeypatch: pytest.MonkeyPatc
         indexed_by_mtdata([File("one.tgz", ())])
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("name", catalogue())
 def test_the_catalogue_is_sound(name: str) -> None:
-    for files in (CATALOGUE[name].files, CATALOGUE[name].parts):
+    for files in (catalogue()[name].files, catalogue()[name].parts):
         assert len({file.name for file in files}) == len(files)
         for file in files:
             assert file.urls
@@ -490,23 +491,42 @@ def test_the_catalogue_is_sound(name: str) -> None:
                 assert checksum is None or len(bytes.fromhex(checksum)) * 2 == digits
 
 
+def test_a_corpus_is_found_by_its_module_being_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "newcomer.py").write_text(
+        "from fairseq_deepnet.tools.corpora.published import Corpus, file_at\n"
+        "CORPORA = {'new': Corpus('new text', (file_at(['http://new.example'], 'new.tgz'),))}\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(published, "__path__", [*published.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, f"{published.__name__}.newcomer", raising=False)
+    catalogue.cache_clear()
+    try:
+        assert cli.main(["download", "new", "--list"]) == 0
+        assert capsys.readouterr().out == "new/new.tgz\t-\thttp://new.example/new.tgz\n"
+    finally:
+        sys.modules.pop(f"{published.__name__}.newcomer", None)
+        catalogue.cache_clear()
+
+
 def test_opus_100_has_99_languages_besides_english_and_comes_in_pieces() -> None:
-    assert len(set(OPUS100_LANGUAGES)) == len(OPUS100_LANGUAGES) == 99
-    assert "en" not in OPUS100_LANGUAGES
-    names = [file.name for file in CATALOGUE["opus100"].select(["de", "fr"])]
+    assert len(set(LANGUAGES)) == len(LANGUAGES) == 99
+    assert "en" not in LANGUAGES
+    names = [file.name for file in catalogue()["opus100"].select(["de", "fr"])]
     assert names == [
         "opus-100-corpus-de-en-v1.0.tar.gz",
         "opus-100-corpus-en-fr-v1.0.tar.gz",
         "opus-100-corpus-zeroshot-v1.0.tar.gz",
     ]
     with pytest.raises(ValueError, match="no language xx; choose from af"):
-        CATALOGUE["opus100"].select(["de", "xx"])
+        catalogue()["opus100"].select(["de", "xx"])
     with pytest.raises(ValueError, match="comes whole"):
-        CATALOGUE["wmt17"].select(["de"])
+        catalogue()["wmt17"].select(["de"])
 
 
 def test_two_languages_of_multi30k_are_six_files() -> None:
-    names = {file.name for file in CATALOGUE["multi30k"].select(["de", "en"])}
+    names = {file.name for file in catalogue()["multi30k"].select(["de", "en"])}
     splits = ("train", "val", "test_2016_flickr")
     assert names == {f"{split}.{code}.gz" for split in splits for code in ("de", "en")}
 
@@ -521,8 +541,8 @@ def test_the_catalogue_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "variables", "cause"),
     [
-        ([], {}, "CORPUS is None; choose from multi30k"),
-        (["wmt99"], {}, "CORPUS is 'wmt99'; choose from multi30k, iwslt14, wmt17"),
+        ([], {}, "CORPUS is None; choose from flores101"),
+        (["wmt99"], {}, "CORPUS is 'wmt99'; choose from flores101, ted, m2m100, iwslt14"),
         (["wmt17", "--jobs", "0"], {}, "--jobs is 0; it must be above 0"),
         (["wmt17"], {"DEEPNET_MIRROR": "/files"}, "it must begin with http:// or https://"),
         (["wmt17"], {"DEEPNET_MIRROR_ONLY": "1"}, "needs DEEPNET_MIRROR=URL"),

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools.corpora import archive, limits, opus100, text
+from fairseq_deepnet.tools.corpora import archive, text
 from fairseq_deepnet.tools.corpora.download import damage
+from fairseq_deepnet.tools.corpora.published import opus100
+from fairseq_deepnet.tools.corpora.published.iwslt14 import IWSLT14
 from fairseq_deepnet.tools.evaluation.sets import read_raw
 from fairseq_deepnet.tools.translation.stream import live_windows, windows_of
 from tests.support.archives import small_iwslt
@@ -120,7 +122,7 @@ def test_an_archive_has_so_many_members_and_no_more(
 
 
 def test_nothing_is_left_of_an_extraction_that_went_too_far(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
@@ -132,12 +134,11 @@ def test_nothing_is_left_of_an_extraction_that_went_too_far(
             tar.addfile(member, io.BytesIO(data))
     monkeypatch.setenv("DEEPNET_MAX_UNPACKED", "9K")
     out = tmp_path / "out"
-    assert cli.main(["iwslt14", str(folder), "--out", str(out)]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "DEEPNET_MAX_UNPACKED" in said
+    with pytest.raises(ValueError, match="DEEPNET_MAX_UNPACKED"):
+        IWSLT14.extract(folder, out)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
     monkeypatch.delenv("DEEPNET_MAX_UNPACKED")
-    assert cli.main(["iwslt14", str(folder), "--out", str(out)]) == 0
+    assert IWSLT14.extract(folder, out)["train"] > 0
 
 
 def test_packed_text_is_read_as_far_as_text_packs(
@@ -239,12 +240,12 @@ def test_limits_are_far_above_the_real_corpora(shared_data: Path) -> None:
     longest = 0
     for path in shared_data.glob("multi30k/*.gz"):
         longest = max(longest, *map(len, text.raw_lines(path)))
-    assert 100 < longest < limits.MAX_LINE / 1000
+    assert 100 < longest < text.MAX_LINE / 1000
     for path in shared_data.glob("*/*.tar.xz"):
         with (
-            limits.open_archive(path) as stream,
+            archive.open_archive(path) as stream,
             tarfile.open(fileobj=stream, mode="r|") as tar,
         ):
-            sizes = [member.size for member in limits.members(tar, path)]
-        assert sum(sizes) < limits.MAX_RATIO * path.stat().st_size / 2
-        assert len(sizes) < limits.MAX_MEMBERS / 10
+            sizes = [member.size for member in archive.members(tar, path)]
+        assert sum(sizes) < archive.MAX_RATIO * path.stat().st_size / 2
+        assert len(sizes) < archive.MAX_MEMBERS / 10

@@ -120,7 +120,7 @@ def test_repeated_training_lines_go_if_asked(raw: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         (("--lang-code", "e n"), "it must be a language code"),
-        (("--test", "NOWHERE"), "no en side of test"),
+        (("--test", "NOWHERE"), "no en side of "),
         (("--subwords", "words"), "--subwords is 'words'; it must be bpe or unigram"),
         (("--vocab-size", "9000"), "too large for this text"),
         (("--train", "LATIN"), "line 2: not valid UTF-8"),

@@ -11,11 +11,11 @@ import pytest
 from fairseq.data import Dictionary
 
 from fairseq_deepnet.tools.corpora import moses, moses_folder
+from fairseq_deepnet.tools.corpora.builder import rows_of
 from fairseq_deepnet.tools.corpora.clean import Limits
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.corpora.moses import Tokenisation, tokenise
 from fairseq_deepnet.tools.corpora.moses_folder import MosesPair
-from fairseq_deepnet.tools.corpora.pairs import rows_of
 from fairseq_deepnet.tools.evaluation import scoring
 
 PLAIN = Tokenisation()

@@ -5,14 +5,20 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from argparse import ArgumentParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from fairseq_deepnet.tools.corpora import opus100
-from fairseq_deepnet.tools.corpora.opus100 import Side, find_archives, read_name, tabulate, unpack
-from fairseq_deepnet.tools.corpora.pairs import read_table
+from fairseq_deepnet.tools.corpora.builder import Row
+from fairseq_deepnet.tools.corpora.published import opus100
+from fairseq_deepnet.tools.corpora.published.opus100 import (
+    Side,
+    find_archives,
+    read_name,
+    tabulate,
+    unpack,
+)
 from tests.support.opus100 import TOP, pair_files, small_corpus, write_archive
 
 WHOLE = "opus-100-corpus-v1.0.tar.gz"
@@ -23,10 +29,11 @@ def archive(tmp_path: Path) -> Path:
     return write_archive(tmp_path / "raw" / WHOLE, small_corpus(train=20))
 
 
-def run(*arguments: str | Path) -> int:
-    parser = ArgumentParser()
-    opus100.add_arguments(parser)
-    return opus100.run(parser.parse_args([*map(str, arguments), "--workers", "1"]))
+def rows(raw: Path, folder: Path, *languages: str, overlap: bool = True) -> list[Row]:
+    """The rows of RAW for FOLDER/out, unpacked into FOLDER/u."""
+    value = SimpleNamespace(languages=languages, downloads=folder, unpacked=folder / "u")
+    value.out, value.overlap, value.workers = folder / "out", overlap, 1
+    return opus100.rows(value, lambda languages: raw)
 
 
 def files_below(folder: Path) -> set[str]:
@@ -147,8 +154,8 @@ def test_a_damaged_archive_is_refused(archive: Path, tmp_path: Path, keep: int) 
 
 def test_the_table_has_every_pair_and_the_zero_shot_test(archive: Path, tmp_path: Path) -> None:
     unpack([archive], tmp_path / "unpacked")
-    rows = tabulate(tmp_path / "unpacked")
-    assert [(row.split, row.source, row.target) for row in rows] == [
+    found = tabulate(tmp_path / "unpacked")
+    assert [(row.split, *row.pair) for row in found] == [
         ("train", "cs", "en"),
         ("train", "de", "en"),
         ("train", "en", "fr"),
@@ -158,26 +165,23 @@ def test_the_table_has_every_pair_and_the_zero_shot_test(archive: Path, tmp_path
         ("test", "de", "fr"),
         ("test", "en", "fr"),
     ]
-    for row in rows:
-        assert Path(f"{row.prefix}.{row.source}").is_file()
+    for row in found:
+        assert all(side.is_file() for side in row.sides())
 
 
 def test_a_zero_shot_pair_needs_both_languages(archive: Path, tmp_path: Path) -> None:
     unpack([archive], tmp_path / "unpacked")
-    rows = tabulate(tmp_path / "unpacked", ["de", "cs"])
-    assert {(row.source, row.target) for row in rows} == {("cs", "en"), ("de", "en")}
+    found = tabulate(tmp_path / "unpacked", ["de", "cs"])
+    assert {row.pair for row in found} == {("cs", "en"), ("de", "en")}
 
 
 def test_the_table_is_one_that_can_be_binarised(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table, report = tmp_path / "pairs.tsv", tmp_path / "overlap.json"
-    arguments = (archive, "--table", table, "--unpacked", tmp_path / "u", "--overlap", report)
-    assert run(*arguments) == 0
-    said = capsys.readouterr().out
+    names = {row.name for row in rows(archive, tmp_path)}
+    said = capsys.readouterr().err
     assert "3 pairs to train, 2 with a valid set, 3 with a test set, 1 of these zero-shot" in said
     assert "0 of 72 test sentences (3 pairs, both sides) are also in the training text" in said
-    names = {row.name for row in read_table(table)}
     assert {"train.cs-en", "valid.cs-en", "test.de-fr"} <= names
 
 
@@ -192,13 +196,12 @@ def test_test_sentences_in_the_training_text_are_counted(
     files[f"{TOP}/supervised/en-fr/opus.en-fr-train.fr"] += zero_shot[0]
     files[f"{TOP}/supervised/en-fr/opus.en-fr-train.en"] += b"other.\n"
     archive = write_archive(tmp_path / WHOLE, files)
-    table, report = tmp_path / "pairs.tsv", tmp_path / "overlap.json"
     for _ in range(2):
-        run(archive, "--table", table, "--unpacked", tmp_path / "u", "--overlap", report)
-        said = capsys.readouterr().out
+        rows(archive, tmp_path)
+        said = capsys.readouterr().err
         assert "6 of 72 test sentences" in said
         assert "most in de-en (de): 5 of 12" in said
-    pairs = json.loads(report.read_text(encoding="utf-8"))["pairs"]
+    pairs = json.loads((tmp_path / "out.overlap.json").read_text(encoding="utf-8"))["pairs"]
     assert pairs["de-en"]["en"] == {"lines": 12, "in_training_text": 0}
     assert pairs["de-fr"]["fr"] == {"lines": 12, "in_training_text": 1}
 
@@ -211,8 +214,6 @@ def test_the_whole_archive_is_preferred_to_the_pairs(archive: Path, tmp_path: Pa
     assert find_archives(archive) == [archive]
     archive.unlink()
     assert find_archives(folder) == [pair]
-    with pytest.raises(FileNotFoundError, match="neither a folder nor an archive"):
-        find_archives(tmp_path / "absent")
 
 
 def test_an_unpacked_folder_is_used_where_it_is(tmp_path: Path) -> None:
@@ -221,30 +222,18 @@ def test_an_unpacked_folder_is_used_where_it_is(tmp_path: Path) -> None:
         path = raw / "deeper" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    assert run(raw, "--table", tmp_path / "pairs.tsv") == 0
-    assert f"{raw}/deeper/{TOP}/supervised/de-en/opus.de-en-train" in (
-        tmp_path / "pairs.tsv"
-    ).read_text(encoding="utf-8")
+    prefixes = {row.prefix for row in rows(raw, tmp_path, overlap=False)}
+    assert f"{raw}/deeper/{TOP}/supervised/de-en/opus.de-en-train" in prefixes
+    assert not (tmp_path / "u").exists()
 
 
 def test_bad_input_is_refused(archive: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="--unpacked FOLDER is needed"):
-        run(archive, "--table", tmp_path / "t")
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(ValueError, match="holds no text of OPUS-100"):
-        run(empty, "--table", tmp_path / "t")
+        rows(empty, tmp_path)
     with pytest.raises(ValueError, match="has no training text of nl"):
-        run(
-            archive,
-            "--table",
-            tmp_path / "t",
-            "--unpacked",
-            tmp_path / "u",
-            "--languages",
-            "nl",
-            "de",
-        )
+        rows(archive, tmp_path, "nl", "de")
     twice = tmp_path / "twice"
     for copy in ("a", "b"):
         for name, content in pair_files("supervised", "train", {"de": ["x"], "en": ["y"]}).items():
@@ -252,5 +241,5 @@ def test_bad_input_is_refused(archive: Path, tmp_path: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
     with pytest.raises(ValueError, match=r"both .* are there; remove one"):
-        run(twice, "--table", tmp_path / "t")
-    assert not (tmp_path / "t").exists()
+        rows(twice, tmp_path)
+    assert not list(tmp_path.glob("out*"))

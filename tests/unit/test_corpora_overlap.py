@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.tools.corpora import overlap
-from fairseq_deepnet.tools.corpora.overlap import Question, ask, count
+from fairseq_deepnet.tools.corpora.published import opus100
+from fairseq_deepnet.tools.corpora.published.opus100 import (
+    Question,
+    count_overlap,
+    report_overlap,
+)
 
 TEST = ["Yes.", "A dog runs.", "Yes.", "", "  No.\t", "Yes."]
 
@@ -21,7 +25,7 @@ def question(tmp_path: Path) -> Question:
 
 def test_every_test_sentence_counts_though_it_is_repeated(question: Question) -> None:
     """Three times Yes. and once No., of five that are not blank: each is a part of the score."""
-    assert count(question) == (5, 4)
+    assert count_overlap(question) == (5, 4)
 
 
 @pytest.mark.parametrize("changed", ["train", "test"])
@@ -29,11 +33,11 @@ def test_a_report_on_other_text_is_made_anew(
     question: Question, changed: str, tmp_path: Path
 ) -> None:
     report = tmp_path / "overlap.json"
-    assert ask([question], report).startswith("4 of 5 test sentences")
+    assert report_overlap([question], report).startswith("4 of 5 test sentences")
     text = "A dog runs.\n" if changed == "train" else "No.\nNever.\n"
     (tmp_path / f"{changed}.en").write_text(text, encoding="utf-8")
     expected = "1 of 5" if changed == "train" else "1 of 2"
-    assert ask([question], report).startswith(f"{expected} test sentences")
+    assert report_overlap([question], report).startswith(f"{expected} test sentences")
     sides = json.loads(report.read_text(encoding="utf-8"))["pairs"]["de-en"]
     assert sides["en"]["in_training_text"] == 1
 
@@ -41,9 +45,9 @@ def test_a_report_on_other_text_is_made_anew(
 def test_a_report_on_other_pairs_is_made_anew(question: Question, tmp_path: Path) -> None:
     """The same files, of which other questions are asked."""
     report = tmp_path / "overlap.json"
-    ask([question], report)
+    report_overlap([question], report)
     turned = question._replace(pair="cs-en", test=question.train, train=question.test)
-    assert ask([turned], report).startswith("3 of 4 test sentences")
+    assert report_overlap([turned], report).startswith("3 of 4 test sentences")
     assert list(json.loads(report.read_text(encoding="utf-8"))["pairs"]) == ["cs-en"]
 
 
@@ -51,13 +55,13 @@ def test_a_report_on_the_same_text_is_not_made_anew(
     question: Question, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = tmp_path / "overlap.json"
-    first = ask([question], report)
-    monkeypatch.setattr(overlap, "count", None)
-    assert ask([question], report) == first
+    first = report_overlap([question], report)
+    monkeypatch.setattr(opus100, "count_overlap", None)
+    assert report_overlap([question], report) == first
 
 
 def test_packed_text_is_counted_alike(question: Question, tmp_path: Path) -> None:
     plain = tmp_path / "train.en"
     (tmp_path / "train.en.gz").write_bytes(gzip.compress(plain.read_bytes()))
     plain.unlink()
-    assert count(question) == (5, 4)
+    assert count_overlap(question) == (5, 4)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.tools.corpora import archive, sgm
-from fairseq_deepnet.tools.corpora.iwslt import IWSLT14, read_train_tags
-from fairseq_deepnet.tools.corpora.published import Corpus
-from fairseq_deepnet.tools.corpora.wmt import WMT17
+from fairseq_deepnet.tools.corpora import archive
+from fairseq_deepnet.tools.corpora.extract import Archives, read_pair, read_segments
+from fairseq_deepnet.tools.corpora.published.iwslt14 import IWSLT14, read_train_tags
+from fairseq_deepnet.tools.corpora.published.wmt17 import WMT17
 from tests.support.archives import (
     PAIRS,
     REAL_TALKS,
@@ -27,7 +27,7 @@ needs_talks = pytest.mark.skipif(
 )
 
 
-def published_lines(corpus: Corpus, *splits: str) -> dict[str, int]:
+def published_lines(corpus: Archives, *splits: str) -> dict[str, int]:
     return {
         part.name: part.lines
         for part in corpus.parts
@@ -48,7 +48,7 @@ def test_text_of_segments_survives_missing_and_present_escapes(tmp_path: Path) -
         "\n<seg id=2>3 < 5 <b>, &lt;i&gt; &#8217; &copy &unknown; \u2028 </seg></DOC>"
         '<doc docid="b"><p>\n<seg id="1">two\r\nlines</seg></p></doc></refset>\n',
     )
-    assert sgm.read_segments(path) == [
+    assert read_segments(path) == [
         ("a", "1", "R&D & Q&A"),
         ("a", "2", "3 < 5 <b>, <i> ’ &copy &unknown;"),
         ("b", "1", "two lines"),
@@ -68,13 +68,13 @@ def test_text_of_segments_survives_missing_and_present_escapes(tmp_path: Path) -
 )
 def test_damaged_sets_are_refused_with_their_line(tmp_path: Path, content: str, cause: str) -> None:
     with pytest.raises(ValueError, match=cause):
-        sgm.read_segments(write_set(tmp_path / "set.xml", content))
+        read_segments(write_set(tmp_path / "set.xml", content))
 
 
 def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "set.xml").write_bytes('<seg id="1">größer</seg>'.encode("latin-1"))
     with pytest.raises(ValueError, match=r"set\.xml: not valid UTF-8"):
-        sgm.read_segments(tmp_path / "set.xml")
+        read_segments(tmp_path / "set.xml")
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,14 @@ def test_sides_must_have_the_same_documents_and_segments(
     content = '<doc docid="a"><seg id="1">x</seg><seg id="2">y</seg></doc>'
     source = write_set(tmp_path / "source.xml", content)
     with pytest.raises(ValueError, match=cause):
-        sgm.read_pair(source, write_set(tmp_path / "target.xml", target))
+        read_pair(source, write_set(tmp_path / "target.xml", target))
 
 
 @needs_talks
 @pytest.mark.parametrize("name", TEST_SETS)
 def test_real_sets_have_as_many_sentences_as_published(name: str) -> None:
     sides = [REAL_TALKS / f"IWSLT16.{name}.de-en.{language}.xml" for language in ("de", "en")]
-    german, english = sgm.read_pair(*sides)
+    german, english = read_pair(*sides)
     assert len(german) == len(english) == published_lines(IWSLT14)[name]
     assert not any("&amp;" in line or "<seg" in line for line in german + english)
 
@@ -135,7 +135,7 @@ def test_the_small_archive_becomes_train_and_test(tmp_path: Path, unpacked: bool
     else:
         origin = tmp_path / "de-en.tgz"
         origin.write_bytes(pack(files))
-    lines = IWSLT14.extract([origin], tmp_path / "out")
+    lines = IWSLT14.extract(origin, tmp_path / "out")
     assert lines == {"train": 21} | dict.fromkeys(TEST_SETS, len(PAIRS))
     english = (tmp_path / "out" / "test.en").read_text(encoding="utf-8").split("\n")
     assert english == [pair[1] for pair in PAIRS] * 5 + [""]
@@ -143,9 +143,9 @@ def test_the_small_archive_becomes_train_and_test(tmp_path: Path, unpacked: bool
 
     # what is there is not read again, unless the archive is another one
     before = (tmp_path / "out" / "train.de").stat().st_ino
-    assert IWSLT14.extract([origin], tmp_path / "out") == lines
+    assert IWSLT14.extract(origin, tmp_path / "out") == lines
     assert (tmp_path / "out" / "train.de").stat().st_ino == before
-    IWSLT14.extract([origin], tmp_path / "out", hold_out=5)
+    IWSLT14.extract(origin, tmp_path / "out", hold_out=5)
     assert len((tmp_path / "out" / "valid.de").read_text(encoding="utf-8").split("\n")) == 4 + 1
     assert len((tmp_path / "out" / "train.de").read_text(encoding="utf-8").split("\n")) == 17 + 1
 
@@ -153,7 +153,7 @@ def test_the_small_archive_becomes_train_and_test(tmp_path: Path, unpacked: bool
 @needs_talks
 def test_train_tags_of_real_talks_pair_line_by_line(tmp_path: Path) -> None:
     (tmp_path / "de-en.tgz").write_bytes(pack(real_iwslt()))
-    lines = IWSLT14.extract([tmp_path], tmp_path / "out")
+    lines = IWSLT14.extract(tmp_path, tmp_path / "out")
     assert lines == published_lines(IWSLT14) | {"train": 6750 + 2 * 57}
     assert IWSLT14.describe(lines)[1:] == []
     for language in ("de", "en"):
@@ -179,7 +179,7 @@ def test_archives_that_lack_something_leave_nothing(
     damage(files)  # type: ignore[operator]
     (tmp_path / "de-en.tgz").write_bytes(pack(files))
     with pytest.raises(ValueError, match=cause):
-        IWSLT14.extract([tmp_path / "de-en.tgz"], tmp_path / "out")
+        IWSLT14.extract(tmp_path / "de-en.tgz", tmp_path / "out")
     assert not list(tmp_path.glob("out*"))
 
 
@@ -206,7 +206,7 @@ def write_archives(folder: Path) -> Path:
 
 def test_wmt_archives_become_the_splits(tmp_path: Path) -> None:
     folder, out = write_archives(tmp_path / "archives"), tmp_path / "out"
-    lines = WMT17.extract([folder], out)
+    lines = WMT17.extract(folder, out)
     assert lines == {
         **{"europarl-v7": 13, "commoncrawl": 10, "news-commentary-v12": 5},
         **{"newstest2013": 3, "newstest2014": 4, "newstest2017": 5},
@@ -223,18 +223,18 @@ def test_wmt_archives_become_the_splits(tmp_path: Path) -> None:
     warnings = WMT17.describe(lines)[1:]
     assert warnings[0] == "warning: europarl-v7 has 13 pairs, the published one 1,920,209"
     assert json.loads((out / "extracted.json").read_text(encoding="utf-8"))["lines"] == lines
-    assert WMT17.extract(sorted(folder.iterdir()), out) == lines
+    assert WMT17.extract(folder, out) == lines
 
 
 def test_wmt_archives_that_are_missing_are_named(tmp_path: Path) -> None:
     folder = write_archives(tmp_path / "archives")
     (folder / "dev.tgz").unlink()
     with pytest.raises(ValueError, match=r"no dev\.tgz in .*archives"):
-        WMT17.extract([folder], tmp_path / "out")
+        WMT17.extract(folder, tmp_path / "out")
     other = pack({"training/europarl-v7.de-en.de": "x\n"})
     (folder / "dev.tgz").write_bytes(other)
     with pytest.raises(ValueError, match=r"dev\.tgz has no dev/newstest2013-ref"):
-        WMT17.extract([folder], tmp_path / "out")
+        WMT17.extract(folder, tmp_path / "out")
     assert not list(tmp_path.glob("out*"))
 
 
@@ -244,5 +244,5 @@ def test_a_folder_of_something_else_is_never_touched(tmp_path: Path) -> None:
     precious.mkdir()
     (precious / "text").write_text("mine", encoding="utf-8")
     with pytest.raises(ValueError, match="precious exists and holds something else"):
-        IWSLT14.extract([tmp_path / "de-en.tgz"], precious)
+        IWSLT14.extract(tmp_path / "de-en.tgz", precious)
     assert (precious / "text").read_text(encoding="utf-8") == "mine"

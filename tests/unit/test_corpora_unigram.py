@@ -11,8 +11,8 @@ import pytest
 import torch
 from fairseq.data import indexed_dataset
 
-from fairseq_deepnet.tools.corpora import unigram
-from fairseq_deepnet.tools.corpora.unigram import unigram_nll
+from fairseq_deepnet.tools.corpora import binarise
+from fairseq_deepnet.tools.corpora.binarise import unigram_nll
 from tests.support.shell import ROOT
 
 SYMBOLS = 8
@@ -80,7 +80,7 @@ def test_a_language_model_s_folder_has_no_languages_in_its_names(tmp_path: Path)
 def test_large_files_are_counted_in_pieces(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = unigram_nll(data, "en", SYMBOLS)
     unigram_nll.cache_clear()
-    monkeypatch.setattr(unigram, "_CHUNK", 3)
+    monkeypatch.setattr(binarise, "_AT_ONCE", 3)
     assert unigram_nll(data, "en", SYMBOLS) == whole
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from fairseq_deepnet.modules import Dropout
 from fairseq_deepnet.tools.standalone import VocabularyTask
 from tests.support import reference
-from tests.support.models import SYMBOLS, VARIANTS, BuildModel, next_token_loss
+from tests.support.models import SYMBOLS, VARIANTS, BuildModel, matrix, next_token_loss
 
 Batch = dict[str, Tensor]
 EACH: list[dict[str, float]] = [
@@ -121,7 +121,7 @@ def test_a_language_model_drops_where_stock_fairseq_drops(
 
 
 @pytest.mark.parametrize("options", EACH[:3], ids=str)
-@pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
+@pytest.mark.parametrize(("scheme", "variant"), matrix(VARIANTS))
 @torch.no_grad()
 def test_a_training_drops_where_its_schemes_formula_has_it(
     scheme: str,

@@ -15,7 +15,7 @@ from fairseq_deepnet.checkpoints import save_checkpoint
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.schemes import scheme_class
 from fairseq_deepnet.tools.standalone import VocabularyTask
-from tests.support.models import SYMBOLS, VARIANTS, BuildModel, loss_of, small, stir
+from tests.support.models import SYMBOLS, VARIANTS, BuildModel, loss_of, matrix, small, stir
 
 Batch = dict[str, Tensor]
 
@@ -30,7 +30,7 @@ def step(model: Any, batch: Batch, lr: float = 0.1) -> float:
     return loss.item()
 
 
-@pytest.fixture(params=VARIANTS, ids=lambda v: "-".join(filter(None, v)))
+@pytest.fixture(params=matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v)))
 def chosen(request: pytest.FixtureRequest) -> dict[str, str | None]:
     scheme, variant = request.param
     return {"residual_scheme": scheme, "scheme_variant": variant}
@@ -178,9 +178,9 @@ def test_learned_residuals_are_named_for_the_log(
 def test_layers_are_left_out_only_where_a_scheme_does_not_count_on_them(
     chosen: dict[str, Any], option: str, model_builder: BuildModel, batch: Batch
 ) -> None:
-    """Admin's chain and DLCL's matrix hold every layer."""
+    """Admin's chain and DLCL's matrix hold every layer, and LayerNorm Scaling counts them."""
     asked = {option: 0.5 if option.endswith("drop") else "0"}
-    if chosen["residual_scheme"] in ("admin", "dlcl"):
+    if chosen["residual_scheme"] in ("admin", "dlcl", "ln-scaling"):
         name = option.replace("_", "-")
         with pytest.raises(ConfigurationError, match=f"--{name} .* counts on every layer"):
             model_builder(**chosen, **asked)

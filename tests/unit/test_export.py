@@ -8,6 +8,7 @@ import sys
 import threading
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -106,10 +107,10 @@ def test_a_second_export_does_nothing_and_says_so(
 def test_a_second_process_waits_for_the_first_and_finds_its_export(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, output = record.part_of, run_folder / "export" / "checkpoint_best.pt"
+    first, output = record.in_place_of, run_folder / "export" / "checkpoint_best.pt"
     second = threading.Thread(target=export, args=(run_folder, "--to", "fairseq"))
 
-    def part_of(path: Path) -> Path:
+    def in_place_of(path: Path) -> AbstractContextManager[Path]:
         """Half way in the first, the second begins."""
         second.start()
         second.join(0.5)
@@ -117,7 +118,7 @@ def test_a_second_process_waits_for_the_first_and_finds_its_export(
         return first(path)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record, "part_of", part_of)
+        patch.setattr(record, "in_place_of", in_place_of)
         assert export(run_folder, "--to", "fairseq") == 0
     second.join()
     printed = capsys.readouterr()
@@ -241,7 +242,7 @@ def test_without_ctranslate2_the_command_says_what_to_install(
 ) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "ctranslate2"]:
         monkeypatch.setitem(sys.modules, name, None)
-    for name in ("ctranslate2_folder", "ctranslate2_spec", "vocabulary"):
+    for name in ("ctranslate2_folder",):
         monkeypatch.delitem(sys.modules, f"fairseq_deepnet.tools.export.{name}", raising=False)
         monkeypatch.delattr(fairseq_deepnet.tools.export, name, raising=False)
     monkeypatch.setitem(sys.modules, "ctranslate2", None)

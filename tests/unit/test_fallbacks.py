@@ -88,19 +88,19 @@ def test_whole_numbers_stay_whole_and_lists_are_changed_in_each_member() -> None
 
 
 def test_a_step_that_changes_nothing_does_not_help() -> None:
-    (fp32,), (lr,) = fallbacks.parse("fp32"), fallbacks.parse("lr=0.001")
-    assert not fallbacks.that_help(fp32, PRESENT, 0)
-    assert fallbacks.that_help(fp32, {**PRESENT, "bf16": True}, 0) == fp32
-    assert not fallbacks.that_help(lr, PRESENT, 0)
-    assert fallbacks.that_help(lr, {**PRESENT, "lr": [0.1]}, 0) == lr
+    fp32, lr = Change("fp32"), Change("lr", "=", "0.001")
+    assert not fp32.helps(PRESENT, 0)
+    assert fp32.helps({**PRESENT, "bf16": True}, 0)
+    assert not lr.helps(PRESENT, 0)
+    assert lr.helps({**PRESENT, "lr": [0.1]}, 0)
 
 
 def test_a_warm_up_that_is_over_is_not_lengthened() -> None:
-    (step,) = fallbacks.parse("lr*0.5 warmup-updates+1000")
-    present = {"lr": [0.1], "warmup_updates": 100}
-    assert fallbacks.that_help(step, present, 0) == step
-    assert fallbacks.that_help(step, present, 99) == step
-    assert fallbacks.that_help(step, present, 100) == step[:1]
+    longer = Change("warmup-updates", "+", "1000")
+    present = {"warmup_updates": 100}
+    assert longer.helps(present, 0)
+    assert longer.helps(present, 99)
+    assert not longer.helps(present, 100)
 
 
 def test_the_default_passes_over_what_this_training_has_not() -> None:

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from fairseq_deepnet.schemes import SCHEMES
-from tests.support.models import VARIANTS, BuildModel, stir
+from tests.support.models import VARIANTS, BuildModel, matrix, stir
 
 Batch = dict[str, Tensor]
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
 
 
-@pytest.fixture(params=VARIANTS, ids=lambda v: "-".join(filter(None, v)))
+@pytest.fixture(params=matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v)))
 def model(request: pytest.FixtureRequest, model_builder: BuildModel) -> Any:
     """With all branches awake: ReZero's and R-Fixup's are 0 in a new model."""
     scheme, variant = request.param
@@ -158,7 +158,7 @@ def test_source_is_projected_once_a_sentence_and_not_for_each_beam(
     assert seen == [int(batch["src_lengths"].sum())] * len(model.decoder.layers)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", matrix(SCHEMES))
 @pytest.mark.parametrize("options", [{}, {"offload_activations": True}], ids=["keep", "offload"])
 def test_activation_checkpointing_changes_neither_output_nor_gradient(
     scheme: str, model_builder: BuildModel, batch: Batch, options: dict[str, bool]
@@ -178,6 +178,14 @@ def test_activation_checkpointing_changes_neither_output_nor_gradient(
         gradients.append((loss.detach(), *(p.grad for p in model.parameters())))
     for plain, checkpointed in zip(*gradients, strict=True):
         assert torch.equal(plain, checkpointed)
+
+
+def test_hidden_states_are_the_stream_that_attention_reads(model: Any, batch: Batch) -> None:
+    """[T, B, C], whatever else a scheme carries from layer to layer."""
+    _, extra = model(**batch, return_all_hiddens=True)
+    encoded = model.encoder(batch["src_tokens"], batch["src_lengths"], return_all_hiddens=True)
+    for stack, states in (("d", extra["inner_states"]), ("e", encoded["encoder_states"])):
+        assert [state.size(-1) for state in states] == [32] * (4 if stack == "e" else 3)
 
 
 def test_activation_checkpointing_keeps_gradients_above_frozen_embeddings(

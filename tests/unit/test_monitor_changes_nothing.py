@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support.models import VARIANTS
+from tests.support.models import VARIANTS, matrix
 from tests.support.rig import MORE, PROBE, TRAIN, Pair, Rig, count_hooks
 
 UPDATES = 20
@@ -52,7 +52,7 @@ def compare(folder: Path, *options: str, arch: str = "deepnet_transformer", freq
     return watched
 
 
-@pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
+@pytest.mark.parametrize(("scheme", "variant"), matrix(VARIANTS))
 def test_twenty_updates_of_every_scheme_are_bit_identical(
     scheme: str, variant: str | None, tmp_path: Path
 ) -> None:

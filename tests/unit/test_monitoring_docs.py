@@ -1,17 +1,30 @@
-"""docs/monitoring.md shows the one table of quantities."""
+"""The one table of quantities: the documentation links to it, and each row is measured."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from fairseq_deepnet.monitoring import quantities
+from fairseq_deepnet.monitoring.instruments import INSTRUMENTS
 from fairseq_deepnet.monitoring.probe import SENTENCES
-from fairseq_deepnet.monitoring.quantities import markdown_table
 
-PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "monitoring.md"
 
 
-def test_the_documentation_shows_the_table_of_quantities() -> None:
-    assert markdown_table() in PAGE.read_text(encoding="utf-8")
+def test_the_documentation_links_to_the_table_of_quantities() -> None:
+    table = Path(quantities.__file__).with_suffix(".md").relative_to(ROOT)
+    assert f"(../{table})" in PAGE.read_text(encoding="utf-8")
+
+
+def test_each_quantity_has_one_instrument_and_all_that_the_table_says() -> None:
+    named = [name for instrument in INSTRUMENTS for name in instrument.quantities]
+    assert sorted(named) == sorted(quantities.QUANTITIES)
+    for row in quantities.QUANTITIES.values():
+        assert row.unit
+        assert row.when
+        assert row.meaning
+        assert "\\" not in row.meaning
 
 
 def test_the_documentation_names_the_size_of_the_probe() -> None:

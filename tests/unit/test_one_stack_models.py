@@ -14,7 +14,7 @@ from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.models import DeepNetMaskedLM, DeepNetTransformerLM
 from fairseq_deepnet.models.options import UNSUPPORTED
 from fairseq_deepnet.schemes import SCHEMES, Side, gains
-from tests.support.models import build_model
+from tests.support.models import VARIANTS, build_model, matrix
 
 # arch: width, feed-forward width, heads, layers; fairseq's shapes and DeepNet's tiny one
 SHAPES = {
@@ -27,7 +27,6 @@ SHAPES = {
     "deepnet_masked_lm_large": (1024, 4096, 16, 24),
 }
 KINDS = {"deepnet_transformer_lm": Side.DECODER, "deepnet_masked_lm": Side.ENCODER}
-VARIANTS = [(name, variant) for name in SCHEMES for variant in SCHEMES[name].variants or (None,)]
 
 
 def build(kind: str, layers: int = 3, **options: Any) -> Any:
@@ -106,7 +105,7 @@ def test_weights_start_with_the_papers_gains_and_zero_biases(kind: str) -> None:
         assert not any(linear.bias.any() for linear in linears), name
 
 
-@pytest.mark.parametrize(("scheme", "variant"), VARIANTS)
+@pytest.mark.parametrize(("scheme", "variant"), matrix(VARIANTS))
 def test_every_scheme_trains_one_step(kind: str, scheme: str, variant: str | None) -> None:
     model = build(kind, residual_scheme=scheme, scheme_variant=variant)
     assert model.args.residual_record["scheme"] == scheme
@@ -128,7 +127,7 @@ def test_every_scheme_trains_one_step(kind: str, scheme: str, variant: str | Non
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", matrix(SCHEMES))
 @torch.no_grad()
 def test_padding_and_company_do_not_change_a_sentence(kind: str, scheme: str) -> None:
     model = build(kind, residual_scheme=scheme).eval()
@@ -138,7 +137,7 @@ def test_padding_and_company_do_not_change_a_sentence(kind: str, scheme: str) ->
         torch.testing.assert_close(together[row, :length], alone, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", matrix(SCHEMES))
 @torch.no_grad()
 def test_a_checkpoint_brings_back_scheme_alpha_and_outputs(kind: str, scheme: str) -> None:
     model = build(kind, residual_scheme=scheme).train()

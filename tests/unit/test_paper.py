@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.experiments.results.law import fit
+from fairseq_deepnet.experiments.paper import fit
 
 
 @pytest.mark.parametrize(

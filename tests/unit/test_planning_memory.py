@@ -82,9 +82,9 @@ def test_a_layer_keeps_what_autograd_saves(side: Side, options: dict[str, Any]) 
 def test_a_layer_of_every_scheme_keeps_what_autograd_saves(scheme: str, side: Side) -> None:
     model = plan_of(residual_scheme=scheme, dropout=0.1)
     found = saved_bytes(model, side)
-    # Admin's omega, one vector a sublayer, is not worth a line in the plan.
-    vectors = 4 * 32 * len(parameters.SUBLAYERS[side]) if scheme == "admin" else 0
-    assert activations.layer(BATCH, model, side) == found - vectors
+    # Admin's vector a sublayer and BranchNorm's number are not worth a line in the plan.
+    own = {"admin": 4 * 32, "branchnorm": 4}.get(scheme, 0) * len(parameters.SUBLAYERS[side])
+    assert activations.layer(BATCH, model, side) == found - own
 
 
 @pytest.mark.parametrize("attention_dropout", [0.0, 0.1])
@@ -98,7 +98,7 @@ def test_a_layer_without_padding_keeps_what_autograd_saves(
     model = plan_of(**options)
     batch = Unpadded(torch.zeros(SENTENCES, TARGET, dtype=torch.bool))
     found = saved_bytes(model, Side.DECODER, batch=batch)
-    vectors = 4 * 32 * 3 if scheme == "admin" else 0
+    vectors = {"admin": 4 * 32, "branchnorm": 4}.get(scheme, 0) * 3
     counted = activations.layer(dataclasses.replace(BATCH, unpadded=True), model, Side.DECODER)
     assert counted == found - vectors
 
@@ -119,6 +119,29 @@ def test_taking_padding_out_never_keeps_more_than_is_counted(padding: int) -> No
     assert found <= counted
     if padding == 2:
         assert found > 1.05 * plain
+
+
+def test_what_makes_one_of_two_streams_keeps_both() -> None:
+    """ResiDual: [B, T, 2C], of which LayerNorm reads half, and its two statistics."""
+    n, c = BATCH.tokens(Side.ENCODER), 32
+    model = plan_of(residual_scheme="residual")
+    join = model.scheme.build_output_transform(Side.ENCODER, c)
+    assert join is not None
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    apart = {t.untyped_storage().data_ptr() for t in join.parameters()}
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        join(torch.randn(1, n, 2 * c, requires_grad=True))
+    found = sum(size for place, size in kept.items() if place not in apart)
+    assert activations.joining(BATCH, model, Side.ENCODER) == found == 4 * (2 * n * c + 2 * n)
+    assert activations.joining(BATCH, plan_of(), Side.ENCODER) == 0
+    plain = activations.segment(BATCH, plan_of(), Side.ENCODER) - activations.RNG_STATE
+    wide = activations.segment(BATCH, model, Side.ENCODER) - activations.RNG_STATE
+    assert wide == 2 * plain  # both go from layer to layer
 
 
 def test_what_a_combination_keeps_is_counted_between_the_layers() -> None:

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from fairseq_deepnet.anatomy import find_stacks
 from fairseq_deepnet.modules import TransformerLayer, Unpadded, positions
-from fairseq_deepnet.monitoring.activations import BACKWARD, FORWARD, ActivationWatch
-from fairseq_deepnet.schemes import NormPlacement
-from tests.support.models import VARIANTS, BuildModel, loss_of, next_token_loss, stir
+from fairseq_deepnet.monitoring.instruments import Activations, Subject
+from fairseq_deepnet.schemes import NormPlacement, Stream
+from tests.support.models import VARIANTS, BuildModel, loss_of, matrix, next_token_loss, stir
 
 PADDING = torch.tensor([[0, 0, 0, 1], [0, 0, 1, 1], [1, 0, 0, 0]]).bool()
 
@@ -27,8 +27,9 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     run = TransformerLayer.feed_forward
 
-    def counting(layer: TransformerLayer, x: Tensor) -> Tensor:
-        seen.append(x.shape[:-1].numel())
+    def counting(layer: TransformerLayer, x: Stream) -> Tensor:
+        first = x if isinstance(x, Tensor) else x[0]
+        seen.append(first.shape[:-1].numel())
         return run(layer, x)
 
     monkeypatch.setattr(TransformerLayer, "feed_forward", counting)
@@ -71,7 +72,9 @@ def test_padding_is_left_out_where_that_pays(channels: int, padding: float, pays
     assert (Unpadded.where_it_pays(tokens, channels) is not None) == pays
 
 
-@pytest.mark.parametrize("scheme", VARIANTS, ids=lambda v: "-".join(filter(None, v)))
+@pytest.mark.parametrize(
+    "scheme", matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v))
+)
 def test_without_padding_loss_and_gradients_are_the_same(
     scheme: tuple[str, str],
     model_builder: BuildModel,
@@ -146,7 +149,9 @@ def test_evaluation_and_compiled_layers_are_given_every_position(
     assert set(rows) == {batch[side].numel() for side in ("src_tokens", "prev_output_tokens")}
 
 
-@pytest.mark.parametrize("scheme", VARIANTS, ids=lambda v: "-".join(filter(None, v)))
+@pytest.mark.parametrize(
+    "scheme", matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v))
+)
 def test_the_monitor_sees_the_same_without_padding(
     scheme: tuple[str, str], model_builder: BuildModel, batch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,17 +159,19 @@ def test_the_monitor_sees_the_same_without_padding(
     model = model_builder(residual_scheme=scheme[0], scheme_variant=scheme[1], dropout=0.0)
     stir(model.train())
     model(**batch)  # the pass in which Admin's weights are found
-    quantities = (*FORWARD, BACKWARD)
-    watch = ActivationWatch(model, find_stacks(model), model.encoder.scheme.norm, quantities)
+    kind, quantities = type(model.encoder.scheme), Activations.quantities
+    stacks = tuple(find_stacks(model))
+    origin: Any = None  # which these need not know
+    watch = Activations(Subject(model, stacks, kind, frozenset(quantities), origin))
     found = []
     for least in (0, 10**9):
         monkeypatch.setattr(positions, "WORTH_IT", least)
-        watch.attach()
+        watch.arm()
         loss_and_gradients(model, batch)
-        found.append(watch.values())
-        watch.detach()
-    has_norms = model.encoder.scheme.norm is not NormPlacement.NONE
-    assert set(found[1]) == {*(quantities if has_norms else FORWARD[:2])}
+        found.append(watch.after_step())
+        watch.disarm()
+    has_norms = kind.norm is not NormPlacement.NONE
+    assert set(found[1]) == {*(quantities if has_norms else quantities[:2])}
     for quantity, sides in found[1].items():
         for side, parts in sides.items():
             for part, values in parts.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 from pathlib import Path
@@ -101,19 +100,3 @@ def test_every_line_is_logged_even_where_it_is_no_utf8(
         f"from before\nnoise \u2028 here\n{INTERVAL % 200}\n\\xff\n{TRACEBACK}"
     )
     assert capsys.readouterr().out.endswith(TRACEBACK)
-
-
-def test_a_counter_writes_a_line_at_intervals_and_at_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = 0.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    screen = io.StringIO()
-    counter = progress.Counter(12, "sentences", screen, seconds=10)
-    for _ in range(12):
-        now += 2.0
-        counter.add()
-    counter.close()
-    assert screen.getvalue() == (
-        "6 of 12 sentences, 0:00:12\n11 of 12 sentences, 0:00:22\n12 of 12 sentences, 0:00:24\n"
-    )

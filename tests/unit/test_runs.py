@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,11 @@ import yaml
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
+from fairseq_deepnet.signals import PREEMPTED
 from fairseq_deepnet.tools import processor
 from fairseq_deepnet.tools.fairseq_options import option_actions, training_parser
-from fairseq_deepnet.tools.training.fallbacks import FallbackState
+from fairseq_deepnet.tools.training import supervisor
+from fairseq_deepnet.tools.training.fallbacks import FallbackState, Pending
 from fairseq_deepnet.tools.training.plan import MANAGED
 from tests.support.runs import TINY, make_checkpoint, make_data
 
@@ -126,6 +130,50 @@ def test_a_node_that_is_not_the_first_leaves_the_run_folder_alone(
     assert record(node_rank="0", **settings) == []
     assert record(node_rank="1", **settings) == []
     assert "is complete: nothing to do" in record.said
+
+
+def test_a_signal_between_planning_and_training_leaves_nothing_to_join(
+    record: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"MASTER_ADDR": "node0", "OMP_NUM_THREADS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    monkeypatch.setattr(supervisor, "apart", lambda work: work())
+    take = supervisor.RunLock.take
+
+    def signalled(lock: supervisor.RunLock) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return take(lock)
+
+    monkeypatch.setattr(supervisor.RunLock, "take", signalled)
+    words = [f"--run={record.run}", f"--data={record.data}", "--gpus=0", "--nodes=2"]
+    status = cli.main(["train", *words, "--node-rank=0", "multi30k", "--", *TINY])
+    assert status == PREEMPTED
+    assert (record.run / "config.yaml").is_file()
+    assert not (record.run / "nodes.json").exists()
+
+
+def test_a_rollback_is_finished_by_node_0_alone(
+    record: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "node0")
+
+    def plan(node: int) -> list[str] | None:
+        options = ["--lr", "0.1", "--on-divergence", "fallback"]
+        return record(*options, nodes="2", node_rank=str(node), node_timeout="5")
+
+    assert plan(0)
+    last = make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
+    taken = {"step": 1, "before": {"lr": "0.1"}, "overrides": {"lr": "0.05"}}
+    pending = Pending("diverged_1", None, "")
+    FallbackState(1, {"lr": "0.05"}, history=[taken], pending=pending).write(record.run)
+    before = (record.run / "fallback.json").read_bytes()
+    assert plan(1)
+    assert last.is_file()
+    assert (record.run / "fallback.json").read_bytes() == before
+    assert plan(0)
+    assert [path.name for path in (last.parent / "diverged_1").iterdir()] == [last.name]
+    assert not last.exists()
 
 
 def test_a_training_for_the_queue_is_checked_but_not_recorded(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_deepnet.schemes import SCHEMES, NormPlacement
+from fairseq_deepnet.schemes import SCHEMES, NormPlacement, PostNormResidual
 from tests.support import reference
 from tests.support.models import VARIANTS, BuildModel, loss_of, next_token_loss, stir
 
@@ -81,6 +81,39 @@ def no_further_norms(model: Any) -> None:
                 residual.branch_norm = nn.Identity()
 
 
+def no_bottom(model: Any) -> None:
+    """B2T whose sublayers join as Post-LN's do."""
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        for name in layer.residuals:
+            layer.residuals[name] = PostNormResidual(1.0)
+
+
+def second_stream_unread(model: Any) -> None:
+    """ResiDual whose last LayerNorms give 0."""
+    for stack in (model.encoder, model.decoder):
+        nn.init.zeros_(stack.output_transform.norm.weight)
+
+
+def no_inner_norms(model: Any) -> None:
+    """Sub-LN without the norms inside its branches."""
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        layer.post_activation_transform = layer.self_attn.head_transform = None
+
+
+def norms_before_the_branches_alone(model: Any) -> None:
+    """Peri-LN without the norms after branches and embeddings."""
+    no_further_norms(model)
+    for stack in (model.encoder, model.decoder):
+        stack.layernorm_embedding = None
+
+
+def all_scales_one(model: Any) -> None:
+    """LayerNorm Scaling as if all layers were the first."""
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        for residual in layer.residuals.values():
+            residual.scale = 1.0
+
+
 # scheme: the stock placement that it is at its neutral values, and how it gets there
 NEUTRAL: dict[str, tuple[str, Callable[[Any], None]]] = {
     "deepnorm": ("post", nothing),  # with alpha 1
@@ -89,9 +122,15 @@ NEUTRAL: dict[str, tuple[str, Callable[[Any], None]]] = {
     "ds-init": ("post", nothing),
     "admin": ("post", nothing),
     "admin-log": ("post", omega_one),
+    "b2t": ("post", no_bottom),
+    "residual": ("post", second_stream_unread),
+    "branchnorm": ("post", nothing),  # after its growth
     "pre-ln": ("pre", nothing),
     "dlcl": ("pre", newest_output_alone),
     "normformer": ("pre", no_further_norms),
+    "sub-ln": ("pre", no_inner_norms),
+    "peri-ln": ("pre", norms_before_the_branches_alone),
+    "ln-scaling": ("pre", all_scales_one),
 }
 LAYER_SHAPES: list[dict[str, Any]] = [
     {},
@@ -142,7 +181,8 @@ TAKES_STOCK_INIT = [name for name, scheme in SCHEMES.items() if scheme.stock_ini
 def test_the_schemes_that_are_no_initialisation_take_fairseqs() -> None:
     """The others are defined by how weights start; --init stock would leave nothing of them."""
     assert set(TAKES_STOCK_INIT) == {
-        *("post-ln", "pre-ln", "admin", "admin-log", "rezero", "dlcl", "normformer")
+        *("post-ln", "pre-ln", "admin", "admin-log", "rezero", "dlcl", "normformer"),
+        *("residual", "branchnorm", "peri-ln", "ln-scaling"),
     }
 
 
@@ -218,6 +258,28 @@ def test_r_fixup_starts_as_the_identity_with_even_predictions(
     out = model.encoder(batch["src_tokens"])["encoder_out"][0].transpose(0, 1)
     assert torch.equal(out[visible], embedded[visible])
     assert not model(**batch)[0].any()
+
+
+@torch.no_grad()
+def test_residuals_scale_takes_the_second_stream_into_fp16_and_changes_nothing_else(
+    model_builder: BuildModel, batch: Batch
+) -> None:
+    plain, scaled = (
+        model_builder(residual_scheme="residual", scheme_variant=variant).eval()
+        for variant in ("plain", "scaled")
+    )
+    real = batch["prev_output_tokens"].ne(1)
+    close = {"atol": 1e-3, "rtol": 1e-3}  # eps of the last LayerNorm alone is not scaled along
+    torch.testing.assert_close(scaled(**batch)[0][real], plain(**batch)[0][real], **close)
+    x, branch = torch.randn(3, 32).half(), torch.full((3, 32), 6e4, dtype=torch.half)
+    finite = []
+    for model in (plain, scaled):
+        residual = model.encoder.layers[0].residuals.self_attn
+        stream = x
+        for _ in range(4):
+            stream = residual.leave(stream, branch, nn.Identity(), nn.Identity())
+        finite.append(bool(stream[1].isfinite().all()))
+    assert finite == [False, True]
 
 
 def test_dlcl_starts_as_the_average_of_all_outputs_so_far(

@@ -4,7 +4,8 @@ The formulas stand here a second time, one line each, from the papers and not fr
 DeepNet (arXiv 2203.00555) Fig. 2(b) and Section 3; DS-Init (Zhang et al. 2019) Eq. 11 and its
 released code; Fixup (Zhang et al. 2019) with its released transformer_zero.py; T-Fixup (Huang et
 al. 2020) Section 3.2 and its released transformer_layer.py; admin_torch/admin.py; ReZero's rztx.py;
-DLCL (Wang et al. 2019) with its released dlcl.py; NormFormer (Shleifer et al. 2021).
+DLCL (Wang et al. 2019) with its released dlcl.py; NormFormer (Shleifer et al. 2021); Magneto (Wang
+et al. 2023) with torchscale's encoder.py and decoder.py; b2t_connection's transformer_layer.py.
 """
 
 import math
@@ -45,6 +46,13 @@ def gain(scheme: str, variant: str | None, side: str, layer: int, place: str, ro
         if role not in VALUE_PATH:
             return 1.0 if variant == "paper" else math.sqrt(1 / 2)
         return 0.67 * N ** (-1 / 4) if side == "encoder" else (9 * M) ** (-1 / 4)
+    if scheme == "b2t":
+        return 1 / math.sqrt(depth) if variant == "code" else 1.0
+    if scheme == "sub-ln":
+        if role not in VALUE_PATH or place == "encoder_attn":
+            return 1.0
+        encoder = math.log(3 * M) * math.log(2 * N) / 3
+        return math.sqrt(encoder if side == "encoder" else math.log(3 * M))
     if scheme == "r-fixup":
         if role in ("out_proj", "fc2"):
             return 0.0
@@ -205,15 +213,24 @@ def in_layers(side: str, depth: int, *names: str) -> dict[str, int]:
 THREE = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
 POST = in_layers("encoder", N, THREE[0], THREE[2]) | in_layers("decoder", M, *THREE)
 PRE = POST | {"encoder.layer_norm": 1, "decoder.layer_norm": 1}
-SELF, CROSS = "residuals.self_attn.branch_norm", "residuals.encoder_attn.branch_norm"
+SELF, CROSS, FFN = (f"residuals.{s}.branch_norm" for s in ("self_attn", "encoder_attn", "ffn"))
 LAYER_NORMS: dict[str, dict[str, int]] = {
     **dict.fromkeys(("deepnorm", "post-ln", "post-ln-init", "ds-init", "admin", "admin-log"), POST),
     **{name: {} for name in ("rezero", "r-fixup", "t-fixup")},
-    "pre-ln": PRE,
+    **dict.fromkeys(("b2t", "branchnorm"), POST),
+    "residual": POST | {"encoder.output_transform.norm": 1, "decoder.output_transform.norm": 1},
+    **dict.fromkeys(("pre-ln", "ln-scaling"), PRE),
     "dlcl": PRE | {"encoder.combination.norms": N, "decoder.combination.norms": M},
     "normformer": PRE
     | in_layers("encoder", N, SELF, "post_activation_transform")
     | in_layers("decoder", M, SELF, CROSS, "post_activation_transform"),
+    "sub-ln": PRE
+    | in_layers("encoder", N, "self_attn.head_transform.norm", "post_activation_transform")
+    | in_layers("decoder", M, "self_attn.head_transform.norm", "post_activation_transform"),
+    "peri-ln": PRE
+    | in_layers("encoder", N, SELF, FFN)
+    | in_layers("decoder", M, SELF, CROSS, FFN)
+    | {"encoder.layernorm_embedding": 1, "decoder.layernorm_embedding": 1},
 }
 
 
@@ -400,6 +417,8 @@ def test_one_stack_counts_two_branches_a_layer(depths: tuple[int, int], side: Si
     t_fixup = SCHEMES["t-fixup"](Depths(*depths))
     expected = 0.67 * 6 ** (-1 / 4) if side is Side.ENCODER else 54 ** (-1 / 4)
     assert t_fixup.gain(place, Sublayer.FFN, Role.FC2) == pytest.approx(expected)
+    sub_ln = SCHEMES["sub-ln"](Depths(*depths))
+    assert sub_ln.gain(place, Sublayer.FFN, Role.FC2) == pytest.approx(math.sqrt(math.log(12)))
 
 
 # what a decoder alone adds with four layers, by name and number
@@ -411,6 +430,7 @@ LM_ADDED = {
     "t-fixup": {},
     "dlcl": {"weight": 1},
     "normformer": {"scale": 4},
+    **{name: {} for name in ("b2t", "residual", "branchnorm", "sub-ln", "peri-ln", "ln-scaling")},
 }
 
 
@@ -427,6 +447,8 @@ def test_a_decoder_alone_has_the_recipes_counts(scheme: str, model_builder: Buil
     )
     assert added == LM_ADDED[scheme]
     expected = {"admin": 8, "admin-log": 8, "dlcl": 8 + 1 + 4, "normformer": 8 + 1 + 8}
+    expected |= {"b2t": 8, "residual": 8 + 1, "branchnorm": 8}
+    expected |= {"sub-ln": 8 + 1 + 8, "peri-ln": 1 + 8 + 1 + 8, "ln-scaling": 8 + 1}
     assert len(norms) == expected.get(scheme, 0)
 
 

@@ -27,6 +27,7 @@ from fairseq_deepnet.schemes import (
     scheme_class,
 )
 from tests.support.models import BuildModel, Schemes
+from tests.support.shell import ROOT
 
 # Computed by hand from Fig. 2(b) of arXiv 2203.00555 for N = M: (layers, encoder alpha, beta,
 # decoder alpha, beta).
@@ -121,6 +122,15 @@ def test_every_scheme_builds_and_describes_itself(name: str) -> None:
     assert set(residuals) == {Sublayer.SELF_ATTN, Sublayer.FFN}
 
 
+@pytest.mark.parametrize(("page", "pattern"), [("schemes", "| `{}`"), ("serving", "`{}`")])
+def test_every_scheme_stands_in_the_documentation(page: str, pattern: str) -> None:
+    """With its formula and sources, and whether it folds."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    missing = [name for name in SCHEMES if not any(pattern.format(name) in row for row in rows)]
+    assert not missing
+
+
 def test_an_unknown_scheme_is_refused_with_the_known_names() -> None:
     with pytest.raises(ConfigurationError, match=r"deepnrom is unknown.*deepnorm, post-ln"):
         scheme_class("deepnrom")
@@ -192,7 +202,9 @@ class EverythingScheme(ResidualScheme):
         shared = nn.Parameter(torch.zeros(()))
         return {sublayer: ScaledBranch(shared) for sublayer in sublayers}
 
-    def build_head_transform(self, place: Place, sublayer: Sublayer, num_heads: int) -> nn.Module:
+    def build_head_transform(
+        self, place: Place, sublayer: Sublayer, num_heads: int, embed_dim: int
+    ) -> nn.Module:
         return HeadScale(num_heads)
 
     def build_ffn_transforms(self, place: Place, ffn_dim: int) -> tuple[nn.Module, nn.Module]:

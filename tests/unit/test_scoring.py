@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import sacrebleu
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools.evaluation.generation import in_corpus_order
-from fairseq_deepnet.tools.evaluation.scoring import score
+from fairseq_deepnet.records import write_record
+from fairseq_deepnet.tools.evaluation.directions import summarise
+from fairseq_deepnet.tools.evaluation.evaluate import in_corpus_order
+from fairseq_deepnet.tools.evaluation.run_scores import read_score
+from fairseq_deepnet.tools.evaluation.scoring import METRICS, Metric, score
 
 HYPOTHESES = ["The cat sat on the mat.", "a dog runs , fast", "Two men are playing chess outside"]
 REFERENCES = ["The cat sat on a mat.", "A dog runs, fast.", "Two men play chess outside."]
@@ -54,6 +58,40 @@ def test_deepnet_score_prints_a_line_or_json(
     assert line.count("\n") == 1
     assert cli.main(["score", *files, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == expected
+
+
+def test_a_further_metric_is_a_row_that_records_lines_and_tables_follow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = score(HYPOTHESES, REFERENCES)
+    ter = Metric("TER", lambda module, tokenizer, lowercase: module.TER(case_sensitive=True))
+    monkeypatch.setitem(METRICS, "ter", ter)
+    scores = score(HYPOTHESES, REFERENCES)
+    expected = sacrebleu.TER(case_sensitive=True).corpus_score(HYPOTHESES, [REFERENCES])
+    assert scores["ter"] == round(expected.score, 4)
+    assert scores["ter_signature"].startswith("nrefs:1|case:mixed|tok:tercom|")
+
+    for name, lines in (("h", HYPOTHESES), ("r", REFERENCES)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    files = ["--hypotheses", str(tmp_path / "h"), "--references", str(tmp_path / "r")]
+    assert cli.main(["score", *files]) == 0
+    assert f"  TER {scores['ter']:.2f}  " in capsys.readouterr().out
+
+    many = tmp_path / "scores" / "test.many"
+    many.mkdir(parents=True)
+    write_record(many / "de-en.json", scores | {"zero_shot": False})
+    write_record(many / "en-de.json", before | {"zero_shot": False})  # scored before there was TER
+    table = summarise(many)
+    assert re.search(r"\| +BLEU \| +chrF \| +TER \|", table)
+    found = json.loads((many / "summary.json").read_text(encoding="utf-8"))["averages"]
+    assert found["X-En"]["ter"] == scores["ter"]
+    assert found["all"]["ter"] is None, "no mean of some directions only"
+    assert "bleu,chrf,ter,off_target" in (many / "table.csv").read_text(encoding="utf-8")
+
+    write_record(tmp_path / "scores" / "test.one.json", scores)
+    one = read_score(tmp_path, "scores/test.one.json")
+    assert one is not None
+    assert (one.values["ter"], one.signatures["ter"]) == (scores["ter"], scores["ter_signature"])
 
 
 def test_a_character_that_only_looks_like_a_line_end_ends_no_line(

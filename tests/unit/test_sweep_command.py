@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.experiments.sweeps import runner
+from fairseq_deepnet.experiments import runner
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.planning import estimate
 from tests.support.runs import make_data

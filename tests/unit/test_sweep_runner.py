@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -14,11 +15,12 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet.divergence.verdict import Evidence
+from fairseq_deepnet.experiments import state
+from fairseq_deepnet.experiments.cells import Cell, CellPlace
+from fairseq_deepnet.experiments.costs import shares
+from fairseq_deepnet.experiments.definition import SweepPanel
+from fairseq_deepnet.experiments.runner import Runner, Scripts, start, stop
 from fairseq_deepnet.experiments.runs import Status, read_cell_record
-from fairseq_deepnet.experiments.sweeps import state
-from fairseq_deepnet.experiments.sweeps.cells import Cell, CellPlace
-from fairseq_deepnet.experiments.sweeps.plan import shares
-from fairseq_deepnet.experiments.sweeps.runner import Runner, Scripts, start, stop
 
 TRAIN = """
 cd "$RUN"
@@ -69,19 +71,9 @@ def cells(tmp_path: Path) -> Any:
 
     def make(*names: str, scored: bool = True) -> list[Cell]:
         score = {"BEAM": "4"} if scored else None
-        return [
-            Cell(
-                name,
-                str(config),
-                {"seed": 1},
-                {},
-                score,
-                None,
-                None,
-                [CellPlace("main", {"x": name}, 1)],
-            )
-            for name in names
-        ]
+        panel = SweepPanel("main", str(config), "{x}", (), {}, {}, score, None, None, "all")
+        places = {name: CellPlace("main", {"x": name}, 1) for name in names}
+        return [Cell(n, panel, {"seed": 1}, {}, score, [place]) for n, place in places.items()]
 
     return make
 
@@ -278,7 +270,7 @@ def test_only_the_best_checkpoint_stays_of_a_cell_with_its_result(
         encoding="utf-8",
     )
     (cell,) = cells(name)
-    cell.keep = "best"
+    cell.panel = dataclasses.replace(cell.panel, keep="best")
     sweep.run([cell])
     left = sorted(file.name for file in (sweep.folder / name / "checkpoints").iterdir())
     assert len(left) == kept
@@ -293,10 +285,10 @@ def test_every_checkpoint_stays_by_default_and_where_there_is_no_best_one(
     folder = sweep.folder / "good" / "checkpoints"
     folder.mkdir()
     (folder / "checkpoint_last.pt").touch()
-    cell.keep = "best"
+    cell.panel = dataclasses.replace(cell.panel, keep="best")
     state.prune(sweep.folder / "good", cell)
     (folder / "checkpoint_best.pt").touch()
-    cell.keep = "all"
+    cell.panel = dataclasses.replace(cell.panel, keep="all")
     state.prune(sweep.folder / "good", cell)
     assert len(list(folder.iterdir())) == 2
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.tools.standalone import VocabularyTask
-from tests.support.models import SYMBOLS, build_model
+from tests.support.models import SYMBOLS, build_model, matrix
 
 LM = "deepnet_transformer_lm"
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-5}
@@ -113,7 +113,7 @@ def test_padding_on_the_left_gives_the_same_and_no_nan() -> None:
     torch.testing.assert_close(found[left.ne(1)], log_probs(model, right)[right.ne(1)], **TOLERANCE)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", matrix(SCHEMES))
 @torch.no_grad()
 def test_incremental_decoding_equals_full_decoding_while_rows_change_places(scheme: str) -> None:
     model = build_lm(residual_scheme=scheme).eval()

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet.tools.corpora.folder import Direction
-from fairseq_deepnet.tools.translation.engine import Hypothesis, Search
+from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis, Search
 from fairseq_deepnet.tools.translation.stream import (
     STANDARD_INPUT,
+    LineCounter,
     Output,
-    Rate,
     Utf8Mender,
     full_windows,
     live_windows,
@@ -31,19 +31,15 @@ PATIENT = 20.0
 """Seconds that no test takes: who waits so long hangs."""
 
 
-class Upper:
+class Upper(Engine):
     """An engine that writes in capitals, and remembers what it was asked."""
 
     def __init__(self) -> None:
-        self.cut = 0
         self.asked: list[list[str]] = []
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
         self.asked.append(list(lines))
         return [[Hypothesis(line.upper(), -0.5)] for line in lines]
-
-    def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
-        return [found[0].text for found in self.hypotheses(lines, direction)]
 
 
 def texts(engine: Upper, windows: Iterator[list[str]]) -> list[str]:
@@ -258,7 +254,7 @@ def test_nothing_is_resumed_or_lost_by_mistake(tmp_path: Path) -> None:
 def test_progress_is_told_every_few_seconds_and_of_short_work_never() -> None:
     clock = iter([0.0, 3.0, 12.0, 12.0, 13.0, 20.0])
     screen = io.StringIO()
-    rate = Rate(screen, seconds=10, done=100, now=lambda: next(clock))
+    rate = LineCounter(screen, seconds=10, done=100, now=lambda: next(clock))
     rate.add(50)
     assert screen.getvalue() == ""
     rate.add(70)
@@ -267,10 +263,25 @@ def test_progress_is_told_every_few_seconds_and_of_short_work_never() -> None:
     assert screen.getvalue().count("\n") == 1
     rate.close()
     assert screen.getvalue().endswith("300 lines, 10.0 lines/s, 0:00:20\n")
-    short = Rate(screen := io.StringIO(), now=lambda: 1.0)
+    short = LineCounter(screen := io.StringIO(), now=lambda: 1.0)
     short.add(5)
     short.close()
     assert screen.getvalue() == ""
+
+
+def test_of_a_known_total_a_line_is_written_at_intervals_and_at_the_end() -> None:
+    """The time until the first sentence is that of loading, and makes no line."""
+    now = 0.0
+    screen = io.StringIO()
+    counter = LineCounter(screen, 12, now=lambda: now)
+    for _ in range(12):
+        now += 2.0
+        counter.add()
+    counter.close()
+    assert screen.getvalue() == (
+        "6 of 12 sentences translated, 0:00:12\n11 of 12 sentences translated, 0:00:22\n"
+        "12 of 12 sentences translated, 0:00:24\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from torch import nn
 
 from fairseq_deepnet.divergence import good_states, precision
 from fairseq_deepnet.divergence.detectors import ENOUGH, Unigram
+from fairseq_deepnet.divergence.events import Kind
 from fairseq_deepnet.divergence.nan_report import NanReport
-from fairseq_deepnet.divergence.options import Policy, refuse_fallback
-from fairseq_deepnet.divergence.watch import Watch
-from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.divergence.watch import Judge, Watch
 
 
 def test_the_unigram_level_of_equally_frequent_words_is_their_logarithm() -> None:
@@ -128,13 +127,6 @@ def test_what_came_after_the_good_state_is_moved_and_nothing_is_deleted(tmp_path
     }
 
 
-def test_fairseq_train_says_who_falls_back_instead() -> None:
-    for policy in (Policy.OFF, Policy.WARN, Policy.STOP):
-        refuse_fallback(policy)
-    with pytest.raises(ConfigurationError, match=r"scripts/train\.sh or `deepnet train`, which do"):
-        refuse_fallback(Policy.FALLBACK)
-
-
 def test_adams_moments_in_one_row_are_given_back_to_their_parameters() -> None:
     weight, bias = torch.arange(6.0).view(2, 3), torch.tensor([6.0, 7.0])
     row = torch.cat([weight.flatten(), bias])
@@ -155,45 +147,30 @@ def test_adams_moments_in_one_row_are_given_back_to_their_parameters() -> None:
     assert precision.split(found, shapes) == found  # bf16's are each parameter's already
 
 
-def test_a_mistake_of_the_judge_ends_the_judging_and_not_the_training(
-    caplog: pytest.LogCaptureFixture,
+def make_judge(report: Any) -> Judge:
+    judge = Judge.__new__(Judge)
+    judge.over, judge.due, judge.known, judge.nan_report = False, None, {}, report
+    judge._norms = dict  # type: ignore[method-assign]
+    return judge
+
+
+def test_a_training_that_ends_with_an_error_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Fails:
-        calls = detached = 0
-
-        def begin(self, trainer: Any, update: int, samples: Any) -> None:
-            self.calls += 1
-            raise KeyError("a mistake")
-
-        def detach(self) -> None:
-            self.detached += 1
-
-    watch = Watch.__new__(Watch)
-    judge = watch.judge = Fails()  # type: ignore[assignment]
-    with caplog.at_level("WARNING"):
-        watch.begin(None, 1, [])
-        watch.begin(None, 2, [])
-    assert (judge.calls, judge.detached) == (1, 1)
-    assert "off from here on" in caplog.text
-
-
-def test_a_training_that_ends_with_an_error_is_reported_once(tmp_path: Path) -> None:
     """fairseq's trainer is left by way of `end`, which has nothing more to say."""
-    asked = []
+    reported = []
+    report = NanReport()
+    report.detach()
+    judge = make_judge(report)
+    monkeypatch.setattr(judge, "_report", lambda update, found: reported.append(list(found)))
+    judge.failed(None, 7, FloatingPointError("NaN detected: loss"))
+    judge.end(None, 7, False)
+    assert reported == [[Kind.NOT_FINITE]]
 
-    class Judge:
-        due = object()
 
-        def failed(self, *_: Any) -> None:
-            asked.append("failed")
-
-        def end(self, *_: Any) -> None:
-            asked.append("end")
-
+def test_processes_that_disagree_neither_report_nor_stop() -> None:
+    error = FloatingPointError("gradients are inconsistent between workers")
+    make_judge(None).failed(None, 7, error)
     watch = Watch.__new__(Watch)
-    watch.over, watch.judge, watch.alone, watch.is_first = False, Judge(), True, False
-    watch.settings = SimpleNamespace(stops=True, attempt=0, good_interval=0)
-    with pytest.raises(SystemExit):
-        watch.failed(None, 7, FloatingPointError("NaN detected: loss"))
-    watch.end(None, 7, False)
-    assert asked == ["failed"]
+    watch.settings = SimpleNamespace(stops=True)  # type: ignore[assignment]
+    watch.failed(None, 7, error)

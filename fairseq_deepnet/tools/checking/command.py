@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import math
 import re
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -22,19 +19,12 @@ from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.schemes import SCHEMES, Side
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.checking.claims import make_claim
-from fairseq_deepnet.tools.checking.compare import (
-    Fault,
-    Findings,
-    StackFindings,
-    WeightRow,
-    check_model,
-    listed,
-)
-from fairseq_deepnet.tools.checkpoints.choice import choose_model
+from fairseq_deepnet.tools.checking.compare import check_model
+from fairseq_deepnet.tools.checking.findings import Fault, Findings, as_json, as_text, listed
+from fairseq_deepnet.tools.checkpoints import choose_model
 from fairseq_deepnet.tools.standalone import build_from_arguments, usual_task
 
 VOCABULARY: Final = 1000
-MARKS: Final = {True: "ok", False: "OFF", None: ""}
 _LAYER: Final = re.compile(r"(?:.*\.)?(encoder|decoder)\.(?:.*\.)?layers\.(\d+)\.")
 
 EXAMPLES: Final = """
@@ -238,93 +228,3 @@ def check_record(args: Namespace, tensors: Mapping[str, Tensor]) -> list[Fault]:
             due = f"{'none' if right is None else f'{right:.6g}'} ({depths})"
             faults.append(Fault("record", f"{side.value} record", f"alpha {alpha:.6g}", due))
     return faults
-
-
-def as_json(found: Findings) -> dict[str, Any]:
-    """Return plain values; NaN and infinity, which JSON has no numbers for, as text."""
-
-    def finite(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: finite(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [finite(item) for item in value]
-        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-    content: dict[str, Any] = finite(dataclasses.asdict(found))
-    content["verdict"] = "fine" if found.is_fine else "off"
-    for fault, plain in zip(found.faults, content["faults"], strict=True):
-        plain["sentence"] = fault.sentence()
-    return content
-
-
-def as_text(found: Findings) -> str:
-    """Return the report as people read it: a section a side, then what is off, in sentences."""
-    parts = [f"{found.subject}: {found.parameters:,} parameters\njudged as {found.claim}"]
-    parts += [_side(side, found.judged) for side in found.sides]
-    if found.rows:
-        parts.append("\n".join(["Outside the layers", *_weights(found.rows, found.judged)]))
-    if found.notes:
-        parts.append("\n".join(["Notes", *(f"  {note}" for note in found.notes)]))
-    left_out = "" if found.judged else " (initial weights not judged)"
-    verdict = [f"Verdict: as claimed{left_out}"]
-    if found.faults:
-        count = len(found.faults)
-        verdict = [f"Verdict: OFF, {count} fault{'s' if count > 1 else ''}"]
-        verdict += [f"  {number}. {f.sentence()}" for number, f in enumerate(found.faults, 1)]
-    return "\n\n".join([*parts, "\n".join(verdict)])
-
-
-def _side(side: StackFindings, judged: bool) -> str:
-    facts = [
-        ("", "found", "expected"),
-        ("alpha", side.alpha, side.expected_alpha),
-        ("beta (gain of v_proj, out_proj, fc1, fc2)", side.beta, side.expected_beta),
-        ("LayerNorm", side.norm, side.expected_norm),
-    ]
-    residuals = [(row.name, row.found, row.expected, MARKS[row.fine]) for row in side.residuals]
-    lines = [f"{side.side.value.capitalize()}: {side.layers} layers, {side.scheme}"]
-    lines += _grid(facts, ruled=False)
-    if side.growth is not None:
-        low, high = side.growth
-        lines.append(f"  RMS of the stream: {low:.3g} before the first layer, {high:.3g} after all")
-    lines += ["", *_grid([("sublayer", "found", "expected", ""), *residuals])]
-    return "\n".join([*lines, "", *_weights(side.rows, judged)])
-
-
-def _weights(rows: Sequence[WeightRow], judged: bool) -> list[str]:
-    if not judged:
-        cells = [(row.name, _span(row.measured) or row.note) for row in rows]
-        return _grid([("parameters", "measured std"), *cells])
-    numbers = [f"{what} {of}" for of in ("std", "gain") for what in ("expected", "measured")]
-    table = [("parameters", *numbers, "ratio", "")]
-    for row in rows:
-        spans = [_span(row.expected), _span(row.measured), _span(row.gain, 3)]
-        spans.append(_span(row.measured_gain, 3))
-        ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
-        table.append((row.name, *spans, ratio, row.note or MARKS[row.fine]))
-    return _grid(table)
-
-
-def _span(values: Sequence[float], digits: int = 4) -> str:
-    """One number for all layers, or the bottom's and the top's where depth decides."""
-    if not values:
-        return ""
-    texts = [f"{value:.{digits}g}" for value in values]
-    if len(set(texts)) == 1:
-        return texts[0]
-    middle = sum(values) / len(values)
-    steady = all(abs(b - a) <= 0.05 * abs(middle) for a, b in pairwise(values))
-    if steady and max(values) - min(values) <= 0.1 * abs(middle):
-        return f"{middle:.{digits}g}"
-    return f"{texts[0]}..{texts[-1]}"
-
-
-def _grid(rows: Sequence[Sequence[str]], ruled: bool = True) -> list[str]:
-    """Aligned columns, indented."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  " + "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    rule = "  " + "-" * (sum(widths) + 2 * (len(widths) - 1))
-    return [lines[0], rule, *lines[1:]] if ruled else lines

@@ -2,42 +2,44 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_deepnet.anatomy import PROJECTIONS, TABLE, Layer, Stack, kind_of, projections
-from fairseq_deepnet.schemes import NormPlacement, Place, ResidualScheme, Role, Side
-from fairseq_deepnet.schemes.base import VALUE_PATH
-from fairseq_deepnet.tools.checking.claims import Claim, end_factors, initial_std, xavier_std
+from fairseq_deepnet.anatomy import PROJECTIONS, TABLE, Layer, Stack
+from fairseq_deepnet.schemes import NormPlacement, Place, ResidualScheme, Role
+from fairseq_deepnet.tools.checking.claims import Claim
+from fairseq_deepnet.tools.checking.findings import (
+    Fault,
+    Findings,
+    ResidualRow,
+    StackFindings,
+    counted,
+    inside,
+    layer_numbers,
+    listed,
+)
 from fairseq_deepnet.tools.checking.measure import (
     SAME,
     Backward,
     Fit,
-    expected_fit,
+    LayerFit,
+    expected_layer,
     fit_residuals,
     random_batch,
     rms,
     run_backward,
     same,
 )
+from fairseq_deepnet.tools.checking.weights import check_weights
 
 HALF_PRECISION_LIMIT: Final = 65504.0
-STANDARD_ERRORS: Final = 5
-FLOOR: Final = 0.002
-"""A ratio of standard deviations may be off by so many standard errors, plus so much."""
-ONE_GAIN: Final = 0.01
-"""Gains that differ by less are shown as one."""
 SMALL: Final = 1e-2
 """What tensors of zeros are moved by, to see what is behind them."""
-SHOWN: Final = 3
-"""Names of a list that are written out."""
 LEARNED: Final = "learned"
 
 NORM_TEXTS: Final = {
@@ -46,92 +48,6 @@ NORM_TEXTS: Final = {
     NormPlacement.NONE: "none",
     None: "in no known place",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Fault:
-    """Something that is not as claimed: in a part of the model, `found` instead of `expected`.
-
-    `kind` is a word to count faults by, such as `weights`.
-    """
-
-    kind: str
-    where: str
-    found: str
-    expected: str
-
-    def sentence(self) -> str:
-        """The whole in one sentence."""
-        return f"{self.where}: {self.found}, expected {self.expected}."
-
-
-@dataclasses.dataclass(frozen=True)
-class WeightRow:
-    """Standard deviations around 0 of a kind of parameter, such as `self_attn.q_proj`.
-
-    Args:
-        expected, measured: a number a layer, or the least and the greatest of many.
-        gain, measured_gain: these over Xavier's; empty for what has none.
-        ratio: measured over expected, all layers pooled; None where 0 is expected.
-        tolerance: how far `ratio` may be from 1.
-        fine: None where nothing is expected.
-    """
-
-    name: str
-    expected: tuple[float, ...] = ()
-    measured: tuple[float, ...] = ()
-    gain: tuple[float, ...] = ()
-    measured_gain: tuple[float, ...] = ()
-    ratio: float | None = None
-    tolerance: float = 0.0
-    fine: bool | None = None
-    note: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class ResidualRow:
-    """What one sublayer of all layers of a stack makes of stream and branch, as a formula."""
-
-    name: str
-    found: str
-    expected: str
-    fine: bool
-
-
-@dataclasses.dataclass
-class StackFindings:
-    """One stack: what is claimed and what was measured."""
-
-    side: Side
-    scheme: str
-    layers: int
-    alpha: str = ""
-    expected_alpha: str = ""
-    beta: str = ""
-    expected_beta: str = ""
-    norm: str = ""
-    expected_norm: str = ""
-    growth: tuple[float, float] | None = None
-    residuals: list[ResidualRow] = dataclasses.field(default_factory=list)
-    rows: list[WeightRow] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass
-class Findings:
-    """All of it; `judged` says whether initial weights could be, `rows` are outside the stacks."""
-
-    subject: str
-    claim: str
-    parameters: int
-    judged: bool
-    sides: list[StackFindings]
-    rows: list[WeightRow]
-    notes: list[str]
-    faults: list[Fault]
-
-    @property
-    def is_fine(self) -> bool:
-        return not self.faults
 
 
 def check_model(
@@ -175,228 +91,6 @@ def check_model(
             "the scheme sets a part of its residuals in the first training batch: not set yet"
         )
     return found
-
-
-def listed(names: Sequence[str]) -> str:
-    """A few names, and how many more."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 tensor`, `2 tensors`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def layer_numbers(numbers: Sequence[int]) -> str:
-    """`layer 3`, `layers 0, 2`, `layers 0 to 17`."""
-    if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
-        return f"layers {numbers[0]} to {numbers[-1]}"
-    return f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-
-
-def _inside(off: Sequence[int], layers: int) -> str:
-    """` in layer 3` where some layers are off, nothing where all are."""
-    return f" in {layer_numbers(off)}" if 0 < len(off) < layers else ""
-
-
-# Initial weights
-
-
-def check_weights(model: nn.Module, stacks: Sequence[Stack], claim: Claim, found: Findings) -> None:
-    """Add rows of all parameters, and faults where they can be judged."""
-    faults: list[Fault] = []
-    for stack, side in zip(stacks, found.sides, strict=True):
-        side.rows += check_linears(stack, claim, faults)
-        side.rows += check_biases(stack, claim, faults)
-        side.rows += check_norms(stack, faults)
-        side.beta, side.expected_beta = _betas(side.rows)
-    found.rows += check_ends(model, stacks, claim, faults)
-    if not found.judged:
-        # trained weights have no expectation; whether there are biases at all still has one
-        faults = [fault for fault in faults if fault.kind == "structure"]
-        nothing: dict[str, Any] = {"expected": (), "gain": (), "ratio": None, "fine": None}
-        parts: list[StackFindings | Findings] = [*found.sides, found]
-        for part in parts:
-            part.rows = [dataclasses.replace(row, **nothing) for row in part.rows]
-        for side in found.sides:
-            side.expected_beta = ""
-    found.faults += faults
-
-
-def tolerance(count: int) -> float:
-    """Of the std of `count` normal draws, relative; that of uniform ones varies less."""
-    return STANDARD_ERRORS / math.sqrt(2 * count) + FLOOR
-
-
-def _row(
-    name: str,
-    expected: Sequence[float],
-    weights: Sequence[Tensor],
-    xavier: Sequence[float] = (),
-) -> tuple[WeightRow, list[int]]:
-    """Return a row, and the layers that are off by themselves."""
-    measured, sizes = [rms(weight) for weight in weights], [weight.numel() for weight in weights]
-    off, pooled, count = [], 0.0, 0
-    for index, (want, have, size) in enumerate(zip(expected, measured, sizes, strict=True)):
-        if want == 0 or not math.isfinite(have):
-            wrong = have != 0
-        else:
-            pooled += size * (have / want) ** 2
-            count += size
-            wrong = abs(have / want - 1) > tolerance(size)
-        if wrong:
-            off.append(index)
-    ratio = math.sqrt(pooled / count) if count else None
-    row = WeightRow(
-        name,
-        tuple(expected),
-        tuple(measured),
-        tuple(e / x for e, x in zip(expected, xavier, strict=False)),
-        tuple(m / x for m, x in zip(measured, xavier, strict=False)),
-        ratio,
-        tolerance(count) if count else 0.0,
-        not off and (ratio is None or abs(ratio - 1) <= tolerance(count)),
-    )
-    return row, off
-
-
-def check_linears(stack: Stack, claim: Claim, faults: list[Fault]) -> list[WeightRow]:
-    """Weights of the linear maps, one row a kind; one fault for kinds that are off alike."""
-    kinds: dict[str, list[tuple[float, nn.Linear]]] = defaultdict(list)
-    for index, branch, role, linear in stack.linears():
-        start, place = claim.starts[stack.side], Place(stack.side, index)
-        std, _ = initial_std(start, place, branch, role)
-        kinds[kind_of(branch.sublayer, role)].append((std, linear))
-    rows: list[WeightRow] = []
-    groups: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
-    for name, members in kinds.items():
-        xavier = [xavier_std(linear) for _, linear in members]
-        weights = [linear.weight for _, linear in members]
-        row, off = _row(name, [std for std, _ in members], weights, xavier)
-        rows.append(row)
-        if not row.fine:
-            which = off or range(len(members))
-            found, want = ([g[index] for index in which] for g in (row.measured_gain, row.gain))
-            key = _inside(off, len(members)), _gain_text(want, len(set(want)) == 1)
-            groups[key][name] = _gain_text(found, len(set(want)) == 1)
-    for (inside, expected), found_of in groups.items():
-        where = f"{stack.side.value} {', '.join(found_of)}{inside}"
-        found_text = ", ".join(dict.fromkeys(found_of.values()))
-        faults.append(Fault("weights", where, f"gain {found_text}", f"gain {expected}"))
-    return rows
-
-
-def _gain_text(gains: Sequence[float], uniform: bool) -> str:
-    """The gain of a kind of weight, pooled where all layers are to have the same."""
-    if uniform:
-        return f"{math.sqrt(sum(gain**2 for gain in gains) / len(gains)):.3g}"
-    return f"{gains[0]:.3g} (bottom) to {gains[-1]:.3g} (top)"
-
-
-def _betas(rows: Sequence[WeightRow]) -> tuple[str, str]:
-    """Measured and expected gain of the value path, layers pooled, a range where kinds differ."""
-    rows = [row for row in rows if row.gain and row.name.rpartition(".")[2] in VALUE_PATH]
-    texts = []
-    for values in ([row.measured_gain for row in rows], [row.gain for row in rows]):
-        pooled = [math.sqrt(sum(gain**2 for gain in gains) / len(gains)) for gains in values]
-        low, high = min(pooled), max(pooled)
-        if high - low <= ONE_GAIN * high:
-            low = high = sum(pooled) / len(pooled)
-        texts.append(" to ".join(dict.fromkeys(f"{value:.3g}" for value in (low, high))))
-    return texts[0], texts[1]
-
-
-def check_biases(stack: Stack, claim: Claim, faults: list[Fault]) -> list[WeightRow]:
-    """Biases of the linear maps: one row for those that start at 0, one for the others."""
-    side, bias = stack.side.value, claim.schemes[stack.side].bias
-    groups: dict[bool, list[tuple[str, float, Tensor]]] = defaultdict(list)
-    wrong: dict[str, None] = {}
-    for index, branch, role, linear in stack.linears():
-        name = kind_of(branch.sublayer, role)
-        if (linear.bias is not None) != bias:
-            wrong[name] = None
-        elif bias:
-            start, place = claim.starts[stack.side], Place(stack.side, index)
-            _, std = initial_std(start, place, branch, role)
-            groups[std == 0].append((name, std, linear.bias))
-    if wrong:
-        texts = ("have no biases", "biases") if bias else ("have biases", "none")
-        faults.append(Fault("structure", f"{side} {', '.join(wrong)}", *texts))
-    rows = []
-    for members in groups.values():
-        names, expected, biases = zip(*members, strict=True)
-        roles = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in names))
-        label = f"biases of {roles}" if len(groups) > 1 else "biases of linear maps"
-        row, off = _row(f"{label} ({len(names)})", expected, biases)
-        rows.append(_ends_only(row))
-        if not row.fine:
-            bad = off or range(len(members))
-            where = ", ".join(dict.fromkeys(names[index] for index in bad))
-            found = f"std up to {max(row.measured[index] for index in bad):.3g}"
-            want = " to ".join(f"{std:.3g}" for std in rows[-1].expected)
-            faults.append(Fault("biases", f"{side} biases of {where}", found, want))
-    return rows
-
-
-def _ends_only(row: WeightRow) -> WeightRow:
-    """The row with the least and the greatest of its numbers."""
-    expected, measured = (
-        tuple(dict.fromkeys((min(numbers), max(numbers))))
-        for numbers in (row.expected, row.measured)
-    )
-    return dataclasses.replace(row, expected=expected, measured=measured)
-
-
-def check_norms(stack: Stack, faults: list[Fault]) -> list[WeightRow]:
-    """LayerNorms of a stack: weights 1, biases 0."""
-    named = stack.module.named_modules()
-    norms = {name: module for name, module in named if isinstance(module, nn.LayerNorm)}
-    rows = []
-    for attribute, what, value in (("weight", "weights - 1", 1), ("bias", "biases", 0)):
-        tensors = {n: t for n, m in norms.items() if (t := getattr(m, attribute)) is not None}
-        if not tensors:
-            continue
-        label = f"LayerNorms' {what} ({len(tensors)})"
-        row, off = _row(label, [0.0] * len(tensors), [t - value for t in tensors.values()])
-        rows.append(_ends_only(row))
-        if off:
-            names = listed([list(tensors)[index] for index in off])
-            where = f"{stack.side.value} LayerNorms' {attribute}s"
-            faults.append(Fault("norms", where, f"not {value} in {names}", f"{value}"))
-    return rows
-
-
-def check_ends(
-    model: nn.Module, stacks: Sequence[Stack], claim: Claim, faults: list[Fault]
-) -> list[WeightRow]:
-    """Embeddings, learned positions and vocabulary projections."""
-    factors = end_factors(claim, stacks)
-    tables = [
-        (name, module, module.padding_idx)
-        for name, module in model.named_modules(remove_duplicate=False)
-        if isinstance(module, nn.Embedding) and isinstance(module.weight, nn.Parameter)
-    ]
-    rows: list[WeightRow] = []
-    first: dict[int, str] = {}
-    for name, module, padding in [*tables, *((*pair, None) for pair in projections(model))]:
-        weight: Any = module.weight
-        if id(weight) in first:
-            rows.append(WeightRow(name, note=f"tied to {first[id(weight)]}"))
-            continue
-        first[id(weight)] = name
-        std = claim.embedding_std(weight.size(1)) * factors.get(id(weight), 1.0)
-        body = weight.detach()
-        if padding is not None:
-            if body[padding].any():
-                found = f"its padding row {padding} is not zero"
-                faults.append(Fault("embeddings", name, found, "zeros"))
-            body = torch.cat([body[:padding], body[padding + 1 :]])
-        row, _ = _row(name, [std], [body])
-        rows.append(row)
-        if not row.fine:
-            faults.append(Fault("embeddings", name, f"std {rms(body):.4g}", f"{std:.4g}"))
-    return rows
 
 
 # Which tensors there are
@@ -518,7 +212,8 @@ def check_sizes(stack: Stack, scheme: ResidualScheme) -> list[Fault]:
         ]
         for branch in branches[:-1]:
             heads = getattr(branch.entry, "num_heads", 1)
-            parts.append(scheme.build_head_transform(place, branch.sublayer, heads))
+            sizes = heads, fc2.out_features
+            parts.append(scheme.build_head_transform(place, branch.sublayer, *sizes))
         due = {id(p): p.numel() for part in parts if part is not None for p in part.parameters()}
         sizes = sum(p.numel() for p in extra_parameters(layer)), sum(due.values())
         if sizes[0] != sizes[1]:
@@ -548,6 +243,11 @@ def check_forward(
         streams, scheme = backward.streams[stack.name], claim.schemes[stack.side]
         found.faults += check_residuals(stack, side, layers, scheme, found.judged)
         found.faults += check_final_norm(side, final, claim.final_norms[stack.side])
+        if scheme.embedding_norm and not isinstance(
+            getattr(stack.module, "layernorm_embedding", None), nn.LayerNorm
+        ):
+            texts = "no LayerNorm after the embeddings", "a LayerNorm after the embeddings"
+            found.faults.append(Fault("norms", f"{stack.side.value} embeddings", *texts))
         found.faults += check_inputs(stack, scheme, streams)
         side.growth = (rms(streams[0][0]), rms(streams[-1][1]))
         if not side.growth[1] < HALF_PRECISION_LIMIT:
@@ -563,37 +263,34 @@ def check_forward(
 def check_residuals(
     stack: Stack,
     side: StackFindings,
-    fits: Sequence[Sequence[Fit]],
+    layers: Sequence[LayerFit],
     scheme: ResidualScheme,
     judged: bool,
 ) -> list[Fault]:
     """Compare what sublayers do with what the scheme makes of the same stream and branch."""
     sublayers = tuple(branch.sublayer for branch in stack.layers[0].branches)
     width = stack.layers[0].branches[-1].linears[Role.FC2].out_features
-    due, learned = [], False
-    for index, layer in enumerate(fits):
+    expected_layers, learned = [], False
+    for index, layer in enumerate(layers):
         residuals = scheme.build_residuals(Place(stack.side, index), sublayers, width)
-        learned |= any(list(residual.parameters()) for residual in residuals.values())
-        due.append(
-            [
-                expected_fit(residuals[sublayer], scheme.norm, measured)
-                for sublayer, measured in zip(sublayers, layer, strict=True)
-            ]
-        )
+        learned |= any(list(residual.state_dict()) for residual in residuals.values())
+        own = [residuals[sublayer] for sublayer in sublayers]
+        expected_layers.append(expected_layer(own, scheme, layer))
     judged |= not learned
+    fits, due = ([layer.sublayers for layer in some] for some in (layers, expected_layers))
     groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for position, sublayer in enumerate(sublayers):
         have, want = ([layer[position] for layer in layers] for layers in (fits, due))
         off = [
             index
             for index, (a, b) in enumerate(zip(have, want, strict=True))
-            if a.norm is not b.norm or (judged and not same(a.z, b.z))
+            if a.norm is not b.norm or (judged and not (same(a.z, b.z) and same(a.entry, b.entry)))
         ]
         expected = formula(want) if judged else LEARNED
         side.residuals.append(ResidualRow(sublayer.value, formula(have), expected, not off))
         if off:
             measured, wanted = ([some[index] for index in off] for some in (have, want))
-            key = _inside(off, len(fits)), formula(measured), formula(wanted)
+            key = inside(off, len(fits)), formula(measured), formula(wanted)
             groups[key].append(sublayer.value)
     side.alpha, expected = (
         factor([fit.residual for layer in layers for fit in layer]).strip() or "1"
@@ -602,10 +299,23 @@ def check_residuals(
     side.expected_alpha = expected if judged else LEARNED
     side.norm = ", ".join(dict.fromkeys(NORM_TEXTS[fit.norm] for layer in fits for fit in layer))
     side.expected_norm = NORM_TEXTS[scheme.norm]
-    return [
+    faults = [
         Fault("residual", f"{stack.side.value} {', '.join(names)}{inside}", found, expected)
         for (inside, found, expected), names in groups.items()
     ]
+    beside = [
+        index
+        for index, (a, b) in enumerate(zip(layers, expected_layers, strict=True))
+        if judged and not same(a.output[:, width:], b.output[:, width:])
+    ]
+    if beside:
+        where = f"{stack.side.value} {layer_numbers(beside)}"
+        streams = layers[0].output.size(1) // width
+        texts = "another sum", "the sum of all branches"
+        if streams != scheme.streams:
+            texts = counted(streams - 1, "tensor"), counted(scheme.streams - 1, "tensor")
+        faults.append(Fault("inputs", f"{where} beside x", *texts))
+    return faults
 
 
 def formula(fits: Sequence[Fit]) -> str:
@@ -613,10 +323,14 @@ def formula(fits: Sequence[Fit]) -> str:
     norms = list(dict.fromkeys(fit.norm for fit in fits))
     if len(norms) > 1:
         return " or ".join(formula([f for f in fits if f.norm is norm]) for norm in norms)
-    inner = "LN(x)" if norms[0] is NormPlacement.PRE else "x"
+    inner = "x"
+    if norms[0] is NormPlacement.PRE:
+        inner = f"{factor([(fit.inner, fit.inner) for fit in fits])}LN(x)"
     exact = all(fit.error <= SAME for fit in fits)
     branch = f"{factor([fit.branch for fit in fits])}G({inner})" if exact else f"T(G({inner}))"
     total = f"{factor([fit.residual for fit in fits])}x + {branch}"
+    if any(fit.bottom for fit in fits):
+        total = f"{factor([(fit.bottom, fit.bottom) for fit in fits])}input + {total}"
     if norms[0] is None:
         return f"{total}, its LayerNorm neither before the branch nor after the sum"
     return f"LN({total})" if norms[0] is NormPlacement.POST else total

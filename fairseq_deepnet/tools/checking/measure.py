@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_deepnet.anatomy import Layer, Stack
-from fairseq_deepnet.schemes import NormPlacement, Residual, Role
+from fairseq_deepnet.schemes import NormPlacement, Residual, ResidualScheme, Role
 
 SAME: Final = 1e-5
 """Relative distance up to which two tensors are the same: some layers compute a part in float32."""
@@ -41,17 +41,33 @@ class Fit:
         norm: where LayerNorm stands; None where it stands in none of the known places.
         residual: a, the least and the greatest of the channels.
         branch: c, the same.
+        bottom: what multiplies the layer's input, where it is added, too; else 0.
+        inner: what multiplies the output of a LayerNorm that stands before the branch.
         error: what least squares leaves, relative to z.
-        x, b, z: [n, C].
+        x, b, z, entry: [n, C]; what the branch read is `entry`.
+        normed: the output of its LayerNorm, [n, C].
     """
 
     norm: NormPlacement | None
     residual: tuple[float, float]
     branch: tuple[float, float]
+    bottom: float
+    inner: float
     error: float
     x: Tensor = dataclasses.field(repr=False)
     b: Tensor = dataclasses.field(repr=False)
     z: Tensor = dataclasses.field(repr=False)
+    entry: Tensor = dataclasses.field(repr=False)
+    normed: Tensor | None = dataclasses.field(repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerFit:
+    """A layer's sublayers, and all that entered and left it: [n, C], or wider."""
+
+    sublayers: list[Fit]
+    input: Tensor = dataclasses.field(repr=False)
+    output: Tensor = dataclasses.field(repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,34 +176,53 @@ def zeros_filled(stacks: Sequence[Stack]) -> Iterator[None]:
             nn.init.zeros_(weight)
 
 
+def run_on(model: nn.Module, batch: Any) -> Any:
+    """Run a model on keywords, on several arguments, or on one."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, tuple | list) else model(batch)
+
+
+def own_norms(layer: Layer) -> list[nn.Module]:
+    """The LayerNorms of a layer's branches."""
+    return [branch.norm for branch in layer.branches if branch.norm is not None]
+
+
 def fit_residuals(
-    model: nn.Module, stacks: Sequence[Stack], batch: dict[str, Tensor]
-) -> tuple[list[list[list[Fit]]], list[bool]]:
-    """Fit every sublayer: of each stack the layers, of these the sublayers.
+    model: nn.Module,
+    stacks: Sequence[Stack],
+    batch: Any,
+    norms_of: Callable[[Layer], list[nn.Module]] = own_norms,
+) -> tuple[list[list[LayerFit]], list[bool]]:
+    """Fit every sublayer of the layers of each stack.
 
     The second list says whether each stack's final norm is applied. The model must be in float64
-    and evaluation mode.
+    and evaluation mode. `norms_of` gives the norms of a layer, in any order.
 
     Raises:
         ValueError: where the forward pass does not reach a layer or a branch.
     """
     layers = [layer for stack in stacks for layer in stack.layers]
-    branches = [branch for layer in layers for branch in layer.branches]
     modules = [layer.module for layer in layers]
-    parts = [module for b in branches for module in (b.entry, b.exit, b.norm)]
-    watched = [*modules, *parts, *(stack.final_norm for stack in stacks)]
+    parts = [end for layer in layers for b in layer.branches for end in (b.entry, b.exit)]
+    norms = [norm for layer in layers for norm in norms_of(layer)]
+    watched = [*modules, *parts, *norms, *(stack.final_norm for stack in stacks)]
     with zeros_filled(stacks), recording(watched, set(modules)) as calls, torch.no_grad():
-        model(**batch)
-    fits = [[fit_layer(layer, calls) for layer in stack.layers] for stack in stacks]
+        run_on(model, batch)
+    fits = [[fit_layer(layer, norms_of(layer), calls) for layer in s.layers] for s in stacks]
     return fits, [next_call(calls, stack.final_norm) is not None for stack in stacks]
 
 
-def fit_layer(layer: Layer, calls: Calls) -> list[Fit]:
-    """Fit the sublayers of a layer."""
+def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFit:
+    """Fit the sublayers of a layer.
+
+    In Pre-LN and in Post-LN a branch reads the output of a norm; but what is added to the branch's
+    output is in Pre-LN that norm's input, in Post-LN its output.
+    """
     whole = next_call(calls, layer.module)
     if whole is None:
         raise ValueError(f"{layer.name} takes no part in the forward pass")
-    entries, outputs, norms = [], [], []
+    entries, outputs = [], []
     for branch in layer.branches:
         first = next_call(calls, branch.entry)
         last = first if branch.exit is branch.entry else next_call(calls, branch.exit)
@@ -195,48 +230,117 @@ def fit_layer(layer: Layer, calls: Calls) -> list[Fit]:
             raise ValueError(f"{layer.name}: {branch.sublayer.value} is not called")
         entries.append(first[0])
         outputs.append(last[1])
-        norms.append(next_call(calls, branch.norm))
-    # the stream before each sublayer, and after the last
-    streams = [
-        norm[0] if norm is not None and same(norm[1], entry) else entry
-        for norm, entry in zip(norms, entries, strict=True)
+    known = {norm: call for norm in norms if (call := next_call(calls, norm)) is not None}
+    # what each branch reads, and last what leaves the layer, with the norm that it comes from
+    bottom, top = (x[:, : outputs[-1].size(-1)] for x in whole)
+    reads = [*entries, top]
+    giving = [_giving(known, read) for read in reads]
+    sums = [
+        read if norm is None else known[norm][0] for norm, read in zip(giving, reads, strict=True)
     ]
-    streams.append(whole[1])
+    is_pre = []
+    for i, (norm, b) in enumerate(zip(giving, outputs, strict=False)):
+        # a scheme may add the layer's input, too, which the first branch has as x
+        others = [b, bottom] if i else [b]
+        errors = [_left(sums[i + 1], x, *others) for x in (sums[i], reads[i])]
+        is_pre.append(norm is not None and errors[0] < errors[1])
+    is_pre.append(False)
+    streams = [sums[i] if pre else reads[i] for i, pre in enumerate(is_pre)]
+    taken = [
+        giving[i] if is_pre[i] else None if is_pre[i + 1] else giving[i + 1]
+        for i in range(len(outputs))
+    ]
+    unused = [norm for norm in known if norm not in taken]
     fits = []
-    for index, (entry, output, norm) in enumerate(zip(entries, outputs, norms, strict=True)):
-        placement: NormPlacement | None = None
-        z = streams[index + 1]
-        if norm is None:
-            placement = NormPlacement.NONE
-        elif same(norm[1], entry):
-            placement = NormPlacement.PRE
-        elif same(norm[1], z):
-            placement, z = NormPlacement.POST, norm[0]
-        fits.append(fit(placement, streams[index], output, z))
-    return fits
+    for i, (branch, norm) in enumerate(zip(layer.branches, taken, strict=True)):
+        placement: NormPlacement | None = NormPlacement.NONE
+        z, inner = streams[i + 1], 0.0
+        if norm is not None and is_pre[i]:
+            placement, inner = NormPlacement.PRE, times(known[norm][1], entries[i])
+        elif norm is not None:
+            placement, z = NormPlacement.POST, known[norm][0]
+        elif unused:
+            norm = branch.norm if branch.norm in unused else unused[0]
+            unused.remove(norm)
+            placement = None
+        found = fit(placement, streams[i], outputs[i], z, streams[0])
+        normed = None if norm is None else known[norm][1]
+        fits.append(dataclasses.replace(found, inner=inner, entry=entries[i], normed=normed))
+    return LayerFit(fits, *whole)
 
 
-def fit(norm: NormPlacement | None, x: Tensor, b: Tensor, z: Tensor) -> Fit:
-    """Solve z = a x + c b + d: one a and c if that is exact, else one a channel if that is."""
-    columns = torch.stack([x, b, torch.ones_like(x)], dim=-1)
+def _giving(known: Mapping[nn.Module, list[Tensor]], tensor: Tensor) -> nn.Module | None:
+    """The norm of which this is the output, perhaps scaled."""
+    return next((norm for norm, call in known.items() if times(call[1], tensor)), None)
+
+
+def _left(z: Tensor, *terms: Tensor) -> float:
+    """What least squares leaves of z in terms of others."""
+    columns = torch.stack([*terms, torch.ones_like(z)], dim=-1).flatten(0, 1)
+    z = z.reshape(-1, 1)
+    return float((columns @ _solve(columns, z) - z).norm())
+
+
+def times(a: Tensor, b: Tensor) -> float:
+    """Return the number that makes b of a; 0 where none does."""
+    factor = float((a * b).sum() / a.square().sum())
+    return factor if same(factor * a, b) else 0.0
+
+
+def fit(norm: NormPlacement | None, x: Tensor, b: Tensor, z: Tensor, bottom: Tensor) -> Fit:
+    """Solve z = a x + c b + d: one a and c if that is exact, else one a channel if that is, else
+    with the layer's input `bottom`, too.
+    """
+    columns, weight = torch.stack([x, b, torch.ones_like(x)], dim=-1), 0.0
     # [1, 3]
-    factors = torch.linalg.lstsq(columns.flatten(0, 1), z.flatten().unsqueeze(-1)).solution.t()
+    factors = _solve(columns.flatten(0, 1), z.reshape(-1, 1)).t()
     fitted = columns @ factors[0]
     if not same(fitted, z):
         # [C, n, 3] and [C, n, 1] -> [C, 3, 1]
-        each = torch.linalg.lstsq(columns.transpose(0, 1), z.t().unsqueeze(-1)).solution
+        each = _solve(columns.transpose(0, 1), z.t().unsqueeze(-1))
         by_channel = (columns.transpose(0, 1) @ each).squeeze(-1).t()
         if same(by_channel, z):
             factors, fitted = each.squeeze(-1), by_channel
+    if not same(fitted, z):
+        columns = torch.cat([columns, bottom.unsqueeze(-1)], dim=-1)
+        wider = _solve(columns.flatten(0, 1), z.reshape(-1, 1)).t()
+        if same(columns @ wider[0], z):
+            factors, fitted, weight = wider, columns @ wider[0], float(wider[0, 3])
     a, c = ((float(v.min()), float(v.max())) for v in (factors[:, 0], factors[:, 1]))
-    return Fit(norm, a, c, float((fitted - z).norm() / z.norm()), x, b, z)
+    return Fit(norm, a, c, weight, 0.0, float((fitted - z).norm() / z.norm()), x, b, z, x, None)
 
 
-def expected_fit(residual: Residual, norm: NormPlacement, measured: Fit) -> Fit:
-    """Fit what a scheme's residual makes of the same stream and branch."""
-    with torch.no_grad():
-        z = residual.double().leave(measured.x, measured.b, nn.Identity(), nn.Identity())
-    return fit(norm, measured.x, measured.b, z)
+def _solve(columns: Tensor, z: Tensor) -> Tensor:
+    """Least squares."""
+    return torch.linalg.lstsq(columns, z).solution
+
+
+@torch.no_grad()
+def expected_layer(
+    residuals: Sequence[Residual], scheme: ResidualScheme, measured: LayerFit
+) -> LayerFit:
+    """Fit what a scheme's residuals make of the same streams, branches and LayerNorms."""
+    width = measured.sublayers[0].x.size(-1)
+    stream: Any = measured.input[:, : scheme.streams * width]
+    fits: list[Fit] = []
+    for residual, found in zip(residuals, measured.sublayers, strict=True):
+        residual.double()
+        if fits:  # an error below is reported there, and goes no further
+            stream = found.x if isinstance(stream, Tensor) else (found.x, *stream[1:])
+        summed: list[Tensor] = []
+
+        def layer_norm(y: Tensor, found: Fit = found, summed: list[Tensor] = summed) -> Tensor:
+            summed.append(y)
+            return y if found.normed is None else found.normed
+
+        entry = residual.enter(stream, layer_norm)
+        summed.clear()
+        stream = residual.leave(stream, found.b, layer_norm, nn.Identity())
+        z = summed[0] if summed else first_tensor(stream)
+        due = fit(scheme.norm, found.x, found.b, z, measured.sublayers[0].x)
+        inner = 0.0 if found.normed is None else times(found.normed, entry)
+        fits.append(dataclasses.replace(due, inner=inner, entry=entry))
+    return LayerFit(fits, measured.input, stream)
 
 
 def run_backward(model: nn.Module, stacks: Sequence[Stack], batch: dict[str, Tensor]) -> Backward:

@@ -1,16 +1,18 @@
-"""Text to fairseq's binarised data (its mmap format), by processes that share out the lines.
+"""Fairseq's binarised data (its mmap format): written from text, and counted.
 
-sentencepiece numbers its pieces and fairseq its symbols in the same order, so raw text
-becomes numbers at once. Words between spaces (byte-pair codes of Moses tokens) go by a dictionary.
+Processes share out the lines. sentencepiece numbers its pieces and fairseq its symbols in the same
+order, so raw text becomes numbers at once. Words between spaces (byte-pair codes of Moses tokens)
+go by a dictionary.
 Shapes: a chunk of N lines with K tokens in all is tokens [K] and sizes [N].
 """
 
 from __future__ import annotations
 
 import functools
+import re
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -29,6 +31,9 @@ _END, _UNKNOWN = _SPECIALS["</s>"], _SPECIALS["<unk>"]
 _MAGIC: Final = b"MMIDIDX\x00\x00"
 _NUMBERS: Final = ((65_500, np.dtype(np.uint16), 8), (1 << 32, np.dtype(np.uint32), 9))
 """Size of the dictionary below which a type of number is taken, and its code in an index."""
+
+_AT_ONCE: Final = 1 << 22
+"""Tokens counted at once: 32 MiB while numpy widens them."""
 
 LineChunk = tuple[int, list[bytes]]
 """The number of a line, from 1, and the lines from there on."""
@@ -79,13 +84,8 @@ def write_word_dictionary(
 ) -> None:
     """Write the dictionary that fairseq-preprocess makes of the words in some files.
 
-    Args:
-        texts: the files.
-        out: the dictionary, a word and its count a line, frequent ones first.
-        threshold: rarer words are left out.
-        size: at most, fairseq's four special symbols included; -1: no limit.
-        padding_factor: the size is brought to a multiple of it.
-        workers: processes.
+    Words rarer than `threshold` are left out. The `size` (-1: any) counts fairseq's four special
+    symbols; it is brought to a multiple of `padding_factor`.
     """
     counts: Counter[str] = Counter()
     for text in texts:
@@ -191,3 +191,56 @@ def _write(chunks: Iterator[_Numbered], out: Path, vocabulary: int) -> Counts:
     for ending, part in parts.items():
         part.replace(names[ending])
     return Counts(len(lengths), int(lengths.sum()), unknown)
+
+
+@functools.lru_cache(maxsize=16)
+def unigram_nll(data: Path, target: str | None, symbols: int) -> float | None:
+    """Return the bits a token of a model that knows how frequent each subword is, and nothing else.
+
+    The cross-entropy of the validation set's target side under the training set's frequencies,
+    add-one smoothed over all symbols:
+
+        H = - sum_v valid(v) / |valid| * log2((train(v) + 1) / (|train| + V))
+
+    `target` is None for a language model; `symbols` is V, special ones included. None where the
+    folder does not hold both sets of one pair (or one language) in fairseq's
+    memory-mapped format: of many directions, which are sampled in other shares than they are stored
+    in, no one level is true. The files are counted where they lie: 100 million tokens in seconds.
+    """
+    train, valid = _parts(data, "train", target), _parts(data, "valid", target)
+    if not train or not valid:
+        return None
+    seen, predicted = _counts(train, symbols), _counts(valid[:1], symbols)
+    if seen is None or predicted is None or not predicted.sum():
+        return None
+    probability = (seen + 1) / (seen.sum() + symbols)
+    return float(-(predicted * np.log2(probability)).sum() / predicted.sum())
+
+
+def _parts(data: Path, split: str, target: str | None) -> list[Path]:
+    """The files of a split without their endings, and its further parts (train1, train2, ...)."""
+    language = re.escape(target or "")
+    pair = rf"\.([^.]+-{language}|{language}-[^.]+)\.{language}" if target else ""
+    name = re.compile(rf"{split}\d*{pair}\.idx")
+    files = data.glob(f"{split}*.idx")
+    return sorted(file.with_suffix("") for file in files if name.fullmatch(file.name))
+
+
+def _counts(prefixes: Sequence[Path], symbols: int) -> np.ndarray | None:
+    """How often each symbol occurs: [V], int64; None for what is not memory-mapped or not V's."""
+    from fairseq.data import indexed_dataset
+
+    total = np.zeros(symbols, dtype=np.int64)
+    for prefix in prefixes:
+        if indexed_dataset.infer_dataset_impl(str(prefix)) != "mmap":
+            return None
+        index = indexed_dataset.MMapIndexedDataset.Index(f"{prefix}.idx")
+        if not len(index):
+            continue
+        tokens = np.memmap(f"{prefix}.bin", dtype=index.dtype, mode="r")
+        for start in range(0, len(tokens), _AT_ONCE):
+            found = np.bincount(tokens[start : start + _AT_ONCE], minlength=symbols)
+            if len(found) > symbols:
+                return None
+            total += found
+    return total

@@ -17,13 +17,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from fairseq_deepnet.files import say, try_lock, write_json
-from fairseq_deepnet.records import SEAL, digest, sealed, write_record
-from fairseq_deepnet.tools.corpora.pairs import Row
+from fairseq_deepnet.files import locked, put_folder_in_place, say, write_json
+from fairseq_deepnet.provenance import installed
+from fairseq_deepnet.records import digest, read_record, write_record
 from fairseq_deepnet.tools.corpora.parallel import as_done
 from fairseq_deepnet.tools.corpora.text import find_side
 
@@ -33,6 +32,38 @@ _MARKS = "counted"
 """In the folder of a stage: NAME.json for every row that is done, with what it counted."""
 _STAGES = 2
 """Changes with what stages leave in PART: what an earlier version left is not gone on with."""
+
+
+class Row(NamedTuple):
+    """One split of a pair of languages, or of one: the files PREFIX.LANGUAGE[.gz]."""
+
+    split: str
+    pair: tuple[str, ...]
+    prefix: str
+    held_out: bool = False
+    """True if its training text also has to serve as validation set."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of its files among many pairs, without the language: "train.de-en"."""
+        return f"{self.split}.{'-'.join(self.pair)}"
+
+    def sides(self) -> list[Path]:
+        """Return the raw text of each language; FileNotFoundError for what is not there."""
+        return [find_side(self.prefix, language) for language in self.pair]
+
+
+def rows_of(
+    pair: tuple[str, ...], train: str, valid: str | None, tests: str | None = None
+) -> list[Row]:
+    """Return the rows of one pair or language.
+
+    `tests` is a prefix, or several between commas: test, test1, test2, ... as fairseq names them.
+    """
+    prefixes = filter(None, (tests or "").split(","))
+    splits = {"train": train, "valid": valid}
+    splits |= {f"test{index or ''}": prefix for index, prefix in enumerate(prefixes)}
+    return [Row(split, pair, prefix) for split, prefix in splits.items() if prefix]
 
 
 class Blueprint(ABC):
@@ -76,21 +107,8 @@ class Blueprint(ABC):
         with ThreadPoolExecutor() as pool:  # hashing and unpacking leave Python's lock to others
             return dict(zip(found, pool.map(digest, found.values()), strict=True))
 
-    def require_inputs(self) -> None:
-        """Raise FileNotFoundError for the first side that is not there."""
-        for row in self.rows:
-            for language in row.pair:
-                try:
-                    find_side(row.prefix, language)
-                except FileNotFoundError as error:
-                    plain = f"{row.prefix}.{language}"
-                    raise FileNotFoundError(
-                        f"no {language} side of {self.name(row)}: neither {plain} nor {plain}.gz"
-                        " exists; mend the prefix (TRAIN, VALID, TEST, or the line of the table)"
-                    ) from error
-
     def each_row(
-        self, folder: Path, what: str, work: Callable[[Row, Path, int], dict[str, Any]]
+        self, what: str, work: Callable[[Row, Path, int], dict[str, Any]], folder: Path
     ) -> None:
         """Do `work(row, folder, processes)` for every row that is not done.
 
@@ -130,14 +148,8 @@ class Blueprint(ABC):
 def build(design: Callable[[], Blueprint], out: Path, force: bool = False) -> bool:
     """Make the data folder OUT; return False where it is there already, made the same way.
 
-    Args:
-        design: gives the blueprint; called when no other run is making OUT.
-        out: the folder to make.
-        force: make it anew even if it is there.
-
-    Raises:
-        ValueError, OSError: where OUT was made otherwise (unless `force`), where another run is at
-            it, and for input that cannot be.
+    `design` is called when no other run is making OUT. Raises ValueError or OSError where OUT was
+    made otherwise (unless `force`), where another run is at it, and for input that cannot be.
     """
     part = out.with_name(out.name + ".part")
     with held(out):
@@ -149,7 +161,8 @@ def build(design: Callable[[], Blueprint], out: Path, force: bool = False) -> bo
                 shutil.rmtree(out.with_name(out.name + ".old"), ignore_errors=True)
             say(f"{out} is complete: nothing to do")
             return False
-        blueprint.require_inputs()
+        for row in blueprint.rows:
+            row.sides()  # raises for what is not there
         prepare(part, blueprint.settings, inputs, keep=not force)
         try:
             record, said = blueprint.make(part)
@@ -165,11 +178,14 @@ def build(design: Callable[[], Blueprint], out: Path, force: bool = False) -> bo
             "settings": blueprint.settings,
             "inputs": inputs,
             "files": folder_digests(part / "whole"),
-            "versions": {name: installed(name) for name in (*blueprint.tools, "fairseq-fixed")},
+            "versions": {
+                name: installed(name) or "not installed"
+                for name in (*blueprint.tools, "fairseq-fixed")
+            },
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         write_record(part / "whole" / "corpus.json", record)
-        put_in_place(part / "whole", out)
+        put_folder_in_place(part / "whole", out)
         shutil.rmtree(part)
     say(f"made {out}: {said}")
     return True
@@ -181,20 +197,18 @@ def held(out: Path) -> Iterator[None]:
     path = out.with_name(out.name + ".lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + _WAIT
-    while True:
-        with path.open("ab") as file:
-            if not try_lock(file):
-                if time.monotonic() > deadline:
-                    raise ValueError(f"another run is making {out}; wait for it, or set OUT=FOLDER")
-                time.sleep(0.1)
-                continue
-            if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno())):
-                continue  # the run that held it has just removed it
+    with contextlib.ExitStack() as stack:
+        while True:
             try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
+                stack.enter_context(locked(path))
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    message = f"another run is making {out}; wait for it, or set OUT=FOLDER"
+                    raise ValueError(message) from None
+                time.sleep(0.1)
+        stack.callback(path.unlink, missing_ok=True)
+        yield
 
 
 def is_complete(
@@ -210,32 +224,21 @@ def is_complete(
         raise ValueError(f"{out} exists but has no corpus.json; remove it, or set OUT=FOLDER")
     if force or not record.is_file():
         return False
-    settings_before, before = _made_with(record)
+    shape = {"settings?": dict, "inputs?": dict}
+    made = read_record(record, shape, "FORCE=1 makes its folder anew")
+    before, inputs_before = made.get("settings") or {}, made.get("inputs") or {}
     changed = [
-        f"{key} was {settings_before.get(key)!r}, now {settings.get(key)!r}"
-        for key in sorted(settings_before.keys() | settings.keys())
-        if settings_before.get(key) != settings.get(key)
+        f"{key} was {before.get(key)!r}, now {settings.get(key)!r}"
+        for key in sorted(before.keys() | settings.keys())
+        if before.get(key) != settings.get(key)
     ]
-    changed += [f"input {key} changed" for key in inputs if inputs[key] != before.get(key)]
+    changed += [f"input {key} changed" for key in inputs if inputs[key] != inputs_before.get(key)]
     if changed:
         raise ValueError(
             f"{out} was made with other settings or inputs ({'; '.join(changed)}); "
             "FORCE=1 makes it anew, OUT=FOLDER makes another"
         )
     return True
-
-
-def _made_with(record: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return settings and inputs as a corpus.json says; ValueError for a damaged one."""
-    try:
-        found = json.loads(record.read_bytes())
-        whole = SEAL not in found or sealed(found)[SEAL] == found[SEAL]
-        parts = found.get("settings", {}), found.get("inputs", {})
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        whole = False
-    if not whole or not all(isinstance(part, dict) for part in parts):
-        raise ValueError(f"{record} is damaged; FORCE=1 makes its folder anew")
-    return parts
 
 
 def prepare(
@@ -263,12 +266,7 @@ def stage(
 ) -> Path:
     """Return the folder PART/NAME, after `fill(PART/NAME.part)` unless it was there before.
 
-    Args:
-        part: the folder of all stages.
-        name: of this one.
-        what: is done, for people.
-        fill: writes into the folder it is given.
-        by_row: `fill` goes on with what a killed run left in the folder.
+    With `by_row`, `fill` goes on with what a killed run left; `what` is done, for people.
     """
     folder = part / name
     if folder.is_dir():
@@ -296,16 +294,6 @@ def link_folder(source: Path, target: Path) -> None:
     shutil.copytree(source, target, copy_function=link, ignore=ignored, dirs_exist_ok=True)
 
 
-def put_in_place(folder: Path, out: Path) -> None:
-    """Give a complete folder its name OUT; what was there before goes last."""
-    old = out.with_name(out.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if out.exists():
-        out.rename(old)
-    folder.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def folder_digests(folder: Path) -> dict[str, str]:
     """Return SHA-256 of every file of a folder by its name there; not of corpus.json and logs."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -316,21 +304,8 @@ def folder_digests(folder: Path) -> dict[str, str]:
         return dict(zip(names, found, strict=True))
 
 
-def installed(name: str) -> str:
-    """Return the version of an installed distribution, or "not installed"."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
-
-
 def summary(record: dict[str, Any], counts: dict[str, dict[str, Any]]) -> str:
-    """Return one line for people: lines, directions of many, vocabulary, length, unknown share.
-
-    Args:
-        record: what corpus.json is to hold.
-        counts: sentences, tokens and unknown tokens by name of the row and language.
-    """
+    """Return one line for people: lines, directions of many, vocabulary, length, unknown share."""
     lines = {
         split: sum(found.values()) if isinstance(found, dict) else found
         for split, found in record["lines"].items()

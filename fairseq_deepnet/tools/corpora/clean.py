@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fairseq_deepnet.tools.corpora.parallel import CHUNK, map_in_order
 from fairseq_deepnet.tools.corpora.text import (
@@ -35,6 +35,7 @@ _HAN_KANA = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0
 _THAI_KHMER = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 _WORD = re.compile(f"[{_HAN_KANA}]|[{_THAI_KHMER}]{{1,4}}|[^\\s{_HAN_KANA}{_THAI_KHMER}]+")
 _PROGRESS_EVERY = 1_000_000
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,12 @@ class Limits:
 
 
 def count_words(line: str) -> int:
-    """Number of words: runs between spaces, with scripts that write no spaces counted fairly."""
+    """Count words: runs between spaces, and fair parts of them where a script has no spaces."""
     return len(_WORD.findall(line))
 
 
 def why_dropped(source: str, target: str, limits: Limits) -> str | None:
-    """The reason why a normalised training pair is dropped, or None if it stays."""
+    """Return why a normalised training pair is dropped, or None if it stays."""
     if is_blank(source) or is_blank(target):
         return "empty"
     shorter, longer = sorted((count_words(source), count_words(target)))
@@ -94,41 +95,22 @@ def check_line(line: str, path: Path, number: int) -> None:
         )
 
 
-class Seen:
-    """The pairs so far, by 12 bytes each: about 100 bytes of memory a pair."""
-
-    def __init__(self) -> None:
-        self._digests: set[bytes] = set()
-
-    def add(self, digest: bytes) -> bool:
-        """Whether it was there before."""
-        before = len(self._digests)
-        self._digests.add(digest)
-        return len(self._digests) == before
-
-
-def fingerprint(source: str, target: str) -> bytes:
-    """12 bytes that stand for a pair when duplicates are looked for."""
-    return hashlib.blake2b(f"{source}\n{target}".encode(), digest_size=12).digest()
+def sift(items: Iterable[T], why: Callable[[T], str | None], dropped: Counter[str]) -> Iterator[T]:
+    """Yield the items that `why` gives no reason against, and count the reasons."""
+    for item in items:
+        reason = why(item)
+        if reason is None:
+            yield item
+        else:
+            dropped[reason] += 1
 
 
 def clean_train(
     pairs: Iterable[tuple[str, str]], limits: Limits, dropped: Counter[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the normalised training pairs that stay, counting in `dropped` why others do not.
-
-    Memory is bounded, except with `drop_duplicates`: about 100 bytes a kept pair.
-    """
-    seen = Seen()
-    for source, target in pairs:
-        source, target = normalise(source), normalise(target)
-        reason = why_dropped(source, target, limits)
-        if reason is None and limits.drop_duplicates and seen.add(fingerprint(source, target)):
-            reason = "duplicate"
-        if reason is None:
-            yield source, target
-        else:
-            dropped[reason] += 1
+    """Yield the normalised training pairs that stay, counting in `dropped` why others do not."""
+    normal = ((normalise(source), normalise(target)) for source, target in pairs)
+    return sift(normal, lambda pair: why_dropped(*pair, limits), dropped)
 
 
 @dataclass(frozen=True)
@@ -139,36 +121,34 @@ class _Cleaned:
     source: list[bytes]
     target: list[bytes]
     counted: Counter[str]
-    fingerprints: list[bytes]
-    """Of every kept pair, where duplicates are dropped; otherwise empty."""
 
 
 def _clean_chunk(
     chunk: PairChunk, paths: tuple[Path, Path], train: bool, limits: Limits, odd: str
 ) -> _Cleaned:
     """Work of one process on one chunk; duplicates are found only where all chunks meet."""
-    result = _Cleaned(len(chunk.source), [], [], Counter(), [])
+    counted: Counter[str] = Counter()
     pairs: Iterable[tuple[str, str]] = chunk.decode(*paths)
     if train:
-        here = replace(limits, drop_duplicates=False)
-        pairs = clean_train(pairs, here, result.counted)
+        pairs = clean_train(pairs, limits, counted)
     elif odd == "refuse":
         pairs = checked_pairs(pairs, *paths, chunk.start)
     else:
-        pairs = _without_odd_ends(pairs, result.counted, drop=odd == "drop")
-    for source, target in pairs:
-        result.source.append(f"{source}\n".encode())
-        result.target.append(f"{target}\n".encode())
-        if train and limits.drop_duplicates:
-            result.fingerprints.append(fingerprint(source, target))
-    return result
+        pairs = _without_odd_ends(pairs, counted, drop=odd == "drop")
+    lines = [(f"{source}\n".encode(), f"{target}\n".encode()) for source, target in pairs]
+    sides = [pair[0] for pair in lines], [pair[1] for pair in lines]
+    return _Cleaned(len(chunk.source), *sides, counted)
 
 
 def _without_duplicates(chunks: Iterable[_Cleaned]) -> Iterator[_Cleaned]:
-    """Drop every pair that an earlier chunk, or the same one, had before."""
-    seen = Seen()
+    """Drop every pair that was there before; some 100 bytes of memory a pair that is kept."""
+    seen: set[bytes] = set()
     for chunk in chunks:
-        new = [not seen.add(digest) for digest in chunk.fingerprints]
+        new = []
+        for pair in zip(chunk.source, chunk.target, strict=True):
+            digest = hashlib.blake2b(b"".join(pair), digest_size=12).digest()
+            new.append(digest not in seen)
+            seen.add(digest)
         source, target = (list(compress(side, new)) for side in (chunk.source, chunk.target))
         repeated = Counter({"duplicate": len(new) - len(source)})
         yield replace(chunk, source=source, target=target, counted=chunk.counted + repeated)
@@ -207,7 +187,7 @@ def clean_split(
     limits: Limits,
     workers: int = 1,
     *,
-    name: str | None = None,
+    name: str = "",
     odd: str = "refuse",
     wanted: Callable[[int], bool] | None = None,
 ) -> dict[str, Any]:

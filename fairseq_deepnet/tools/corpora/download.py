@@ -1,16 +1,14 @@
 """Download a corpus: resumable, in parallel, from several mirrors, and never unverified.
 
 A file gets its name only once it is whole and right: until then it is FILE.part. Right means: the
-length that the server announced; the size and checksum of the catalogue (sources.py) where somebody
+length that the server announced; the size and checksum of the catalogue (published/) where somebody
 published them; where nobody did, a whole gzip file, trusted on first use and recorded in
 checksums.json (size, SHA-256, where from, why it was trusted), against which it is checked ever
 after.
 
-mtdata indexes most of these corpora (OPUS-100, Flores-101, the TED talks, and Europarl v7 and
-Common Crawl of WMT 2013; not News Commentary v12, Multi30k or IWSLT 2014), at the same addresses;
-but its downloader (0.5.1) neither resumes nor checks lengths or checksums, and turns certificate
-checks off where they fail. So mtdata is asked for addresses only (`--via mtdata`), which helps when
-one has moved; the transfer stays ours.
+mtdata indexes most of these corpora, at the same addresses; but its downloader (0.5.1) neither
+resumes nor checks lengths or checksums, and turns certificate checks off where they fail. So it is
+asked for addresses only (`--via mtdata`), which helps when one has moved.
 """
 
 from __future__ import annotations
@@ -20,39 +18,29 @@ import hashlib
 import os
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
-from fairseq_deepnet.files import try_lock, write_json
+from fairseq_deepnet.files import ROOT, locked, write_json
 from fairseq_deepnet.records import misshapen, read_record
-from fairseq_deepnet.tools.corpora import limits
-from fairseq_deepnet.tools.corpora.sources import CATALOGUE, File
-from fairseq_deepnet.tools.corpora.transfer import (
-    SourceError,
-    Transfer,
-    UnreachableError,
-    log,
-    size_of,
-)
+from fairseq_deepnet.tools.corpora.archive import open_packed
+from fairseq_deepnet.tools.corpora.published import Corpus, File, catalogue
+from fairseq_deepnet.tools.corpora.transfer import SourceError, Transfer, log, size_of
 
 RECORDS: Final = "checksums.json"
-_HASHES: Final[dict[str, Any]] = {
-    "sha256": hashlib.sha256,
-    "md5": partial(hashlib.md5, usedforsecurity=False),
-}
 
 
 def checksum(path: Path, kind: str) -> str:
     """Return the hexadecimal SHA-256 or MD5 of a file."""
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, _HASHES[kind]).hexdigest()
+        return hashlib.file_digest(
+            stream, lambda: hashlib.new(kind, usedforsecurity=False)
+        ).hexdigest()
 
 
 def damage(path: Path, name: str) -> str | None:
@@ -64,7 +52,7 @@ def damage(path: Path, name: str) -> str | None:
         return "it is empty"
     if name.endswith((".gz", ".tgz")):
         try:
-            with limits.open_packed(path) as stream:
+            with open_packed(path) as stream:
                 while stream.read(1 << 20):
                     pass
         except ValueError as error:
@@ -126,19 +114,6 @@ class DownloadError(Exception):
         )
 
 
-@contextmanager
-def _exclusively(part: Path) -> Iterator[BinaryIO]:
-    """Open FILE.part to read and append, locked against a second download of the same file."""
-    while True:
-        with part.open("a+b") as stream:
-            if not try_lock(stream):
-                raise DownloadError("another download of it is under way; wait for it")
-            # Another process may have finished it, and given it its name, before we had the lock.
-            if part.exists() and part.stat().st_ino == os.fstat(stream.fileno()).st_ino:
-                yield cast(BinaryIO, stream)
-                return
-
-
 @dataclass
 class Downloader:
     """Brings files of a corpus into `folder`, each from the first of its URLs that is good.
@@ -148,7 +123,6 @@ class Downloader:
         only_mirrors: ask nothing else, and trust what they serve on first use even where the
             catalogue knows a checksum, because a mirror of one's own may hold its own edition.
         accept: take files whose checksum is another than the known one.
-        timeout, wait: seconds, as in `Transfer`.
         extra: more URLs, by the name of the file.
     """
 
@@ -189,7 +163,8 @@ class Downloader:
 
     def expected(self, file: File) -> File:
         """Return the catalogue's entry, without its checksums where they do not count."""
-        return File(file.name, file.urls) if self.only_mirrors or self.accept else file
+        known = not (self.only_mirrors or self.accept)
+        return file if known else replace(file, size=None, sha256=None, md5=None)
 
     def obtain(self, file: File) -> Path:
         """Return the path of a file that is there and right; download it if needed.
@@ -199,19 +174,22 @@ class Downloader:
         path = self.folder / file.name
         if path.is_file():
             return self._check_present(file, path)
-        with _exclusively(path.with_name(f"{file.name}.part")) as stream:
-            if path.is_file():
-                return self._check_present(file, path)
-            causes: dict[str, str] = {}
-            unreachable = True
-            for url in self.urls(file):
-                try:
-                    self._from(url, file, path, stream)
-                    return path
-                except SourceError as error:
-                    unreachable &= isinstance(error, UnreachableError)
-                    causes[url] = str(error)
-                    log(f"{file.name}: {url}: {error}")
+        causes: dict[str, str] = {}
+        unreachable = True
+        try:
+            with locked(path.with_name(f"{file.name}.part")) as stream:
+                if path.is_file():  # another process has finished it meanwhile
+                    return self._check_present(file, path)
+                for url in self.urls(file):
+                    try:
+                        self._from(url, file, path, stream)
+                        return path
+                    except SourceError as error:
+                        unreachable &= error.unreachable
+                        causes[url] = str(error)
+                        log(f"{file.name}: {url}: {error}")
+        except BlockingIOError:
+            raise DownloadError("another download of it is under way; wait for it") from None
         raise DownloadError(causes, unreachable)
 
     def _check_present(self, file: File, path: Path) -> Path:
@@ -302,7 +280,9 @@ def download(downloader: Downloader, files: tuple[File, ...], jobs: int = 4) -> 
             raise
         finally:
             for file in files:
-                _remove_empty(downloader.folder / f"{file.name}.part")
+                part = downloader.folder / f"{file.name}.part"
+                if part.is_file() and part.stat().st_size == 0:
+                    part.unlink()
     if failures:
         raise ValueError(_explain(downloader.corpus, len(files), failures))
     return paths
@@ -326,14 +306,36 @@ def _explain(corpus: str, count: int, failures: Mapping[str, DownloadError]) -> 
     )
 
 
-def _remove_empty(part: Path) -> None:
-    if part.is_file() and part.stat().st_size == 0:
-        part.unlink()
+def fetch(
+    corpus: str,
+    folder: Path,
+    languages: Sequence[str] = (),
+    jobs: int = 4,
+    via: str | None = None,
+    **options: Any,
+) -> list[Path]:
+    """Download a corpus, or its files of some languages, and return their paths.
+
+    `options` are further ones of `Downloader`; `via` asks mtdata's index for more addresses.
+    """
+    files = catalogue()[corpus].select(languages)
+    mirrors, only = _mirrors()
+    extra = indexed_by_mtdata(files) if via else {}
+    downloader = Downloader(corpus, folder, mirrors, only, extra=extra, **options)
+    try:
+        return download(downloader, files, jobs)
+    except OSError as error:  # a full disk, a folder that cannot be written to
+        raise ValueError(f"cannot write to {folder}: {error}") from error
+
+
+def downloadable() -> dict[str, Corpus]:
+    """Return the corpora that have files to download, by name."""
+    return {name: corpus for name, corpus in catalogue().items() if corpus.files}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `deepnet download`."""
-    names = "\n".join(f"  {name:<10} {corpus.what}" for name, corpus in CATALOGUE.items())
+    names = "\n".join(f"  {name:<10} {corpus.what}" for name, corpus in downloadable().items())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
         f"corpora:\n{names}\n\n"
@@ -379,32 +381,26 @@ def _mirrors() -> tuple[tuple[str, ...], bool]:
 
 def run(args: argparse.Namespace) -> int:
     """Download, and print the paths; or print the catalogue."""
-    if args.corpus not in CATALOGUE and not (args.list and args.corpus is None):
-        known = ", ".join(CATALOGUE)
-        raise ValueError(f"CORPUS is {args.corpus!r}; choose from {known}")
+    corpora = downloadable()
+    if args.corpus not in corpora and not (args.list and args.corpus is None):
+        raise ValueError(f"CORPUS is {args.corpus!r}; choose from {', '.join(corpora)}")
     if args.list:
-        for name in [args.corpus] if args.corpus else CATALOGUE:
-            for file in CATALOGUE[name].select(args.languages):
+        for name in [args.corpus] if args.corpus else corpora:
+            for file in corpora[name].select(args.languages):
                 print(f"{name}/{file.name}", file.size or "-", *file.urls, sep="\t")
         return 0
     for option in ("jobs", "timeout"):
         if getattr(args, option) <= 0:
             raise ValueError(f"--{option} is {getattr(args, option)}; it must be above 0")
-    files = CATALOGUE[args.corpus].select(args.languages)
-    mirrors, only = _mirrors()
-    downloader = Downloader(
+    paths = fetch(
         args.corpus,
-        args.out or Path("data/downloads") / args.corpus,
-        mirrors,
-        only,
-        args.accept_changed,
-        args.timeout,
-        max(0.0, args.wait),
-        indexed_by_mtdata(files) if args.via == "mtdata" else {},
+        args.out or ROOT / "data" / "downloads" / args.corpus,
+        args.languages,
+        args.jobs,
+        args.via,
+        accept=args.accept_changed,
+        timeout=args.timeout,
+        wait=max(0.0, args.wait),
     )
-    try:
-        paths = download(downloader, files, args.jobs)
-    except OSError as error:  # a full disk, a folder that cannot be written to
-        raise ValueError(f"cannot write to {downloader.folder}: {error}") from error
     print(*paths, sep="\n")
     return 0

@@ -136,10 +136,6 @@ class DataFolder:
         there = split == "train" or self.text(split, only, only.target).is_file()
         return [only] if there else []
 
-    def is_trained(self, direction: Direction) -> bool:
-        """Whether there is training text for a direction; zero-shot directions have none."""
-        return direction in self.directions("train")
-
     def text(self, split: str, direction: Direction, language: str) -> Path:
         """The raw text of one side."""
         name = f"{split}.{direction.pair}" if self.is_multilingual else split

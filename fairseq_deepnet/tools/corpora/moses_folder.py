@@ -10,7 +10,7 @@ import dataclasses
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,10 @@ from typing import Any, ClassVar
 
 from fairseq_deepnet.files import say, write_json
 from fairseq_deepnet.tools.corpora import moses
-from fairseq_deepnet.tools.corpora.builder import Blueprint, link_folder, stage, summary
-from fairseq_deepnet.tools.corpora.clean import Limits, checked_pairs
-from fairseq_deepnet.tools.corpora.pairs import Row
+from fairseq_deepnet.tools.corpora.builder import Blueprint, Row, link_folder, stage, summary
+from fairseq_deepnet.tools.corpora.clean import Limits, checked_pairs, sift
 from fairseq_deepnet.tools.corpora.parallel import CHUNK, map_in_order
-from fairseq_deepnet.tools.corpora.text import PairChunk, find_side, pair_chunks
+from fairseq_deepnet.tools.corpora.text import PairChunk, pair_chunks
 from fairseq_deepnet.tools.corpora.text_folders import pair_counts, plain
 
 TEXT, TOKENISED = "text", "tokenised"
@@ -30,17 +29,6 @@ _Paths = tuple[Path, Path]
 _Pair = tuple[str, str]
 _Forms = tuple[_Pair, ...]
 """A pair of lines as raw text, as tokens and, once it has them, as subwords."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Dictionaries:
-    """How large the dictionaries become: fairseq-preprocess' options of these names."""
-
-    thresholdsrc: int = 0
-    thresholdtgt: int = 0
-    nwordssrc: int = -1
-    nwordstgt: int = -1
-    padding_factor: int = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +43,7 @@ class MosesPair(Blueprint):
         hold_out: every such training pair is for validation; 0: there is a row for it.
         clean_on: "words": train is cleaned by tokens before pairs are held out; "subwords": train
             and valid at the end, by subwords.
-        limits: in tokens or subwords.
-        dictionaries: their size.
-        fairseq_options: recorded.
+        dictionaries: how large they become, by the names of fairseq-preprocess' options.
     """
 
     rows: Sequence[Row]
@@ -67,7 +53,7 @@ class MosesPair(Blueprint):
     joined: bool = False
     hold_out: int = 0
     clean_on: str = "words"
-    dictionaries: Dictionaries = Dictionaries()
+    dictionaries: Mapping[str, int] = dataclasses.field(default_factory=dict)
     fairseq_options: str = ""
     workers: int = 1
     tools: ClassVar[tuple[str, ...]] = ("sacremoses", "subword-nmt")
@@ -103,20 +89,12 @@ class MosesPair(Blueprint):
 
     def make(self, part: Path) -> tuple[dict[str, Any], str]:
         """Run all stages; PART/whole is then the data folder but for its record."""
-
-        def learn(folder: Path) -> None:
-            self.learn(tokens, folder)
-
-        def encode(folder: Path) -> None:
-            self.encode(tokens, codes / "bpe.codes", folder)
-
-        def binarise(folder: Path) -> None:
-            self.binarise(encoded, folder)
-
         tokens = stage(part, TOKENISED, "tokenising and cleaning the text", self.tokenise)
+        learn = partial(self.learn, tokens)
         codes = stage(part, "codes", "learning byte-pair codes", learn)
+        encode = partial(self.encode, tokens, codes / "bpe.codes")
         encoded = stage(part, "encoded", "encoding", encode)
-        binarised = stage(part, "binarised", "binarising", binarise)
+        binarised = stage(part, "binarised", "binarising", partial(self.binarise, encoded))
         counts = json.loads((binarised / "counts.json").read_text(encoding="utf-8"))
         cleaning = json.loads((encoded / TEXT / "clean.json").read_text(encoding="utf-8"))
         lines = {split: cleaning[split]["kept"] for split in counts}
@@ -154,13 +132,11 @@ class MosesPair(Blueprint):
     def tokenise(self, out: Path) -> None:
         """Write OUT/text, OUT/tokenised and OUT/clean.json."""
         report: dict[str, Any] = {}
-        splits = {*(row.split for row in self.rows), "valid"}
+        folders = [out / TEXT, out / TOKENISED]
         with ExitStack() as files:
             sinks = {
-                split: files.enter_context(
-                    Sink([out / TEXT, out / TOKENISED], split, self.languages)
-                )
-                for split in splits
+                split: files.enter_context(Sink(folders, split, self.languages))
+                for split in {*(row.split for row in self.rows), "valid"}
             }
             for row in self.rows:
                 report[row.split] = self._tokenise_row(row, sinks)
@@ -180,31 +156,28 @@ class MosesPair(Blueprint):
     def _tokenise_row(self, row: Row, sinks: dict[str, Sink]) -> dict[str, Any]:
         """Tokenise one split; of train, every `hold_out`-th kept pair goes to valid."""
         train = row.split == "train"
-        paths = find_side(row.prefix, row.pair[0]), find_side(row.prefix, row.pair[1])
+        source, target = row.sides()
         off = {"apostrophes": False} if train else {"punctuation": False}
         work = partial(
             _tokenise_chunk,
-            paths=paths,
+            paths=(source, target),
             languages=self.languages,
             how=dataclasses.replace(self.how, **off),
             limits=self.limits if train and self.clean_on == "words" else None,
             checked=not train,
         )
-        hold_out = self.hold_out if train else 0
         dropped: Counter[str] = Counter()
         kept = 0
-        for pairs, reasons in map_in_order(work, pair_chunks(*paths, CHUNK), self.workers):
+        for pairs, reasons in map_in_order(work, pair_chunks(source, target, CHUNK), self.workers):
             dropped += reasons
-            numbers = range(kept + 1, kept + 1 + len(pairs))
+            first = -(kept + 1) % self.hold_out if self.hold_out else 0
             kept += len(pairs)
-            held = [bool(hold_out) and number % hold_out == 0 for number in numbers]
-            for split in {row.split, "valid"} if hold_out else {row.split}:
-                wanted = split == "valid" and bool(hold_out)
-                sinks[split].write(
-                    [pair for pair, it_is in zip(pairs, held, strict=True) if it_is == wanted]
-                )
+            if train and self.hold_out:
+                sinks["valid"].write(pairs[first :: self.hold_out])
+                del pairs[first :: self.hold_out]
+            sinks[row.split].write(pairs)
         if kept == 0:
-            raise ValueError(f"no pair of {paths[0]} and {paths[1]} is left ({dict(dropped)})")
+            raise ValueError(f"no pair of {source} and {target} is left ({dict(dropped)})")
         return {"read": kept + dropped.total(), "kept": kept, "dropped": dict(dropped)}
 
     def learn(self, tokenised: Path, out: Path) -> None:
@@ -248,19 +221,19 @@ class MosesPair(Blueprint):
         """Write OUT/dict.LANGUAGE.txt, OUT/SPLIT.PAIR.LANGUAGE.{bin,idx} and OUT/counts.json."""
         from fairseq_deepnet.tools.corpora.binarise import binarise_words, write_word_dictionary
 
-        given = self.dictionaries
-        sizes = ((given.thresholdsrc, given.nwordssrc), (given.thresholdtgt, given.nwordstgt))
+        factor = self.dictionaries.get("padding_factor", 8)
         report = json.loads((encoded / TEXT / "clean.json").read_text(encoding="utf-8"))
         counts: dict[str, dict[str, Any]] = {name: {} for name in report if name != "limits"}
-        for side, language in enumerate(self.languages):
+        for language, side in zip(self.languages, ("src", "tgt"), strict=True):
             dictionary = out / f"dict.{language}.txt"
-            if self.joined and side:
+            if self.joined and side == "tgt":
                 shutil.copyfile(out / f"dict.{self.languages[0]}.txt", dictionary)
             else:
                 learnt_from = self.languages if self.joined else (language,)
                 texts = [encoded / f"train.{code}" for code in learnt_from]
-                factor = given.padding_factor
-                write_word_dictionary(texts, dictionary, *sizes[side], factor, self.workers)
+                threshold = self.dictionaries.get(f"threshold{side}", 0)
+                size = self.dictionaries.get(f"nwords{side}", -1)
+                write_word_dictionary(texts, dictionary, threshold, size, factor, self.workers)
             for split, found in counts.items():
                 name = f"{split}.{'-'.join(self.languages)}.{language}"
                 text = encoded / f"{split}.{language}"
@@ -335,15 +308,11 @@ def _encode_chunk(
 
 def _within(limits: Limits | None, pairs: Iterable[_Forms]) -> tuple[list[_Forms], Counter[str]]:
     """Return the pairs whose last form is within the limits, and why the others are not."""
-    kept: list[_Forms] = []
     dropped: Counter[str] = Counter()
-    for forms in pairs:
-        reason = moses.why_dropped(*forms[-1], limits) if limits else None
-        if reason is None:
-            kept.append(forms)
-        else:
-            dropped[reason] += 1
-    return kept, dropped
+    if limits is None:
+        return list(pairs), dropped
+    kept = sift(pairs, lambda forms: moses.why_dropped(*forms[-1], limits), dropped)
+    return list(kept), dropped
 
 
 def _say(report: dict[str, Any]) -> None:

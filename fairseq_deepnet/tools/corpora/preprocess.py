@@ -9,15 +9,22 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
-from fairseq_deepnet.files import ROOT
-from fairseq_deepnet.tools.corpora import recipes
-from fairseq_deepnet.tools.corpora.builder import Blueprint, build
-from fairseq_deepnet.tools.corpora.pairs import Row, read_table, rows_of
+from fairseq_deepnet.files import ROOT, say
+from fairseq_deepnet.tools.corpora import download
+from fairseq_deepnet.tools.corpora.builder import Blueprint, Row, build, rows_of
+from fairseq_deepnet.tools.corpora.clean import Limits
+from fairseq_deepnet.tools.corpora.extract import MARK
+from fairseq_deepnet.tools.corpora.moses import Tokenisation
+from fairseq_deepnet.tools.corpora.moses_folder import MosesPair
+from fairseq_deepnet.tools.corpora.published import Fetch, Kind, catalogue
+from fairseq_deepnet.tools.corpora.subwords import SubwordOptions
+from fairseq_deepnet.tools.corpora.text_folders import ManyPairs, OneLanguage, OnePair, read_table
 from fairseq_deepnet.tools.processor import all_cores
 
 OPTIONS: Final[dict[str, tuple[Any, str]]] = {
@@ -52,10 +59,14 @@ OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "CLEAN_ON": ("words", "words or subwords: what the limits count"),
     "MIN_TOKENS": (1, "pairs below are dropped"),
     "MAX_TOKENS": (175, "pairs above are dropped"),
+    "TRAIN_LINES": (0, "sentence pairs, the first so many (all)"),
+    "VALID_LINES": (0, "the same"),
+    "TEST_LINES": (0, "the same"),
     "RAW": ("", "archive or folder with the text (none: download)"),
     "DOWNLOADS": ("", "folder for what is downloaded"),
+    "JOBS": (4, "files to download at a time"),
     "LANGS": ("", "languages, between spaces"),
-    "UNPACKED": (str(ROOT / "data" / "opus100.raw"), "folder for what is unpacked"),
+    "UNPACKED": ("", "folder for what is unpacked"),
     "OVERLAP": (True, "1: count test text in training text"),
 }
 """Default and help of every variable; "" and 0 for those that have no default."""
@@ -77,22 +88,6 @@ _DICTIONARIES: Final = (
     *("--thresholdsrc", "--thresholdtgt", "--nwordssrc", "--nwordstgt", "--padding-factor"),
 )
 """Options of fairseq-preprocess, which are given after --."""
-
-_RUN: Final = "OUT WORKERS FORCE "
-_TEXT: Final = (
-    _RUN + "VOCAB_SIZE SUBWORDS CHARACTER_COVERAGE BYTE_FALLBACK SAMPLE "
-    "MIN_WORDS MAX_WORDS DROP_DUPLICATES "
-)
-_PAIR: Final = "SRC TGT " + _TEXT + "MAX_RATIO JOINT "
-_PAIRS: Final = _TEXT + "MAX_RATIO TEMPERATURE "
-_MOSES: Final = (
-    "SRC TGT " + _RUN + "HOLD_OUT MERGES JOINED LOWERCASE AGGRESSIVE PUNCTUATION APOSTROPHES "
-    "CLEAN_ON MIN_TOKENS MAX_TOKENS MAX_RATIO "
-)
-_SPLITS: Final = "TRAIN VALID TEST "
-_RATIO: Final = {"MAX_RATIO": 1.5}
-"""Of tokens; raw words differ more."""
-_RAW: Final = "RAW DOWNLOADS "
 
 
 class Given:
@@ -154,14 +149,10 @@ def _flag(name: str) -> str:
     return f"--{name.lower().replace('_', '-')}"
 
 
-Rows = Callable[[], Sequence[Row]]
-"""Called when no other run is making the folder: it may have to fetch the text first."""
+Rows = Sequence[Row]
 
 
 def _sentencepiece(value: SimpleNamespace) -> dict[str, Any]:
-    from fairseq_deepnet.tools.corpora.clean import Limits
-    from fairseq_deepnet.tools.corpora.subwords import SubwordOptions
-
     names = ("subwords", "vocab_size", "character_coverage", "byte_fallback", "sample")
     ratio = getattr(value, "max_ratio", Limits.max_ratio)
     limits = Limits(value.min_words, value.max_words, ratio, value.drop_duplicates)
@@ -170,196 +161,108 @@ def _sentencepiece(value: SimpleNamespace) -> dict[str, Any]:
 
 
 def _pair(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:
-    from fairseq_deepnet.tools.corpora.text_folders import OnePair
-
     given.dictionaries()  # sentencepiece decides, but a wrong option is told
     common = _sentencepiece(value)
-    return lambda rows: OnePair(
-        rows(), **common, joint=value.joint, fairseq_options=value.fairseq_options
-    )
+    options = value.fairseq_options
+    return lambda rows: OnePair(rows, **common, joint=value.joint, fairseq_options=options)
 
 
 def _language(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:
-    from fairseq_deepnet.tools.corpora.text_folders import OneLanguage
-
     common = _sentencepiece(value)
-    return lambda rows: OneLanguage(rows(), **common)
+    return lambda rows: OneLanguage(rows, **common)
 
 
 def _pairs(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:
-    from fairseq_deepnet.tools.corpora.text_folders import ManyPairs
-
     if "TABLE" in given.texts and not Path(value.table).is_file():
         raise ValueError(f"{given.shown('TABLE')}={value.table} is not a file")
     common = _sentencepiece(value)
-    return lambda rows: ManyPairs(rows(), **common, temperature=value.temperature)
+    return lambda rows: ManyPairs(rows, **common, temperature=value.temperature)
 
 
 def _moses(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:
-    from fairseq_deepnet.tools.corpora.clean import Limits
-    from fairseq_deepnet.tools.corpora.moses import Tokenisation
-    from fairseq_deepnet.tools.corpora.moses_folder import Dictionaries, MosesPair
-
     valid, hold_out = given.shown("VALID"), given.shown("HOLD_OUT")
     has_valid = bool(getattr(value, "valid", ""))
     if has_valid and value.hold_out:
         raise ValueError(f"both {valid} and {hold_out} are set; choose one")
     if not has_valid and not value.hold_out:
         raise ValueError(f"set {valid}=PREFIX, or {hold_out}=N to take every Nth training pair")
-    dictionaries = Dictionaries(**given.dictionaries())
     limits = Limits(value.min_tokens, value.max_tokens, value.max_ratio)
     how = Tokenisation(value.lowercase, value.aggressive, value.punctuation, value.apostrophes)
     names = ("merges", "joined", "hold_out", "clean_on", "fairseq_options", "workers")
     same = {name: getattr(value, name) for name in names}
-    return lambda rows: MosesPair(rows(), how, limits, dictionaries=dictionaries, **same)
+    return lambda rows: MosesPair(rows, how, limits, dictionaries=given.dictionaries(), **same)
 
 
-class Kind(NamedTuple):
-    """A kind of folder, or a published corpus that becomes one.
+class Folder(NamedTuple):
+    """How text becomes data: names of variables, and what checks them and makes a blueprint."""
 
-    Attributes:
-        help: one line.
-        options: names of variables.
-        blueprint: checks values, and makes a blueprint of rows.
-        rows: where the text is, fetched first where it must be.
-        out: default of OUT in data/, with the names of values.
-        defaults: other than the options' own.
-        required: variables that must be set.
-        check: refuses values before anything is fetched, and may complete them.
-    """
-
-    help: str
     options: str
     blueprint: Callable[[SimpleNamespace, Given], Callable[[Rows], Blueprint]]
-    rows: Callable[[SimpleNamespace], Sequence[Row]]
-    out: str = ""
     defaults: Mapping[str, Any] = {}
-    required: str = ""
-    check: Callable[[SimpleNamespace], None] = lambda value: None
+    takes_words: bool = False
 
 
-def _own_rows(value: SimpleNamespace) -> list[Row]:
+_TEXT: Final = (
+    "OUT WORKERS FORCE VOCAB_SIZE SUBWORDS CHARACTER_COVERAGE BYTE_FALLBACK SAMPLE "
+    "MIN_WORDS MAX_WORDS DROP_DUPLICATES "
+)
+_MOSES: Final = (
+    "SRC TGT OUT WORKERS FORCE HOLD_OUT MERGES JOINED LOWERCASE AGGRESSIVE PUNCTUATION APOSTROPHES "
+    "CLEAN_ON MIN_TOKENS MAX_TOKENS MAX_RATIO"
+)
+FOLDERS: Final = {
+    "pair": Folder("SRC TGT " + _TEXT + "MAX_RATIO JOINT", _pair, takes_words=True),
+    "pairs": Folder(_TEXT + "MAX_RATIO TEMPERATURE", _pairs),
+    "language": Folder("LANG_CODE " + _TEXT, _language, {"MAX_WORDS": 1000}),  # or paragraphs
+    "moses": Folder(_MOSES, _moses, {"MAX_RATIO": 1.5}, takes_words=True),  # raw words differ more
+}
+
+
+def _own_rows(value: SimpleNamespace, fetch: Fetch) -> list[Row]:
     pair = (value.lang_code,) if hasattr(value, "lang_code") else (value.src, value.tgt)
     return rows_of(pair, value.train, value.valid, value.test)
 
 
+def _own(text: str, folder: str, out: str, required: str) -> Kind:
+    return Kind(text, folder, _own_rows, out, options="TRAIN VALID TEST", required=required)
+
+
 KINDS: Final[dict[str, Kind]] = {
-    "pair": Kind(
-        help="one language pair, sentencepiece",
-        options=_SPLITS + _PAIR,
-        blueprint=_pair,
-        rows=_own_rows,
-        out="corpus.{src}-{tgt}",
-        required="SRC TGT TRAIN VALID",
+    "pair": _own(
+        "one language pair, sentencepiece", "pair", "corpus.{src}-{tgt}", "SRC TGT TRAIN VALID"
     ),
     "pairs": Kind(
-        help="many pairs with language tokens, from a table",
-        options="TABLE " + _PAIRS,
-        blueprint=_pairs,
-        rows=lambda value: read_table(Path(value.table)),
+        "many pairs with language tokens, from a table",
+        folder="pairs",
+        rows=lambda value, fetch: read_table(Path(value.table)),
         defaults={"CHARACTER_COVERAGE": 0.9995, "VOCAB_SIZE": 32_000},
+        options="TABLE",
         required="TABLE OUT",
     ),
-    "language": Kind(
-        help="one language, for language models",
-        options=_SPLITS + "LANG_CODE " + _TEXT,
-        blueprint=_language,
-        rows=_own_rows,
-        out="corpus_lm.{lang_code}",
-        defaults={"MAX_WORDS": 1000},  # paragraphs are lines, too
-        required="LANG_CODE TRAIN VALID",
+    "language": _own(
+        "one language, for language models",
+        "language",
+        "corpus_lm.{lang_code}",
+        "LANG_CODE TRAIN VALID",
     ),
-    "moses": Kind(
-        help="one pair, Moses tokens and byte-pair codes",
-        options=_SPLITS + _MOSES,
-        blueprint=_moses,
-        rows=_own_rows,
-        out="corpus.tokenized.{src}-{tgt}",
-        defaults=_RATIO,
-        required="SRC TGT TRAIN",
+    "moses": _own(
+        "one pair, Moses tokens and byte-pair codes",
+        "moses",
+        "corpus.tokenized.{src}-{tgt}",
+        "SRC TGT TRAIN",
     ),
-    "multi30k": Kind(
-        help="Multi30k, one pair",
-        options=_RAW + _PAIR,
-        blueprint=_pair,
-        rows=recipes.multi30k,
-        out="multi30k.{src}-{tgt}",
-        defaults={"SRC": "de", "TGT": "en", "VOCAB_SIZE": 4000},
-        check=recipes.check_multi30k,
-    ),
-    "multi30k-lm": Kind(
-        help="Multi30k, one language",
-        options=_RAW + "LANG_CODE " + _TEXT,
-        blueprint=_language,
-        rows=recipes.multi30k,
-        out="multi30k_lm.{lang_code}",
-        defaults={"LANG_CODE": "en", "VOCAB_SIZE": 4000, "MAX_WORDS": 1000},
-        check=recipes.check_multi30k,
-    ),
-    "multi30k-multilingual": Kind(
-        help="Multi30k, several languages",
-        options=_RAW + "LANGS " + _PAIRS,
-        blueprint=_pairs,
-        rows=recipes.multi30k_pairs,
-        out="multi30k_multilingual",
-        defaults={"LANGS": "cs de en fr", "VOCAB_SIZE": 8000, "TEMPERATURE": 1.0},
-        check=recipes.check_multi30k_languages,
-    ),
-    "iwslt14": Kind(
-        help="IWSLT 2014 German-English, as fairseq's recipe makes it",
-        options=_RAW + _MOSES,
-        blueprint=_moses,
-        rows=recipes.iwslt14,
-        out="iwslt14.tokenized.{src}-{tgt}",
-        defaults={**_RATIO, "SRC": "de", "TGT": "en", "HOLD_OUT": 23}
-        | {"LOWERCASE": True, "APOSTROPHES": True},
-        check=recipes.check_iwslt14,
-    ),
-    "iwslt14-sentencepiece": Kind(
-        help="IWSLT 2014 German-English, raw cased text",
-        options=_RAW + "HOLD_OUT " + _PAIR,
-        blueprint=_pair,
-        rows=recipes.iwslt14_raw,
-        out="iwslt14.sentencepiece.{src}-{tgt}",
-        defaults={"SRC": "de", "TGT": "en", "HOLD_OUT": 23, "VOCAB_SIZE": 10_000},
-        check=recipes.check_iwslt14,
-    ),
-    "wmt17": Kind(
-        help="WMT 2017 English-German, raw cased text",
-        options=_RAW + _PAIR,
-        blueprint=_pair,
-        rows=recipes.wmt17_raw,
-        out="wmt17.en-de",
-        defaults={"SRC": "en", "TGT": "de", "VOCAB_SIZE": 32_000},
-        check=recipes.check_wmt17,
-    ),
-    "wmt17-tokenized": Kind(
-        help="WMT 2017 English-German, as fairseq's recipe makes it",
-        options=_RAW + _MOSES,
-        blueprint=_moses,
-        rows=recipes.wmt17,
-        out="wmt17.tokenized.en-de",
-        defaults={
-            **_RATIO,
-            **{"SRC": "en", "TGT": "de", "HOLD_OUT": 100, "MERGES": 40_000},
-            **{"MAX_TOKENS": 250, "CLEAN_ON": "subwords"},
-            **dict.fromkeys(("JOINED", "AGGRESSIVE", "PUNCTUATION", "APOSTROPHES"), True),
-        },
-        check=recipes.check_wmt17,
-    ),
-    "opus100": Kind(
-        help="OPUS-100, English with 99 languages",
-        options=_RAW + "LANGS UNPACKED OVERLAP " + _PAIRS,
-        blueprint=_pairs,
-        rows=recipes.opus100,
-        out="opus100{chosen}",
-        defaults={
-            **{"CHARACTER_COVERAGE": 0.9995, "VOCAB_SIZE": 64_000, "SUBWORDS": "unigram"},
-            **{"BYTE_FALLBACK": True, "SAMPLE": 10_000_000},
-        },
-        check=recipes.check_opus100,
-    ),
+    **{name: kind for corpus in catalogue().values() for name, kind in corpus.kinds.items()},
 }
+_CORPUS_OF: Final = {kind: name for name, corpus in catalogue().items() for kind in corpus.kinds}
+
+
+def read(name: str, given: Given) -> SimpleNamespace:
+    """Return the values of a kind of folder; ValueError for those that cannot be."""
+    kind = KINDS[name]
+    folder = FOLDERS[kind.folder]
+    return given.read(
+        f"{kind.options} {folder.options}", {**folder.defaults, **kind.defaults}, kind.required
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -369,40 +272,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(required=True, metavar="KIND", dest="kind")
     for name, kind in KINDS.items():
         one = kinds.add_parser(name, help=kind.help, description=kind.help)
-        for option in kind.options.split():
+        folder = FOLDERS[kind.folder]
+        for option in f"{kind.options} {folder.options}".split():
             default, said = OPTIONS[option]
-            if default is False:
-                one.add_argument(
-                    _flag(option), dest=option, help=said, action="store_const", const="1"
-                )
-            else:
-                one.add_argument(_flag(option), dest=option, help=said)
+            switch: Any = {"action": "store_const", "const": "1"} if default is False else {}
+            one.add_argument(_flag(option), dest=option, help=said, **switch)
         one.add_argument("--variables", action="store_true", help="take the rest from variables")
         words = "after --: " + ", ".join(_DICTIONARIES)
-        takes = kind.blueprint in (_pair, _moses)
-        one.add_argument("words", nargs="*", help=words if takes else argparse.SUPPRESS)
+        hidden = argparse.SUPPRESS
+        one.add_argument("words", nargs="*", help=words if folder.takes_words else hidden)
 
 
 def run(args: argparse.Namespace) -> int:
     """Make a data folder."""
     kind = KINDS[args.kind]
+    folder = FOLDERS[kind.folder]
     texts = {}
-    for name in kind.options.split():
+    for name in f"{kind.options} {folder.options}".split():
         variable = os.environ.get(name) if args.variables else None
         texts[name] = getattr(args, name) or variable or ""
     if "TABLE" in texts and args.words and not texts["TABLE"]:
         texts["TABLE"] = args.words.pop(0)
-    if args.words and kind.blueprint not in (_pair, _moses):
+    if args.words and not folder.takes_words:
         raise ValueError(f"unexpected argument {args.words[0]}; options have names, see --help")
     given = Given(texts, args.words, args.variables)
-    value = given.read(kind.options, kind.defaults, kind.required)
+    value = read(args.kind, given)
+    corpus = _CORPUS_OF.get(args.kind, "")
+    if hasattr(value, "raw"):
+        value.downloads = value.downloads or str(ROOT / "data" / "downloads" / corpus)
+        if value.raw and not Path(value.raw).exists():
+            raise ValueError(f"there is no archive or folder RAW={value.raw}")
     kind.check(value)
-    out = Path(value.out) if value.out else ROOT / "data" / kind.out.format(**vars(value))
+    value.out = out = Path(value.out or ROOT / "data" / kind.out.format(**vars(value)))
     if not out.name:
-        raise ValueError(f"OUT is {value.out!r}; give a folder with a name")
-    value.out = out
-    blueprint = kind.blueprint(value, given)
-    build(lambda: blueprint(lambda: kind.rows(value)), out, value.force)
-    if args.kind.startswith(("iwslt14", "wmt17")):  # others' OUT.raw is the user's
-        recipes.forget_raw_text(out)
+        raise ValueError(f"OUT is {str(out)!r}; give a folder with a name")
+    blueprint = folder.blueprint(value, given)
+
+    def fetch(languages: Sequence[str] = ()) -> Path:
+        if value.raw:
+            return Path(value.raw)
+        say(f"downloading {corpus}")
+        downloads = Path(value.downloads)
+        download.fetch(corpus, downloads, languages, value.jobs)
+        return downloads
+
+    build(lambda: blueprint(kind.rows(value, fetch)), out, value.force)
+    raw = Path(f"{out}.raw")
+    if kind.extracts and (raw / MARK).is_file():  # others' OUT.raw is the user's
+        shutil.rmtree(raw)
     return 0

@@ -7,6 +7,7 @@ The dictionary follows the model's vocabulary: piece i of sentencepiece (which c
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from pathlib import Path
 import sentencepiece
 
 from fairseq_deepnet.files import whole, write_text
-from fairseq_deepnet.tools.corpora.sampling import spread
 from fairseq_deepnet.tools.corpora.text import normalise, raw_lines, read_lines
 
 KINDS = ("bpe", "unigram")
@@ -57,7 +57,7 @@ class SubwordOptions:
 
 
 def _explain(message: str, options: SubwordOptions) -> str:
-    """One line with cause and remedy from what sentencepiece says of an impossible vocabulary."""
+    """Say cause and remedy of what sentencepiece reports of an impossible vocabulary."""
     high = re.search(r"Vocabulary size too high \(\d+\)\..*<= (\d+)", message)
     if high:
         return (
@@ -73,6 +73,35 @@ def _explain(message: str, options: SubwordOptions) -> str:
             f"{low[2]}; take more, or a character coverage below {options.character_coverage}"
         )
     return f"sentencepiece cannot train on this text: {' '.join(message.split())}"
+
+
+def allot(lines: dict[str, int], budget: int, temperature: float) -> dict[str, int]:
+    """Return how many lines of each language the subword model is trained on.
+
+    A language with n lines gets a share in proportion to n^(1/temperature) of `budget` lines, but
+    never more than it has; what it leaves over goes to the others. A temperature of 1 keeps the
+    proportions of the text, larger ones even them out.
+    """
+    taken: dict[str, int] = {}
+    waiting = {language: count ** (1 / temperature) for language, count in lines.items()}
+    left = budget
+    while waiting:
+        total = math.fsum(waiting.values())
+        small = [name for name, share in waiting.items() if left * share / total >= lines[name]]
+        if not small:
+            return taken | {name: int(left * share / total) for name, share in waiting.items()}
+        for name in small:
+            taken[name] = lines[name]
+            left -= lines[name]
+            del waiting[name]
+    return taken
+
+
+def spread(lines: Iterable[str], start: int, wanted: int, total: int) -> Iterator[str]:
+    """Yield `wanted` of `total` lines, evenly spread; `lines` are those from number `start` on."""
+    for number, line in enumerate(lines, start):
+        if (number + 1) * wanted // total > number * wanted // total:
+            yield line
 
 
 def train_model(files: Iterable[Path], prefix: Path, options: SubwordOptions) -> None:
@@ -126,7 +155,7 @@ def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:
 
 
 def fairseq_symbols(model: sentencepiece.SentencePieceProcessor) -> list[str]:
-    """The pieces that fairseq's dictionary lists, in the order of the model's vocabulary."""
+    """Return the pieces that fairseq's dictionary lists, in the order of the model's vocabulary."""
     pieces = [
         model.id_to_piece(index)
         for index in range(model.get_piece_size())
@@ -161,5 +190,5 @@ def encode_lines(
 
 
 def decode_line(model: sentencepiece.SentencePieceProcessor, line: str) -> str:
-    """The text of one line of pieces; one line, even where bytes make up an end of line."""
+    """Return the text of one line of pieces; one line, even where bytes make up an end of line."""
     return _ENDS.sub(" ", str(model.decode(line.split())))

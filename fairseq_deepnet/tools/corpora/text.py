@@ -2,7 +2,8 @@
 
 A line ends at "\\n" and nowhere else. Python's own text mode also splits at a lone "\\r", and
 `str.splitlines` at U+2028, U+0085, "\\x0b" and others: with either of them the two sides of a
-corpus drift apart at the first such character.
+corpus drift apart at the first such character. A line has a limit, as one of 150 MB took 3.9 GB of
+memory to clean; the longest of Multi30k, Tatoeba and Flores-101 has 2,750 bytes.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from fairseq_deepnet.tools.corpora import limits
+from fairseq_deepnet.tools.corpora.archive import limit_of, open_packed, size_as_given
 
+MAX_LINE: Final = 1 << 20
+_LINE: Final = "DEEPNET_MAX_LINE"
 CHUNK_BYTES: Final = 32 << 20
 """What a chunk of lines holds at most, and some lines more: several are in memory at once."""
 _AT_ONCE: Final = 256
@@ -27,46 +30,58 @@ _SPACES = re.compile("[\\s\\x1c-\\x1f\\x85\\u200b\\ufeff\\u2581]+")
 _CONTROLS = re.compile("[\\x00-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f\\u00ad]")
 
 
-def find_side(prefix: str | Path, language: str) -> Path:
-    """The file of one side of a corpus: PREFIX.LANGUAGE, or the same with .gz.
+def max_line() -> int:
+    """Return the bytes that a line may have, with its end."""
+    return limit_of(_LINE, MAX_LINE)
 
-    Raises FileNotFoundError when neither is there, and ValueError when both are.
+
+def line_error(path: Path, number: int) -> ValueError:
+    """Return what is raised for a line that is longer."""
+    return ValueError(
+        f"{path}, line {number}: longer than {size_as_given(max_line())} bytes: is it text, a"
+        f" sentence a line? {_LINE}={size_as_given(2 * max_line())} (or more) reads it"
+    )
+
+
+def find_side(prefix: str | Path, language: str) -> Path:
+    """Return the file of one side of a corpus: PREFIX.LANGUAGE, or the same with .gz.
+
+    Raises FileNotFoundError if neither is there, ValueError if both are.
     """
     plain = Path(f"{prefix}.{language}")
     packed = Path(f"{prefix}.{language}.gz")
     if plain.is_file() and packed.is_file():
         raise ValueError(f"both {plain} and {packed} exist: remove or rename one of them")
-    if plain.is_file():
-        return plain
-    if packed.is_file():
-        return packed
+    for path in (plain, packed):
+        if path.is_file():
+            return path
     raise FileNotFoundError(
-        f"no {language} side: neither {plain} nor {packed} exists; "
-        "give PREFIX so that PREFIX.LANGUAGE or PREFIX.LANGUAGE.gz is the file"
+        f"no {language} side of {prefix}: neither {plain} nor {packed} exists; mend the prefix"
+        " (TRAIN, VALID, TEST, or the line of the table)"
     )
 
 
 def open_bytes(path: Path) -> BinaryIO:
     """Open a plain or gzipped file (by its name's ending) for reading bytes.
 
-    Reading raises ValueError where a gzipped file unpacks to more than `limits` lets it.
+    Reading raises ValueError where a gzipped file unpacks to more than it may.
     """
-    return limits.open_packed(path) if path.suffix == ".gz" else path.open("rb")
+    return open_packed(path) if path.suffix == ".gz" else path.open("rb")
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file, plain or .gz, as bytes with their ends.
 
-    Raises ValueError naming the file for what is not gzip or is cut short, and for a line longer
-    than `limits` lets it be: it is not read to its end.
+    Raises ValueError naming the file for what is not gzip or is cut short, and for a line that is
+    too long: it is not read to its end.
     """
-    number, limit = 0, limits.max_line()
+    number, limit = 0, max_line()
     try:
         with open_bytes(path) as stream:
             while raw := stream.readline(limit + 1):
                 number += 1
                 if len(raw) > limit:
-                    raise limits.line_error(path, number)
+                    raise line_error(path, number)
                 yield raw
     except (EOFError, zlib.error) as error:
         raise ValueError(
@@ -75,7 +90,7 @@ def raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def decode(raw: bytes, path: Path, number: int, errors: str = "strict") -> str:
-    """The text of line `number` (from 1), without its end ("\\n" or "\\r\\n").
+    """Return the text of line `number` (from 1), without its end ("\\n" or "\\r\\n").
 
     A byte-order mark at the start of the file is removed. Raises ValueError naming the file and the
     line for what is not UTF-8, unless `errors` is "replace".
@@ -98,7 +113,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def _take(sides: Sequence[Iterator[bytes]], size: int) -> list[list[bytes]]:
-    """The next lines of each side: `size`, fewer where they are long or a side ends."""
+    """Return the next lines of each side: `size`, fewer where they are long or a side ends."""
     taken: list[list[bytes]] = [[] for _ in sides]
     held = wanted = 0
     while wanted < size and held < CHUNK_BYTES and all(len(part) == wanted for part in taken):
@@ -112,9 +127,7 @@ def _take(sides: Sequence[Iterator[bytes]], size: int) -> list[list[bytes]]:
 
 
 def numbered_chunks(path: Path, size: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield `size` lines at a time as bytes, with the number of the first of them; fewer where
-    they are long.
-    """
+    """Yield `size` lines at a time (fewer where they are long), with the number of the first."""
     lines, start = raw_lines(path), 1
     while chunk := _take([lines], size)[0]:
         yield start, chunk
@@ -130,7 +143,7 @@ class PairChunk(NamedTuple):
     target: list[bytes]
 
     def decode(self, source: Path, target: Path) -> Iterator[tuple[str, str]]:
-        """The pairs as text; the paths are for the errors."""
+        """Yield the pairs as text; the paths are for the errors."""
         for number, (left, right) in enumerate(
             zip(self.source, self.target, strict=True), self.start
         ):
@@ -138,9 +151,7 @@ class PairChunk(NamedTuple):
 
 
 def pair_chunks(source: Path, target: Path, size: int) -> Iterator[PairChunk]:
-    """Yield both sides `size` lines at a time, fewer where they are long; ValueError if they
-    differ in length or are empty.
-    """
+    """Yield both sides, chunk by chunk; ValueError if they differ in length or are empty."""
     sides = raw_lines(source), raw_lines(target)
     start = 1
     while True:
@@ -162,7 +173,7 @@ def pair_chunks(source: Path, target: Path, size: int) -> Iterator[PairChunk]:
 
 
 def is_blank(line: str) -> bool:
-    """Whether a line shows nothing: only spaces, controls, marks of direction and the like."""
+    """True if a line shows nothing: only spaces, controls, marks of direction and the like."""
     return all(
         unicodedata.category(character)[0] in "CZ" or character in "\u2581\ufffd"
         for character in line
@@ -170,6 +181,6 @@ def is_blank(line: str) -> bool:
 
 
 def normalise(line: str) -> str:
-    """Unicode NFC, single plain spaces, no space at either end, no control characters."""
+    """Return a line in Unicode NFC, with single plain spaces between words and no controls."""
     # NFC last: removing a control character can bring a letter and its accent together.
     return unicodedata.normalize("NFC", _CONTROLS.sub("", _SPACES.sub(" ", line)).strip())

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from fairseq_deepnet.files import say, write_json, write_text
 from fairseq_deepnet.tools.corpora import clean, subwords
-from fairseq_deepnet.tools.corpora.builder import Blueprint, link_folder, stage, summary
-from fairseq_deepnet.tools.corpora.pairs import Row, directions_of, is_held_out
-from fairseq_deepnet.tools.corpora.sampling import allot, spread
+from fairseq_deepnet.tools.corpora.builder import Blueprint, Row, link_folder, stage, summary
+from fairseq_deepnet.tools.corpora.subwords import allot, spread
 from fairseq_deepnet.tools.corpora.text import read_lines
 
+_LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_SPLIT = re.compile(r"train|valid|test[0-9]*|valid[0-9]+")
 Counted = dict[str, dict[str, Any]]
 """What was counted in each row, by its name."""
 
@@ -29,9 +32,8 @@ Counted = dict[str, dict[str, Any]]
 class TextFolder(Blueprint):
     """What the three kinds share: clean, train sentencepiece on train, binarise.
 
-    Attributes:
-        odd: what is done to a blank line of valid or test; see `clean.clean_split`.
-        text_name, binarised_name, model_name, dictionary_name: patterns of file names.
+    `odd` is what is done to a blank line of valid or test, see `clean.clean_split`; names are
+    patterns of file names.
     """
 
     rows: Sequence[Row]
@@ -59,17 +61,10 @@ class TextFolder(Blueprint):
     def make(self, part: Path) -> tuple[dict[str, Any], str]:
         """Run all stages; PART/whole is then the data folder but for its record."""
 
-        def clean_all(folder: Path) -> None:
-            self.each_row(folder, "cleaning", self._clean)
-
-        def learn(folder: Path) -> None:
-            self._learn(text, folder)
-
-        def binarise_all(folder: Path) -> None:
-            self.each_row(folder, "binarising", self._binarise)
-
+        clean_all = partial(self.each_row, "cleaning", self._clean)
         text = stage(part, "text", "checking and cleaning the text", clean_all, by_row=True)
-        learnt = stage(part, "subwords", "training subwords", learn)
+        learnt = stage(part, "subwords", "training subwords", partial(self._learn, text))
+        binarise_all = partial(self.each_row, "binarising", self._binarise)
         binarised = stage(part, "binarised", "binarising", binarise_all, by_row=True)
         cleaned, counts = self.counted(text), self.counted(binarised)
         for name, found in cleaned.items():
@@ -144,12 +139,7 @@ class TextFolder(Blueprint):
 
 @dataclasses.dataclass(frozen=True)
 class OnePair(TextFolder):
-    """A folder of one pair.
-
-    Attributes:
-        joint: one model for both languages.
-        fairseq_options: recorded.
-    """
+    """A folder of one pair; `joint`: with one model for both languages."""
 
     joint: bool = True
     fairseq_options: str = ""
@@ -227,11 +217,7 @@ class OneLanguage(TextFolder):
 
 @dataclasses.dataclass(frozen=True)
 class ManyPairs(TextFolder):
-    """A folder of many pairs with one dictionary; the model is trained on a sample.
-
-    Attributes:
-        temperature: of the sample; 1 keeps the languages' proportions, more evens them out.
-    """
+    """A folder of many pairs with one dictionary; the model is trained on a sample, see `allot`."""
 
     temperature: float = 5.0
     odd = "keep"
@@ -301,3 +287,76 @@ class ManyPairs(TextFolder):
             "binarised": counts,
             "cleaning": cleaning,
         }
+
+
+def read_table(path: Path) -> list[Row]:
+    """Return the rows of a table of pairs; ValueError that names the line for what cannot be."""
+    rows: dict[str, Row] = {}
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        where = f"{path}, line {number}"
+        fields = line.split("\t")
+        if len(fields) != 4:
+            raise ValueError(
+                f"{where}: {len(fields)} columns; split, source, target and prefix are expected,"
+                " separated by tabs"
+            )
+        split, source, target, prefix = fields
+        if not _SPLIT.fullmatch(split):
+            raise ValueError(f"{where}: split {split!r}; it is train, valid, test, test1, ...")
+        for language in (source, target):
+            if not _LANGUAGE.fullmatch(language):
+                raise ValueError(f"{where}: {language!r} is no language code such as de")
+        if source == target:
+            raise ValueError(f"{where}: source and target are both {source!r}; they must differ")
+        first, second = sorted((source, target))
+        row = Row(split, (first, second), prefix)
+        if row.name in rows:
+            raise ValueError(f"{where}: {split} of {source} and {target} is there already")
+        rows[row.name] = row
+    _require_whole(list(rows.values()), path)
+    return hold_out(list(rows.values()))
+
+
+def _require_whole(rows: Sequence[Row], path: Path) -> None:
+    """Raise ValueError for a table that could not be trained on."""
+    if not any(row.split == "train" for row in rows):
+        raise ValueError(f"{path} has no train line; there is nothing to learn from")
+    trained = {language for row in rows if row.split == "train" for language in row.pair}
+    for row in rows:
+        unseen = set(row.pair) - trained
+        if unseen:
+            raise ValueError(
+                f"{path}: {row.name}: there is no training text of {', '.join(sorted(unseen))}"
+            )
+
+
+def hold_out(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, and a validation set for every trained pair that has none.
+
+    fairseq validates on every pair that it trains. Where a corpus has no text for that (five pairs
+    of OPUS-100), a few training pairs are held out: every 1,000th, and at most 100.
+    """
+    validated = {row.pair for row in rows if row.split == "valid"}
+    found: list[Row] = []
+    for row in rows:
+        if row.split == "train" and row.pair not in validated:
+            row = row._replace(held_out=True)
+            found.append(row._replace(split="valid"))
+        found.append(row)
+    return found
+
+
+def is_held_out(number: int) -> bool:
+    """True if the training pair of this number (from 0) is one of those held out."""
+    return number % 1000 == 0 and number < 100_000
+
+
+def directions_of(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Return the directions of each split; every pair serves both."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        both = ["-".join(row.pair), "-".join(reversed(row.pair))]
+        found.setdefault(row.split, []).extend(both)
+    return {split: sorted(names) for split, names in found.items()}

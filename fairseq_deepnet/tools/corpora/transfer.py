@@ -9,7 +9,6 @@ from the system (or SSL_CERT_FILE).
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
@@ -24,33 +23,40 @@ from typing import Any, BinaryIO, Final
 
 from tqdm import tqdm
 
+from fairseq_deepnet.records import read_record
+
 _BLOCK: Final = 1 << 18
 _AGENT: Final = "fairseq_deepnet/0.1 (deepnet download; Python urllib)"
 _WORTH_ANOTHER_TRY: Final = {408, 425, 429, 500, 502, 503, 504}
 _LONGEST_WAIT: Final = 60.0
+_ATTEMPTS: Final = 6
+"""Tries in a row without progress."""
 _RESTARTS: Final = 3
 _RANGE: Final = re.compile(r"bytes (?:(?P<start>\d+)-\d+|\*)/(?P<total>\d+)")
 _PAGE: Final = re.compile(rb"\s*(<!doctype html|<html|<\?xml|<!--|<head)", re.IGNORECASE)
 
 
 class SourceError(Exception):
-    """This URL does not give the file; another may. The message is the cause, without the URL."""
+    """This URL does not give the file; another may. The message is the cause, without the URL.
 
+    Attributes:
+        passing: the same URL is worth another try, after `wait` seconds if it says so.
+        unreachable: there is no connection: no network, or a proxy that is not set.
+    """
 
-class UnreachableError(SourceError):
-    """No connection to the server: no network, or a proxy that is not set."""
+    def __init__(
+        self,
+        cause: str,
+        passing: bool = False,
+        wait: float | None = None,
+        unreachable: bool = False,
+    ) -> None:
+        super().__init__(cause)
+        self.passing, self.wait, self.unreachable = passing, wait, unreachable
 
 
 class InterruptedTransferError(Exception):
     """The transfer was asked to stop."""
-
-
-class _DroppedError(Exception):
-    """A passing fault: the same URL is worth another try, after `wait` seconds if it says so."""
-
-    def __init__(self, cause: str, wait: float | None = None) -> None:
-        super().__init__(cause)
-        self.wait = wait
 
 
 class _ChangedError(Exception):
@@ -103,7 +109,6 @@ class Transfer:
         size: the file's length in bytes, where it is known beforehand.
         checked: whether a checksum will tell if the parts of two mirrors fit.
         timeout: seconds without an answer after which a try counts as failed.
-        attempts: tries in a row without progress.
         wait: seconds before the second try, doubled after each.
         stop: set by another thread to end the transfer.
     """
@@ -112,7 +117,6 @@ class Transfer:
     size: int | None = None
     checked: bool = False
     timeout: float = 30.0
-    attempts: int = 6
     wait: float = 1.0
     stop: threading.Event = field(default_factory=threading.Event)
 
@@ -138,7 +142,6 @@ class Transfer:
         """
         furthest, fruitless, progress, restarts = _length(stream), 0, False, 0
         while True:
-            wait, unreachable = None, False
             try:
                 return self._get(url, stream)
             except _ChangedError:
@@ -147,22 +150,24 @@ class Transfer:
                 if restarts > _RESTARTS:
                     raise SourceError("the server contradicts itself about the file") from None
                 continue
-            except _DroppedError as error:
-                cause, wait = str(error), error.wait
+            except SourceError as error:
+                if not error.passing:
+                    raise
+                fault = error
             except urllib.error.URLError as error:
                 cause = str(getattr(error.reason, "strerror", None) or error.reason)
-                unreachable = True
+                fault = SourceError(cause, unreachable=True)
             except (OSError, http.client.HTTPException) as error:
-                cause = str(error) or type(error).__name__
+                fault = SourceError(str(error) or type(error).__name__)
             if _length(stream) > furthest:
                 furthest, fruitless, progress = _length(stream), 0, True
             else:
                 fruitless += 1
             # A server that never answered is soon given up; one that did may have a bad minute.
-            patience = self.attempts if progress or not unreachable else min(2, self.attempts)
+            patience = _ATTEMPTS if progress or not fault.unreachable else 2
             if fruitless >= patience:
-                raise (UnreachableError if unreachable else SourceError)(cause)
-            pause = self.wait * 2.0 ** max(0, fruitless - 1) if wait is None else wait
+                raise fault
+            pause = self.wait * 2.0 ** max(0, fruitless - 1) if fault.wait is None else fault.wait
             if self.stop.wait(min(pause, _LONGEST_WAIT)):
                 raise InterruptedTransferError
 
@@ -203,7 +208,7 @@ class Transfer:
             raise _ChangedError
         if error.code in _WORTH_ANOTHER_TRY:
             after = error.headers.get("Retry-After", "")
-            raise _DroppedError(cause, float(after) if after.isdigit() else None)
+            raise SourceError(cause, True, float(after) if after.isdigit() else None)
         raise SourceError(cause)
 
     def _check(self, response: Any, url: str, begun: int, notes: dict[str, Any]) -> dict[str, Any]:
@@ -247,17 +252,16 @@ class Transfer:
                 if self.stop.is_set():
                     raise InterruptedTransferError
         if total is not None and done < total:
-            raise _DroppedError(f"the connection ended after {done:,} of {total:,} bytes")
+            raise SourceError(f"the connection ended after {done:,} of {total:,} bytes", True)
         if total is not None and done > total:
             self.discard(stream)
             raise SourceError(f"the server sent {done:,} bytes and had announced {total:,}")
 
     def _read_notes(self) -> dict[str, Any]:
-        with contextlib.suppress(OSError, ValueError):
-            notes = json.loads(self._notes.read_text(encoding="utf-8"))
-            if isinstance(notes, dict):
-                return notes
-        return {}
+        try:
+            return read_record(self._notes)
+        except (OSError, ValueError):
+            return {}
 
 
 def _length(stream: BinaryIO) -> int:

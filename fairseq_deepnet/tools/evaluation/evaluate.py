@@ -1,44 +1,59 @@
 """`deepnet evaluate`: from a run or a checkpoint to scores, translated, detokenised, recorded.
 
-Scores of both engines lie side by side: the name of one by CTranslate2 ends in the engine and the
-type of its weights.
+fairseq-generate translates, in several processes; or CTranslate2, for which the run is exported
+first, once for each checkpoint and type of weights. Scores of both lie side by side: the name of
+one by CTranslate2 ends in the engine and the type.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
+import functools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
 import time
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.files import say, shown, write_text
-from fairseq_deepnet.provenance import fingerprint, git_revision, sha256, versions
-from fairseq_deepnet.records import read_record, write_record
-from fairseq_deepnet.tools.checkpoints.choice import Model, choose_model, find_data
+from fairseq_deepnet.files import PACKAGE, say, shown, write_text
+from fairseq_deepnet.provenance import fingerprint, made_now, sha256
+from fairseq_deepnet.records import record_of, write_record
+from fairseq_deepnet.tools.checkpoints import Model, choose_model, find_data
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation import generation, scoring
-from fairseq_deepnet.tools.processor import threads_of
-from fairseq_deepnet.tools.translation.engine import BATCH, CPU_BATCH, ENGINES, QUANTIZATION
+from fairseq_deepnet.tools.evaluation import scoring
+from fairseq_deepnet.tools.processor import all_cores, threads_of
+from fairseq_deepnet.tools.training import launch
+from fairseq_deepnet.tools.translation import stream
+from fairseq_deepnet.tools.translation.engine import (
+    BATCH,
+    CPU_BATCH,
+    ENGINES,
+    QUANTIZATION,
+    WINDOW,
+    Search,
+    cut_message,
+)
 
+TOKENS: Final = 4000
+"""Source tokens a batch."""
 FEW_TOKENS: Final = 256
 """Of a batch: fewer are likely meant as sentences, which ctranslate2 counted once."""
-
-
-def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
-    """Return the files of a data folder of one pair that a score of this split follows from."""
-    target = data.languages[1]
-    own = [data.path / "corpus.json", data.tokenised(split, target)] if data.is_moses else []
-    text = sorted((data.path / "text").glob(f"{split}.*"))
-    return [*text, data.subword_model(target), *own]
+_HYPOTHESIS: Final = re.compile(r"H-(\d+)\t\S+\t(.*)")
+_OTHER_RESULT: Final = re.compile(r"[STDP]-\d+\t")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet evaluate`."""
+    """Declare the arguments of `deepnet evaluate`."""
     parser.add_argument("target", nargs="?", type=Path, help="run or checkpoint (the newest run)")
     parser.add_argument("extra", nargs="*", help="options of fairseq-generate, after --")
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
@@ -49,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch",
         type=int,
-        help=f"source tokens a batch ({generation.TOKENS}; of ctranslate2 {BATCH} sentences, on a"
+        help=f"source tokens a batch ({TOKENS}; of ctranslate2 {BATCH} sentences, on a"
         f" CPU {CPU_BATCH})",
     )
     parser.add_argument(
@@ -69,6 +84,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tokenizer", help="of many: BLEU's tokenizer (by target language)")
     parser.add_argument("--out", type=Path, help="folder of the scores (scores/ in the run)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Score a model, or print the scores it has; JSON and hypotheses are kept."""
+    settle_engine(args)
+    model = choose_model(args.target, args.average)
+    data = find_data(model, args.data)
+    if data.is_monolingual:
+        raise ValueError(
+            f"{shown(data.path)} holds text of one language, and nothing is translated;"
+            " for a perplexity run scripts/eval_perplexity.sh"
+        )
+    if data.is_multilingual or args.text:
+        return _score_many(args, model, data)
+    if args.directions:
+        raise ValueError(f"{shown(data.path)} holds one direction; leave --directions out")
+    if args.tokenizer:
+        raise ValueError(
+            f"--tokenizer {args.tokenizer}: {shown(data.path)} holds one direction, whose target"
+            " language chooses it; leave it out, and count the hypotheses with `deepnet score"
+            f" --tokenizer {args.tokenizer}` afterwards"
+        )
+    return _score_one(args, model, data)
 
 
 def settle_engine(args: argparse.Namespace) -> None:
@@ -95,16 +133,31 @@ def engine_facts(args: argparse.Namespace) -> dict[str, str]:
     return {"engine": args.engine, "quantization": args.quantization}
 
 
+def score_name(args: argparse.Namespace, model: Model) -> str:
+    """Return the name of a score: what was scored, and how."""
+    name = f"{args.split}.{model.path.stem}.beam{args.beam}.lenpen{args.lenpen:g}"
+    engine = "-".join(engine_facts(args).values())
+    return f"{name}.{engine}" if engine else name
+
+
+def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
+    """Return the files of a data folder of one pair that a score of this split follows from."""
+    target = data.languages[1]
+    own = [data.path / "corpus.json", data.tokenised(split, target)] if data.is_moses else []
+    text = sorted((data.path / "text").glob(f"{split}.*"))
+    return [*text, data.subword_model(target), *own]
+
+
 def request(args: argparse.Namespace, model: Model, files: Sequence[Path]) -> dict[str, Any]:
     """Return all that decides the scores; where it is as recorded, there is nothing to do."""
-    # the reference in tokens is called as the one in text is
-    names = {
-        path: f"tokenised/{path.name}" if path.parent.name == "tokenised" else path.name
+    digests = {
+        # the reference in tokens is called as the one in text is
+        f"tokenised/{path.name}" if path.parent.name == "tokenised" else path.name: sha256(path)
         for path in files
     }
     return {
         "checkpoints": [fingerprint(path) for path in model.sources],
-        "data": {name: sha256(path) for path, name in names.items()},
+        "data": digests,
         "split": args.split,
         "beam": args.beam,
         "lenpen": args.lenpen,
@@ -113,72 +166,88 @@ def request(args: argparse.Namespace, model: Model, files: Sequence[Path]) -> di
     }
 
 
-def run(args: argparse.Namespace) -> int:
-    """Score a model, or print the scores it has; JSON and hypotheses are kept."""
-    settle_engine(args)
-    model = choose_model(args.target, args.average)
-    data = find_data(model, args.data)
-    if data.is_monolingual:
-        raise ValueError(
-            f"{shown(data.path)} holds text of one language, and nothing is translated;"
-            " for a perplexity run scripts/eval_perplexity.sh"
-        )
-    if data.is_multilingual or args.text:
-        return run_many(args, model, data)
-    if args.directions:
-        raise ValueError(f"{shown(data.path)} holds one direction; leave --directions out")
-    if args.tokenizer:
-        raise ValueError(
-            f"--tokenizer {args.tokenizer}: {shown(data.path)} holds one direction, whose target"
-            " language chooses it; leave it out, and count the hypotheses with `deepnet score"
-            f" --tokenizer {args.tokenizer}` afterwards"
-        )
-    folder = args.out or model.scores
-    name = _score_name(args, model)
-    record = folder / f"{name}.json"
+def _score_one(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
+    """Score a direction and print one line; of Moses tokens BLEU has a line of its own."""
+    folder, name = args.out or model.scores, score_name(args, model)
+    record, text = folder / f"{name}.json", folder / f"{name}.txt"
     files = what_scores_depend_on(data, args.split)
     data.refuse_changed(str(path.relative_to(data.path)) for path in files)
     wanted = request(args, model, files)
-    if record.is_file():
-        recorded = read_record(record, remedy="remove it to score again")
-        if recorded.get("request") == wanted and (folder / f"{name}.txt").is_file():
-            say(f"already scored: {shown(record)}")
-            _print(recorded)
-            return 0
-    say(f"model {shown(model.path)}, data {shown(data.path)}, {args.split} set")
-    scores, hypotheses = evaluate(args, model, data)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / f"{name}.txt", "".join(f"{line}\n" for line in hypotheses))
-    scores |= {"hypotheses": f"{name}.txt", "request": wanted}
-    write_record(record, scores)
-    say(f"scores and hypotheses: {shown(record.with_suffix(''))}.{{json,txt}}")
-    _print(scores)
-    return 0
-
-
-def _score_name(args: argparse.Namespace, model: Model) -> str:
-    """Return the name of a score: what was scored, and how."""
-    engine = "-".join(engine_facts(args).values())
-    name = f"{args.split}.{model.path.stem}.beam{args.beam}.lenpen{args.lenpen:g}"
-    return f"{name}.{engine}" if engine else name
-
-
-def _print(scores: dict[str, Any]) -> None:
-    """sacreBLEU on one line; on a line of its own BLEU of tokens, where there are any."""
+    scores = record_of(record, wanted, "remove it to score again")
+    if scores is not None and text.is_file():
+        say(f"already scored: {shown(record)}")
+    else:
+        say(f"model {shown(model.path)}, data {shown(data.path)}, {args.split} set")
+        scores, hypotheses = evaluate(args, model, data)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(text, "".join(f"{line}\n" for line in hypotheses))
+        scores |= {"hypotheses": text.name, "request": wanted}
+        write_record(record, scores)
+        say(f"scores and hypotheses: {shown(record.with_suffix(''))}.{{json,txt}}")
     print(scoring.describe(scores, scores["what"]))
     if "bleu_tokenised" in scores:
         print(scoring.describe_tokens(scores))
+    return 0
 
 
-def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
+def evaluate(
+    args: argparse.Namespace, model: Model, data: DataFolder
+) -> tuple[dict[str, Any], list[str]]:
+    """Translate and score; return the scores with what they are of, and the hypotheses."""
+    direction = Direction(*data.languages)
+    reference_file = data.text(args.split, direction, direction.target)
+    references = list(read_lines(reference_file))
+    model.make()
+    updates = num_updates(load_checkpoint(model.path))
+    started = time.monotonic()
+    pieces: list[str] = []
+    if args.engine == "ctranslate2":
+        hypotheses = _translate_with_ctranslate2(args, model, data, direction)
+    else:
+        pieces = _translate_with_fairseq(args, model, data, len(references))
+        hypotheses = data.decode(pieces, direction.target)
+    seconds = round(time.monotonic() - started, 1)
+    scores = scoring.score(
+        hypotheses, references, lowercase=data.is_lowercase, target_language=direction.target
+    )
+    if data.is_moses:
+        tokens = list(read_lines(data.tokenised(args.split, direction.target)))
+        scores |= scoring.score_tokens(pieces, tokens, data.is_lowercase)
+    engine = engine_facts(args)
+    what = (
+        f"{args.split}, {len(references):,} sentences, {shown(model.path)} (update {updates:,}), "
+        f"beam {args.beam}, lenpen {args.lenpen:g}"
+    )
+    what += f", {' '.join(engine.values())}" if engine else ""
+    scores |= {
+        "what": what,
+        "model": shown(model.path),
+        "averaged": model.averaged,
+        "updates": updates,
+        "split": args.split,
+        "beam": args.beam,
+        "lenpen": args.lenpen,
+        "engine": args.engine,
+        "quantization": args.quantization,
+        "reference": shown(reference_file),
+        "seconds": seconds,
+        **made_now(),
+    }
+    if engine:
+        scores["versions"] |= {args.engine: metadata.version(args.engine)}
+    return scores, hypotheses
+
+
+def _score_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
     """Score every direction of a split, or of a folder of text; a table on standard output."""
     # what scores one direction needs none of these
     from fairseq_deepnet.tools.evaluation import directions, many_directions
+    from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
+    from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 
-    out = (args.out or model.scores) / _score_name(args, model)
+    out = (args.out or model.scores) / score_name(args, model)
     model.make()
-    files = [data.subword_model(language) for language in data.languages]
-    wanted = request(args, model, files)
+    wanted = request(args, model, [data.subword_model(language) for language in data.languages])
     only = [name for name in args.directions.split(",") if name]
     if args.text and data.is_moses:
         raise ValueError(
@@ -193,70 +262,182 @@ def run_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
     sides = {path for job in jobs for path in (job.source, job.reference)}
     own = sorted(path for path in sides if path.is_relative_to(data.path))
     data.refuse_changed(str(path.relative_to(data.path)) for path in own)
-    gpus, cores = generation.gpus_of(args), generation.cores_of(args)
+    gpus, cores = gpus_of(args), cores_of(args)
     processes = args.processes or gpus or cores
-    options = ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]
-    options += ["--max-tokens", str(args.batch or generation.TOKENS), *args.extra]
-    settings = many_directions.EngineSettings(
-        checkpoint=model.path,
-        folder=data.path,
-        arguments=tuple(options),
-        threads=threads_of(processes, cores),
-        exported=generation.exported_model(args, model, data) if engine_facts(args) else None,
-        search=generation.ctranslate2_search(args),
-    )
+    threads = threads_of(processes, cores)
+    load: Callable[..., Any]
+    if args.engine == "ctranslate2":
+        exported, search = _exported(args, model, data), ctranslate2_search(args)
+        load = functools.partial(CTranslate2Model, exported, search, threads=threads)
+    else:
+        options = ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]
+        options += ["--max-tokens", str(args.batch or TOKENS), *args.extra]
+        load = functools.partial(Translator, model.path, data, options)
     say(f"model {shown(model.path)}, {len(jobs)} directions of {args.split}, {processes} at a time")
-    many_directions.translate_all(jobs, settings, processes, gpus)
+    many_directions.translate_all(jobs, load, threads, processes, gpus)
     lines = data.lines("train")
     training = lines if isinstance(lines, dict) else {Direction(*data.languages).pair: lines}
     print(directions.summarise(out, [str(job.direction) for job in jobs], training))
     return 0
 
 
-def evaluate(
-    args: argparse.Namespace, model: Model, data: DataFolder
-) -> tuple[dict[str, Any], list[str]]:
-    """Translate and score; returns the scores with what they are of, and the hypotheses."""
-    direction = Direction(*data.languages)
-    reference_file = data.text(args.split, direction, direction.target)
-    references = list(read_lines(reference_file))
-    model.make()
-    updates = num_updates(load_checkpoint(model.path))
-    started = time.monotonic()
-    if args.engine == "ctranslate2":
-        pieces: list[str] = []
-        hypotheses = generation.translate_with_ctranslate2(args, model, data)
-    else:
-        pieces = generation.translate_with_fairseq(args, model, data, len(references))
-        hypotheses = data.decode(pieces, direction.target)
-    seconds = round(time.monotonic() - started, 1)
-    scores = scoring.score(
-        hypotheses, references, lowercase=data.is_lowercase, target_language=direction.target
-    )
+def cores_of(args: argparse.Namespace) -> int:
+    """Return the number of cores: as many as --threads says, or all that this process may use."""
+    return args.threads or all_cores()
+
+
+def gpus_of(args: argparse.Namespace) -> int:
+    """Return the number of GPUs: as many as --gpus says, or all that are visible."""
+    import torch
+
+    return launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
+
+
+def _exported(args: argparse.Namespace, model: Model, data: DataFolder) -> Path:
+    """Return the folder of the model exported for CTranslate2, made now if need be."""
     if data.is_moses:
-        tokens = list(read_lines(data.tokenised(args.split, direction.target)))
-        scores |= scoring.score_tokens(pieces, tokens, data.is_lowercase)
-    what = (
-        f"{args.split}, {len(references):,} sentences, {shown(model.path)} (update {updates:,}), "
-        f"beam {args.beam}, lenpen {args.lenpen:g}"
+        raise ValueError(
+            f"{shown(data.path)} holds Moses tokens, and ctranslate2 is given raw text here; set "
+            "ENGINE=fairseq"
+        )
+    from fairseq_deepnet.tools.export.command import export_for_ctranslate2  # imports all models
+
+    return export_for_ctranslate2(model, data.path, args.quantization)
+
+
+def ctranslate2_search(args: argparse.Namespace) -> Search:
+    """Return how CTranslate2 searches."""
+    return Search(args.beam, args.lenpen, batch_tokens=args.batch)
+
+
+def _translate_with_ctranslate2(
+    args: argparse.Namespace, model: Model, data: DataFolder, direction: Direction
+) -> list[str]:
+    """Return a translation of each line of the split's source."""
+    from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
+
+    folder, threads = _exported(args, model, data), cores_of(args)
+    lines = list(read_lines(data.text(args.split, direction, direction.source)))
+    engine = CTranslate2Model(
+        folder, ctranslate2_search(args), threads=threads, cpu=args.gpus == "0"
     )
-    engine = engine_facts(args)
-    if engine:
-        what += f", {' '.join(engine.values())}"
-    facts = {
-        "what": what,
-        "model": shown(model.path),
-        "averaged": model.averaged,
-        "updates": updates,
-        "split": args.split,
-        "beam": args.beam,
-        "lenpen": args.lenpen,
-        "engine": args.engine,
-        "quantization": args.quantization,
-        "reference": shown(reference_file),
-        "seconds": seconds,
-        "versions": versions() | ({args.engine: metadata.version(args.engine)} if engine else {}),
-        "git": git_revision(),
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    return scores | facts, hypotheses
+    windows = stream.full_windows(lines, WINDOW * threads)
+    counter = stream.LineCounter(sys.stderr, len(lines))
+    found = []
+    for window in stream.translated(engine, windows, direction):
+        for hypotheses in window:
+            found.append(hypotheses[0].text)
+            counter.add()
+    counter.close()
+    if engine.cut:
+        say(cut_message(engine.cut))
+    return found
+
+
+def _translate_with_fairseq(
+    args: argparse.Namespace, model: Model, data: DataFolder, sentences: int
+) -> list[str]:
+    """Return the subwords of each sentence, by fairseq-generate."""
+    source, target = data.languages
+    gpus, cores = gpus_of(args), cores_of(args)
+    processes = min(gpus or args.processes or cores, max(1, sentences))
+    arguments = [str(data.path.resolve()), "--path", str(model.path.resolve())]
+    arguments += ["--user-dir", str(PACKAGE), "--gen-subset", args.split]
+    arguments += ["--source-lang", source, "--target-lang", target]
+    arguments += ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]
+    arguments += ["--max-tokens", str(args.batch or TOKENS), "--log-format", "none"]
+    if processes > 1:
+        # fairseq-generate fails where a process gets no batch at all
+        arguments += ["--batch-size", str(max(1, sentences // (2 * processes)))]
+    arguments += ([] if gpus else ["--cpu"]) + args.extra
+    return generate(arguments, processes, gpus, sentences, threads_of(processes, cores))
+
+
+def generate(
+    arguments: Sequence[str], processes: int, gpus: int, sentences: int, threads: int
+) -> list[str]:
+    """Run fairseq-generate in `processes` shards and return the subwords of each sentence in order.
+
+    Args:
+        arguments: the words after fairseq-generate, without the shard.
+        gpus: GPUs to spread the shards over; 0 for the CPU.
+        sentences: how many translations there must be.
+        threads: threads of each process.
+
+    Raises ValueError with the end of the log if a process fails or a sentence is missing.
+    """
+    environment = dict(os.environ, PYTHONUNBUFFERED="1", OMP_NUM_THREADS=str(threads))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else list(map(str, range(gpus)))
+    found: list[tuple[int, str]] = []
+    counter, lock = stream.LineCounter(sys.stderr, sentences), threading.Lock()
+
+    def read(process: subprocess.Popen[str]) -> list[str]:
+        log = []
+        for line in process.stdout or ():
+            if match := _HYPOTHESIS.fullmatch(line.rstrip("\n")):
+                with lock:
+                    found.append((int(match[1]), match[2]))
+                    counter.add()
+            elif not _OTHER_RESULT.match(line):
+                log.append(line)
+        process.wait()
+        return log
+
+    shards: list[subprocess.Popen[str]] = []
+    with ThreadPoolExecutor(processes) as pool:
+        try:
+            for index in range(processes):
+                shard = ["--distributed-world-size", str(processes)]
+                shard += ["--distributed-rank", str(index)]
+                if gpus:
+                    environment["CUDA_VISIBLE_DEVICES"] = devices[index % gpus]
+                process = subprocess.Popen(
+                    ["fairseq-generate", *arguments, *(shard if processes > 1 else [])],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    encoding="utf-8",
+                    errors="backslashreplace",
+                )
+                shards.append(process)
+            reading = {pool.submit(read, process): process for process in shards}
+            for done in as_completed(reading):
+                log, status = done.result(), reading[done].returncode
+                if status:
+                    raise ValueError(failure("fairseq-generate", status, log))
+        finally:
+            for process in shards:
+                process.terminate()  # nothing, where it has ended
+            counter.close()
+    return in_corpus_order(found, sentences)
+
+
+def failure(program: str, status: int, lines: Sequence[str]) -> str:
+    """Return the last line of a failed program, and where its whole output was put."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix=f"{program}.", suffix=".log", delete=False, encoding="utf-8"
+    ) as log:
+        log.writelines(lines)
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+    return f"{program} failed (status {status}): {last} (log: {log.name})"
+
+
+def in_corpus_order(found: Sequence[tuple[int, str]], sentences: int) -> list[str]:
+    """Return one hypothesis a sentence, in order, from (number, hypothesis) in any order.
+
+    Raises ValueError that names the sentences for which there is none or more than one.
+    """
+    times = collections.Counter(number for number, _ in found)
+    for wrong, trouble in (
+        (set(range(sentences)) - set(times), "no hypothesis for"),
+        (
+            {number for number, count in times.items() if count > 1},
+            "more than one hypothesis (keep --nbest at 1) for",
+        ),
+        (set(times) - set(range(sentences)), "hypotheses beyond the reference for"),
+    ):
+        if wrong:
+            listed = ", ".join(map(str, sorted(wrong)[:10])) + (", ..." if len(wrong) > 10 else "")
+            raise ValueError(f"fairseq-generate gave {trouble} {len(wrong)} sentences: {listed}")
+    return [text for _, text in sorted(found)]

@@ -12,9 +12,8 @@ import logging
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fairseq_deepnet.tools import languages
 
@@ -25,15 +24,13 @@ A Chinese character, kana or Korean syllable stands for about three letters, and
 _DENSE: Final = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0xAC00, 0xD7A3), (0x20000, 0x323AF))
 
 
-@dataclass(frozen=True)
-class OffTarget:
+class OffTarget(NamedTuple):
     """What language the lines of a translation are in.
 
-    Arguments:
-        share: share of the counted lines that are not in the target language, 0 to 1; None where
-            nothing could be counted
-        counted: how many lines were long enough to tell
-        by_language: how many of them are in which language, most frequent first
+    Args:
+        share: of the counted lines, those not in the target language, 0 to 1; None without lines.
+        counted: lines that are long enough to tell.
+        by_language: how many of them are in which language, most frequent first.
     """
 
     share: float | None
@@ -42,13 +39,10 @@ class OffTarget:
 
 
 def letters(line: str) -> int:
-    """Letters and the marks on them, a syllable or word character counting as three."""
-    total = 0
-    for character in line:
-        if unicodedata.category(character)[0] in "LM":
-            point = ord(character)
-            total += 3 if any(first <= point <= last for first, last in _DENSE) else 1
-    return total
+    """Count letters and the marks on them, a syllable or word character as three."""
+    points = [ord(one) for one in line if unicodedata.category(one)[0] in "LM"]
+    dense = sum(any(first <= point <= last for first, last in _DENSE) for point in points)
+    return len(points) + 2 * dense
 
 
 @functools.cache
@@ -63,15 +57,10 @@ def _identifier() -> Any:
     return LanguageIdentifier.from_model_file(MODEL_FILE)
 
 
-def _label(code: str) -> str | None:
-    known = languages.find(code)
-    return known.langid if known else None
-
-
-def signature(candidates: Sequence[str]) -> str:
-    """Return what a rate depends on besides the text."""
-    labels = sorted({label for code in candidates if (label := _label(code))})
-    return f"py3langid:{metadata.version('py3langid')}|min:{MINIMUM_LETTERS}|{','.join(labels)}"
+def _labels(codes: Sequence[str]) -> dict[str, str]:
+    """Return py3langid's label -> the first code that has it, of those that it knows."""
+    known = [(code, languages.find(code)) for code in reversed(codes)]
+    return {found.langid: code for code, found in known if found and found.langid}
 
 
 def off_target(hypotheses: Sequence[str], target: str, candidates: Sequence[str]) -> OffTarget:
@@ -81,11 +70,9 @@ def off_target(hypotheses: Sequence[str], target: str, candidates: Sequence[str]
     Nothing is counted where it does not know the target at all (`share` is then None). Raises
     ValueError where py3langid is not installed, or no second language is left to tell from.
     """
-    wanted = _label(target)
-    if wanted is None:
+    if not _labels([target]):
         return OffTarget(None, 0, {})
-    names = {label: code for code in reversed(list(candidates)) if (label := _label(code))}
-    names[wanted] = target
+    names = _labels([target, *candidates])
     if len(names) < 2:
         raise ValueError(
             f"{target} cannot be told from other languages without any: candidates are "
@@ -104,18 +91,16 @@ def off_target(hypotheses: Sequence[str], target: str, candidates: Sequence[str]
 
 
 def off_target_record(
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    target: str,
-    candidates: Sequence[str],
+    hypotheses: Sequence[str], references: Sequence[str], target: str, candidates: Sequence[str]
 ) -> dict[str, Any]:
     """Return the keys of a direction's JSON: the rate, its floor, the lines counted, and how."""
     found = off_target(hypotheses, target, candidates)
     floor = off_target(references, target, candidates)
+    version, labels = metadata.version("py3langid"), sorted(_labels([*candidates, target]))
     return {
         "off_target": None if found.share is None else round(found.share, 4),
         "off_target_floor": None if floor.share is None else round(floor.share, 4),
         "off_target_counted": found.counted,
         "off_target_languages": found.by_language,
-        "off_target_signature": signature([*candidates, target]),
+        "off_target_signature": f"py3langid:{version}|min:{MINIMUM_LETTERS}|{','.join(labels)}",
     }

@@ -14,27 +14,22 @@ import re
 import subprocess
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.files import say, shown
-from fairseq_deepnet.provenance import fingerprint, git_revision, sha256, versions
-from fairseq_deepnet.records import read_record, write_record
-from fairseq_deepnet.tools import fairseq_options
-from fairseq_deepnet.tools.checkpoints.choice import Model, choose_model, find_data, task_options
+from fairseq_deepnet.files import PACKAGE, say, shown
+from fairseq_deepnet.provenance import fingerprint, made_now, sha256
+from fairseq_deepnet.records import record_of, write_record
+from fairseq_deepnet.tools.checkpoints import Model, choose_model, find_data, task_options
 from fairseq_deepnet.tools.corpora.clean import count_words
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, DataFolder
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation.generation import failure, gpus_of
-
-_LM_RESULT = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity: [\d.]+")
-_LM_TOKENS = re.compile(r"Evaluated ([\d,]+) tokens")
+from fairseq_deepnet.tools.evaluation.evaluate import failure, gpus_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet perplexity`."""
+    """Declare the arguments of `deepnet perplexity`."""
     parser.description = __doc__
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("target", nargs="?", type=Path, help="run or checkpoint (the newest run)")
@@ -52,7 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure a run, or print what was measured before; a JSON is kept."""
     model = choose_model(args.target, args.average)
-    task = trained_task(model)
+    task = task_options(model.sources[-1])
+    name = task.setdefault("_name", task.get("task"))
+    if name not in MONOLINGUAL_TASKS:
+        raise ValueError(
+            f"{shown(model.path)} was trained on the task {name}, which has no perplexity of text;"
+            " score translations with scripts/eval_bleu.sh"
+        )
     data = find_data(model, args.data)
     binarised = data.path / f"{args.split}.bin"
     if not data.is_monolingual:
@@ -68,34 +69,17 @@ def run(args: argparse.Namespace) -> int:
         "split": args.split,
         "options": args.extra,
     }
-    if record.is_file():
-        recorded = read_record(record, remedy="remove it to measure again")
-        if recorded.get("request") == wanted:
-            say(f"already measured: {shown(record)}")
-            print(describe(recorded))
-            return 0
-    say(f"model {shown(model.path)}, data {shown(data.path)}, {args.split} set")
-    facts = measure(args, model, data, task) | {"request": wanted}
-    folder.mkdir(parents=True, exist_ok=True)
-    write_record(record, facts)
-    say(f"recorded: {shown(record)}")
+    facts = record_of(record, wanted, "remove it to measure again")
+    if facts is not None:
+        say(f"already measured: {shown(record)}")
+    else:
+        say(f"model {shown(model.path)}, data {shown(data.path)}, {args.split} set")
+        facts = measure(args, model, data, task) | {"request": wanted}
+        folder.mkdir(parents=True, exist_ok=True)
+        write_record(record, facts)
+        say(f"recorded: {shown(record)}")
     print(describe(facts))
     return 0
-
-
-def trained_task(model: Model) -> dict[str, Any]:
-    """Return the options of fairseq's task, its name as "_name", that a model was trained on.
-
-    Raises ValueError for a model that is no language model.
-    """
-    options = task_options(model.sources[-1])
-    name = options.setdefault("_name", options.get("task"))
-    if name not in MONOLINGUAL_TASKS:
-        raise ValueError(
-            f"{shown(model.path)} was trained on the task {name}, which has no perplexity of text;"
-            " score translations with scripts/eval_bleu.sh"
-        )
-    return options
 
 
 def measure(
@@ -103,12 +87,15 @@ def measure(
 ) -> dict[str, Any]:
     """Run fairseq's own evaluation and return what is to be recorded."""
     model.make()
-    common = ["--user-dir", fairseq_options.user_dir(), "--path", str(model.path.resolve())]
-    common += ["--task", task["_name"], "--max-tokens", str(args.batch)]
-    common += ["--distributed-world-size", "1", *([] if gpus_of(args) else ["--cpu"])]
+    words = [str(data.path.resolve()), "--user-dir", str(PACKAGE)]
+    words += ["--path", str(model.path.resolve())]
+    words += ["--task", task["_name"], "--max-tokens", str(args.batch)]
+    words += ["--distributed-world-size", "1", *([] if gpus_of(args) else ["--cpu"])]
     started = time.monotonic()
-    evaluate = _evaluate_lm if task["_name"] == "language_modeling" else _evaluate_masked
-    measured = evaluate([str(data.path.resolve()), *common], args, data, task)
+    if task["_name"] == "language_modeling":
+        measured = _evaluate_lm(words, args, data, task)
+    else:
+        measured = _evaluate_masked(words, args, data, task)
     return measured | {
         "task": task["_name"],
         "model": shown(model.path),
@@ -118,81 +105,74 @@ def measure(
         "lines": data.lines(args.split),
         "data": shown(data.path),
         "seconds": round(time.monotonic() - started, 1),
-        "versions": versions(),
-        "git": git_revision(),
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        **made_now(),
     }
 
 
 def _evaluate_lm(
-    arguments: list[str], args: argparse.Namespace, data: DataFolder, task: dict[str, Any]
+    words: list[str], args: argparse.Namespace, data: DataFolder, task: dict[str, Any]
 ) -> dict[str, Any]:
-    """fairseq-eval-lm, which takes the shape of a sample from its command line."""
-    options = ["--gen-subset", args.split, "--log-format", "none"]
+    """Run fairseq-eval-lm, which takes the shape of a sample from its command line."""
+    words = ["fairseq-eval-lm", *words, "--gen-subset", args.split, "--log-format", "none"]
     for name in ("sample_break_mode", "tokens_per_sample"):
-        options += [f"--{name.replace('_', '-')}", str(task[name])]
-    options += ["--add-bos-token"] if task.get("add_bos_token") else []
-    output = _run(["fairseq-eval-lm", *arguments, *options, *args.extra])
-    bits = float(_found(_LM_RESULT, output)[1])
-    tokens = int(_found(_LM_TOKENS, output)[1].replace(",", ""))
+        words += [f"--{name.replace('_', '-')}", str(task[name])]
+    words += ["--add-bos-token"] if task.get("add_bos_token") else []
+    found, counted = _printed(
+        [*words, *args.extra],
+        r"Loss \(base 2\): ([\d.]+), Perplexity: [\d.]+",
+        r"Evaluated ([\d,]+) tokens",
+    )
+    bits, tokens = float(found), int(counted.replace(",", ""))
     there = int(data.record["binarised"][args.split]["tokens"])
     if tokens != there and not args.extra:
         raise ValueError(
             f"fairseq-eval-lm read {tokens:,} of {there:,} tokens of {args.split}: it leaves out"
             " lines that are longer than the model's positions; split them"
         )
-    language = data.languages[0]
-    text = read_lines(data.path / "text" / f"{args.split}.{language}")
-    words = sum(count_words(line) + 1 for line in text)
+    text = read_lines(data.path / "text" / f"{args.split}.{data.languages[0]}")
+    count = sum(count_words(line) + 1 for line in text)
     return {
         "bits": bits,
         "perplexity": 2**bits,
-        "word_perplexity": 2 ** (bits * tokens / words) if tokens == there else None,
+        "word_perplexity": 2 ** (bits * tokens / count) if tokens == there else None,
         "tokens": tokens,
-        "words": words,
+        "words": count,
     }
 
 
 def _evaluate_masked(
-    arguments: list[str], args: argparse.Namespace, data: DataFolder, task: dict[str, Any]
+    words: list[str], args: argparse.Namespace, data: DataFolder, task: dict[str, Any]
 ) -> dict[str, Any]:
-    """fairseq-validate, which masks as the training did, with the training's seed."""
-    options = ["--valid-subset", args.split, "--log-format", "json"]
-    output = _run(["fairseq-validate", *arguments, *options, *args.extra])
-    bits = float(_found(re.compile(rf'"{args.split}_loss": "([\d.]+)"'), output)[1])
+    """Run fairseq-validate, which masks as the training did, with the training's seed."""
+    words = ["fairseq-validate", *words, "--valid-subset", args.split, "--log-format", "json"]
+    (found,) = _printed([*words, *args.extra], rf'"{args.split}_loss": "([\d.]+)"')
     return {
-        "bits": bits,
-        "perplexity": 2**bits,
+        "bits": float(found),
+        "perplexity": 2 ** float(found),
         "tokens": int(data.record["binarised"][args.split]["tokens"]),
         "mask_prob": task["mask_prob"],
         "seed": task["seed"],
     }
 
 
-def _run(command: Sequence[str]) -> str:
-    """Return all that a command prints; ValueError with its last line where it fails."""
-    environment = dict(os.environ, PYTHONUNBUFFERED="1")
+def _printed(command: Sequence[str], *patterns: str) -> list[str]:
+    """Return the group of each pattern in what a command prints; ValueError where it fails."""
     done = subprocess.run(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=environment,
+        env=dict(os.environ, PYTHONUNBUFFERED="1"),
         encoding="utf-8",
         errors="backslashreplace",
         check=False,
     )
     if done.returncode:
-        raise ValueError(
-            failure(command[0], done.returncode, done.stdout.splitlines(keepends=True))
-        )
-    return done.stdout
-
-
-def _found(pattern: re.Pattern[str], output: str) -> re.Match[str]:
-    match = pattern.search(output)
-    if match is None:
-        raise ValueError(f"no perplexity in what fairseq printed: {output[-300:]!r}")
-    return match
+        lines = done.stdout.splitlines(keepends=True)
+        raise ValueError(failure(command[0], done.returncode, lines))
+    found = [re.search(pattern, done.stdout) for pattern in patterns]
+    if None in found:
+        raise ValueError(f"no perplexity in what fairseq printed: {done.stdout[-300:]!r}")
+    return [match[1] for match in found if match]
 
 
 def describe(facts: dict[str, Any]) -> str:

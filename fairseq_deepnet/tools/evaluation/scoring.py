@@ -1,10 +1,10 @@
-"""sacreBLEU and chrF of detokenised text, each with the signature that makes it comparable.
+"""sacreBLEU's metrics of detokenised text, each with the signature that makes it comparable.
 
-BLEU counts words, so text in Chinese, Japanese, Korean, Thai and the like is first cut into words
-or characters: sacreBLEU tokenises, and the tokenizer is chosen by the target language, as M2M-100
-and sacreBLEU do. spBLEU is BLEU on the pieces of a sentencepiece model: the tokenizers flores101
-and flores200. What sacreBLEU would answer with a traceback, a download or a broken file is one line
-here.
+`METRICS` lists them: records, tables and averages follow. BLEU counts words, so text in Chinese,
+Japanese, Korean, Thai and the like is first cut into words or characters: sacreBLEU tokenises, and
+the tokenizer is chosen by the target language, as M2M-100 and sacreBLEU do. spBLEU is BLEU on the
+pieces of a sentencepiece model: the tokenizers flores101 and flores200. What sacreBLEU would answer
+with a traceback, a download or a broken file is one line here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import json
 import os
 import shutil
 import urllib.error
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,35 @@ from fairseq_deepnet.tools import languages
 from fairseq_deepnet.tools.corpora.moses import remove_bpe
 from fairseq_deepnet.tools.corpora.text import read_lines
 
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of sacreBLEU's.
+
+    Args:
+        heading: what people call it.
+        make: builds sacreBLEU's, given `sacrebleu.metrics`, a tokenizer, and True to ignore case.
+        details: what a record holds besides score and signature: name -> attribute of the score.
+    """
+
+    heading: str
+    make: Callable[[Any, str, bool], Any]
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+METRICS: Final[dict[str, Metric]] = {
+    "bleu": Metric(
+        "BLEU",
+        lambda sacrebleu, tokenizer, lowercase: sacrebleu.BLEU(
+            tokenize=tokenizer, lowercase=lowercase
+        ),
+        {"precisions": "precisions", "brevity_penalty": "bp"},
+    ),
+    "chrf": Metric(
+        "chrF", lambda sacrebleu, tokenizer, lowercase: sacrebleu.CHRF(lowercase=lowercase)
+    ),
+}
+"""Key of a record -> metric, in the order of lines and tables."""
 TOKENIZERS: Final = (
     *("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"),
     *("flores101", "flores200"),
@@ -56,30 +86,43 @@ def check_tokenizer(name: str) -> str:
             "pip install 'fairseq_deepnet[cjk]', or choose --tokenizer char (TOKENIZER)"
         )
     if name in SENTENCEPIECE:
-        _check_sentencepiece(name)
+        _provide_sentencepiece(name)
     return name
 
 
-def _check_sentencepiece(name: str) -> None:
+def _provide_sentencepiece(name: str) -> None:
+    """Put spBLEU's model where sacreBLEU looks for it, which trusts whatever bears its name."""
     from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
-    from sacrebleu.utils import SACREBLEU_DIR
+    from sacrebleu.utils import SACREBLEU_DIR, download_file
 
-    url = SPM_MODELS[name]["url"]
+    url, variable = SPM_MODELS[name]["url"], SENTENCEPIECE[name]
     place = Path(SACREBLEU_DIR) / "models" / url.rpartition("/")[2]
-    variable = SENTENCEPIECE[name]
+    part = place.with_name(f"{place.name}.{os.getpid()}.part")
     own = os.environ.get(variable)
     if own:
         if not Path(own).is_file():
             raise FileNotFoundError(f"{variable} is {own}, which is no file")
         _refuse_unreadable(Path(own))
         place.parent.mkdir(parents=True, exist_ok=True)
-        part = place.with_name(f"{place.name}.{os.getpid()}.part")
         shutil.copyfile(own, part)
         part.replace(place)
-    elif place.is_file():
+        return
+    if place.is_file():
         _refuse_unreadable(place)
-    else:
-        _fetch(url, place, f"{variable}=FILE")
+        return
+    try:
+        download_file(url, str(part))  # type: ignore[no-untyped-call]
+        _refuse_unreadable(part)
+        part.replace(place)
+    except (urllib.error.URLError, OSError, ValueError, SystemExit) as error:
+        raise ValueError(
+            f"spBLEU needs the sentencepiece model {url}, which could not be fetched "
+            f"({getattr(error, 'reason', error)}): fetch it elsewhere and set {variable}=FILE, "
+            f"or put it at {place}"
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)
+        Path(f"{part}.lock").unlink(missing_ok=True)
 
 
 def _refuse_unreadable(path: Path) -> None:
@@ -93,26 +136,6 @@ def _refuse_unreadable(path: Path) -> None:
         ) from error
 
 
-def _fetch(url: str, place: Path, alternative: str) -> None:
-    """Fetch under another name first: sacreBLEU trusts whatever bears the right one."""
-    from sacrebleu.utils import download_file
-
-    part = place.with_name(f"{place.name}.{os.getpid()}.part")
-    try:
-        download_file(url, str(part))  # type: ignore[no-untyped-call]
-        _refuse_unreadable(part)
-        part.replace(place)
-    except (urllib.error.URLError, OSError, ValueError, SystemExit) as error:
-        raise ValueError(
-            f"spBLEU needs the sentencepiece model {url}, which could not be fetched "
-            f"({getattr(error, 'reason', error)}): fetch it elsewhere and set {alternative}, "
-            f"or put it at {place}"
-        ) from error
-    finally:
-        part.unlink(missing_ok=True)
-        Path(f"{part}.lock").unlink(missing_ok=True)
-
-
 def score(
     hypotheses: Sequence[str],
     references: Sequence[str],
@@ -121,18 +144,17 @@ def score(
     tokenizer: str | None = None,
     lowercase: bool = False,
 ) -> dict[str, Any]:
-    """Corpus BLEU and chrF of hypotheses against one reference each.
+    """Return all metrics of hypotheses against one reference each, with signatures and details.
 
-    Arguments:
-        target_language: chooses BLEU's tokenisation; any code that languages.py knows
-        tokenizer: BLEU's tokenisation, whatever the language (one of TOKENIZERS)
-        lowercase: count words that differ in case only as the same
+    Args:
+        target_language: chooses BLEU's tokenisation; any code that languages.py knows.
+        tokenizer: BLEU's tokenisation, whatever the language (one of TOKENIZERS).
+        lowercase: count words that differ in case only as the same.
 
     Raises ValueError for lists that are empty or not of the same length, and where a tokenizer
     needs what is not installed.
     """
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
+    import sacrebleu.metrics
 
     if len(hypotheses) != len(references):
         raise ValueError(
@@ -142,39 +164,31 @@ def score(
     if not references:
         raise ValueError("there is nothing to score: the files are empty")
     name = check_tokenizer(tokenizer or tokenizer_of(target_language))
-    bleu, chrf = BLEU(tokenize=name, lowercase=lowercase), CHRF(lowercase=lowercase)
-    bleu_score = bleu.corpus_score(hypotheses, [references])
-    chrf_score = chrf.corpus_score(hypotheses, [references])
-    return {
-        "bleu": round(bleu_score.score, 4),
-        "bleu_signature": str(bleu.get_signature()),
-        "bleu_precisions": [round(value, 4) for value in bleu_score.precisions],
-        "bleu_brevity_penalty": round(bleu_score.bp, 4),
-        "chrf": round(chrf_score.score, 4),
-        "chrf_signature": str(chrf.get_signature()),
-        "lines": len(references),
-    }
-
-
-def describe(scores: dict[str, Any], what: str) -> str:
-    """Return one readable line: both scores, what was scored, and BLEU's signature."""
-    bleu, chrf = scores["bleu"], scores["chrf"]
-    return f"BLEU {bleu:.2f}  chrF {chrf:.2f}  {what}  [{scores['bleu_signature']}]"
+    scores: dict[str, Any] = {}
+    for key, metric in METRICS.items():
+        measure = metric.make(sacrebleu.metrics, name, lowercase)
+        found = measure.corpus_score(hypotheses, [references])
+        scores |= {key: round(found.score, 4), f"{key}_signature": str(measure.get_signature())}
+        for detail, attribute in metric.details.items():
+            value = getattr(found, attribute)
+            is_list = isinstance(value, list)
+            scores[f"{key}_{detail}"] = [round(v, 4) for v in value] if is_list else round(value, 4)
+    return scores | {"lines": len(references)}
 
 
 def score_tokens(
     pieces: Sequence[str], references: Sequence[str], lowercase: bool
 ) -> dict[str, Any]:
-    """Corpus BLEU of Moses tokens as they are, which fairseq's recipes and many papers report.
+    """Return BLEU of Moses tokens as they are, which fairseq's recipes and many papers report.
 
     It is what `fairseq-generate --remove-bpe` prints, and no sacreBLEU: it depends on the
     tokeniser, on lower case and on the escapes of the data folder, so it compares only with results
     on the same tokens.
 
-    Arguments:
-        pieces: hypotheses, subwords joined by spaces
-        references: tokens joined by spaces, as in DATA/tokenised
-        lowercase: whether the tokens are in lower case; said in the result, changes nothing
+    Args:
+        pieces: hypotheses, subwords joined by spaces.
+        references: tokens joined by spaces, as in DATA/tokenised.
+        lowercase: True if the tokens are in lower case; noted in the result, changes nothing.
 
     Raises ValueError for lists of different lengths.
     """
@@ -195,7 +209,18 @@ def score_tokens(
     }
 
 
-def describe_tokens(scores: dict[str, Any]) -> str:
+def numbers(scores: Mapping[str, Any], between: str) -> str:
+    """Return "BLEU 27.30, chrF 54.10": all metrics that a record has."""
+    known = {key: metric for key, metric in METRICS.items() if scores.get(key) is not None}
+    return between.join(f"{metric.heading} {scores[key]:.2f}" for key, metric in known.items())
+
+
+def describe(scores: Mapping[str, Any], what: str) -> str:
+    """Return one readable line: the scores, what was scored, and BLEU's signature."""
+    return f"{numbers(scores, '  ')}  {what}  [{scores['bleu_signature']}]"
+
+
+def describe_tokens(scores: Mapping[str, Any]) -> str:
     """Return one line that cannot be taken for sacreBLEU."""
     case = "lower-cased" if scores["bleu_tokenised_lowercase"] else "cased"
     return (
@@ -205,7 +230,7 @@ def describe_tokens(scores: dict[str, Any]) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet score`."""
+    """Declare the arguments of `deepnet score`."""
     parser.add_argument("--hypotheses", type=Path, required=True, help="detokenised text")
     parser.add_argument("--references", type=Path, required=True, help="raw text, line by line")
     parser.add_argument("--tgt", help="target language: chooses BLEU's tokenizer (none: 13a)")
@@ -223,8 +248,6 @@ def run(args: argparse.Namespace) -> int:
         tokenizer=args.tokenizer,
         lowercase=args.lowercase,
     )
-    if args.json:
-        print(json.dumps(scores, indent=2))
-    else:
-        print(describe(scores, f"{args.hypotheses}, {scores['lines']:,} lines"))
+    what = f"{args.hypotheses}, {scores['lines']:,} lines"
+    print(json.dumps(scores, indent=2) if args.json else describe(scores, what))
     return 0

@@ -13,12 +13,12 @@ import argparse
 import csv
 import hashlib
 import io
-import itertools
 import sys
 import tarfile
 import urllib.error
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ import yaml
 
 from fairseq_deepnet.files import ROOT, shown, whole_folder, write_json, write_text
 from fairseq_deepnet.records import read_record
-from fairseq_deepnet.tools.checkpoints.choice import choose_model, find_data
+from fairseq_deepnet.tools.checkpoints import choose_model, find_data
 from fairseq_deepnet.tools.corpora.archive import opened
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.languages import CODES, find, language, languages
@@ -45,6 +45,15 @@ class ParallelText:
     target: list[str]
     reversible: bool = True
 
+    def checked(self, name: str) -> ParallelText:
+        """Return itself; ValueError where the sides differ in length or are empty."""
+        if len(self.source) != len(self.target) or not self.source:
+            raise ValueError(
+                f"{name} {self.direction} has {len(self.source)} and {len(self.target)} lines:"
+                " the files do not belong"
+            )
+        return self
+
 
 def read_raw(raw: Path, names: Sequence[str]) -> dict[str, str]:
     """Read the files called `names` in a folder, an archive, or the archives of a folder.
@@ -55,10 +64,9 @@ def read_raw(raw: Path, names: Sequence[str]) -> dict[str, str]:
     if not raw.exists():
         raise FileNotFoundError(f"there is no folder or archive {raw}")
     wanted, found = set(names), dict[str, bytes]()
-    if raw.is_dir():
-        for path in sorted(raw.rglob("*")):
-            if path.name in wanted and path.is_file():
-                found.setdefault(path.name, path.read_bytes())
+    for path in sorted(raw.rglob("*")) if raw.is_dir() else ():
+        if path.name in wanted and path.is_file():
+            found.setdefault(path.name, path.read_bytes())
     for path in [raw] if raw.is_file() else sorted(raw.iterdir()):
         if path.name.endswith(ARCHIVES) and wanted - set(found):
             with opened(path) as files:
@@ -81,53 +89,33 @@ def read_raw(raw: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def lines_of(text: str) -> list[str]:
-    """Lines, which end at "\\n" and nowhere else."""
-    lines = text.split("\n")
-    return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
+    """Return the lines, which end at "\\n" and nowhere else."""
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
-def _refuse_uneven(one: Sequence[str], other: Sequence[str], what: str) -> None:
-    if len(one) != len(other) or not one:
-        raise ValueError(f"{what} has {len(one)} and {len(other)} lines: the files do not belong")
-
-
-def read_flores101(
+def read_files(
     raw: Path, definition: Mapping[str, Any], codes: Sequence[str]
 ) -> Iterator[ParallelText]:
-    """flores101_dataset/{dev,devtest}/LANG.{dev,devtest}; all languages have the same sentences."""
-    split = definition["split"]
-    names = {code: f"{language(code).in_codes_of('flores101')}.{split}" for code in codes}
-    files = read_raw(raw, list(names.values()))
-    sides = {code: lines_of(files[name]) for code, name in names.items()}
-    for one, other in itertools.combinations(sorted(codes), 2):
-        _refuse_uneven(sides[one], sides[other], f"Flores-101 {one}-{other}")
-        yield ParallelText(Direction(one, other), sides[one], sides[other])
-
-
-def read_opus100(
-    raw: Path, definition: Mapping[str, Any], codes: Sequence[str]
-) -> Iterator[ParallelText]:
-    """zero-shot/A-B/opus.A-B-test.{A,B}."""
+    """Read files that hold one side each, called as `files` of the definition says."""
+    called = {code: language(code).in_codes_of(definition["codes"]) for code in codes}
     names = {
-        (one, other): [f"opus.{one}-{other}-{definition['split']}.{side}" for side in (one, other)]
-        for one, other in itertools.combinations(sorted(codes), 2)
+        pair: [definition["files"].format(pair="-".join(pair), side=called[code]) for code in pair]
+        for pair in combinations(sorted(codes), 2)
     }
-    files = read_raw(raw, [name for pair in names.values() for name in pair])
-    for (one, other), sides in names.items():
-        source, target = (lines_of(files[name]) for name in sides)
-        _refuse_uneven(source, target, f"OPUS-100 {one}-{other}")
-        yield ParallelText(Direction(one, other), source, target)
+    files = read_raw(raw, sorted({name for sides in names.values() for name in sides}))
+    lines = {name: lines_of(text) for name, text in files.items()}
+    for pair, sides in names.items():
+        source, target = (lines[name] for name in sides)
+        yield ParallelText(Direction(*pair), source, target).checked(definition["title"])
 
 
 def read_ted(
     raw: Path, definition: Mapping[str, Any], codes: Sequence[str]
 ) -> Iterator[ParallelText]:
-    """all_talks_{dev,test}.tsv: a column a language, one sentence a row, tokenised as by Moses."""
+    """Read all_talks_SPLIT.tsv: a column a language, one sentence a row, tokenised as by Moses."""
     name = f"all_talks_{definition['split']}.tsv"
-    text = read_raw(raw, [name])[name]
-    rows = list(
-        csv.DictReader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
-    )
+    stream = io.StringIO(read_raw(raw, [name])[name], newline="")
+    rows = list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
     columns = {code: language(code).ted or code for code in codes}
     absent = sorted(set(columns.values()) - set(rows[0] if rows else ()))
     if absent:
@@ -135,17 +123,16 @@ def read_ted(
     sides = {
         code: _detokenised([row[column] for row in rows], code) for code, column in columns.items()
     }
-    for one, other in itertools.combinations(sorted(codes), 2):
+    for one, other in combinations(sorted(codes), 2):
         both = [pair for pair in zip(sides[one], sides[other], strict=True) if all(pair)]
         if not both:
             raise ValueError(f"{name} has no sentence in both {one} and {other}")
-        yield ParallelText(
-            Direction(one, other), [pair[0] for pair in both], [pair[1] for pair in both]
-        )
+        source, target = map(list, zip(*both, strict=True))
+        yield ParallelText(Direction(one, other), source, target)
 
 
 def _detokenised(cells: Sequence[str | None], code: str) -> list[str]:
-    """Plain text; "" where a talk has no translation."""
+    """Return plain text; "" where a talk has no translation."""
     try:
         from sacremoses import MosesDetokenizer
     except ImportError as error:
@@ -161,20 +148,21 @@ def _detokenised(cells: Sequence[str | None], code: str) -> list[str]:
 def read_wmt(
     raw: Path | None, definition: Mapping[str, Any], codes: Sequence[str]
 ) -> Iterator[ParallelText]:
-    """sacreBLEU's own test sets, from its folder (SACREBLEU, or ~/.sacrebleu) or fetched by it."""
+    """Read sacreBLEU's own test sets, from its folder (SACREBLEU, or ~/.sacrebleu) or fetched."""
     for code in codes:
         if code == "en":
             continue
         name = definition["test_sets"][code]
-        out_of, into = Direction("en", code), Direction(code, "en")
-        forth, back = _sacrebleu_set(name, out_of), _sacrebleu_set(name, into)
-        reversible = forth == (back[1], back[0])
-        yield ParallelText(out_of, *forth, reversible=reversible)
-        if not reversible:
-            yield ParallelText(into, *back, reversible=False)
+        forth, back = (
+            _sacrebleu_set(name, Direction(*pair)) for pair in (("en", code), (code, "en"))
+        )
+        if (forth.source, forth.target) == (back.target, back.source):
+            yield ParallelText(forth.direction, forth.source, forth.target)
+        else:
+            yield from (forth, back)
 
 
-def _sacrebleu_set(name: str, direction: Direction) -> tuple[list[str], list[str]]:
+def _sacrebleu_set(name: str, direction: Direction) -> ParallelText:
     import sacrebleu
 
     test_set, pair = sacrebleu.DATASETS[name], str(direction)
@@ -190,15 +178,11 @@ def _sacrebleu_set(name: str, direction: Direction) -> tuple[list[str], list[str
             f" run 'sacrebleu -t {name} -l {pair} --echo src' where there is a network, and copy "
             "its folder ~/.sacrebleu here, or name the copy with SACREBLEU=FOLDER"
         ) from error
-    _refuse_uneven(sources, references, f"{name} {pair}")
-    return sources, references
+    return ParallelText(direction, sources, references, reversible=False).checked(name)
 
 
-READERS: Final[
-    dict[str, Callable[[Any, Mapping[str, Any], Sequence[str]], Iterator[ParallelText]]]
-] = {
-    "flores101": read_flores101,
-    "opus100": read_opus100,
+READERS: Final[dict[str, Callable[..., Iterator[ParallelText]]]] = {
+    "files": read_files,
     "ted": read_ted,
     "wmt": read_wmt,
 }
@@ -210,7 +194,7 @@ def sets() -> list[str]:
 
 
 def definition(name: str) -> dict[str, Any]:
-    """A set's definition, its languages listed; ValueError for an unknown name."""
+    """Return a set's definition, its languages listed; ValueError for an unknown name."""
     if name not in sets():
         raise ValueError(f"there is no evaluation set {name!r}; choose from {', '.join(sets())}")
     content: dict[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -226,16 +210,8 @@ def definition(name: str) -> dict[str, Any]:
 
 def directions_of(content: Mapping[str, Any], codes: Sequence[str]) -> list[Direction]:
     """Return all directions between `codes` that a set is scored in."""
-    every = [Direction(one, other) for one in codes for other in codes if one != other]
+    every = [Direction(*pair) for pair in permutations(codes, 2)]
     return every if content["pairs"] == "every" else [pair for pair in every if "en" in pair]
-
-
-def names_in(codes: Sequence[str], model: Sequence[str] | None, naming: str) -> dict[str, str]:
-    """Return code -> what the model calls the language, without those that it does not know."""
-    if model is None:
-        return {code: language(code).in_codes_of(naming) for code in codes}
-    known = {entry.code: name for name in model if (entry := find(name))}
-    return {code: known[code] for code in codes if code in known}
 
 
 def write_set(
@@ -274,18 +250,22 @@ def make(
 ) -> dict[str, Any]:
     """Make the folder `out`, complete or not at all; a second call does nothing.
 
-    Arguments:
-        raw: folder or archive of the published set; sacreBLEU has that of WMT itself
-        model: languages that the model knows, in its own codes; by default all of the set's
-        naming: whose codes to use where `model` is not given: one of languages.CODES
+    Args:
+        raw: folder or archive of the published set; sacreBLEU has that of WMT itself.
+        model: languages that the model knows, in its own codes; by default all of the set's.
+        naming: whose codes to use where `model` is not given: one of languages.CODES.
 
     Returns what evaluation.json records. Raises ValueError where the model knows no pair of the
     set, or `out` holds another set.
     """
     content = definition(name)
-    called = names_in(content["languages"], model, naming)
-    wanted = directions_of(content, list(called))
-    if not wanted:
+    codes = content["languages"]
+    if model is None:
+        called = {code: language(code).in_codes_of(naming) for code in codes}
+    else:
+        known = {entry.code: own for own in model if (entry := find(own))}
+        called = {code: known[code] for code in codes if code in known}
+    if not directions_of(content, list(called)):
         raise ValueError(f"the model knows no two languages that {name} is scored between")
     request = {"set": name, "languages": called, "raw": str(raw.resolve()) if raw else None}
     record = out / "evaluation.json"
@@ -318,7 +298,7 @@ def make(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet evaluation-set`."""
+    """Declare the arguments of `deepnet evaluation-set`."""
     parser.add_argument("set", help=", ".join(sets()))
     parser.add_argument("--raw", type=Path, help="folder or archive of the published files")
     parser.add_argument("--out", type=Path, required=True, help="folder to make")
@@ -330,11 +310,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make a set, and say how much of it the model can be scored on."""
     known = None
-    if args.model is not None or args.data is not None:
-        if args.model is not None:
-            known = find_data(choose_model(args.model, 0), args.data).languages
-        else:
-            known = DataFolder.open(args.data).languages
+    if args.model is not None:
+        known = find_data(choose_model(args.model, 0), args.data).languages
+    elif args.data is not None:
+        known = DataFolder.open(args.data).languages
     facts = make(args.set, args.raw, args.out, known, args.codes)
     total = sum(facts["lines"].values())
     print(

@@ -1,24 +1,35 @@
-"""`deepnet export`: a run or a checkpoint for fairseq's stock Transformer, or for CTranslate2."""
+"""`deepnet export`: a run or a checkpoint for stock fairseq, CTranslate2 or Hugging Face.
+
+`to_fairseq`, `to_ctranslate2` and `to_huggingface` write to `output`, by default under the usual
+name in the run's export/, unless it is there and up to date. `data` is the data folder where
+neither run nor checkpoint says it; `force` replaces what is there. ValueError says why a model
+cannot be exported, what is to be installed, or what is not to be overwritten.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
 from fairseq_deepnet.files import say, shown
-from fairseq_deepnet.tools.checkpoints.choice import Model, choose_model, find_data
+from fairseq_deepnet.tools.checkpoints import Model, choose_model, find_data
 from fairseq_deepnet.tools.export import record
 from fairseq_deepnet.tools.export.layout import (
+    HUGGINGFACE,
     NO_CTRANSLATE2,
+    NO_SAFETENSORS,
     QUANTIZATIONS,
     ctranslate2_name,
     exports_of,
+    folder_name,
 )
 from fairseq_deepnet.tools.export.stock import stock_checkpoint
 
-FORMATS: Final = ("fairseq", "ctranslate2")
+FORMATS: Final = ("fairseq", "ctranslate2", HUGGINGFACE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         choices=FORMATS,
         required=True,
-        help="fairseq: a checkpoint of its own transformer; ctranslate2: a folder",
+        help="fairseq: a checkpoint of its own transformer; ctranslate2: a folder; huggingface: a"
+        " folder that transformers loads, with a model card",
     )
     parser.add_argument(
         "--out", type=Path, help="file or folder to write (of a run: in its export/)"
@@ -50,11 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Export, and print what was written, or what was there and up to date."""
-    if args.to == "fairseq" and args.quantization:
+    if args.to != "ctranslate2" and args.quantization:
         raise ValueError("--quantization is CTranslate2's: leave it out, or --to ctranslate2")
     model = choose_model(args.target, args.average)
     if args.to == "fairseq":
         output = to_fairseq(model, args.out, args.force)
+    elif args.to == HUGGINGFACE:
+        output = to_huggingface(model, args.out, args.data, args.force)
     else:
         quantization = args.quantization or QUANTIZATIONS[0]
         output = to_ctranslate2(model, args.out, quantization, args.data, args.force)
@@ -63,28 +77,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def to_fairseq(model: Model, output: Path | None = None, force: bool = False) -> Path:
-    """Write a stock checkpoint, unless it is there and up to date.
+    """Write a checkpoint of fairseq's own model, called as the checkpoint is."""
+    request = record.make_request(model, "fairseq")
 
-    Args:
-        model: what is exported.
-        output: the file; RUN/export/ and the checkpoint's name where None.
-        force: replace whatever file is there.
-
-    Raises:
-        ValueError: for a model that does not fold, and for what is not to be overwritten.
-    """
-    output = output or default_output(model, f"{model.path.stem}.pt")
-    with record.export_lock(model):
-        request = record.make_request(model, "fairseq")
-        if not to_be_written(model, output, request, force):
-            return output
-        state = load_checkpoint(model.make(), entire=True)
+    def write(part: Path, state: dict[str, Any]) -> None:
         result = stock_checkpoint(state)
         result["export"] = record.describe(model, state, request)
-        part = record.part_of(output)
         save_checkpoint(result, part)
-        record.put_in_place(part, output)
-    return output
+
+    return _export(model, output or f"{model.path.stem}.pt", force, request, write)
 
 
 def to_ctranslate2(
@@ -94,40 +95,44 @@ def to_ctranslate2(
     data: Path | None = None,
     force: bool = False,
 ) -> Path:
-    """Write a CTranslate2 folder, unless it is there and up to date.
-
-    Args:
-        model: what is exported.
-        output: the folder; RUN/export/ctranslate2-QUANTIZATION where None, the checkpoint's name
-            before it unless it is the best.
-        quantization: type of its weights.
-        data: the data folder, where the run or the checkpoint does not say.
-        force: replace another CTranslate2 model that is there.
-
-    Raises:
-        ValueError: for a model that does not fold or that CTranslate2 cannot compute, without
-            CTranslate2, and for what is not to be overwritten.
-    """
-    try:
+    """Write a CTranslate2 folder with weights of this type."""
+    with _needing("ctranslate2", NO_CTRANSLATE2):
         from fairseq_deepnet.tools.export import ctranslate2_folder
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "ctranslate2":
-            raise
-        raise ValueError(NO_CTRANSLATE2) from error
     if quantization not in QUANTIZATIONS:
         known = ", ".join(QUANTIZATIONS)
         raise ValueError(
             f"--quantization {quantization} is unknown; choose one of {known}"
             " (in scripts: QUANTIZATION)"
         )
-    output = output or default_output(model, ctranslate2_name(model, quantization))
     folder = find_data(model, data)
-    with record.export_lock(model):
-        request = ctranslate2_folder.request_of(model, folder, quantization)
-        if to_be_written(model, output, request, force):
-            state = load_checkpoint(model.make(), entire=True)
-            ctranslate2_folder.write_folder(model, folder, state, request, output)
-    return output
+    request = record.make_request(
+        model, "ctranslate2", quantization=quantization, data=record.data_digests(folder)
+    )
+
+    def write(part: Path, state: dict[str, Any]) -> None:
+        ctranslate2_folder.write_folder(part, model, folder, state, request)
+
+    return _export(model, output or ctranslate2_name(model, quantization), force, request, write)
+
+
+def to_huggingface(
+    model: Model, output: Path | None = None, data: Path | None = None, force: bool = False
+) -> Path:
+    """Write a folder that Hugging Face's transformers loads."""
+    with _needing("safetensors", NO_SAFETENSORS):
+        from fairseq_deepnet.tools.export import huggingface_folder, model_card
+    folder = find_data(model, data)
+    request = record.make_request(
+        model,
+        HUGGINGFACE,
+        data=record.data_digests(folder),
+        scores=model_card.read_scores(model),
+    )
+
+    def write(part: Path, state: dict[str, Any]) -> None:
+        huggingface_folder.write_folder(part, model, folder, state, request)
+
+    return _export(model, output or folder_name(model, HUGGINGFACE), force, request, write)
 
 
 def export_for_ctranslate2(model: Model, data: Path | None, quantization: str) -> Path:
@@ -148,20 +153,42 @@ def export_for_ctranslate2(model: Model, data: Path | None, quantization: str) -
         ) from error
 
 
-def default_output(model: Model, name: str) -> Path:
-    """export/NAME in the model's run; ValueError for a checkpoint that stands alone."""
-    if model.run is None:
-        raise ValueError(f"{shown(model.path)} belongs to no run: say where to, with --out")
-    return exports_of(model) / name
+@contextmanager
+def _needing(package: str, message: str) -> Iterator[None]:
+    """Say what to install where an import fails for want of a package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise ValueError(message) from error
 
 
-def to_be_written(model: Model, output: Path, request: dict[str, object], force: bool) -> bool:
-    """Whether there is anything to do; says so where there is not."""
+def _export(
+    model: Model,
+    output: Path | str,
+    force: bool,
+    request: dict[str, Any],
+    write: Callable[[Path, dict[str, Any]], None],
+) -> Path:
+    """Write an export where there is not the same already; a name alone is one in the model's run.
+
+    Args:
+        write: takes where to write, and the checkpoint.
+    """
+    if isinstance(output, str):
+        if model.run is None:
+            raise ValueError(f"{shown(model.path)} belongs to no run: say where to, with --out")
+        output = exports_of(model) / output
     if output.resolve() in {path.resolve() for path in (model.path, *model.sources)}:
         raise ValueError(f"--out {shown(output)} is the checkpoint itself; choose another file")
-    if record.may_write(output, request, force):
+    with record.export_lock(model):
+        if not record.may_write(output, request, force):
+            say(f"already exported: {shown(output)}")
+            return output
         if output.exists():
             say(f"replacing {shown(output)}")
-        return True
-    say(f"already exported: {shown(output)}")
-    return False
+        state = load_checkpoint(model.make(), entire=True)
+        with record.in_place_of(output) as part:
+            write(part, state)
+    return output

@@ -1,130 +1,221 @@
-"""A CTranslate2 model with all that takes raw text to raw text: its folder stands alone."""
+"""A CTranslate2 model with all that takes raw text to raw text: its folder stands alone.
+
+CTranslate2 has a converter for fairseq's checkpoints, which builds the task and the model anew, and
+knows only fairseq's own; here tensors go straight from the (folded) state dict to their places.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import shutil
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from fairseq import tasks
-from fairseq.data import Dictionary
-from fairseq.data.multilingual.multilingual_utils import get_lang_tok
+import numpy as np
+from ctranslate2.converters import Converter
+from ctranslate2.converters.utils import fuse_linear
+from ctranslate2.specs import TransformerSpec
+from ctranslate2.specs.common_spec import Activation, LinearSpec
+from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
+from numpy.typing import NDArray
+from torch import Tensor
 
-from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments
-from fairseq_deepnet.dictionaries import RECORD as DICTIONARY_RECORD
-from fairseq_deepnet.dictionaries import refuse_others
-from fairseq_deepnet.models.options import ENCODER_DECODER
 from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools import fairseq_options
-from fairseq_deepnet.tools.checkpoints.choice import Model, task_arguments
+from fairseq_deepnet.tools.checkpoints import Model
 from fairseq_deepnet.tools.corpora.builder import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import record
-from fairseq_deepnet.tools.export.ctranslate2_spec import StockConverter, Vocabularies
-from fairseq_deepnet.tools.export.layout import RECORD
-from fairseq_deepnet.tools.export.stock import fold_model, kind_of, model_name, required_arguments
+from fairseq_deepnet.tools.export.folding import position_table
+from fairseq_deepnet.tools.export.layout import BLANK, RECORD
+from fairseq_deepnet.tools.export.stock import fold_translator
+from fairseq_deepnet.tools.export.vocabularies import (
+    Vocabularies,
+    check_supported,
+    read_vocabularies,
+)
 
-
-@dataclasses.dataclass(frozen=True)
-class LanguageTokens:
-    """The tokens that name the languages to a model of many directions.
-
-    Args:
-        source: whose language the token before a source sentence names: `src`, `tgt`, or None for
-            no such token.
-        target: whether a translation begins with its language's token.
-        tokens: of each language.
-    """
-
-    source: str | None
-    target: bool
-    tokens: dict[str, str]
-
-
-def request_of(model: Model, data: DataFolder, quantization: str) -> dict[str, Any]:
-    """All that decides the folder."""
-    digests = record.data_digests(data)
-    return record.make_request(model, "ctranslate2", quantization=quantization, data=digests)
+ENGINE: Final = "CTranslate2"
+ACTIVATIONS: Final = {
+    "relu": Activation.RELU,
+    "gelu": Activation.GELU,
+    "gelu_accurate": Activation.GELUTanh,
+    "gelu_fast": Activation.GELUTanh,
+    "tanh": Activation.Tanh,
+}
+"""fairseq's names of activation functions that CTranslate2 has."""
 
 
 def write_folder(
-    model: Model, data: DataFolder, state: dict[str, Any], request: dict[str, Any], output: Path
+    part: Path, model: Model, data: DataFolder, state: dict[str, Any], request: dict[str, Any]
 ) -> None:
-    """Write the folder so that it is there whole or not at all.
+    """Write the folder.
 
     Raises:
         ValueError: for a model that cannot be folded or that CTranslate2 cannot compute.
     """
-    args = required_arguments(state)
-    if kind_of(args) is not ENCODER_DECODER:
-        raise ValueError(
-            f"a {model_name(args)} translates nothing, and is not exported to CTranslate2;"
-            " use --to fairseq"
-        )
-    folded, stock = fold_model(state)
-    vocabularies, tokens = read_vocabularies(model.path, data)
+    folded, stock = fold_translator(state, ENGINE)
+    vocabularies = read_vocabularies(model.path, data, ENGINE)
     converter = StockConverter(folded.weights, stock, vocabularies)
-    part = record.part_of(output)
-    try:
-        converter.convert(str(part), quantization=request["quantization"])
-        subwords = record.subword_files(data)
-        for name in sorted(set(subwords.values())):
-            shutil.copy(data.path / name, part / name)
-        facts = record.describe(model, state, request) | {
-            "quantization": request["quantization"],
-            "source": None if tokens else data.languages[0],
-            "target": None if tokens else data.languages[1],
-            "languages": data.languages,
-            "language_tokens": dataclasses.asdict(tokens) if tokens else None,
-            "subwords": {
-                "kind": "moses" if data.is_moses else "sentencepiece",
-                "models": subwords,
-            },
-            "lowercase": data.is_lowercase,
-            "max_positions": [stock.max_source_positions, stock.max_target_positions],
-        }
-        write_record(part / RECORD, facts | {"files": folder_digests(part)})
-        record.put_in_place(part, output)
-    finally:
-        record.remove(part)
+    converter.convert(str(part), quantization=request["quantization"])
+    subwords, tokens = record.subword_files(data), vocabularies.tokens
+    for name in sorted(set(subwords.values())):
+        shutil.copy(data.path / name, part / name)
+    facts = record.describe(model, state, request) | {
+        "quantization": request["quantization"],
+        "source": None if tokens else data.languages[0],
+        "target": None if tokens else data.languages[1],
+        "languages": data.languages,
+        "language_tokens": dataclasses.asdict(tokens) if tokens else None,
+        "subwords": {"kind": "moses" if data.is_moses else "sentencepiece", "models": subwords},
+        "lowercase": data.is_lowercase,
+        "max_positions": [stock.max_source_positions, stock.max_target_positions],
+    }
+    write_record(part / RECORD, facts | {"files": folder_digests(part)})
 
 
-def read_vocabularies(
-    checkpoint: Path, folder: DataFolder
-) -> tuple[Vocabularies, LanguageTokens | None]:
-    """The dictionaries of a model's task, and its language tokens if it has many directions.
+class StockConverter(Converter):
+    """CTranslate2's converter interface over tensors in memory.
 
-    Raises ValueError for a model and a folder that do not belong together.
+    Args:
+        weights: the state dict of fairseq's stock `transformer`.
+        args: its arguments.
+        vocabularies: of its dictionaries.
     """
-    words = task_arguments(checkpoint, folder)
-    if not folder.is_multilingual:
-        paths = (folder.path / f"dict.{language}.txt" for language in folder.languages)
-        source, target = (Dictionary.load(str(path)).symbols for path in paths)
-        _refuse_others(checkpoint, source, target)
-        return Vocabularies(source, target), None
-    first = folder.directions("train")[0]
-    words += ["--source-lang", first.source, "--target-lang", first.target]
-    words += ["--path", str(checkpoint.resolve())]
-    with fairseq_options.quiet():
-        config = fairseq_options.parse_generation([str(folder.path.resolve()), *words])
-        task = tasks.setup_task(config.task)
-    _refuse_others(checkpoint, task.source_dictionary.symbols, task.target_dictionary.symbols)
-    vocabularies = Vocabularies(task.source_dictionary.symbols, task.target_dictionary.symbols)
-    return vocabularies, _language_tokens(task, folder)
 
+    def __init__(
+        self, weights: Mapping[str, Tensor], args: Namespace, vocabularies: Vocabularies
+    ) -> None:
+        check_supported(weights, args, vocabularies, ENGINE, ACTIVATIONS)
+        self.weights, self.args, self.vocabularies = weights, args, vocabularies
 
-def _refuse_others(checkpoint: Path, source: list[str], target: list[str]) -> None:
-    args = model_arguments(load_checkpoint(checkpoint))
-    refuse_others(getattr(args, DICTIONARY_RECORD, None), {"source": source, "target": target})
-
-
-def _language_tokens(task: Any, folder: DataFolder) -> LanguageTokens:
-    if task.args.lang_tok_replacing_bos_eos:
-        raise ValueError(
-            "--lang-tok-replacing-bos-eos has no counterpart in CTranslate2; use --to fairseq"
+    def _load(self) -> TransformerSpec:
+        spec = _DeepSpec(
+            _Side(self.weights, self.args, "encoder").encoder(),
+            _Side(self.weights, self.args, "decoder").decoder(),
         )
-    source, target = task.args.langtoks["main"]
-    style = task.args.lang_tok_style
-    tokens = {language: get_lang_tok(language, style) for language in folder.languages}
-    return LanguageTokens(source or None, bool(target), tokens)
+        spec.register_source_vocabulary(_symbols(self.vocabularies.source))
+        spec.register_target_vocabulary(_symbols(self.vocabularies.target))
+        # fairseq starts a translation with </s>, and ends a source sentence with it
+        spec.config.decoder_start_token = spec.config.eos_token
+        spec.config.add_source_eos = True
+        return spec
+
+
+class _DeepSpec(TransformerSpec):
+    """CTranslate2's, quick for thousands of layers."""
+
+    def _alias_variables(self) -> None:
+        """Let equal tables of words be one; any two parameters are compared otherwise."""
+        kept = self.decoder.embeddings
+        for other in (self.decoder.projection, self.encoder.embeddings[0]):
+            if other.weight.equal(kept.weight):
+                other.weight = "decoder/embeddings/weight"
+
+
+def _symbols(vocabulary: Sequence[str]) -> list[str]:
+    return [BLANK if symbol == "<pad>" else symbol for symbol in vocabulary]
+
+
+class _Side:
+    """Fills the specification of one stack."""
+
+    def __init__(self, weights: Mapping[str, Tensor], args: Namespace, side: str) -> None:
+        self.weights, self.args, self.side = weights, args, side
+        self.width: int = self.option("embed_dim")
+        self.layers = sum(
+            name.startswith(f"{side}.layers.") and name.endswith(".fc1.weight") for name in weights
+        )
+        self.shape = {
+            "num_layers": self.layers,
+            "num_heads": self.option("attention_heads"),
+            "pre_norm": bool(self.option("normalize_before")),
+            "activation": ACTIVATIONS[args.activation_fn],
+            "layernorm_embedding": f"{side}.layernorm_embedding.weight" in weights,
+        }
+
+    def option(self, name: str) -> Any:
+        """A side's option, --SIDE-NAME."""
+        return getattr(self.args, f"{self.side}_{name}")
+
+    def has(self, name: str) -> bool:
+        """Whether the side has such a module."""
+        return f"{self.side}.{name}.weight" in self.weights
+
+    def array(self, name: str) -> NDArray[np.float32]:
+        """A parameter in float32."""
+        return self.weights[f"{self.side}.{name}"].float().contiguous().numpy()
+
+    def encoder(self) -> TransformerEncoderSpec:
+        """The encoder, complete."""
+        spec = TransformerEncoderSpec(**self.shape)
+        self.ends(spec, spec.embeddings[0])
+        for index, layer in enumerate(spec.layer):
+            self.self_attention(layer, index)
+            self.feed_forward(layer, index)
+        return spec
+
+    def decoder(self) -> TransformerDecoderSpec:
+        """The decoder, complete with the projection to the vocabulary."""
+        spec = TransformerDecoderSpec(
+            **self.shape, no_final_norm=bool(getattr(self.args, "no_decoder_final_norm", False))
+        )
+        self.ends(spec, spec.embeddings)
+        # old checkpoints of fairseq's do not name a table twice
+        table = "output_projection" if self.has("output_projection") else "embed_tokens"
+        spec.projection.weight = self.array(f"{table}.weight")
+        if self.has("project_out_dim"):
+            # --decoder-output-dim: two maps without anything between them are one
+            spec.projection.weight = spec.projection.weight @ self.array("project_out_dim.weight")
+        for index, layer in enumerate(spec.layer):
+            self.self_attention(layer, index)
+            self.cross_attention(layer, index)
+            self.feed_forward(layer, index)
+        return spec
+
+    def ends(self, spec: Any, embeddings: Any) -> None:
+        """Embeddings, positions, and the norms before and after the layers."""
+        embeddings.weight = self.array("embed_tokens.weight")
+        spec.scale_embeddings = 1.0 if self.args.no_scale_embedding else float(self.width) ** 0.5
+        table = position_table(self.weights, self.args, self.side)
+        spec.position_encodings.encodings = table.contiguous().numpy()
+        for name in ("layernorm_embedding", "layer_norm"):
+            if self.has(name):
+                self.norm(getattr(spec, name), name)
+
+    def norm(self, spec: Any, name: str) -> None:
+        spec.gamma, spec.beta = self.array(f"{name}.weight"), self.array(f"{name}.bias")
+
+    def linear(self, spec: LinearSpec, name: str) -> None:
+        spec.weight = self.array(f"{name}.weight")
+        if f"{self.side}.{name}.bias" in self.weights:
+            spec.bias = self.array(f"{name}.bias")
+
+    def fused(self, spec: LinearSpec, names: Sequence[str]) -> None:
+        """Several maps of one input as one."""
+        parts = [LinearSpec() for _ in names]
+        for part, name in zip(parts, names, strict=True):
+            self.linear(part, name)
+        fuse_linear(spec, parts)
+
+    def self_attention(self, layer: Any, index: int) -> None:
+        name = f"layers.{index}.self_attn"
+        spec = layer.self_attention
+        self.fused(spec.linear[0], [f"{name}.{role}_proj" for role in "qkv"])
+        self.linear(spec.linear[1], f"{name}.out_proj")
+        self.norm(spec.layer_norm, f"{name}_layer_norm")
+
+    def cross_attention(self, layer: Any, index: int) -> None:
+        name = f"layers.{index}.encoder_attn"
+        spec = layer.attention
+        self.linear(spec.linear[0], f"{name}.q_proj")
+        self.fused(spec.linear[1], [f"{name}.{role}_proj" for role in "kv"])
+        self.linear(spec.linear[2], f"{name}.out_proj")
+        self.norm(spec.layer_norm, f"{name}_layer_norm")
+
+    def feed_forward(self, layer: Any, index: int) -> None:
+        name = f"layers.{index}"
+        self.linear(layer.ffn.linear_0, f"{name}.fc1")
+        self.linear(layer.ffn.linear_1, f"{name}.fc2")
+        self.norm(layer.ffn.layer_norm, f"{name}.final_layer_norm")

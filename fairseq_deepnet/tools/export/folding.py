@@ -69,9 +69,10 @@ class Folded:
     weights: dict[str, Tensor]
     options: dict[str, Any] = field(default_factory=dict)
 
-    def scale(self, name: str, factor: Tensor | float) -> None:
-        """Multiply a parameter; every tied one keeps its own."""
-        self.weights[name] = self.weights[name].float() * factor
+    def scale(self, *names: str, by: Tensor | float) -> None:
+        """Multiply parameters; every tied one keeps its own."""
+        for name in names:
+            self.weights[name] = self.weights[name].float() * by
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def fold(weights: Mapping[str, Tensor], args: Namespace, scheme: ResidualScheme)
     folded.options |= scheme.stock_options()
     for stack in _stacks(weights):
         for number, layer in enumerate(stack.layers):
-            stock = scheme.stock_layer(layer)
+            stock = scheme.stock_layer(Place(stack.side, number), layer)
             folded.weights |= {stack.at(number) + name: weight for name, weight in stock.items()}
         folded.options[f"{stack.side.value}_normalize_before"] = scheme.norm is NormPlacement.PRE
         if scheme.norm is NormPlacement.POST:
@@ -159,14 +160,13 @@ def _fold_residuals(folded: Folded, args: Namespace, scheme: ResidualScheme, sta
         check_divisor(factor, f"{name}{sublayer.value}")
         if isinstance(factor, Tensor):
             if below:
-                scale_norm(folded, below, factor)
+                folded.scale(f"{below}.weight", f"{below}.bias", by=factor)
             else:
                 scale_embeddings(folded, args, stack, factor)
-            for entry in _ENTRY[sublayer]:
-                folded.scale(f"{name}{entry}.weight", 1 / factor)
+            folded.scale(*(f"{name}{entry}.weight" for entry in _ENTRY[sublayer]), by=1 / factor)
         elif factor != 1.0:
-            for part in ("weight", "bias"):
-                folded.scale(f"{name}{_EXIT[sublayer]}.{part}", 1 / factor)
+            last = f"{name}{_EXIT[sublayer]}"
+            folded.scale(f"{last}.weight", f"{last}.bias", by=1 / factor)
         below = f"{name}{_NORM[sublayer]}"
 
 
@@ -186,54 +186,54 @@ def check_divisor(factor: Tensor | float, name: str) -> None:
         )
 
 
-def scale_norm(folded: Folded, name: str, factor: Tensor) -> None:
-    """Let a LayerNorm give factor * what it gave."""
-    for part in ("weight", "bias"):
-        folded.scale(f"{name}.{part}", factor)
-
-
 def scale_embeddings(folded: Folded, args: Namespace, stack: _Stack, factor: Tensor) -> None:
-    """Let a stack read factor * its embeddings, words and positions."""
-    prefix = stack.prefix
-    if f"{prefix}layernorm_embedding.weight" in folded.weights:
-        scale_norm(folded, f"{prefix}layernorm_embedding", factor)
-        return
-    if f"{prefix}project_in_dim.weight" in folded.weights:
-        folded.scale(f"{prefix}project_in_dim.weight", factor[:, None])
-    else:
-        scale_words(folded, args, prefix, factor)
-    scale_positions(folded, args, stack, factor)
+    """Let a stack read factor * its embeddings, words and positions.
 
-
-def scale_words(folded: Folded, args: Namespace, prefix: str, factor: Tensor) -> None:
-    """A table of the side's own: the other side and the vocabulary projection keep the old one.
+    Words get a table of the side's own: the other side and the vocabulary projection keep the old
+    one. Sinusoids become a learned table, as long as the model takes positions.
 
     Raises ValueError where an option holds the sides together.
     """
-    if getattr(args, "merge_src_tgt_embed", False):
+    prefix, side = stack.prefix, stack.side
+    norm, positions = f"{prefix}layernorm_embedding", f"{prefix}embed_positions.weight"
+    if f"{norm}.weight" in folded.weights:
+        folded.scale(f"{norm}.weight", f"{norm}.bias", by=factor)
+        return
+    if f"{prefix}project_in_dim.weight" in folded.weights:
+        folded.scale(f"{prefix}project_in_dim.weight", by=factor[:, None])
+    elif getattr(args, "merge_src_tgt_embed", False):
         raise ValueError(
             "--merge-src-tgt-embed keeps one table for both sides, which here would have to differ;"
             " use the model through fairseq with --user-dir"
         )
-    folded.scale(f"{prefix}embed_tokens.weight", factor)
-    if "sentence_encoder." in prefix:  # fairseq's encoder-only model has an option of its own
-        folded.options["untie_weights_roberta"] = True
     else:
-        folded.options |= {"share_all_embeddings": False, "share_decoder_input_output_embed": False}
-
-
-def scale_positions(folded: Folded, args: Namespace, stack: _Stack, factor: Tensor) -> None:
-    """Sinusoids become a learned table, as long as the model takes positions."""
-    side, name = stack.side, f"{stack.prefix}embed_positions.weight"
-    if name not in folded.weights and not args.no_token_positional_embeddings:
+        folded.scale(f"{prefix}embed_tokens.weight", by=factor)
+        tied = ("share_all_embeddings", "share_decoder_input_output_embed")
+        # fairseq's encoder-only model has an option of its own
+        one_side = "sentence_encoder." in prefix
+        folded.options |= (
+            {"untie_weights_roberta": True} if one_side else dict.fromkeys(tied, False)
+        )
+    if positions not in folded.weights and not args.no_token_positional_embeddings:
         decoder = side is Side.DECODER
         longest = args.max_target_positions if decoder else args.max_source_positions
-        folded.weights[name] = sinusoids(longest, factor.numel())
+        folded.weights[positions] = sinusoids(longest, factor.numel())
         folded.options[f"{side.value}_learned_pos"] = True
-    if name in folded.weights:
-        folded.scale(name, factor)
+    if positions in folded.weights:
+        folded.scale(positions, by=factor)
 
 
 def sinusoids(longest: int, width: int) -> Tensor:
     """Return the table [FIRST_POSITION + longest, width] of a model without learned positions."""
     return SinusoidalPositionalEmbedding.get_embedding(FIRST_POSITION + longest, width, PADDING)
+
+
+def position_table(weights: Mapping[str, Tensor], args: Namespace, side: str) -> Tensor:
+    """What a stock model adds at each position [positions, C], from the first word on."""
+    if f"{side}.embed_positions.weight" in weights:
+        return weights[f"{side}.embed_positions.weight"].float()[FIRST_POSITION:]
+    longest = args.max_source_positions if side == "encoder" else args.max_target_positions
+    width = getattr(args, f"{side}_embed_dim")
+    if args.no_token_positional_embeddings:
+        return torch.zeros(longest, width)
+    return sinusoids(longest, width)[FIRST_POSITION:]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from fairseq_deepnet.tools.checkpoints.choice import Model
+    from fairseq_deepnet.tools.checkpoints import Model
 
 RECORD: Final = "export.json"
 """In a CTranslate2 folder: the record of its export. A fairseq checkpoint holds it as `export`."""
@@ -32,6 +32,11 @@ QUANTIZATIONS: Final = (
     *("int16", "bfloat16", "float16"),
 )
 """CTranslate2's types of weights that this exports to."""
+HUGGINGFACE: Final = "huggingface"
+NO_SAFETENSORS: Final = (
+    "safetensors is not installed: pip install 'transformers>=4.57,<6' brings it (the extra: pip"
+    " install 'fairseq_deepnet[huggingface]')"
+)
 NO_CTRANSLATE2: Final = (
     "ctranslate2 is not installed: pip install 'ctranslate2>=4,<5' (the extra: pip install"
     " 'fairseq_deepnet[ctranslate2]')"
@@ -48,13 +53,17 @@ def exports_of(model: Model) -> Path:
     return (model.run or model.path.resolve().parent) / "export"
 
 
-def ctranslate2_name(model: Model, quantization: str) -> str:
+def folder_name(model: Model, name: str) -> str:
     """The usual name of a folder: that of a run's best checkpoint is the shortest, any other has
     the checkpoint's name before.
     """
-    from fairseq_deepnet.tools.checkpoints.choice import BEST  # imports torch
+    from fairseq_deepnet.tools.checkpoints import BEST  # imports torch
 
-    name = f"ctranslate2-{quantization}"
     if model.run is not None and model.path.name == BEST:
         return name
     return f"{model.path.stem}.{name}"
+
+
+def ctranslate2_name(model: Model, quantization: str) -> str:
+    """The usual name of a CTranslate2 folder."""
+    return folder_name(model, f"ctranslate2-{quantization}")

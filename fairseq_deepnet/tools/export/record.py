@@ -7,17 +7,17 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.files import say, shown
+from fairseq_deepnet.files import say, shown, try_lock
 from fairseq_deepnet.provenance import fingerprint, git_revision, sha256, versions
 from fairseq_deepnet.records import read_record, refuse_changed
-from fairseq_deepnet.tools.checkpoints.choice import Model
+from fairseq_deepnet.tools.checkpoints import Model
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export.layout import RECORD, SHAPE, is_exported
 from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name
@@ -72,41 +72,6 @@ def describe(model: Model, state: dict[str, Any], request: dict[str, Any]) -> di
     }
 
 
-def recorded(output: Path) -> dict[str, Any] | None:
-    """The record of an earlier export in this place; None where there is none."""
-    if output.is_dir():
-        found = json_of(output / RECORD)
-    elif output.is_file():
-        try:
-            found = load_checkpoint(output).get("export")
-        except ValueError:
-            return None
-    else:
-        return None
-    return found if isinstance(found, dict) and "request" in found else None
-
-
-def json_of(file: Path) -> Any:
-    """What a file of JSON holds; None for one that is not there or is damaged."""
-    try:
-        return json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
-def damage(output: Path) -> str:
-    """Why an export that is there cannot be used as it is; empty where it can."""
-    try:
-        if output.is_dir():
-            found = read_record(output / RECORD, SHAPE)
-            refuse_changed(output, found.get("files"), found.get("files") or (), output / RECORD)
-        else:
-            load_checkpoint(output, entire=True)
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
 def may_write(output: Path, request: dict[str, Any], force: bool) -> bool:
     """Whether an export is to be written; False if the one that is there is up to date.
 
@@ -118,11 +83,11 @@ def may_write(output: Path, request: dict[str, Any], force: bool) -> bool:
     """
     if not output.exists():
         return True
-    found = recorded(output)
+    found = _recorded(output)
     if found is not None:
         if force or found["request"] != request:
             return True
-        fault = damage(output)
+        fault = _damage(output)
         if fault:
             say(fault)
         return bool(fault)
@@ -139,6 +104,31 @@ def may_write(output: Path, request: dict[str, Any], force: bool) -> bool:
     return True
 
 
+def _recorded(output: Path) -> dict[str, Any] | None:
+    """The record of an earlier export in this place; None where there is none, or a damaged one."""
+    try:
+        if output.is_dir():
+            found = json.loads((output / RECORD).read_bytes())
+        else:
+            found = load_checkpoint(output).get("export") if output.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and "request" in found else None
+
+
+def _damage(output: Path) -> str:
+    """Why an export that is there cannot be used as it is; empty where it can."""
+    try:
+        if output.is_dir():
+            found = read_record(output / RECORD, SHAPE if is_exported(output) else None)
+            refuse_changed(output, found.get("files"), found.get("files") or (), output / RECORD)
+        else:
+            load_checkpoint(output, entire=True)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 @contextmanager
 def export_lock(model: Model) -> Iterator[None]:
     """One export of a checkpoint at a time: another process waits here, and finds it done.
@@ -148,38 +138,39 @@ def export_lock(model: Model) -> Iterator[None]:
     """
     folder = os.open(model.path.resolve().parent, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"waiting for another export of {shown(model.path.parent)}")
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        except OSError:
-            pass
+        with suppress(OSError):
+            if not try_lock(folder):
+                say(f"waiting for another export of {shown(model.path.parent)}")
+                fcntl.flock(folder, fcntl.LOCK_EX)
         yield
     finally:
         os.close(folder)
 
 
-def part_of(output: Path) -> Path:
-    """Where an export is written before it is whole; what an interrupted one left goes."""
-    part = output.with_name(output.name + ".part")
-    remove(part)
+@contextmanager
+def in_place_of(output: Path) -> Iterator[Path]:
+    """Yield where to write a file or folder; at the end it takes the place of `output`, whole.
+
+    A folder cannot replace another at once: the old one is moved out of the way first.
+    """
+    part, old = (output.with_name(output.name + suffix) for suffix in (".part", ".old"))
+    is_new = not output.parent.exists()
     output.parent.mkdir(parents=True, exist_ok=True)
-    return part
+    try:
+        for left_by_an_interrupted_one in (part, old):
+            _remove(left_by_an_interrupted_one)
+        yield part
+        if output.exists():
+            output.rename(old)
+        part.rename(output)
+        _remove(old)
+    finally:
+        _remove(part)
+        if is_new and not any(output.parent.iterdir()):
+            output.parent.rmdir()
 
 
-def put_in_place(part: Path, output: Path) -> None:
-    """Rename; a folder cannot replace another at once, and is moved out of the way first."""
-    old = output.with_name(output.name + ".old")
-    remove(old)
-    if output.exists():
-        output.rename(old)
-    part.rename(output)
-    remove(old)
-
-
-def remove(path: Path) -> None:
-    """Remove a file or a folder, if there is one."""
+def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
     else:

@@ -74,6 +74,17 @@ def fold_model(state: Mapping[str, Any]) -> tuple[Folded, Namespace]:
     return folded, stock_arguments(args, kind, folded.options)
 
 
+def fold_translator(state: Mapping[str, Any], engine: str) -> tuple[Folded, Namespace]:
+    """Fold an encoder-decoder for another engine; ValueError for another kind of model."""
+    args = required_arguments(state)
+    if kind_of(args) is not ENCODER_DECODER:
+        raise ValueError(
+            f"a {model_name(args)} translates nothing, and is not exported to {engine};"
+            " use --to fairseq"
+        )
+    return fold_model(state)
+
+
 def stock_arguments(args: Namespace, kind: ModelKind, options: Mapping[str, Any]) -> Namespace:
     """`args` without what is ours, for the stock arch of the same structure."""
     ours = _options(kind.arch) - _options(kind.stock) | set(_RECORDS)

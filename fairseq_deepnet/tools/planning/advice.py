@@ -36,13 +36,7 @@ EXACT: Final = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One thing that was tried, on top of those before it.
-
-    Arguments:
-        name: the options it adds, or "as it is"
-        effect: what they do to the training
-        plan: with the largest micro-batch that fits, or the smallest that was tried
-    """
+    """Options that were tried on top of those before, with the largest micro-batch that fits."""
 
     name: str
     effect: str
@@ -51,19 +45,14 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """What was tried, and what came of it.
-
-    Arguments:
-        wanted: the plan as the user has it
-        steps: what was tried, in order; the last one fits if any does
-    """
+    """The plan as it is wanted, and what was tried, in order; the last step fits if any does."""
 
     wanted: Plan
     steps: tuple[Step, ...]
 
     @property
     def fits(self) -> bool:
-        """Whether some options make it fit."""
+        """True if some options make it fit."""
         return self.steps[-1].plan.fits
 
     @property
@@ -77,7 +66,7 @@ class Advice:
         return difference(self.wanted, self.plan)
 
     def is_exact(self, step: Step) -> bool:
-        """Return whether a step leaves the update as it is, but for rounding."""
+        """True if a step leaves the update as it is, but for rounding."""
         return difference(self.wanted, step.plan).keys() <= EXACT
 
     @property
@@ -87,7 +76,7 @@ class Advice:
 
 
 def difference(old: Plan, new: Plan) -> dict[str, str | None]:
-    """The fairseq-train options that turn one plan into another."""
+    """Return the fairseq-train options that turn one plan into another."""
     a, b = old.training, new.training
     found: dict[str, str | None] = {}
     if (a.max_tokens, a.update_freq) != (b.max_tokens, b.update_freq):
@@ -136,9 +125,8 @@ def advise(plan: Plan) -> Advice:
 
 
 def _checkpointed(plan: Plan, model: Model, training: Training) -> Plan:
-    """With the share of the device for --checkpoint-memory that `auto` takes, in full hundredths.
-
-    Where recomputing all needs more, and yet fits, that is given: else training would warn.
+    """Plan with the share of the device for --checkpoint-memory that `auto` takes, in full
+    hundredths; where recomputing all needs more, and yet fits, with that: else training would warn.
     """
     share = math.floor(100 * FREE_SHARE * plan.memory_gib) / 100
     best = _largest_that_fits(plan, model, training, share)
@@ -149,7 +137,7 @@ def _checkpointed(plan: Plan, model: Model, training: Training) -> Plan:
 
 
 def _ladder(plan: Plan) -> list[tuple[str, str, Model, Training]]:
-    """The steps in order, each on top of those before it."""
+    """Return the steps in order, each on top of those before it."""
     model, training = plan.model, plan.training
     found = [("smaller micro-batches", "the same update", model, training)]
 
@@ -158,18 +146,15 @@ def _ladder(plan: Plan) -> list[tuple[str, str, Model, Training]]:
 
     if not model.is_recomputed:
         model = dataclasses.replace(model, segment=1 if model.is_stock else model.segment)
-        layout = {side: recomputing(model, side) for side in Side}
-        model = dataclasses.replace(model, checkpointing=layout)
+        model = dataclasses.replace(model, checkpointing={s: recomputing(model, s) for s in Side})
         if not model.is_stock:  # --checkpoint-memory asks for --max-tokens
             training = dataclasses.replace(training, bounded=True)
         add(f"--{CHECKPOINTING[model.is_stock]}", "the same update; layers are computed twice")
     whole = training.ddp_backend in ("pytorch_ddp", "c10d") and not training.bucket_view
     if training.devices > 1 and whole and plan.parameters > LEGACY_BUFFER:
         training = dataclasses.replace(training, ddp_backend="legacy_ddp")
-        add(
-            "--ddp-backend legacy_ddp",
-            "the same update; a small buffer, and gradients are exchanged after backward",
-        )
+        effect = "the same update; a small buffer, and gradients are exchanged after backward"
+        add("--ddp-backend legacy_ddp", effect)
     unsharded = training
     if training.devices > 1 and not training.sharded and training.optimizer in POINTWISE:
         training = dataclasses.replace(
@@ -193,10 +178,8 @@ def _ladder(plan: Plan) -> list[tuple[str, str, Model, Training]]:
     training = unsharded
     if training.precision != "fp32" and not training.memory_efficient:
         training = dataclasses.replace(training, memory_efficient=True)
-        add(
-            f"--memory-efficient-{training.precision}",
-            "no fp32 weights: small updates are lost in rounding",
-        )
+        effect = "no fp32 weights: small updates are lost in rounding"
+        add(f"--memory-efficient-{training.precision}", effect)
     if training.optimizer != "adafactor":
         training = dataclasses.replace(training, optimizer="adafactor", first_moment=False)
         add("--optimizer adafactor", "another optimiser, with a learning rate of its own to find")
@@ -206,23 +189,16 @@ def _ladder(plan: Plan) -> list[tuple[str, str, Model, Training]]:
 def _largest_that_fits(
     plan: Plan, model: Model, training: Training, checkpoint_gib: float | None
 ) -> Plan:
-    """The plan with the largest micro-batch that fits; else with the smallest."""
+    """Return the plan with the largest micro-batch that fits; else with the smallest."""
     tokens = training.max_tokens
+    machine = (plan.memory_gib, plan.teraflops, plan.length, plan.utilisation)
     while True:
         batch = launch.split_batch(plan.training.tokens, tokens, training.devices)
         bounded = training.bounded or batch.max_tokens != plan.training.max_tokens
         tried = dataclasses.replace(
             training, max_tokens=batch.max_tokens, update_freq=batch.update_freq, bounded=bounded
         )
-        candidate = make_plan(
-            model,
-            tried,
-            plan.memory_gib,
-            plan.teraflops,
-            plan.length,
-            plan.utilisation,
-            checkpoint_gib,
-        )
+        candidate = make_plan(model, tried, *machine, checkpoint_gib)
         if candidate.fits or tokens // 2 < SMALLEST_MICRO_BATCH:
             return candidate
         tokens //= 2

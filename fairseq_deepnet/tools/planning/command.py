@@ -25,57 +25,33 @@ HALF: Final = ("fp16", "bf16", "memory-efficient-fp16", "memory-efficient-bf16")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `deepnet plan`."""
     parser.parse_args = partial(parse, parser)  # type: ignore[assignment, method-assign]
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="CONFIG key=value",
-        help="a YAML file or a name in configs/, and options that win",
+    add, default = parser.add_argument, "(%(default)s)"
+    words = "a YAML file or a name in configs/, and options that win"
+    add("words", nargs="*", metavar="CONFIG key=value", help=words)
+    add("--arch", help="a named shape, with configs/base.yaml where no CONFIG is")
+    add("--gpus", type=int, default=1, help=f"devices in all; 0 is the CPU {default}")
+    of_one = f"of one device {default}"
+    add("--memory", type=float, default=DEVICE_GIB, metavar="GIB", help=of_one)
+    entries = "entries of the dictionary, or of source and target"
+    add("--vocabulary", metavar="N[,M]", help=entries)
+    add("--data", type=Path, help="the data folder, for its dictionaries")
+    auto = "auto: as the options say, else bf16 on GPUs, as scripts/train.sh does"
+    add("--precision", choices=launch.PRECISIONS, default="auto", help=auto)
+    add("--length", type=int, default=SENTENCE_LENGTH, help=f"subwords of a sentence {default}")
+    add("--teraflops", type=float, help="peak of one device in that precision")
+    measured = "measure this machine's matrix products instead"
+    add("--measure", action="store_true", help=measured)
+    share = (
+        f"share of the peak that training reaches ({compute.UTILISATION} of --teraflops,"
+        f" {compute.GEMM_UTILISATION} of what --measure finds)"
     )
-    parser.add_argument("--arch", help="a named shape, with configs/base.yaml where no CONFIG is")
-    parser.add_argument(
-        "--gpus", type=int, default=1, help="devices in all; 0 is the CPU (%(default)s)"
-    )
-    parser.add_argument(
-        "--memory",
-        type=float,
-        default=DEVICE_GIB,
-        metavar="GIB",
-        help="of one device (%(default)s)",
-    )
-    parser.add_argument(
-        "--vocabulary", metavar="N[,M]", help="entries of the dictionary, or of source and target"
-    )
-    parser.add_argument("--data", type=Path, help="the data folder, for its dictionaries")
-    parser.add_argument(
-        "--precision",
-        choices=launch.PRECISIONS,
-        default="auto",
-        help="auto: as the options say, else bf16 on GPUs, as scripts/train.sh does",
-    )
-    parser.add_argument(
-        "--length",
-        type=int,
-        default=SENTENCE_LENGTH,
-        help="subwords of a sentence (%(default)s)",
-    )
-    parser.add_argument("--teraflops", type=float, help="peak of one device in that precision")
-    parser.add_argument(
-        "--measure", action="store_true", help="measure this machine's matrix products instead"
-    )
-    parser.add_argument(
-        "--utilisation",
-        type=float,
-        help=f"share of the peak that training reaches ({compute.UTILISATION} of --teraflops,"
-        f" {compute.GEMM_UTILISATION} of what --measure finds)",
-    )
-    parser.add_argument("--json", action="store_true", help="JSON on stdout")
-    parser.add_argument(
-        "--paper", action="store_true", help="count the models of the DeepNet paper, and end"
-    )
+    add("--utilisation", type=float, help=share)
+    add("--json", action="store_true", help="JSON on stdout")
+    add("--paper", action="store_true", help="count the models of the DeepNet paper, and end")
 
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
-    """The command line, where options may stand between the words."""
+    """Parse the command line, where options may stand between the words."""
     args, unknown = parser.parse_known_intermixed_args(words)
     if unknown:
         name = unknown[0].lstrip("-").partition("=")[0]
@@ -115,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_config(args: argparse.Namespace) -> tuple[configs.Config, list[str]]:
-    """The config that the words and --arch name, and what was assumed."""
+    """Return the config that the words and --arch name, and what was assumed."""
     words, assumptions = list(args.words), []
     named = bool(words) and "=" not in words[0]
     if not named and args.arch is None:
@@ -141,7 +117,7 @@ def read_config(args: argparse.Namespace) -> tuple[configs.Config, list[str]]:
 def read_vocabulary(
     args: argparse.Namespace, config: configs.Config
 ) -> tuple[tuple[int, int], str]:
-    """Entries of both dictionaries, and where the numbers come from."""
+    """Return the entries of both dictionaries, and where the numbers come from."""
     if args.vocabulary is not None:
         return vocabulary.parse(args.vocabulary), "as given"
     if args.data is not None:
@@ -154,15 +130,13 @@ def read_vocabulary(
 def make(
     args: argparse.Namespace, config: configs.Config, words: tuple[int, int]
 ) -> tuple[Plan, bool]:
-    """The plan, and whether its times mean anything."""
-    teraflops, utilisation = args.teraflops, args.utilisation
-    if utilisation is None:
-        utilisation = compute.GEMM_UTILISATION if args.measure else compute.UTILISATION
+    """Return the plan, and whether its times mean anything."""
+    teraflops, usual = args.teraflops, compute.UTILISATION
+    timed = args.measure or teraflops is not None
     if args.measure:
         draft = estimate(config, args.gpus, args.memory, 1, words, args.length)
         teraflops = compute.measure_teraflops(draft.model, draft.training)
-    timed = teraflops is not None
-    plan = estimate(
-        config, args.gpus, args.memory, teraflops if timed else 1, words, args.length, utilisation
-    )
-    return plan, timed
+        usual = compute.GEMM_UTILISATION
+    utilisation = usual if args.utilisation is None else args.utilisation
+    machine = (args.gpus, args.memory, teraflops if timed else 1)
+    return estimate(config, *machine, words, args.length, utilisation), timed

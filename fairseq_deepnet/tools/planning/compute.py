@@ -44,10 +44,8 @@ class Flops:
     """Operations, all forward, of one micro-batch on one device.
 
     Arguments:
-        linear: the linear maps of both stacks
         attention: Q K^T and weights x V, of whole sentences (kernels skip the masked half of the
             decoder's at best)
-        projection: to the vocabulary
         fused: whether attention's backward computes Q K^T again
         recomputation: layers that backward computes again
     """
@@ -93,13 +91,8 @@ def count(model: Model, batch: MicroBatch) -> Flops:
     projection = 2 * n * model.output_dim * model.vocabulary[1]
     if model.output_dim != width:
         projection += 2 * n * width * model.output_dim
-    return Flops(
-        linear=linear,
-        attention=attention,
-        projection=projection,
-        fused=batch.is_fused(model.layers[Side.ENCODER].attention_dropout),
-        recomputation=again,
-    )
+    fused = batch.is_fused(model.layers[Side.ENCODER].attention_dropout)
+    return Flops(linear, attention, projection, fused, again)
 
 
 def seconds_per_update(
@@ -110,7 +103,7 @@ def seconds_per_update(
     teraflops: float,
     utilisation: float,
 ) -> float:
-    """Time of an update; devices work side by side, communication is taken to be hidden.
+    """Return the time of an update; devices work side by side, communication counts as hidden.
 
     A micro-batch takes as long as its operations, or as starting its kernels if that is longer. The
     optimiser goes through the parameter tensors in Python, unless it is fused_adam or they are one
@@ -132,7 +125,7 @@ def seconds_per_update(
 
 
 def measure_teraflops(model: Model, training: Training, seconds: float = MEASURED_SECONDS) -> float:
-    """Rate of one micro-batch's feed-forward map [tokens, C] x [C, F], 10^12 operations a second.
+    """Measure one micro-batch's feed-forward map [tokens, C] x [C, F] in 10^12 operations a second.
 
     On the GPU if the training is for one and one is here, else on the CPU with torch's threads.
     Raises ValueError where the plan is for GPUs and there is none.

@@ -23,11 +23,6 @@ def device_memory(wanted: str, devices: Devices, elsewhere: bool) -> float | Non
 
     Args:
         wanted: GiB, or "auto": what the GPUs here have; of those `elsewhere` a usual size.
-        devices: to train on.
-        elsewhere: whether these are GPUs of another machine.
-
-    Raises:
-        ValueError: for what is neither a number nor "auto".
     """
     if wanted != AUTO:
         try:
@@ -72,7 +67,11 @@ def fit_into(
     if advice.wanted.fits:
         return f"memory   {advice.wanted.needed_gib:.1f} {room} (deepnet plan)"
     if not (advice.fits and advice.is_exact(advice.steps[-1])):
-        raise ValueError(_refusal(advice, device))
+        least = min(step.plan.needed_gib for step in advice.steps if advice.is_exact(step))
+        raise ValueError(
+            f"the training needs {least:.1f} GiB, and {device} has {memory_gib:.4g}"
+            f"{_what_else(advice)}; MEMORY= starts it all the same"
+        )
     options = dict(advice.options)
     if "global-batch-tokens" in config.recipe and "update-freq" not in config.options:
         options.pop("update-freq", None)  # follows from the batch and the devices
@@ -84,17 +83,14 @@ def fit_into(
     )
 
 
-def _refusal(advice: Advice, device: str) -> str:
-    """What is missing, and what would fit."""
-    least = min(step.plan.needed_gib for step in advice.steps if advice.is_exact(step))
-    needs = f"the training needs {least:.1f} GiB, and {device} has {advice.wanted.memory_gib:.4g}"
+def _what_else(advice: Advice) -> str:
+    """Return what would fit, where no option that leaves the update as it is does."""
     if not advice.fits:
         return (
-            f"{needs}, and no option makes it fit ({advice.least_gib:.1f} GiB are the least): take"
-            " GPUs with more memory or a smaller model; MEMORY= starts it all the same"
+            f", and no option makes it fit ({advice.least_gib:.1f} GiB are the least): take"
+            " GPUs with more memory or a smaller model"
         )
     return (
-        f"{needs}; {as_arguments(advice.options)} fits, and changes the training"
-        f" ({advice.steps[-1].effect}): add that, or take GPUs with more memory; MEMORY= starts it"
-        " all the same"
+        f"; {as_arguments(advice.options)} fits, and changes the training"
+        f" ({advice.steps[-1].effect}): add that, or take GPUs with more memory"
     )

@@ -5,20 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
+from tabulate import tabulate
+
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.planning.plan import estimate
 
 
 @dataclasses.dataclass(frozen=True)
 class PaperModel:
-    """A model of the paper.
+    """A model of the paper: where it stands, our name of it, and its parameters as printed.
 
     Arguments:
-        table: where it stands
-        arch: our name of it
         vocabulary: entries of its one embedding; the paper does not state it
         assumed: why this number
-        printed: parameters as the paper prints them
     """
 
     table: str
@@ -28,7 +27,7 @@ class PaperModel:
     printed: str
 
     def count(self) -> int:
-        """Parameters with one table for source, target and vocabulary projection."""
+        """Count parameters with one table for source, target and vocabulary projection."""
         options: dict[str, configs.Value] = {
             "arch": self.arch,
             "share-all-embeddings": True,
@@ -55,7 +54,7 @@ REMARK: Final = (
 
 
 def rounded(parameters: int) -> str:
-    """863642624 -> 863M or 864M as printed in tables: the paper cuts off, and writes 3.8B."""
+    """Write a number as the paper's tables do, which cut off: 863M, 3.8B."""
     if parameters >= 10**9:
         return f"{parameters / 10**9:.1f}B"
     return f"{parameters // 10**6}M"
@@ -66,22 +65,16 @@ def as_json() -> list[dict[str, Any]]:
     rows = []
     for row in ROWS:
         counted = row.count()
-        entry = dataclasses.asdict(row) | {"counted": counted, "rounded": rounded(counted)}
-        rows.append(entry)
+        rows.append(dataclasses.asdict(row) | {"counted": counted, "rounded": rounded(counted)})
     return rows
 
 
 def as_text() -> str:
-    """The same as a table."""
+    """Return the same as a table."""
     head = ("where", "arch", "one embedding of", "parameters", "rounded", "paper")
     rows = [head]
     for row in as_json():
         words = f"{row['vocabulary']:,} ({row['assumed']})"
         cells = (row["table"], row["arch"], words, f"{row['counted']:,}")
         rows.append((*cells, row["rounded"], row["printed"]))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    return "\n".join([*lines, "", REMARK])
+    return f"{tabulate(rows, tablefmt='plain', disable_numparse=True)}\n\n{REMARK}"

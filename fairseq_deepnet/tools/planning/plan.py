@@ -33,13 +33,10 @@ class Plan:
     """What a training needs.
 
     Arguments:
-        model, training: what is planned
         counts: parameters by part
-        memory: bytes on one device
-        flops: operations of one micro-batch on one device
+        memory, flops: bytes, and operations of one micro-batch, on one device
         memory_gib: what a device has
-        length: subwords of a sentence that were assumed
-        teraflops, utilisation: the speed that was assumed
+        length, teraflops, utilisation: subwords of a sentence, and the speed, as assumed
         checkpoint_gib: what --checkpoint-memory allows; None where it says nothing
     """
 
@@ -67,14 +64,8 @@ class Plan:
     @property
     def seconds_per_update(self) -> float:
         """Estimated time of an update."""
-        return compute.seconds_per_update(
-            self.flops,
-            self.model,
-            self.training,
-            self.counts.tensors,
-            self.teraflops,
-            self.utilisation,
-        )
+        what = (self.flops, self.model, self.training, self.counts.tensors)
+        return compute.seconds_per_update(*what, self.teraflops, self.utilisation)
 
     @property
     def hours(self) -> float | None:
@@ -139,9 +130,18 @@ def estimate(
     scripts/train.sh does it. Raises ValueError for what cannot be planned.
     """
     pair = (vocabulary, vocabulary) if isinstance(vocabulary, int) else vocabulary
-    _check(gpus, memory_gib, teraflops, pair, length, utilisation)
-    options = ["DATA", *configs.to_arguments(config.options)]
-    args = fairseq_options.parse_training(options)
+    if gpus < 0:
+        raise ValueError(f"--gpus {gpus}: 0 plans for the CPU")
+    for name, value in (("memory", memory_gib), ("teraflops", teraflops), ("length", length)):
+        if not value > 0:
+            raise ValueError(f"--{name} {value:g}: a positive number is expected")
+    if not 0 < utilisation <= 1:
+        raise ValueError(f"--utilisation {utilisation:g}: a share between 0 and 1 is expected")
+    if min(pair) < 5:
+        raise ValueError(
+            f"--vocabulary {min(pair)}: fairseq's four special symbols and a word are the least"
+        )
+    args = fairseq_options.parse_training(["DATA", *configs.to_arguments(config.options)])
     require_plannable(args.arch)
     model = read_model(args, pair)
     training = read_training(args, gpus, length)
@@ -149,9 +149,8 @@ def estimate(
         raise ValueError("--fp16 needs a GPU; the CPU trains in fp32 or bf16")
     wanted = config.recipe.get("global-batch-tokens")
     if wanted is not None and "update-freq" not in config.options:
-        batch = launch.split_batch(
-            launch.parse_tokens(wanted), training.max_tokens, training.devices
-        )
+        tokens = launch.parse_tokens(wanted)
+        batch = launch.split_batch(tokens, training.max_tokens, training.devices)
         training = dataclasses.replace(
             training, max_tokens=batch.max_tokens, update_freq=batch.update_freq
         )
@@ -185,25 +184,3 @@ def make_plan(
         utilisation=utilisation,
         checkpoint_gib=checkpoint_gib,
     )
-
-
-def _check(
-    gpus: int,
-    memory_gib: float,
-    teraflops: float,
-    vocabulary: tuple[int, int],
-    length: int,
-    utilisation: float,
-) -> None:
-    if gpus < 0:
-        raise ValueError(f"--gpus {gpus}: 0 plans for the CPU")
-    for name, value in (("memory", memory_gib), ("teraflops", teraflops), ("length", length)):
-        if not value > 0:
-            raise ValueError(f"--{name} {value:g}: a positive number is expected")
-    if not 0 < utilisation <= 1:
-        raise ValueError(f"--utilisation {utilisation:g}: a share between 0 and 1 is expected")
-    if min(vocabulary) < 5:
-        raise ValueError(
-            f"--vocabulary {min(vocabulary)}: fairseq's four special symbols and a word are"
-            " the least"
-        )

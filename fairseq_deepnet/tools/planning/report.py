@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from typing import Any, Final
+
+from tabulate import tabulate
 
 from fairseq_deepnet.footprint import Model
 from fairseq_deepnet.footprint.memory import FRAGMENTATION, GIB, OVERHEAD_GIB
@@ -18,7 +21,7 @@ GPUS_A_NODE: Final = 8
 
 
 def as_text(advice: Advice, assumptions: list[str], timed: bool) -> str:
-    """Everything that `deepnet plan` says.
+    """Return everything that `deepnet plan` says.
 
     Arguments:
         assumptions: what was taken for granted, one sentence each
@@ -36,10 +39,8 @@ def _parameters(plan: Plan) -> str:
     source, target = model.vocabulary
     words = f"{source:,}" if source == target else f"{source:,} and {target:,}"
     tied = "one table" if model.share_all else "projection tied" if model.share_output else "untied"
-    rows = [
-        (f"embeddings ({words} entries, {tied})", counts.embeddings),
-        ("vocabulary projection", counts.projection),
-    ]
+    rows = [(f"embeddings ({words} entries, {tied})", counts.embeddings)]
+    rows.append(("vocabulary projection", counts.projection))
     for side in Side:
         depth, total = model.depths.of(side), getattr(counts, side.value)
         shape, each = model.layers[side], counts.layer[side]
@@ -66,12 +67,9 @@ def _memory(plan: Plan) -> str:
     lines = [(name, f"{size / GIB:.2f} GiB") for name, size in rows if size]
     lines.append((f"peak of tensors ({memory.peak_moment})", f"{plan.peak_gib:.2f} GiB"))
     where = "gpu" if training.gpus else "cpu"
-    share = (
-        f"{100 * FRAGMENTATION:.0f} % for the allocator, {OVERHEAD_GIB[where]} GiB for the process"
-    )
-    lines.append((f"needed, with {share}", f"{plan.needed_gib:.2f} GiB"))
-    device = f"each of {training.gpus} GPUs" if training.gpus > 1 else "the GPU"
-    device = device if training.gpus else "the CPU"
+    share = f"{100 * FRAGMENTATION:.0f} % for the allocator, {OVERHEAD_GIB[where]} GiB"
+    lines.append((f"needed, with {share} for the process", f"{plan.needed_gib:.2f} GiB"))
+    device = {0: "the CPU", 1: "the GPU"}.get(training.gpus, f"each of {training.gpus} GPUs")
     head = f"Memory of {device}, micro-batches of {training.max_tokens:,} tokens a side"
     table = _table(head, lines)
     if plan.model.checkpoint:
@@ -88,11 +86,9 @@ def _held(training: Training, precision: str = "") -> str:
 
 
 def _checkpointing(model: Model) -> str:
-    """How much of each stack backward computes again."""
-    return "; ".join(
-        f"{side.value}: {model.checkpointing[side].describe(model.depths.of(side))}"
-        for side in Side
-    )
+    """Return how much of each stack backward computes again."""
+    kept = ((side, model.checkpointing[side].describe(model.depths.of(side))) for side in Side)
+    return "; ".join(f"{side.value}: {text}" for side, text in kept)
 
 
 def _compute(plan: Plan, timed: bool) -> str:
@@ -141,48 +137,35 @@ def _verdict(advice: Advice, timed: bool) -> str:
         lines.append(f"It fits with: {as_arguments(advice.options)}")
         lines.append(f"  as key=value: {as_overrides(advice.options)}")
         return "\n".join(lines)
-    lines.append(
+    held = advice.plan.memory
+    fixed, loss = (held.persistent + held.gradients) / GIB, held.loss / GIB
+    lines += [
         f"No: nothing that fairseq offers makes it fit. The least is {advice.least_gib:.1f} GiB a"
-        f" device: {_most(advice.plan)}."
-    )
-    lines.append(
+        f" device: {fixed:.1f} GiB are weights, gradients and optimiser, {loss:.1f} GiB the loss of"
+        f" {advice.plan.training.max_tokens:,} tokens.",
         "  More GPUs share weights, gradients and the optimiser's state with --ddp-backend"
         " fully_sharded: try --gpus with more of them, a device with more memory, or a smaller"
-        " model."
-    )
+        " model.",
+    ]
     return "\n".join(lines)
 
 
-def _most(plan: Plan) -> str:
-    """What the memory goes to where nothing helps."""
-    memory = plan.memory
-    fixed = (memory.persistent + memory.gradients) / GIB
-    return (
-        f"{fixed:.1f} GiB are weights, gradients and optimiser,"
-        f" {memory.loss / GIB:.1f} GiB the loss of {plan.training.max_tokens:,} tokens"
-    )
-
-
 def as_arguments(options: dict[str, str | None]) -> str:
-    """Changed options as fairseq-train takes them."""
-    words = []
-    for name, value in options.items():
-        if value is not None:
-            words.append(f"--{name}" if value == "true" else f"--{name} {value}")
+    """Return changed options as fairseq-train takes them."""
+    given = {name: value for name, value in options.items() if value is not None}
+    words = [f"--{name}" + f" {value}" * (value != "true") for name, value in given.items()]
     gone = [f"--{name}" for name, value in options.items() if value is None]
     return " ".join(words) + (f" (without {', '.join(gone)})" if gone else "")
 
 
 def as_overrides(options: dict[str, str | None]) -> str:
-    """Changed options as `deepnet args` and `deepnet plan` take them."""
+    """Return changed options as `deepnet args` and `deepnet plan` take them."""
     return " ".join(f"{name}={value or 'null'}" for name, value in options.items())
 
 
 def _notes(plan: Plan) -> list[str]:
     training, model = plan.training, plan.model
-    notes = [
-        f"sentences of {plan.length} subwords (--length); micro-batches are full",
-    ]
+    notes = [f"sentences of {plan.length} subwords (--length); micro-batches are full"]
     if not all(shape.attention_dropout == 0 for shape in model.layers.values()):
         notes.append(
             "attention dropout: on the CPU torch keeps tokens x heads x length weights a layer"
@@ -208,23 +191,38 @@ def _notes(plan: Plan) -> list[str]:
         moved = exchanged(training, plan.counts) / GIB
         notes.append(f"each device receives {moved:.1f} GiB an update, taken to be hidden")
     if training.criterion not in CRITERIONS:
-        notes.append(
-            f"--criterion {training.criterion} holds what label_smoothed_cross_entropy does"
-        )
+        known = "label_smoothed_cross_entropy"
+        notes.append(f"--criterion {training.criterion} holds what {known} does")
     if training.max_update is None:
         notes.append("no --max-update: add max-update=N for the time of the whole run")
     return notes
 
 
 def _table(head: str, rows: list[tuple[str, str]]) -> str:
-    left = max(len(name) for name, _ in rows)
-    right = max(len(value) for _, value in rows)
-    return "\n".join([head, *(f"  {name:<{left}}  {value:>{right}}" for name, value in rows)])
+    lines = tabulate(rows, tablefmt="plain", colalign=("left", "right"), disable_numparse=True)
+    return f"{head}\n{textwrap.indent(lines, '  ')}"
 
 
 def as_json(advice: Advice, timed: bool) -> dict[str, Any]:
-    """The same for programs: bytes, operations, seconds."""
+    """Return the same for programs: bytes, operations, seconds."""
     plan = advice.wanted
+    times = {
+        "teraflops": plan.teraflops,
+        "utilisation": plan.utilisation,
+        "seconds_per_update": plan.seconds_per_update,
+        "hours": plan.hours,
+        "gpu_hours": plan.gpu_hours,
+    }
+    tried = [
+        {
+            "step": step.name,
+            "max_tokens": step.plan.training.max_tokens,
+            "update_freq": step.plan.training.update_freq,
+            "needed_gib": step.plan.needed_gib,
+            "fits": step.plan.fits,
+        }
+        for step in advice.steps
+    ]
     counts = dataclasses.asdict(plan.counts)
     counts["layer"] = {side.value: number for side, number in plan.counts.layer.items()}
     memory = dataclasses.asdict(plan.memory) | {"peak": plan.memory.peak}
@@ -242,25 +240,12 @@ def as_json(advice: Advice, timed: bool) -> dict[str, Any]:
         "memory_gib": plan.memory_gib,
         "fits": plan.fits,
         "flops_per_update": plan.flops_per_update,
-        "teraflops": plan.teraflops if timed else None,
-        "utilisation": plan.utilisation if timed else None,
-        "seconds_per_update": plan.seconds_per_update if timed else None,
-        "hours": plan.hours if timed else None,
-        "gpu_hours": plan.gpu_hours if timed else None,
+        **(times if timed else dict.fromkeys(times)),
         "advice": {
             "fits": advice.fits,
             "options": advice.options,
             "needed_gib": advice.plan.needed_gib,
             "least_gib": advice.least_gib,
-            "tried": [
-                {
-                    "step": step.name,
-                    "max_tokens": step.plan.training.max_tokens,
-                    "update_freq": step.plan.training.update_freq,
-                    "needed_gib": step.plan.needed_gib,
-                    "fits": step.plan.fits,
-                }
-                for step in advice.steps
-            ],
+            "tried": tried,
         },
     }

@@ -33,11 +33,7 @@ def from_folder(path: Path) -> tuple[int, int]:
 def of_recipe(config: Config, folder: Path | None) -> tuple[tuple[int, int], str]:
     """Return the entries of both dictionaries, and where the numbers come from.
 
-    Args:
-        folder: the data folder; where it is not there yet, the config says what it will have.
-
-    Raises:
-        ValueError: where neither says it.
+    Where the data folder is not there yet, the config says what it will have; else ValueError.
     """
     if folder is not None and (folder / "corpus.json").is_file():
         return from_folder(folder), f"of {shown(folder)}"
@@ -47,7 +43,7 @@ def of_recipe(config: Config, folder: Path | None) -> tuple[tuple[int, int], str
 
 
 def parse(text: str) -> tuple[int, int]:
-    """ "32000" or "8000,6000" (source, target) -> both; ValueError for anything else."""
+    """Return the sizes of both dictionaries from "32000" or "8000,6000" (source, target)."""
     parts = text.replace("_", "").split(",")
     if len(parts) > 2 or not all(part.strip().isdecimal() for part in parts):
         raise ValueError(

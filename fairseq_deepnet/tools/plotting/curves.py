@@ -21,7 +21,7 @@ METRICS: Final = {
 
 @dataclass
 class Curves:
-    """What one run's log tells: for train and valid, updates and losses (base 2, per token)."""
+    """Updates and losses (base 2, per token) of one run's log."""
 
     name: str
     train: list[tuple[int, float]] = field(default_factory=list)
@@ -39,8 +39,8 @@ def _records(log: Path) -> Iterator[tuple[str, dict[str, object]]]:
                     continue  # the line that a killed run was writing
 
 
-def _number(value: object) -> float:
-    """A number of fairseq's log, which writes them as strings; nan for what is none."""
+def number(value: object) -> float:
+    """Read a number, which fairseq's log writes as text; nan for what is none."""
     try:
         return float(str(value))
     except ValueError:
@@ -62,20 +62,17 @@ def read_metrics(run: Path, metrics: Sequence[str]) -> dict[str, Curves]:
     points: dict[tuple[str, str], dict[int, float]] = {}
     for kind, record in _records(log):
         prefix = "valid_" if kind == "valid" else ""
-        update = _number(record.get(f"{prefix}num_updates"))
+        update = number(record.get(f"{prefix}num_updates"))
         for metric in metrics:
             value = record.get(f"{prefix}{metric}")
             if value is not None and math.isfinite(update):
-                points.setdefault((metric, kind), {})[int(update)] = _number(value)
-
-    def sorted_points(metric: str, kind: str) -> list[tuple[int, float]]:
-        return sorted(points.get((metric, kind), {}).items())
-
-    found = {
-        metric: Curves(name, sorted_points(metric, "train_inner"), sorted_points(metric, "valid"))
-        for metric in metrics
-    }
-    return {metric: curves for metric, curves in found.items() if curves.train or curves.valid}
+                points.setdefault((metric, kind), {})[int(update)] = number(value)
+    found = {}
+    for metric in metrics:
+        both = [sorted(points.get((metric, kind), {}).items()) for kind in ("train_inner", "valid")]
+        if any(both):
+            found[metric] = Curves(name, *both)
+    return found
 
 
 def read_curves(run: Path, metric: str = "loss") -> Curves:
@@ -85,8 +82,7 @@ def read_curves(run: Path, metric: str = "loss") -> Curves:
     """
     found = read_metrics(run, (metric,))
     if metric not in found:
-        raise ValueError(
-            f"{run / LOG if run.is_dir() else run} has no progress lines; train with --log-format"
-            " json, and wait for the first one"
-        )
+        log = run / LOG if run.is_dir() else run
+        advice = "train with --log-format json, and wait for the first one"
+        raise ValueError(f"{log} has no progress lines; {advice}")
     return found[metric]

@@ -16,7 +16,6 @@ import numpy as np
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
 from fairseq_deepnet.tools.plotting.runs import LOGGED, SIDES, Grid, GridKey, Run
 from fairseq_deepnet.tools.plotting.series import (
-    Line,
     Scale,
     axis,
     chosen_updates,
@@ -49,6 +48,9 @@ _LOOKS: Final[dict[str, dict[str, Any]]] = {
     "dotted": {"linestyle": ":", "linewidth": 1.4},
     "dots": {"linestyle": "--", "linewidth": 0.8, "marker": "o", "markersize": 5},
 }
+_TRIANGLE: Final[dict[str, Any]] = {
+    **{"marker": "v", "markeredgecolor": "white", "markersize": 8, "linestyle": "none"}
+}
 _ACROSS: Final = 3
 """Panels of lines in a row of the overview."""
 _COLUMNS: Final = 400
@@ -58,7 +60,7 @@ Panel = tuple[Run, str, Grid]
 
 
 def draw(runs: Sequence[Run], show: str = "loss", part: str | None = None, head: str = "") -> Any:
-    """The figure of one thing; ValueError where no run has it.
+    """Draw one thing; ValueError where no run has it.
 
     Args:
         show: one of SHOWN
@@ -69,17 +71,13 @@ def draw(runs: Sequence[Run], show: str = "loss", part: str | None = None, head:
     if show == EVERYTHING:
         return _overview(runs, head)
     if not any(has(run, show) for run in runs):
-        raise ValueError(_missing(show))
+        if show in LOGGED:
+            raise ValueError(f"--show {show}: none of these runs has logged it")
+        raise ValueError(
+            f"--show {show}: it was measured in none of these runs; train with --monitor-interval"
+            f" N, and with {show} in --monitor"
+        )
     return _by_layer(runs, show, part, head) if is_by_layer(show) else _lines(runs, show, head)
-
-
-def _missing(show: str) -> str:
-    if show in LOGGED:
-        return f"--show {show}: none of these runs has logged it"
-    return (
-        f"--show {show}: it was measured in none of these runs; train with --monitor-interval N,"
-        f" and with {show} in --monitor"
-    )
 
 
 def _lines(runs: Sequence[Run], show: str, head: str) -> Any:
@@ -100,9 +98,11 @@ def _lines(runs: Sequence[Run], show: str, head: str) -> Any:
 def _draw_lines(axes: Any, runs: Sequence[Run], show: str) -> None:
     lines = lines_of(runs, show)
     for line in lines:
-        axes.plot(
-            line.updates, line.values, color=colour_of(line.run), label=line.label, **_look(line)
-        )
+        # a single point of a line would not be seen
+        is_alone = sum(map(math.isfinite, line.values)) == 1
+        alone = {"marker": "o", "markersize": 5} if is_alone else {}
+        look = {**_LOOKS[line.look], "color": colour_of(line.run), "label": line.label}
+        axes.plot(line.updates, line.values, **look | alone)
     if show in QUANTITIES and scale_of([np.asarray(line.values) for line in lines]).is_log:
         axes.set_yscale("log")
     axes.set_ylabel(label_of(show))
@@ -110,38 +110,31 @@ def _draw_lines(axes: Any, runs: Sequence[Run], show: str) -> None:
     clean(axes)
 
 
-def _look(line: Line) -> dict[str, Any]:
-    look = _LOOKS[line.look]
-    # a single point of a line would not be seen
-    points = sum(map(math.isfinite, line.values))
-    return look if points != 1 else {**look, "marker": "o", "markersize": 5}
-
-
 def _by_layer(runs: Sequence[Run], show: str, part: str | None, head: str) -> Any:
-    """Heat maps, a row a run and a column a side, and below them profiles by layer."""
+    """Draw heat maps, a row a run and a column a side, and below them profiles by layer."""
     from matplotlib import pyplot
 
     part, panels = _panels_of(runs, show, part)
-    sides = len({side for _, side, _ in panels})
     shown = list(dict.fromkeys(run.name for run, _, _ in panels))
-    figure = pyplot.figure(figsize=(5.5 * sides + 1, 2.7 * len(shown) + 3.5), layout="constrained")
+    sides = list(dict.fromkeys(side for _, side, _ in panels))
+    size = (5.5 * len(sides) + 1, 2.7 * len(shown) + 3.5)
+    figure = pyplot.figure(figsize=size, layout="constrained")
     halves: Any = figure.subfigures(2, 1, height_ratios=(2.7 * len(shown), 3.2))
     above, below = halves
-    grid = above.subplots(len(shown), sides, squeeze=False, sharex=True)
-    places = {(run.name, side): (run, side, values) for run, side, values in panels}
-    order = list(dict.fromkeys(side for _, side, _ in panels))
-    cells = [(name, side) for name in shown for side in order]
-    for axes, cell in zip(grid.flat, cells, strict=True):
-        axes.set_visible(cell in places)
-    used = [axes for axes, cell in zip(grid.flat, cells, strict=True) if cell in places]
-    _draw_maps(above, used, [places[cell] for cell in cells if cell in places], show)
-    _draw_profiles(below.subplots(1, sides, squeeze=False)[0], runs, panels, show)
+    grid = above.subplots(len(shown), len(sides), squeeze=False, sharex=True)
+    places = {(panel[0].name, panel[1]): panel for panel in panels}
+    cells = [places.get((name, side)) for name in shown for side in sides]
+    used = {axes: panel for axes, panel in zip(grid.flat, cells, strict=True) if panel}
+    for axes in grid.flat:
+        axes.set_visible(axes in used)
+    _draw_maps(above, list(used), list(used.values()), show)
+    _draw_profiles(below.subplots(1, len(sides), squeeze=False)[0], runs, panels, show)
     figure.suptitle(head or f"{title(show)}: {part_title(part)}")
     return figure
 
 
 def _overview(runs: Sequence[Run], head: str) -> Any:
-    """Lines of what has no layers, then a row of heat maps for each quantity that has."""
+    """Draw lines of what has no layers, then a row of heat maps for each quantity that has."""
     from matplotlib import pyplot
 
     known = [show for show in SHOWN[:-1] if any(has(run, show) for run in runs)]
@@ -150,9 +143,8 @@ def _overview(runs: Sequence[Run], head: str) -> Any:
     rows = -(-len(flat) // _ACROSS)
     across = max([len(panels) for _, (_, panels) in deep], default=0)
     heights = [3.0 * rows, *(2.6 for _ in deep)]
-    figure = pyplot.figure(
-        figsize=(max(14.0, 3.6 * across), sum(heights) + 0.6), layout="constrained"
-    )
+    size = (max(14.0, 3.6 * across), sum(heights) + 0.6)
+    figure = pyplot.figure(figsize=size, layout="constrained")
     parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     grid = list(parts[0].subplots(rows, _ACROSS, squeeze=False).flat)
     for axes, show in zip(grid, flat, strict=False):
@@ -173,7 +165,7 @@ def _overview(runs: Sequence[Run], head: str) -> Any:
 
 
 def _panels_of(runs: Sequence[Run], quantity: str, part: str | None) -> tuple[str, list[Panel]]:
-    """The part that is drawn, and a panel for each run and side that has it."""
+    """Return the part that is drawn, and a panel for each run and side that has it."""
     parts = [key.part for run in runs for key in run.grids if key.quantity == quantity]
     if not parts:
         return "", []
@@ -181,14 +173,12 @@ def _panels_of(runs: Sequence[Run], quantity: str, part: str | None) -> tuple[st
         known = ", ".join(dict.fromkeys(parts))
         raise ValueError(f"--part {part}: {quantity} was measured of {known}")
     part = part or main_part(parts)
-    keys = [GridKey(quantity, side, part) for side in SIDES]
-    return part, [
-        (run, key.side, run.grids[key]) for run in runs for key in keys if key in run.grids
-    ]
+    keys = [(run, GridKey(quantity, side, part)) for run in runs for side in SIDES]
+    return part, [(run, key.side, run.grids[key]) for run, key in keys if key in run.grids]
 
 
 def _draw_maps(figure: Any, grid: Sequence[Any], panels: Sequence[Panel], quantity: str) -> None:
-    """Heat maps into given axes, which share a colour bar."""
+    """Draw heat maps into given axes, which share a colour bar."""
     scale = scale_of(panel.values for _, _, panel in panels)
     image = None
     for axes, (run, side, values) in zip(grid, panels, strict=False):
@@ -203,7 +193,7 @@ def _draw_maps(figure: Any, grid: Sequence[Any], panels: Sequence[Panel], quanti
 
 
 def _draw_map(axes: Any, grid: Grid, scale: Scale) -> Any:
-    """One heat map; returns what a colour bar is made of."""
+    """Draw one heat map; return what a colour bar is made of."""
     from matplotlib.colors import ListedColormap, LogNorm, Normalize
 
     norm = (LogNorm if scale.is_log else Normalize)(scale.low, scale.high)
@@ -212,9 +202,8 @@ def _draw_map(axes: Any, grid: Grid, scale: Scale) -> Any:
     values = np.where(grid.values <= 0, scale.low, grid.values) if scale.is_log else grid.values
     broken = grid.given & ~np.isfinite(values)
     axes.set_facecolor(ABSENT)
-    image = axes.pcolormesh(
-        edges, layers, np.ma.masked_invalid(values).T, norm=norm, cmap="viridis", rasterized=True
-    )
+    look: dict[str, Any] = {"norm": norm, "cmap": "viridis", "rasterized": True}
+    image = axes.pcolormesh(edges, layers, np.ma.masked_invalid(values).T, **look)
     if broken.any():
         shown = np.ma.masked_where(~broken, np.ones_like(values))
         axes.pcolormesh(edges, layers, shown.T, cmap=ListedColormap([BROKEN]), rasterized=True)
@@ -238,49 +227,35 @@ def _mark_events(axes: Any, runs: Sequence[tuple[Run, str]]) -> None:
         # a recovery has the start of its trouble
         for update in sorted({event.finding.started for event in run.events})[:20]:
             axes.axvline(update, color=colour, linestyle=(0, (4, 3)), linewidth=1, alpha=0.8)
-            axes.plot(
-                update,
-                1.0,
-                marker="v",
-                color=colour,
-                markeredgecolor="white",
-                markersize=8,
-                linestyle="none",
-                label=label,
-                transform=axes.get_xaxis_transform(),
-                clip_on=False,
-                zorder=5,
-            )
+            place = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 5}
+            axes.plot(update, 1.0, color=colour, label=label, **_TRIANGLE, **place)
             label = "_nolegend_"
 
 
 def _draw_profiles(
     grid: Sequence[Any], runs: Sequence[Run], panels: Sequence[Panel], quantity: str
 ) -> None:
-    """Values by layer at a few updates, a panel a side: a colour a run, later updates darker."""
+    """Draw values by layer at a few updates, a panel a side, later updates darker."""
     names = [run.name for run in runs]
     scale = scale_of(values.values for _, _, values in panels)
     sides = [side for side in SIDES if any(side == panel for _, panel, _ in panels)]
     for axes, side in zip(grid, sides, strict=False):
         for run, _, values in (panel for panel in panels if panel[1] == side):
             chosen = chosen_updates(values)
+            look = {"color": colour_of(names.index(run.name))}
+            look["marker"] = "." if values.layers <= 30 else ""
             for number, index in enumerate(chosen, 1):
-                axes.plot(
-                    np.arange(values.layers) + 1,
-                    values.values[index],
-                    color=colour_of(names.index(run.name)),
-                    alpha=0.25 + 0.75 * number / len(chosen),
-                    linewidth=0.8 + 1.2 * number / len(chosen),
-                    marker="." if values.layers <= 30 else None,
-                    label=f"{run.name}, update {values.updates[index]:,}",
-                )
+                late = number / len(chosen)
+                weight = {"alpha": 0.25 + 0.75 * late, "linewidth": 0.8 + 1.2 * late}
+                name = f"{run.name}, update {values.updates[index]:,}"
+                layers = np.arange(values.layers) + 1
+                axes.plot(layers, values.values[index], label=name, **look, **weight)
         if scale.is_log:
             axes.set_yscale("log")
         clean(axes)
         axes.set_title(f"by layer, {side}", fontsize="medium")
         axes.set_xlabel("layer (1: at the input)", fontsize="small")
         axes.set_ylabel(axis(quantity), fontsize="small")
-        axes.set_xticks(
-            layer_ticks(max(values.layers for _, where, values in panels if where == side))
-        )
+        deepest = max(values.layers for _, where, values in panels if where == side)
+        axes.set_xticks(layer_ticks(deepest))
         axes.legend(frameon=False, fontsize="x-small")

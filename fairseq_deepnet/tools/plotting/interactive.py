@@ -72,7 +72,7 @@ def line_figure(runs: Sequence[Run], lines: Sequence[Line], show: str) -> Figure
 
 
 def _traces(line: Line) -> list[Any]:
-    """A line, and a cross where its numbers are no longer finite."""
+    """Return a line, and a cross where its numbers are no longer finite."""
     updates, values = thin_line(line.updates, line.values)
     look = _LOOKS[line.look]
     if sum(map(math.isfinite, values)) == 1:  # a line of one point would not be seen
@@ -144,7 +144,7 @@ def coded(grid: Grid) -> NDArray[np.float64]:
 
 
 def profile_figure(quantity: str, scale: Scale, deepest: int) -> Figure:
-    """An empty figure of values by layer: page.js fills it from the heat maps."""
+    """Return an empty figure of values by layer: page.js fills it from the heat maps."""
     layout = _layout("layer", axis(quantity))
     layout["xaxis"] |= {"tickvals": layer_ticks(deepest), "range": [0.5, deepest + 0.5]}
     layout["yaxis"] |= _vertical(scale)
@@ -154,7 +154,7 @@ def profile_figure(quantity: str, scale: Scale, deepest: int) -> Figure:
 
 
 def _vertical(scale: Scale) -> dict[str, Any]:
-    """An axis of values: of a logarithmic one 1, 2 and 5 have ticks, or only powers of ten."""
+    """Return an axis of values: a logarithmic one has ticks at 1, 2 and 5, or powers of ten."""
     if not scale.is_log:
         return {}
     decades = math.log10(scale.high / scale.low)
@@ -163,37 +163,30 @@ def _vertical(scale: Scale) -> dict[str, Any]:
 
 
 def _ticks(scale: Scale) -> dict[str, Any]:
-    """Ticks of a colour bar whose numbers are logarithms: whole decades, else 1, 2 and 5."""
+    """Return ticks of a colour bar of logarithms: whole decades, else 1, 2 and 5."""
     if not scale.is_log:
         return {"tickformat": ".3~g", "exponentformat": "power"}
     low, high = math.log10(scale.low), math.log10(scale.high)
     decades = range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)
     if len(decades) >= 3:
-        step = -(-len(decades) // 7)
-        return {
-            "tickvals": list(decades)[::step],
-            "ticktext": [f"10<sup>{decade}</sup>" for decade in list(decades)[::step]],
-        }
+        shown = list(decades)[:: -(-len(decades) // 7)]
+        return {"tickvals": shown, "ticktext": [f"10<sup>{decade}</sup>" for decade in shown]}
     places = range(math.floor(low) - 1, math.ceil(high) + 1)
     values = [digit * 10.0**place for place in places for digit in (1, 2, 5)]
     inside = [value for value in values if scale.low <= value <= scale.high]
-    return {
-        "tickvals": [math.log10(value) for value in inside],
-        "ticktext": [f"{value:g}" for value in inside],
-    }
+    texts = [f"{value:g}" for value in inside]
+    return {"tickvals": list(map(math.log10, inside)), "ticktext": texts}
 
 
 def _layout(x_title: str, y_title: str) -> dict[str, Any]:
-    small = {"size": 12}
+    def axis_of(text: str) -> dict[str, Any]:
+        return {**_AXIS, "title": {"text": text, "font": {"size": 12}, "standoff": 6}}
+
     return {
         "font": {"family": "system-ui, sans-serif", "size": 12, "color": "#343a40"},
         "margin": {"l": 56, "r": 16, "t": 24, "b": 44},
-        "xaxis": {
-            **_AXIS,
-            "title": {"text": x_title, "font": small, "standoff": 6},
-            "tickformat": ",d",
-        },
-        "yaxis": {**_AXIS, "title": {"text": y_title, "font": small, "standoff": 6}},
+        "xaxis": {**axis_of(x_title), "tickformat": ",d"},
+        "yaxis": axis_of(y_title),
         "plot_bgcolor": "white",
         "paper_bgcolor": "rgba(0,0,0,0)",
         "hoverlabel": {"namelength": -1},
@@ -202,7 +195,7 @@ def _layout(x_title: str, y_title: str) -> dict[str, Any]:
 
 
 def _marks(run: Run, shade: str, number: int) -> tuple[list[Any], list[Any]]:
-    """A dashed line where each event began, and a triangle above it that tells what it was."""
+    """Return dashed lines where events began, and triangles above them that tell what they were."""
     starts: dict[int, list[str]] = {}
     for event in run.events:
         if not event.is_end:
@@ -223,7 +216,7 @@ def _marks(run: Run, shade: str, number: int) -> tuple[list[Any], list[Any]]:
 
 
 def _figure(traces: list[Any], layout: dict[str, Any]) -> Figure:
-    """Checked by plotly, and with arrays as short strings."""
+    """Return a figure as plotly has checked it, with arrays as short strings."""
     from plotly.graph_objects import Figure as Checked
 
     layout["template"] = "none"

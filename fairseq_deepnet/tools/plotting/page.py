@@ -1,18 +1,20 @@
 """Runs as one page of HTML that needs no network: tables, and figures by plotly, whose script is
 inside.
+
+What it says is gathered here; page.html lays it out, and page.js draws the figures.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from html import escape
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from string import Template
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import jinja2
+from markupsafe import Markup, escape
 
 from fairseq_deepnet.divergence.events import region_text
 from fairseq_deepnet.files import shown, write_text
@@ -30,7 +32,6 @@ from fairseq_deepnet.tools.plotting.interactive import (
 from fairseq_deepnet.tools.plotting.runs import LOGGED, SIDES, Grid, GridKey, Run
 from fairseq_deepnet.tools.plotting.series import (
     LABELS,
-    Scale,
     has,
     is_by_layer,
     lines_by_layer,
@@ -55,22 +56,15 @@ _COLUMNS: Final = (60, 300)
 GROUPS: Final = {
     "Gradients": ("gradient_norm", "weight_gradient_norm", "embedding_gradient_norm"),
     "Inside the layers": (
-        "branch_norm",
-        "residual_norm",
-        "layer_norm_input",
-        "layer_norm_gradient",
-        "attention_entropy",
+        *("branch_norm", "residual_norm", "layer_norm_input"),
+        *("layer_norm_gradient", "attention_entropy"),
     ),
     "How far the model moves": (
-        "model_update",
-        "step_update",
-        "update_bound",
-        "step_bound",
+        *("model_update", "step_update", "update_bound", "step_bound"),
         "parameter_update_ratio",
     ),
 }
 """Quantities by what they tell; those that are in none come last."""
-_OPTION: Final = re.compile(r"--[a-z][a-z-]*[a-z]")
 _METRICS: Final = {
     "bleu": "BLEU",
     "chrf": "chrF",
@@ -78,10 +72,17 @@ _METRICS: Final = {
     "perplexity": "perplexity",
     "word_perplexity": "perplexity a word",
 }
-Panel = tuple[int, Run, str, Grid]
-"""A run's place, the run, a side, and what was measured there."""
-_ABSENT: Final = '<figure class="absent"></figure>'
-"""Keeps the place of a run that has no such side."""
+Cell = tuple[str, object]
+"""Its class in page.css, and its text; or "run" and the place of one."""
+
+
+class Plot(NamedTuple):
+    """A figure, and what page.js is told of it beside what is in it."""
+
+    figure: Figure
+    caption: str = ""
+    kind: str = ""
+    facts: dict[str, object] = {}  # noqa: RUF012
 
 
 def write(runs: Sequence[Run], file: Path, head: str = "") -> None:
@@ -94,234 +95,142 @@ def make(runs: Sequence[Run], head: str = "") -> str:
     """Return the page: page.html, filled in."""
     from plotly.offline import get_plotlyjs
 
-    parts = list(_sections(runs))
+    folder = Path(__file__).parent
     names = [run.name for run in runs]
-    head = head or (", ".join(names) if len(names) <= 4 else f"{len(names)} runs")
-    lead = "What was logged and measured while this run trained."
-    if len(runs) > 1:
-        lead = (
-            f"What was logged and measured while these {len(runs)} runs trained, side by side."
-            " A run has one colour on the whole page; click on its name above the figures to hide"
-            " it."
-        )
-    return Template(_file("page.html")).substitute(
-        policy=_POLICY,
-        head=escape(head),
-        lead=lead,
-        style=_file("page.css"),
-        links="".join(f'<a href="#{name}">{escape(text)}</a>' for name, text, _ in parts),
-        runs="\n".join(
-            f'<button class="chip" data-run="{number}" aria-pressed="true" title="{escape(name)}:'
-            f' show or hide">{swatch(number)}{escape(name)}</button>'
-            for number, name in enumerate(names)
-        ),
-        sections="\n".join(
-            f'<section id="{name}"><h2>{escape(text)}</h2>\n{content}\n</section>'
-            for name, text, content in parts
-        ),
-        most=_most_columns(runs),
-        plotly=get_plotlyjs(),
-        script=_file("page.js"),
+    loader = jinja2.FileSystemLoader(folder)
+    environment = jinja2.Environment(
+        autoescape=True, loader=loader, trim_blocks=True, lstrip_blocks=True
     )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment.filters["quoted"] = lambda text: _code(r"`([^`]*)`", text)
+    page = environment.get_template("page.html").render(
+        policy=_POLICY,
+        head=head or (", ".join(names) if len(names) <= 4 else f"{len(names)} runs"),
+        names=names,
+        colours=[colour_of(number) for number in range(len(runs))],
+        sections=list(sections(runs)),
+        monitored=records.NAME,
+        most=_most_columns(runs),
+        style=(folder / "page.css").read_text(encoding="utf-8"),
+        script=(folder / "page.js").read_text(encoding="utf-8"),
+        plotly=get_plotlyjs(),
+    )
+    return page.lstrip()
 
 
-def _file(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+def _code(pattern: str, text: str) -> Markup:
+    """Mark what a pattern's group holds as code."""
+    return Markup(re.sub(pattern, r"<code>\1</code>", str(escape(text))))
 
 
-def _sections(runs: Sequence[Run]) -> Iterator[tuple[str, str, str]]:
-    """Anchor, heading and content of each."""
-    yield "overview", "Runs", overview(runs)
-    yield "events", "Events", events(runs)
+def sections(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+    """Yield what the sections hold."""
+    yield {"id": "overview", "title": "Runs", **overview(runs)}
+    yield {"id": "events", "title": "Events", **events(runs)}
     logged = [metric for metric in LOGGED if any(metric in run.metrics for run in runs)]
     if logged:
-        plots = [(line_figure(runs, lines_of(runs, m), m), LABELS[m]) for m in logged]
-        grid = "".join(plot(figure, label) for figure, label in plots)
-        yield "losses", "Losses", f'<div class="quantity"><div class="grid">{grid}</div></div>'
-    yield "scores", "Scores", scores(runs)
+        plots = [Plot(line_figure(runs, lines_of(runs, m), m), LABELS[m]) for m in logged]
+        yield {"id": "losses", "title": "Losses", "plots": plots}
+    yield {"id": "scores", "title": "Scores", **scores(runs)}
+    unmonitored = [run.name for run in runs if not run.grids]
     known = [name for name in QUANTITIES if any(has(run, name) for run in runs)]
     if not known:
-        yield "measured", "Measured", unmonitored(runs)
+        yield {"id": "measured", "title": "Measured", "unmonitored": unmonitored}
     placed = {name for names in GROUPS.values() for name in names}
     others = tuple(name for name in known if name not in placed)
     most = _most_columns(runs)
     for text, names in {**GROUPS, "Other": others}.items():
-        content = "\n".join(quantity(runs, name, most) for name in names if name in known)
-        if content:
-            yield text.lower().replace(" ", "-"), text, unmonitored(runs) + content
+        found = [quantity(runs, name, most) for name in names if name in known]
+        place = {"id": text.lower().replace(" ", "-"), "title": text}
+        if found:
+            yield {**place, "unmonitored": unmonitored, "quantities": found}
 
 
 def _most_columns(runs: Sequence[Run]) -> int:
-    """Updates a heat map may show, so that a page of deep runs stays small."""
+    """Return how many updates a heat map may show, so that a page of deep runs stays small."""
     rows = sum(grid.layers for run in runs for key, grid in run.grids.items() if key.part)
     least, most = _COLUMNS
     return max(least, min(most, _VALUES // max(rows, 1)))
 
 
-# A section for each quantity: words, tabs of its parts, figures.
+# A quantity: words, and figures by the parts of a layer.
 
 
-def quantity(runs: Sequence[Run], name: str, most: int) -> str:
-    """Return the section of a quantity: what it is, and its figures."""
+def quantity(runs: Sequence[Run], name: str, most: int) -> dict[str, Any]:
+    """Return what a quantity is, and its figures; the part that stands for a layer is open."""
     row = QUANTITIES[name]
-    source = f"<span><b>paper</b> {escape(row.source)}</span>" if row.source else ""
-    inside = (
-        _parts(runs, name, most)
-        if is_by_layer(name)
-        else plot(line_figure(runs, lines_of(runs, name), name), "")
-    )
-    return f"""<div class="quantity" id="{name}">
-<h3>{escape(title(name))}<code>{name}</code></h3>
-<p>{sentence(row.meaning)}</p>
-<div class="facts"><span><b>unit</b> {escape(row.unit)}</span>
-<span><b>taken</b> {escape(row.when)}</span>{source}</div>
-{inside}
-</div>"""
-
-
-def _parts(runs: Sequence[Run], name: str, most: int) -> str:
-    """Tabs of a quantity's parts; the one that stands for a layer is open."""
+    meaning = row.meaning[0].upper() + row.meaning[1:] + "."
+    found = {"name": name, "title": title(name), "meaning": meaning, "unit": row.unit}
+    found |= {"when": row.when, "source": row.source}
+    if not is_by_layer(name):
+        return {**found, "plot": Plot(line_figure(runs, lines_of(runs, name), name))}
     parts = ordered(key.part for run in runs for key in run.grids if key.quantity == name)
-    first = main_part(parts)
-    tabs = "".join(
-        f'<button data-part="{escape(part)}" aria-pressed="{str(part == first).lower()}"'
-        f' title="{escape(part)}">{escape(part_title(part))}</button>'
-        for part in parts
-    )
-    shown = "\n".join(
-        f'<div class="part" data-part="{escape(part)}"{"" if part == first else " hidden"}>'
-        f"{_part(runs, name, part, most)}</div>"
-        for part in parts
-    )
-    return f'<div class="tabs" role="group" aria-label="part of a layer">{tabs}</div>{shown}'
+    made = [_part(runs, name, part, most) | {"is_open": part == main_part(parts)} for part in parts]
+    return {**found, "parts": made}
 
 
-def _part(runs: Sequence[Run], name: str, part: str, most: int) -> str:
-    """Heat maps of a part, its profiles by layer with a slider, and three layers over updates; what
-    has one number a side, such as a final LayerNorm, has lines alone.
+def _part(runs: Sequence[Run], name: str, part: str, most: int) -> dict[str, Any]:
+    """Return heat maps of a part (a row a side, a column a run), its profiles by layer, which a
+    slider moves, and three layers over updates; what has one number a side, such as a final
+    LayerNorm, has lines alone.
     """
-    panels = [
-        (number, run, side, run.grids[GridKey(name, side, part)])
-        for side in SIDES
-        for number, run in enumerate(runs)
-        if GridKey(name, side, part) in run.grids
+    grids: dict[str, dict[int, Grid]] = {}
+    for side in SIDES:
+        keyed = {
+            number: run.grids.get(GridKey(name, side, part)) for number, run in enumerate(runs)
+        }
+        if found := {number: grid for number, grid in keyed.items() if grid is not None}:
+            grids[side] = found
+    every = [grid for of_side in grids.values() for grid in of_side.values()]
+    has_layers = any(grid.layers > 1 for grid in every)
+    told = ", at the top, in the middle, at the input" * has_layers
+    drawn = {side: lines_by_layer(runs, GridKey(name, side, part)) for side in grids}
+    lines = [
+        Plot(line_figure(runs, drawn[side], name), f"{side}: over updates{told}") for side in grids
     ]
-    sides = list(dict.fromkeys(side for _, _, side, _ in panels))
-    drawn = {side: lines_by_layer(runs, GridKey(name, side, part)) for side in sides}
-    has_layers = any(grid.layers > 1 for *_, grid in panels)
-    told = ", at the top, in the middle, at the input" if has_layers else ""
-    lines = "".join(
-        plot(line_figure(runs, drawn[side], name), f"{side}: over updates{told}") for side in sides
-    )
-    above = _by_layer(panels, sides, name, most) if has_layers else ""
-    return f'{above}<div class="grid">{lines}</div>'
+    made: dict[str, Any] = {"name": part, "title": part_title(part), "lines": lines}
+    if not has_layers:
+        return made
+    scale = scale_of(grid.values for grid in every)
 
+    def heat_map(number: int, side: str) -> Plot | None:
+        if number not in grids[side]:
+            return None
+        run, colour = runs[number], colour_of(number)
+        figure = map_figure(run, number, grids[side][number], scale, name, most)
+        facts = {"side": side, "run": number, "name": run.name, "colour": colour}
+        return Plot(figure, f"{run.name}: {side}", "map", facts)
 
-def _by_layer(panels: Sequence[Panel], sides: Sequence[str], name: str, most: int) -> str:
-    """A row of heat maps a side, a column a run; below them a slider and the profiles it moves."""
-    scale = scale_of(grid.values for *_, grid in panels)
-    shown = list(dict.fromkeys(number for number, *_ in panels))
-    maps = {(panel[0], panel[2]): _map(panel, scale, name, most) for panel in panels}
-    rows = ["".join(maps.get((number, side), _ABSENT) for number in shown) for side in sides]
-    profiles = []
-    for side in sides:
-        deepest = max(grid.layers for *_, where, grid in panels if where == side)
-        figure = profile_figure(name, scale, deepest)
-        profiles.append(plot(figure, f"{side}: by layer", "profile", {"side": side}))
-    updates = sorted({int(update) for *_, grid in panels for update in grid.updates})
-    return "\n".join(
-        [
-            *(f'<div class="grid maps">{row}</div>' for row in rows),
-            _slider(updates),
-            f'<div class="grid">{"".join(profiles)}</div>',
-        ]
-    )
-
-
-def _map(panel: Panel, scale: Scale, name: str, most: int) -> str:
-    number, run, side, grid = panel
-    figure = map_figure(run, number, grid, scale, name, most)
-    facts = {"side": side, "run": number, "name": run.name}
-    facts["colour"] = colour_of(number)
-    return plot(figure, f"{run.name}: {side}", "map", facts)
-
-
-def _slider(updates: Sequence[int]) -> str:
-    first, last = updates[0], updates[-1]
-    step = max(1, min((after - before for before, after in pairwise(updates)), default=1))
-    return (
-        f'<label class="slider">By layer at update <output>{last:,}</output><input type="range"'
-        f' min="{first}" max="{last}" value="{last}" step="{step}">'
-        '<span class="note">solid: at this update; dotted: the first one</span></label>'
-    )
-
-
-def plot(figure: Figure, caption: str, kind: str = "", facts: dict[str, Any] | None = None) -> str:
-    """Return the place of a figure, and what page.js draws there."""
-    data = "".join(f' data-{key}="{escape(str(item))}"' for key, item in (facts or {}).items())
-    above = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return (
-        f'<figure>{above}<div class="{f"plot {kind}".strip()}"{data}></div>'
-        f'<script type="application/json">{coded(figure)}</script></figure>\n'
-    )
-
-
-def coded(content: Any) -> str:
-    """JSON that can stand in a script element, whatever names it holds."""
-    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    shown_runs = list(dict.fromkeys(number for of_side in grids.values() for number in of_side))
+    made["maps"] = [[heat_map(number, side) for number in shown_runs] for side in grids]
+    made["profiles"] = []
+    for side, of_side in grids.items():
+        figure = profile_figure(name, scale, max(grid.layers for grid in of_side.values()))
+        made["profiles"].append(Plot(figure, f"{side}: by layer", "profile", {"side": side}))
+    updates = sorted({int(update) for grid in every for update in grid.updates})
+    steps = (after - before for before, after in pairwise(updates))
+    return made | {"updates": updates, "step": max(1, min(steps, default=1))}
 
 
 # Tables: what the runs are, their events, their scores.
 
 
-def swatch(run: int) -> str:
-    """Return a dot in a run's colour."""
-    return f'<span class="swatch" style="background:{colour_of(run)}"></span>'
+def _number(value: float | None, form: str = ",.2f") -> Cell:
+    return "number", "" if value is None else f"{value:{form}}"
 
 
-def sentence(text: str) -> str:
-    """Return a quantity's meaning as HTML: a capital, a full stop, code between backquotes."""
-    pieces = escape(text[0].upper() + text[1:] + ".").split("`")
-    return "".join(
-        f"<code>{piece}</code>" if number % 2 else piece for number, piece in enumerate(pieces)
-    )
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are HTML already."""
-    top = "".join(f"<th>{escape(head)}</th>" for head in heads)
-    body = "\n".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
-    rows_of_table = f"<thead><tr>{top}</tr></thead><tbody>\n{body}\n</tbody>"
-    return f'<div class="scroll"><table>{rows_of_table}</table></div>'
-
-
-def _cell(content: object, kind: str = "") -> str:
-    marked = f' class="{kind}"' if kind else ""
-    return f"<td{marked}>{escape(str(content))}</td>"
-
-
-def _number(value: float | None, form: str = ",.2f") -> str:
-    return _cell("" if value is None else f"{value:{form}}", "number")
-
-
-def _name(number: int, run: Run) -> str:
-    return f'<td class="name">{swatch(number)}{escape(run.name)}</td>'
-
-
-def overview(runs: Sequence[Run]) -> str:
-    """A line a run: what it is, how far it came, how well it does; a column that is empty for all
-    runs is left out.
+def overview(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return a line a run: what it is, how far it came, how well it does; a column that is empty
+    for all runs is left out.
     """
     filled = [_overview_of(number, run) for number, run in enumerate(runs)]
-    empty = {f'<td class="{kind}"></td>' for kind in ("number", "short")}
-    kept = [head for head in filled[0] if any(cells[head] not in empty for cells in filled)]
-    note = '<p class="note">Losses: the training objective, in bits a token.</p>'
-    return _table(kept, [[cells[head] for head in kept] for cells in filled]) + note
+    kept = [head for head in filled[0] if any(cells[head][1] != "" for cells in filled)]
+    rows = [[cells[head] for head in kept] for cells in filled]
+    return {"heads": kept, "rows": rows, "note": "Losses: the training objective, in bits a token."}
 
 
-def _overview_of(number: int, run: Run) -> dict[str, str]:
-    """The cells of a run, by their heading."""
+def _overview_of(number: int, run: Run) -> dict[str, Cell]:
+    """Return the cells of a run, by their heading."""
     file = run.folder / "config.yaml"
     try:
         options = configs.load_config(str(file)).options if file.is_file() else {}
@@ -340,82 +249,57 @@ def _overview_of(number: int, run: Run) -> dict[str, str]:
     if updates:
         monitored = f"{len(updates):,} updates, {updates[0]:,} to {updates[-1]:,}"
     return {
-        "run": _name(number, run),
-        "scheme": _cell(options.get("residual-scheme", ""), "short"),
-        "layers": _cell("-".join(f"{count}L" for count in layers if count), "short"),
-        "learning rate": _cell(options.get("lr", ""), "number"),
-        "warm-up": _cell(options.get("warmup-updates", ""), "number"),
-        "fell back to": _cell(fallbacks.shown(changes), "short"),
+        "run": ("run", number),
+        "scheme": ("short", options.get("residual-scheme", "")),
+        "layers": ("short", "-".join(f"{count}L" for count in layers if count)),
+        "learning rate": ("number", options.get("lr", "")),
+        "warm-up": ("number", options.get("warmup-updates", "")),
+        "fell back to": ("short", fallbacks.shown(changes)),
         "updates": _number(run.last_update, ",d"),
         "train loss": _number(curves.train[-1][1] if curves.train else None),
         "best valid loss": _number(best),
-        "events": _cell(sum(not event.is_end for event in run.events), "number"),
-        "measured at": _cell(monitored, "short"),
-        "folder": _cell(shown(run.folder), "name"),
+        "events": ("number", sum(not event.is_end for event in run.events)),
+        "measured at": ("short", monitored),
+        "folder": ("name", shown(run.folder)),
     }
 
 
-def events(runs: Sequence[Run]) -> str:
+def events(runs: Sequence[Run]) -> dict[str, Any]:
     """Return what the divergence watch noticed, with causes."""
-    found = [(n, run, event) for n, run in enumerate(runs) for event in run.events]
-    if not found:
-        return "<p>The divergence watch has recorded no event in these runs.</p>"
-    rows = [
-        [
-            _name(number, run),
-            _number(event.finding.started, ",d"),
+    rows: list[list[Cell]] = []
+    for number, event in ((number, e) for number, run in enumerate(runs) for e in run.events):
+        finding = event.finding
+        texts = [text for text in (finding.what, event.cause) if text]
+        ended = [text + "." * (not text.endswith((".", "!", "?"))) for text in texts]
+        prose = " ".join(text[0].upper() + text[1:] for text in ended)
+        row: list[Cell] = [
+            ("run", number),
+            _number(finding.started, ",d"),
             _number(event.update, ",d"),
-            _cell(event.finding.kind.words + (": recovered" if event.is_end else "")),
-            _cell(region_text(event.finding.layers)),
-            _prose(" ".join(map(_full, filter(None, (event.finding.what, event.cause))))),
+            ("", finding.kind.words + ": recovered" * event.is_end),
+            ("", region_text(finding.layers)),
+            ("text", _code("(--[a-z][a-z-]*[a-z])", prose)),  # options do not break over lines
         ]
-        for number, run, event in found
-    ]
+        rows.append(row)
     heads = ("run", "began at update", "noticed at", "what", "where", "in words, and likely cause")
-    return _table(heads, rows)
+    without = "The divergence watch has recorded no event in these runs."
+    return {"heads": heads, "rows": rows, "without": without}
 
 
-def _prose(text: str) -> str:
-    """A cell of sentences, in which options do not break over lines."""
-    marked = _OPTION.sub(r"<code>\g<0></code>", escape(text))
-    return f'<td class="text">{marked}</td>'
-
-
-def _full(text: str) -> str:
-    """A sentence with its capital and its full stop."""
-    return text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
-
-
-def scores(runs: Sequence[Run]) -> str:
+def scores(runs: Sequence[Run]) -> dict[str, Any]:
     """Return all test scores, a line each."""
-    found = [(n, run, s) for n, run in enumerate(runs) for s in read_scores(run.folder)]
-    if not found:
-        return (
-            "<p>None of these runs has been scored: <code>bash scripts/eval_bleu.sh RUN</code>"
-            " translates a test set with one.</p>"
-        )
-    metrics = list(dict.fromkeys(key for *_, score in found for key in score.values))
-    rows = [
-        [
-            _name(number, run),
-            _cell(score.name, "name"),
-            *(_number(score.values.get(metric)) for metric in metrics),
-            _number(score.facts.get("lines"), ",d"),
-            _cell("; ".join(score.signatures.values()), "text"),
-        ]
-        for number, run, score in found
-    ]
+    found = [(n, score) for n, run in enumerate(runs) for score in read_scores(run.folder)]
+    metrics = list(dict.fromkeys(key for _, score in found for key in score.values))
+    rows: list[list[Cell]] = []
+    for number, score in found:
+        numbers = [_number(score.values.get(metric)) for metric in metrics]
+        lines, signature = _number(score.facts.get("lines"), ",d"), score.signatures.values()
+        row: list[Cell] = [("run", number), ("name", score.name), *numbers, lines]
+        rows.append([*row, ("text", "; ".join(signature))])
     names = [_METRICS.get(metric, metric) for metric in metrics]
-    return _table(("run", "scored", *names, "sentences", "signature"), rows)
-
-
-def unmonitored(runs: Sequence[Run]) -> str:
-    """Return which runs have no measurements, and how to get them; empty where all have."""
-    missing = [run for run in runs if not run.grids]
-    if not missing:
-        return ""
-    names = ", ".join(escape(run.name) for run in missing)
-    return (
-        f'<p class="warning">Nothing was measured in {names}: there is no {records.NAME}. Train'
-        " with <code>--monitor-interval 100</code> to have one.</p>"
-    )
+    without = "None of these runs has been scored: `bash scripts/eval_bleu.sh RUN` translates a"
+    return {
+        "heads": ("run", "scored", *names, "sentences", "signature"),
+        "rows": rows,
+        "without": f"{without} test set with one.",
+    }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Final
 
+from fairseq_deepnet.files import say
 from fairseq_deepnet.tools.plotting import images
 from fairseq_deepnet.tools.plotting.curves import METRICS
-from fairseq_deepnet.tools.plotting.runs import Run, read_runs
+from fairseq_deepnet.tools.plotting.runs import read_runs
 from fairseq_deepnet.tools.plotting.series import is_by_layer
 from fairseq_deepnet.tools.plotting.style import save
 
@@ -19,31 +19,23 @@ PAGE: Final = ".html"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `deepnet plot`."""
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder (or its log)")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        help="image to write (.png, .pdf, .svg), or a page that holds everything (.html)",
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="run folder (or its log)")
+    out = "image to write (.png, .pdf, .svg), or a page that holds everything (.html)"
+    add("--out", type=Path, required=True, help=out)
+    show = (
+        "what an image shows: loss (default), lr, gnorm, a quantity of --monitor, such as"
+        f" gradient_norm, or all; one of {', '.join(images.SHOWN)}"
     )
-    parser.add_argument(
-        "--show",
-        choices=images.SHOWN,
-        metavar="WHAT",
-        help="what an image shows: loss (default), lr, gnorm, a quantity of --monitor, such as"
-        f" gradient_norm, or all; one of {', '.join(images.SHOWN)}",
+    add("--show", choices=images.SHOWN, metavar="WHAT", help=show)
+    part = (
+        "part of a layer, in an image of a quantity that has several: self_attn, ffn, ..."
+        " (default: layer where it was measured, otherwise ffn)"
     )
-    parser.add_argument(
-        "--part",
-        help="part of a layer, in an image of a quantity that has several: self_attn, ffn, ..."
-        " (default: layer where it was measured, otherwise ffn)",
-    )
-    parser.add_argument(
-        "--metric",
-        choices=METRICS,
-        help="of --show loss: loss (label-smoothed, default) or nll_loss",
-    )
-    parser.add_argument("--title", default="", help="a title above the figure or the page")
+    add("--part", help=part)
+    metric = "of --show loss: loss (label-smoothed, default) or nll_loss"
+    add("--metric", choices=METRICS, help=metric)
+    add("--title", default="", help="a title above the figure or the page")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,13 +49,15 @@ def run(args: argparse.Namespace) -> int:
         write(runs, args.out, args.title)
     else:
         save(images.draw(runs, show, args.part, args.title), args.out)
-    print(f"{args.out}: {len(runs)} run{'s' if len(runs) > 1 else ''}", file=sys.stderr)
-    _tell_unmonitored(runs, args.out.suffix == PAGE or show == images.EVERYTHING)
+    say(f"{args.out}: {len(runs)} run{'s' if len(runs) > 1 else ''}")
+    missing = [run.name for run in runs if not run.is_monitored]
+    if missing and (args.out.suffix == PAGE or show == images.EVERYTHING):
+        say(f"nothing was measured in {', '.join(missing)}: train with --monitor-interval N")
     return 0
 
 
 def _what(args: argparse.Namespace) -> str:
-    """What an image shows; ValueError for options that cannot be honoured."""
+    """Return what an image shows; ValueError for options that cannot be honoured."""
     if args.out.suffix not in (*IMAGES, PAGE):
         raise ValueError(f"--out {args.out}: the name must end in {', '.join(IMAGES)} or {PAGE}")
     show = args.show or args.metric or "loss"
@@ -76,12 +70,3 @@ def _what(args: argparse.Namespace) -> str:
     if args.part is not None and not is_by_layer(show):
         raise ValueError(f"--part {args.part}: --show {show} has no parts; leave it out")
     return args.metric or show
-
-
-def _tell_unmonitored(runs: list[Run], matters: bool) -> None:
-    missing = [run.name for run in runs if not run.is_monitored]
-    if matters and missing:
-        print(
-            f"nothing was measured in {', '.join(missing)}: train with --monitor-interval N",
-            file=sys.stderr,
-        )

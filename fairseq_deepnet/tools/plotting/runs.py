@@ -5,7 +5,6 @@ Shapes: U = monitored updates, L = layers of a stack, counted from its input.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from fairseq_deepnet.divergence import events
 from fairseq_deepnet.divergence.events import Event
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
-from fairseq_deepnet.tools.plotting.curves import LOG, Curves, read_metrics
+from fairseq_deepnet.tools.plotting.curves import LOG, Curves, number, read_metrics
 
 LOGGED: Final = ("loss", "nll_loss", "lr", "gnorm")
 """What is read of train.log, and of monitor.jsonl where there is no log."""
@@ -96,16 +95,12 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def _is_run(path: Path) -> bool:
-    return path.is_file() or any((place / name).is_file() for place, name in _sources(path))
-
-
-def _sources(path: Path) -> Iterator[tuple[Path, str]]:
-    yield path, LOG
-    yield _monitored(path), records.NAME
+    files = (path, path / LOG, _monitored(path) / records.NAME)
+    return any(file.is_file() for file in files)
 
 
 def _monitored(path: Path) -> Path:
-    """The folder that holds monitor.jsonl: a log's is the one it lies in."""
+    """Return the folder that holds monitor.jsonl: a log's is the one it lies in."""
     return records.run_folder(path) if path.is_dir() else path.parent
 
 
@@ -141,7 +136,7 @@ def read_run(path: Path, name: str) -> Run:
         kept.sort(key=lambda record: int(record["update"]))
         run.grids = _grids(kept)
         for metric in LOGGED:
-            points = [(int(r["update"]), _float(r[metric])) for r in kept if metric in r]
+            points = [(int(r["update"]), number(r[metric])) for r in kept if metric in r]
             if points and metric not in run.metrics:
                 run.metrics[metric] = Curves(name, points)
     if path.is_dir():
@@ -156,13 +151,13 @@ def read_run(path: Path, name: str) -> Run:
 
 
 def _compact(file: Path) -> Iterator[records.Record]:
-    """Records with arrays for lists: of a deep model a file has millions of numbers."""
+    """Yield records with arrays for lists: of a deep model a file has millions of numbers."""
     for record in records.read(file):
         yield {**record, "values": dict(_series(record.get("values")))}
 
 
 def _series(values: Any) -> Iterator[tuple[GridKey, NDArray[np.float64]]]:
-    """A record's values by what they are of, each (L); -1 where there is none."""
+    """Yield a record's values by what they are of, each (L); -1 where there is none."""
     for name, value in values.items() if isinstance(values, dict) else ():
         level = QUANTITIES[name].level if name in QUANTITIES else None
         if level is Level.MODEL:
@@ -182,33 +177,21 @@ _NONE: Final = -1.0
 
 
 def _array(values: Iterable[Any]) -> NDArray[np.float64]:
-    return np.array([_NONE if value is None else _float(value) for value in values])
-
-
-def _float(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return math.nan
+    return np.array([_NONE if value is None else number(value) for value in values])
 
 
 def _grids(kept: Sequence[records.Record]) -> dict[GridKey, Grid]:
-    rows: dict[GridKey, list[tuple[int, NDArray[np.float64]]]] = {}
+    """Return grids, quantities and sides in the order of their tables, parts as recorded."""
+    rows: dict[GridKey, dict[int, NDArray[np.float64]]] = {}
     for record in kept:
         for key, row in record["values"].items():
-            rows.setdefault(key, []).append((int(record["update"]), row))
-    return {key: _grid(rows[key]) for key in sorted(rows, key=_place)}
-
-
-def _grid(rows: Sequence[tuple[int, NDArray[np.float64]]]) -> Grid:
-    values = np.full((len(rows), max(len(row) for _, row in rows)), _NONE)
-    for number, (_, row) in enumerate(rows):
-        values[number, : len(row)] = row
-    given = values != _NONE
-    return Grid(np.array([update for update, _ in rows]), np.where(given, values, np.nan), given)
-
-
-def _place(key: GridKey) -> tuple[int, int]:
-    """Quantities in the order of their table, the encoder before the decoder; parts as recorded."""
-    side = SIDES.index(key.side) if key.side in SIDES else len(SIDES)
-    return list(QUANTITIES).index(key.quantity), side
+            rows.setdefault(key, {})[int(record["update"])] = row
+    order = list(QUANTITIES)
+    grids = {}
+    for key in sorted(rows, key=lambda key: (order.index(key.quantity), key.side != SIDES[0])):
+        values = np.full((len(rows[key]), max(map(len, rows[key].values()))), _NONE)
+        for place, row in enumerate(rows[key].values()):
+            values[place, : len(row)] = row
+        given = values != _NONE
+        grids[key] = Grid(np.array(list(rows[key])), np.where(given, values, np.nan), given)
+    return grids

@@ -6,8 +6,7 @@ Shapes: U = updates, L = layers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,17 +85,13 @@ def ordered(parts: Iterable[str]) -> list[str]:
 def main_part(parts: Iterable[str]) -> str:
     """Return the part that stands for a layer: the whole of it, or what comes last in it."""
     known = ordered(parts)
-    for part in ("layer", "ffn"):
-        if part in known:
-            return part
-    return known[0]
+    return next((part for part in ("layer", "ffn") if part in known), known[0])
 
 
 # Lines.
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One line of a run.
 
     Args:
@@ -140,8 +135,7 @@ def lines_by_layer(runs: Sequence[Run], key: GridKey) -> list[Line]:
     """
     lines = []
     for number, run in enumerate(runs):
-        if key in run.grids:
-            grid = run.grids[key]
+        if (grid := run.grids.get(key)) is not None:
             top = grid.layers - 1
             looks = {0: "dotted", top // 2: "dashed", top: "solid"}
             for layer in sorted(looks, reverse=True):
@@ -171,16 +165,14 @@ def _measured(number: int, run: Run, quantity: str) -> Iterator[Line]:
             look = "dashed" if key.side == SIDES[0] else "solid"
             yield _of_grid(number, run, key.side, look, grid)
     bounded = _MEASURED.get(quantity, "")
-    if GridKey(bounded) in run.grids:
-        grid = run.grids[GridKey(bounded)]
-        yield _of_grid(number, run, f"measured {bounded}", "dotted", grid)
+    if (measured := run.grids.get(GridKey(bounded))) is not None:
+        yield _of_grid(number, run, f"measured {bounded}", "dotted", measured)
 
 
 # Scales, and fewer points.
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(NamedTuple):
     """From where to where colours or an axis reach; positive where it is logarithmic."""
 
     low: float
@@ -215,10 +207,8 @@ def thin_line(
     kept = {0, count - 1}
     for stretch in np.array_split(np.arange(count), most // 2):
         finite = stretch[np.isfinite(array[stretch])]
-        chosen = (
-            (finite[array[finite].argmin()], finite[array[finite].argmax()]) if len(finite) else ()
-        )
-        kept.update(map(int, chosen or stretch[:1]))
+        ends = [array[finite].argmin(), array[finite].argmax()] if len(finite) else []
+        kept.update(map(int, finite[ends] if ends else stretch[:1]))
         # where a run broke is what a reader looks for
         kept.update(map(int, stretch[~np.isfinite(array[stretch])][:1]))
     order = sorted(kept)
@@ -226,8 +216,8 @@ def thin_line(
 
 
 def columns(grid: Grid, most: int, events: Sequence[Event] = ()) -> NDArray[np.int64]:
-    """Which updates a heat map of at most about `most` columns shows: evenly chosen ones, and those
-    next to an event.
+    """Return which updates a heat map of at most about `most` columns shows: evenly chosen ones,
+    and those next to an event.
     """
     count = len(grid.updates)
     if count <= most:
@@ -239,8 +229,8 @@ def columns(grid: Grid, most: int, events: Sequence[Event] = ()) -> NDArray[np.i
 
 
 def chosen_updates(grid: Grid, number: int = 4) -> NDArray[np.int64]:
-    """A few updates for profiles by layer, by index: the first and the last that have numbers, and
-    evenly between in log.
+    """Return a few updates for profiles by layer, by index: the first and the last that have
+    numbers, and evenly between in log.
     """
     sound = np.flatnonzero(np.isfinite(grid.values).any(axis=1))
     if not len(sound):
@@ -251,12 +241,7 @@ def chosen_updates(grid: Grid, number: int = 4) -> NDArray[np.int64]:
 
 def layer_ticks(layers: int) -> list[int]:
     """Return whole layers, the first and the last among them."""
-    step = next(
-        step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500) if layers / step <= 10 or step == 500
-    )
-    inner = [
-        tick
-        for tick in range(step, layers, step)
-        if tick > step / 2 + 1 and layers - tick >= step / 2
-    ]
+    step = next((step for step in (1, 2, 5, 10, 20, 50, 100, 200) if layers / step <= 10), 500)
+    first, last = step / 2 + 1, layers - step / 2  # else too near to the ends
+    inner = [tick for tick in range(step, layers, step) if first < tick <= last]
     return sorted({1, *inner, layers})

@@ -26,7 +26,8 @@ class Look(NamedTuple):
 
 def look_of(number: int) -> Look:
     """Return the look of a line, by its place among those it is compared with."""
-    return Look(colour_of(number), MARKERS[number % len(MARKERS)])
+    # colours come back from the eighth line on, with other markers
+    return Look(colour_of(number), MARKERS[(number + number // len(COLOURS)) % len(MARKERS)])
 
 
 def colour_of(number: int) -> str:

@@ -45,6 +45,8 @@ _FIXED: Final = re.compile(
     r"|(en|de)coder-(layers|embed-dim|ffn-embed-dim|attention-heads|learned-pos|normalize-before)"
 )
 """Options that a checkpoint must be met with as it was made, and our own."""
+Options = Mapping[str, Any]
+"""fairseq-train's options as parsed, by attribute name."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,47 @@ class Change:
 
     def __str__(self) -> str:
         return f"{self.option}{self.sign}{self.value}"
+
+    def applied(self, present: Options) -> str:
+        """Return the option's new value, as typed on a command line; fp32 has an empty one."""
+        if self.option == FP32:
+            return ""
+        name, by = self.option.replace("-", "_"), _number(self.value)
+        if name not in present:
+            options = [option.replace("_", "-") for option in present]
+            raise ConfigurationError(
+                f"--fallbacks: {self}: this training has no option --{self.option}"
+                f"{did_you_mean(self.option, options)}"
+            )
+        if isinstance(present[name], bool):
+            raise ConfigurationError(
+                f"--fallbacks: {self}: --{self.option} is a switch, which cannot be changed"
+            )
+        if self.sign == "=":
+            return self.value
+        numbers = list(map(_number, _list(present[name])))
+        if by is None or not numbers or None in numbers:
+            raise ConfigurationError(
+                f"--fallbacks: {self}: --{self.option} is {present[name]}, no number to change;"
+                f" write {self.option}=VALUE"
+            )
+        after = [n * by if self.sign == "*" else n + by for n in numbers if n is not None]
+        whole = all(isinstance(number, int) for number in numbers)
+        return _typed([max(1, round(number)) if whole else number for number in after])
+
+    def helps(self, present: Options, update: int) -> bool:
+        """True if it makes a difference to a training from `update` on.
+
+        fp32 changes nothing where it is fp32. A warm-up that is over is not begun again: after it
+        the inverse square root's learning rate is lr sqrt(warmup / update), which a longer one
+        would raise.
+        """
+        over = 0 < update >= (present.get("warmup_updates") or 0)
+        if self.option == FP32:
+            return bool(before(FP32, present))
+        if self.option == "warmup-updates" and over:
+            return False
+        return self.applied(present) != before(self.option, present)
 
 
 Step = tuple[Change, ...]
@@ -72,12 +115,28 @@ def parse(text: str) -> tuple[Step, ...]:
     return steps
 
 
-def steps_of(text: str | None, present: Mapping[str, Any]) -> tuple[Step, ...]:
-    """Return the steps of --fallbacks, or the default's as far as this training has the options.
+def _change(word: str) -> Change:
+    if word == FP32:
+        return Change(FP32)
+    match = _CHANGE.fullmatch(word)
+    if match is None:
+        raise ConfigurationError(
+            f"--fallbacks: {word!r} is no change; write option=value, option*factor, option+number"
+            f" or {FP32}, such as lr*0.5, with commas between the steps"
+        )
+    change = Change(**match.groupdict())
+    if _FIXED.fullmatch(change.option):
+        raise ConfigurationError(
+            f"--fallbacks: {change} would change the model or where it is trained, and no"
+            " checkpoint could be gone on from; change learning rate, warm-up, batch or the like"
+        )
+    if change.sign != "=" and _number(change.value) is None:
+        raise ConfigurationError(f"--fallbacks: {change}: {change.value!r} is no number")
+    return change
 
-    Arguments:
-        text: --fallbacks; None where it was not given
-        present: fairseq-train's options as parsed, by attribute name
+
+def steps_of(text: str | None, present: Options) -> tuple[Step, ...]:
+    """Return the steps of --fallbacks, or the default's as far as this training has the options.
 
     Raises:
         ConfigurationError: for what cannot be read, or changes what this training has not.
@@ -95,32 +154,9 @@ def steps_of(text: str | None, present: Mapping[str, Any]) -> tuple[Step, ...]:
     return tuple(step for step in known if step)
 
 
-def _change(word: str) -> Change:
-    if word == FP32:
-        return Change(FP32)
-    match = _CHANGE.fullmatch(word)
-    if match is None:
-        raise ConfigurationError(
-            f"--fallbacks: {word!r} is no change; write option=value, option*factor, option+number"
-            f" or {FP32}, such as lr*0.5, with commas between the steps"
-        )
-    change = Change(match["option"], match["sign"], match["value"])
-    if _FIXED.fullmatch(change.option):
-        raise ConfigurationError(
-            f"--fallbacks: {change} would change the model or where it is trained, and no"
-            " checkpoint could be gone on from; change learning rate, warm-up, batch or the like"
-        )
-    if change.sign != "=" and _number(change.value) is None:
-        raise ConfigurationError(f"--fallbacks: {change}: {change.value!r} is no number")
-    return change
-
-
-def overrides(step: Step, present: Mapping[str, Any]) -> dict[str, str]:
+def overrides(step: Step, present: Options) -> dict[str, str]:
     """Return option -> new value, as typed on a command line; fp32 has an empty one."""
-    found = {}
-    for change in step:
-        found[change.option] = "" if change.option == FP32 else _changed(change, present)
-    return found
+    return {change.option: change.applied(present) for change in step}
 
 
 def shown(changes: Mapping[str, str]) -> str:
@@ -130,64 +166,22 @@ def shown(changes: Mapping[str, str]) -> str:
     )
 
 
-def that_help(step: Step, present: Mapping[str, Any], update: int) -> Step:
-    """Return the changes of a step that make a difference to a training from `update` on.
-
-    fp32 changes nothing where it is fp32. A warm-up that is over is not begun again: after it the
-    inverse square root's learning rate is lr sqrt(warmup / update), which a longer one would raise.
-    """
-    found = []
-    for change in step:
-        if change.option == FP32:
-            same = not before(FP32, present)
-        else:
-            same = _changed(change, present) == before(change.option, present)
-            over = update > 0 and update >= (present.get("warmup_updates") or 0)
-            same = same or (change.option == "warmup-updates" and over)
-        if not same:
-            found.append(change)
-    return tuple(found)
-
-
-def before(option: str, present: Mapping[str, Any]) -> str:
+def before(option: str, present: Options) -> str:
     """Return an option as this training has it; for fp32, the precisions that it gives up."""
     if option == FP32:
         return " ".join(name for name in PRECISIONS if present.get(name.replace("-", "_")))
-    return written(present[option.replace("-", "_")])
+    return _typed(present[option.replace("-", "_")])
 
 
-def _changed(change: Change, present: Mapping[str, Any]) -> str:
-    name = change.option.replace("-", "_")
-    if name not in present:
-        options = [option.replace("_", "-") for option in present]
-        raise ConfigurationError(
-            f"--fallbacks: {change}: this training has no option --{change.option}"
-            f"{did_you_mean(change.option, options)}"
-        )
-    if isinstance(present[name], bool):
-        raise ConfigurationError(
-            f"--fallbacks: {change}: --{change.option} is a switch, which cannot be changed"
-        )
-    if change.sign == "=":
-        return change.value
-    before = present[name] if isinstance(present[name], list | tuple) else [present[name]]
-    numbers = [_number(value) for value in before]
-    by = _number(change.value)
-    if by is None or not numbers or None in numbers:
-        raise ConfigurationError(
-            f"--fallbacks: {change}: --{change.option} is {present[name]}, no number to change;"
-            f" write {change.option}=VALUE"
-        )
-    after = [n * by if change.sign == "*" else n + by for n in numbers if n is not None]
-    whole = all(isinstance(number, int) for number in numbers)
-    return written([max(1, round(number)) if whole else number for number in after])
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
 
 
-def written(value: Any) -> str:
+def _typed(value: Any) -> str:
     """Return a parsed value as typed on a command line; lists with commas."""
-    values = value if isinstance(value, list | tuple) else [value]
     # ten digits: 0.009 * 0.5 is not to read 0.0045000000000000005
-    return ",".join(f"{item:.10g}" if isinstance(item, float) else str(item) for item in values)
+    texts = (f"{item:.10g}" if isinstance(item, float) else str(item) for item in _list(value))
+    return ",".join(texts)
 
 
 def _number(value: Any) -> int | float | None:
@@ -203,38 +197,26 @@ def _number(value: Any) -> int | float | None:
 
 @dataclass
 class Pending:
-    """What is still to be moved: written before, so that a kill in between loses nothing.
+    """What is still to be moved: written before, so that a kill in between loses nothing."""
 
-    Arguments:
-        folder: in the folder of checkpoints, for what came after the good state
-        good: update of that; None for the beginning
-        file: of that, in the folder of checkpoints
-    """
-
-    folder: str
-    good: int | None
+    folder: str  # in the folder of checkpoints, for what came after the good state
+    good: int | None  # update of that; None for the beginning
     file: str = "good.part"  # where an earlier version put it
 
 
 @dataclass
 class FallbackState:
-    """What fallback.json holds.
+    """What fallback.json holds."""
 
-    Arguments:
-        step: fallbacks taken
-        overrides: option -> value, of all of them together; `fp32` has an empty value
-        resumes: whether the run goes on from a checkpoint of its own, rather than from the start
-        history: for each fallback: step, changes, values before, event, the update it went on from
-        pending: what the last of them has still to move
-        exhausted: steps that --fallbacks had when the run diverged with none left
-    """
-
-    step: int = 0
+    step: int = 0  # fallbacks taken
+    # option -> value, of all of them together; `fp32` has an empty value
     overrides: dict[str, str] = field(default_factory=dict)
+    # whether the run goes on from a checkpoint of its own, rather than from the start
     resumes: bool = False
+    # for each fallback: step, changes, values before, event, the update it went on from
     history: list[dict[str, Any]] = field(default_factory=list)
-    pending: Pending | None = None
-    exhausted: int = 0
+    pending: Pending | None = None  # what the last of them has still to move
+    exhausted: int = 0  # steps that --fallbacks had when the run diverged with none left
 
     def write(self, run: Path) -> None:
         """Write into a run folder; whole or not at all."""
@@ -268,17 +250,16 @@ class FallbackState:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the supervisor is to start.
+    """What the supervisor is to start."""
 
-    Arguments:
-        command: fairseq-train or its launcher, with all options; empty where there is nothing to do
-        fallbacks: steps to take when it diverges; None where it is to end then
-        state: fallbacks that the run has taken before
-    """
-
+    # fairseq-train or its launcher, with all options; empty where there is nothing to do
     command: tuple[str, ...] = ()
+    # steps to take when it diverges; None where it is to end then
     fallbacks: tuple[Step, ...] | None = None
+    # fallbacks that the run has taken before
     state: FallbackState = field(default_factory=FallbackState)
+    # what further nodes compare with their own plan; None where there are none
+    announcement: dict[str, Any] | None = None
 
 
 def read(run: Path) -> FallbackState:
@@ -302,8 +283,8 @@ def read(run: Path) -> FallbackState:
         ) from error
 
 
-def refuse_changes(run: Path, steps: Sequence[Step], present: Mapping[str, Any]) -> FallbackState:
-    """Return the state of a run that is to go on; refuse what would come to the same, or to naught.
+def refuse_changes(run: Path, steps: Sequence[Step], present: Options) -> None:
+    """Refuse to go on with a run where that would come to the same, or to naught.
 
     Raises:
         ConfigurationError: where the run has diverged with the last of these steps, or where an
@@ -315,23 +296,23 @@ def refuse_changes(run: Path, steps: Sequence[Step], present: Mapping[str, Any])
             f"--fallbacks: this run has diverged after the last of {state.exhausted} steps"
             f" ({run / NAME}); add steps, or set RUN=FOLDER"
         )
-    befores = [taken["before"] for taken in state.history if "before" in taken]
+    firsts: dict[str, str] = {}
+    for taken in reversed(state.history):
+        firsts |= taken.get("before", {})
     for option, value in state.overrides.items():
-        first = next((taken[option] for taken in befores if taken.get(option) is not None), None)
-        if option == FP32 or first is None:
+        if option == FP32 or option not in firsts:
             continue
-        now = before(option, present)
+        first, now = firsts[option], before(option, present)
         if now not in (first, value):
             raise ConfigurationError(
                 f"--{option} {now} contradicts {run / NAME}, by which this run has fallen back from"
                 f" {first} to {value}; give --{option} {first} to go on, or remove that file to"
                 " train with the new value"
             )
-    return state
 
 
 def take(
-    run: Path, steps: Sequence[Step], present: Mapping[str, Any], record: Mapping[str, Any]
+    run: Path, steps: Sequence[Step], present: Options, record: Mapping[str, Any]
 ) -> FallbackState | None:
     """Take the next fallback that changes anything, and roll the run back to its last good state.
 
@@ -343,17 +324,19 @@ def take(
     """
     from fairseq_deepnet.divergence import good_states
 
-    state, save_dir = read(run), run / "checkpoints"
+    state = read(run)
     good = record.get("good") or {"update": 0, "file": ""}
     left = enumerate(steps[state.step :], state.step + 1)
-    helping = ((number, that_help(step, present, good["update"])) for number, step in left)
+    helping = (
+        (number, tuple(change for change in step if change.helps(present, good["update"])))
+        for number, step in left
+    )
     number, changes = next((one for one in helping if one[1]), (0, ()))
     if not changes:
         state.exhausted = len(steps)
         state.write(run)
         return None
     made = overrides(changes, present)
-    folder = good_states.free_folder(save_dir, "diverged", number)
     state.history.append(
         {
             "step": number,
@@ -366,6 +349,7 @@ def take(
     )
     state.step, state.resumes = number, bool(good["file"])
     state.overrides.update(made)
+    folder = good_states.free_folder(run / "checkpoints", "diverged", number)
     state.pending = Pending(folder.name, good["update"] if good["file"] else None, good["file"])
     state.write(run)
     return roll_back(run)

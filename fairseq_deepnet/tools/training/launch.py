@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from typing import Final
 
@@ -13,17 +14,11 @@ SMALL_SHARE: Final = 512
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """The processes that share one update.
+    """The processes that share one update."""
 
-    Arguments:
-        gpus: GPUs on each node; 0 trains on the CPU
-        cpu_processes: data-parallel processes where there are no GPUs
-        nodes: machines that take part, each with the same number of devices
-    """
-
-    gpus: int
-    cpu_processes: int = 1
-    nodes: int = 1
+    gpus: int  # GPUs on each node; 0 trains on the CPU
+    cpu_processes: int = 1  # data-parallel processes where there are no GPUs
+    nodes: int = 1  # machines that take part, each with the same number of devices
 
     @property
     def total(self) -> int:
@@ -75,10 +70,7 @@ def parse_tokens(value: object) -> int:
         raise ValueError(
             f"recipe.global-batch-tokens: {value!r} is neither a number nor like 128 x 4096"
         )
-    product = 1
-    for factor in factors:
-        product *= int(factor)
-    return product
+    return math.prod(map(int, factors))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,25 +31,15 @@ _ALONE: Final = "--load-checkpoint-on-all-dp-ranks"
 
 @dataclasses.dataclass(frozen=True)
 class Launcher:
-    """One way to start the processes of `devices`.
+    """One way to start the processes of `devices`."""
 
-    Arguments:
-        name: one of LAUNCHERS, but not auto
-        devices: on each node, and the number of nodes
-        node_rank: this node among them, from 0
-        address: host that all nodes can reach node 0 by (torchrun)
-        port: of node 0, where the processes meet
-        extra: further words for srun
-        submits: whether this is only to hand a job to SLURM's queue
-    """
-
-    name: str
-    devices: Devices
-    node_rank: int = 0
-    address: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    extra: tuple[str, ...] = ()
-    submits: bool = False
+    name: str  # one of LAUNCHERS, but not auto
+    devices: Devices  # on each node, and the number of nodes
+    node_rank: int = 0  # this node among them, from 0
+    address: str = "127.0.0.1"  # host that all nodes can reach node 0 by (torchrun)
+    port: int = DEFAULT_PORT  # of node 0, where the processes meet
+    extra: tuple[str, ...] = ()  # further words for srun
+    submits: bool = False  # whether this is only to hand a job to SLURM's queue
 
     def arguments(self, sharded: bool = False) -> list[str]:
         """Return fairseq-train's options for the devices, the same on every node.
@@ -79,13 +69,13 @@ class Launcher:
         # said outright, or fairseq would look for it in SLURM's and torchrun's variables
         return ["--distributed-init-method", f"tcp://127.0.0.1:{self.port}"]
 
-    def prefix(self, node_rank: int | None = None) -> list[str]:
-        """Return the words before fairseq-train on a node (this one)."""
+    def prefix(self) -> list[str]:
+        """Return the words before fairseq-train on this node."""
         if self.name == "torchrun":
             return [
                 "torchrun",
                 f"--nnodes={self.devices.nodes}",
-                f"--node-rank={self.node_rank if node_rank is None else node_rank}",
+                f"--node-rank={self.node_rank}",
                 f"--nproc-per-node={self.devices.gpus or self.devices.cpu_processes}",
                 f"--master-addr={self.address}",
                 f"--master-port={self.port}",
@@ -156,8 +146,17 @@ def choose_launcher(
         raise ValueError(f"LAUNCHER={wanted}: choose from {', '.join(LAUNCHERS)}")
     if node_rank is not None and not 0 <= node_rank < devices.nodes:
         raise ValueError(f"NODE_RANK={node_rank}: NODES={devices.nodes} are numbered from 0")
-    if wanted == "auto":
-        wanted = _automatic(devices, environment, planned)
+    if wanted == "auto" and devices.nodes == 1:
+        wanted = "fairseq"
+    elif wanted == "auto":
+        in_job = "SLURM_JOB_ID" in environment and "MASTER_ADDR" not in environment
+        wanted = "slurm" if in_job else "torchrun"
+        if not (in_job or planned or "MASTER_ADDR" in environment):
+            last = devices.nodes - 1
+            raise ValueError(
+                f"NODES={devices.nodes}: run this on every node with NODE_RANK=0 to {last}"
+                " and MASTER_ADDR=host of node 0, or set LAUNCHER=slurm"
+            )
     if wanted == "slurm":
         return _slurm(devices, environment, planned)
     if wanted == "torchrun":
@@ -167,21 +166,6 @@ def choose_launcher(
             f"NODES={devices.nodes}: LAUNCHER=fairseq is for one; set torchrun or slurm"
         )
     return Launcher("fairseq", devices, port=free_port())
-
-
-def _automatic(devices: Devices, environment: Mapping[str, str], planned: bool) -> str:
-    if devices.nodes == 1:
-        return "fairseq"
-    if "MASTER_ADDR" in environment:
-        return "torchrun"
-    if "SLURM_JOB_ID" in environment:
-        return "slurm"
-    if planned:
-        return "torchrun"
-    raise ValueError(
-        f"NODES={devices.nodes}: run this on every node with NODE_RANK=0 to {devices.nodes - 1}"
-        " and MASTER_ADDR=host of node 0, or set LAUNCHER=slurm"
-    )
 
 
 def _port(environment: Mapping[str, str], otherwise: int) -> int:

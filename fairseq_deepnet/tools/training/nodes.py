@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fairseq_deepnet.files import ROOT, shown, write_json
 from fairseq_deepnet.provenance import sha256, versions
@@ -20,7 +20,7 @@ from fairseq_deepnet.tools.training import fallbacks
 from fairseq_deepnet.tools.training.fallbacks import FallbackState
 
 PLAN: Final = "nodes.json"
-_VERSIONS: Final = ("fairseq_deepnet", "fairseq-fixed", "torch")
+Answer = TypeVar("Answer")
 
 
 def facts(command: list[str], data: Path, nodes: int) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def facts(command: list[str], data: Path, nodes: int) -> dict[str, Any]:
         "command": [word.replace(str(ROOT), "PROJECT") for word in command],
         "corpus_sha256": sha256(data / "corpus.json"),
         "nodes": nodes,
-        "versions": {name: found[name] for name in _VERSIONS},
+        "versions": {name: found[name] for name in ("fairseq_deepnet", "fairseq-fixed", "torch")},
     }
 
 
@@ -47,7 +47,7 @@ def withdraw(run: Path) -> None:
     (run / PLAN).unlink(missing_ok=True)
 
 
-def mismatch(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
+def _mismatch(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
     """Return what differs between node 0's plan and this node's; empty if nothing."""
     found = [
         f"{key} {theirs.get(key)} there, {ours[key]} here"
@@ -71,26 +71,29 @@ def wait_to_join(
 
     Raises ValueError after `seconds`.
     """
-    limit = time.monotonic() + seconds
     reason = ""
-    while True:
-        different = _compare(run, ours)
-        if different == "":
-            return True
-        if different is None and is_complete():
-            return False
+
+    def joins() -> bool | None:
+        nonlocal reason
+        try:
+            theirs = read_record(run / PLAN, {"command?": [str]})
+        except FileNotFoundError:
+            return False if is_complete() else None
+        different = _mismatch(theirs, ours)
         if different and different != reason:
             print(f"waiting: node 0 has another plan: {different}", file=sys.stderr, flush=True)
         reason = different or reason
-        if time.monotonic() >= limit:
-            break
-        time.sleep(min(0.5, seconds))
-    if reason:
+        return None if different else True
+
+    joined = _wait(joins, seconds)
+    if joined is None and reason:
         raise ValueError(f"node 0 trains something else in {shown(run)}: {reason}")
-    raise ValueError(
-        f"no {PLAN} of node 0 in {shown(run)} after {seconds:.0f} s: start node 0 with the same"
-        " RUN, on storage that all nodes share"
-    )
+    if joined is None:
+        raise ValueError(
+            f"no {PLAN} of node 0 in {shown(run)} after {seconds:.0f} s: start node 0 with the same"
+            " RUN, on storage that all nodes share"
+        )
+    return joined
 
 
 def wait_for_fallback(
@@ -105,23 +108,25 @@ def wait_for_fallback(
 
     Raises ValueError after `seconds`.
     """
-    limit = time.monotonic() + seconds
-    while time.monotonic() < limit:
+
+    def decided() -> tuple[FallbackState | None] | None:
         state = fallbacks.read(run)
         if state.step > step and state.pending is None:
-            return state
-        if state.exhausted >= steps or ended():
-            return None
+            return (state,)
+        return (None,) if state.exhausted >= steps or ended() else None
+
+    answer = _wait(decided, seconds)
+    if answer is None:
+        raise ValueError(
+            f"the training diverged, and no {fallbacks.NAME} of node 0 in {shown(run)} after"
+            f" {seconds:.0f} s: it lies on storage that all nodes share, and node 0 must be at work"
+        )
+    return answer[0]
+
+
+def _wait(ask: Callable[[], Answer | None], seconds: float) -> Answer | None:
+    """Return the first answer that is one; None where none comes in time."""
+    limit = time.monotonic() + seconds
+    while (answer := ask()) is None and time.monotonic() < limit:
         time.sleep(min(0.5, seconds))
-    raise ValueError(
-        f"the training diverged, and no {fallbacks.NAME} of node 0 in {shown(run)} after"
-        f" {seconds:.0f} s: it lies on storage that all nodes share, and node 0 must be at work"
-    )
-
-
-def _compare(run: Path, ours: dict[str, Any]) -> str | None:
-    """Return what differs from node 0's plan; None where there is none."""
-    try:
-        return mismatch(read_record(run / PLAN, {"command?": [str]}), ours)
-    except FileNotFoundError:
-        return None
+    return answer

@@ -50,37 +50,22 @@ def say(text: str) -> None:
 
 @dataclass
 class Rank:
-    """A process that trains, or a launcher of them.
+    """A process that trains, or a launcher of them."""
 
-    Arguments:
-        number: from 0
-        process: in a process group of its own
-        log: where its output goes
-        begins: bytes that the log held before
-        killed: whether it was the supervisor that ended it
-    """
-
-    number: int
-    process: subprocess.Popen[bytes]
-    log: Path
-    begins: int
-    killed: bool = False
+    number: int  # from 0
+    process: subprocess.Popen[bytes]  # in a process group of its own
+    log: Path  # where its output goes
+    begins: int  # bytes that the log held before
+    killed: bool = False  # whether it was the supervisor that ended it
 
     def error(self) -> str:
         """Return the last line of its log that names an error; empty where none does."""
+        lines = []
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(self.begins)
             lines = file.read().decode("utf-8", errors="replace").splitlines()
-            found = map(_ERROR.fullmatch, reversed(lines))
-            return next((match["said"].strip() for match in found if match), "")
-        return ""
-
-    def ended(self) -> str:
-        """Say how it ended."""
-        status = self.process.returncode
-        if status < 0:
-            return f"was ended by {signal.Signals(-status).name}"
-        return f"ended with status {status}"
+        found = map(_ERROR.fullmatch, reversed(lines))
+        return next((match["said"].strip() for match in found if match), "")
 
 
 class Processes:
@@ -252,7 +237,10 @@ class Processes:
         first = min(self.failed, key=lambda r: (r.killed, bool(_ANOTHER_S.search(r.error()))))
         error, status = first.error(), first.process.returncode
         who = f"rank {first.number}" if len(self.ranks) > 1 else self.launcher
-        text = f"{who} {first.ended()}{f': {error}' if error else ''}; see the end of {first.log}"
+        how = f"ended with status {status}"
+        if status < 0:
+            how = f"was ended by {signal.Signals(-status).name}"
+        text = f"{who} {how}{f': {error}' if error else ''}; see the end of {first.log}"
         if len(self.ranks) > 1:
             with self.log.open("a", encoding="utf-8") as log:
                 log.write(f"{text}\n")

@@ -12,7 +12,7 @@ import re
 import signal
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 _RECORD = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| (?P<level>\w+) \| (?P<name>\S+) \| (?P<text>.*)"
@@ -45,14 +45,13 @@ class Progress:
         """Return what to print for a line of the log; None for one that is in train.log only."""
         text = line.rstrip("\n")
         match = _RECORD.fullmatch(text)
-        if match is None:
-            # a continuation (of a printed model, a traceback) goes where its first line goes
-            if not text.startswith((" ", ")", "\t")) and text:
-                self.continues = True
-            return text if self.continues else None
-        shown = self._show_record(match)
-        self.continues = shown is not None
-        return shown
+        if match is not None:
+            shown = self._show_record(match)
+            self.continues = shown is not None
+            return shown
+        # a continuation (of a printed model, a traceback) goes where its first line goes
+        self.continues |= bool(text) and not text.startswith((" ", ")", "\t"))
+        return text if self.continues else None
 
     def _show_record(self, match: re.Match[str]) -> str | None:
         text = match["text"]
@@ -89,82 +88,25 @@ class Progress:
         width = len(str(self.max_update)) if self.max_update else 6
         total = f"/{self.max_update}" if self.max_update else ""
         parts = [f"update {updates:>{width}}{total}", f"epoch {values.get('epoch', '?'):>2}"]
-        names = (
-            *(("loss", "loss", ".3f"), ("gnorm", "grad norm", ".2f"), ("lr", "lr", ".1e")),
-            ("model_update", "model update", ".2f"),  # of a monitored run
-        )
-        for key, name, form in names:
-            if key in values:
-                parts.append(f"{name} {float(values[key]):{form}}")
-        if "wps" in values:
-            parts.append(f"{float(values['wps']):,.0f} tokens/s")
+        texts = {
+            "loss": "loss {:.3f}",
+            "gnorm": "grad norm {:.2f}",
+            "lr": "lr {:.1e}",
+            "model_update": "model update {:.2f}",  # of a monitored run
+            "wps": "{:,.0f} tokens/s",
+        }
+        parts += [text.format(float(values[key])) for key, text in texts.items() if key in values]
         now = time.monotonic()
         parts.append(clock(now - self.started))
-        left = self._left(now, updates)
-        if left is not None:
-            parts.append(f"left {clock(left)}")
+        then, before = self.first = self.first or (now, updates)
+        if self.max_update and updates > before:  # at the pace since the first interval
+            pace = (now - then) / (updates - before)
+            parts.append(f"left {clock(pace * max(0, self.max_update - updates))}")
         return "  ".join(parts)
-
-    def _left(self, now: float, updates: int) -> float | None:
-        """Return seconds until max_update at the pace so far; None on the first interval."""
-        if self.first is None:
-            self.first = (now, updates)
-            return None
-        then, before = self.first
-        if not self.max_update or updates <= before:
-            return None
-        return (now - then) / (updates - before) * max(0, self.max_update - updates)
-
-
-class Counter:
-    """Counts finished items of a known total: one line that is rewritten on a terminal, else a line
-    every few seconds.
-
-    Arguments:
-        total: how many there will be
-        what: what they are, for the line
-        screen: where to write
-        seconds: least time between two lines (an eighth of that on a terminal)
-    """
-
-    def __init__(self, total: int, what: str, screen: TextIO, seconds: float = 8.0) -> None:
-        self.total = total
-        self.what = what
-        self.screen = screen
-        self.rewrites = screen.isatty()
-        self.pause = seconds / 8 if self.rewrites else seconds
-        self.started = time.monotonic()
-        self.shown: float | None = None
-        self.count = 0
-
-    def add(self) -> None:
-        """Count one more that is finished."""
-        self.count += 1
-        now = time.monotonic()
-        if self.shown is None:
-            self.shown = now  # not worth a line: all came before it was loading
-        if now - self.shown >= self.pause or self.count == self.total:
-            self.shown = now
-            line = f"{self.count:,} of {self.total:,} {self.what}, {clock(now - self.started)}"
-            if self.rewrites:
-                self.screen.write(f"\r{line}")
-            else:
-                self.screen.write(f"{line}\n")
-            self.screen.flush()
-
-    def close(self) -> None:
-        """End the line."""
-        if self.rewrites and self.count:
-            self.screen.write("\n")
-            self.screen.flush()
 
 
 def follow(source: int, log: Path, progress: Progress) -> None:
-    """Append every line to the log and show what is worth it, until the source ends.
-
-    Arguments:
-        source: file descriptor of what fairseq-train says
-    """
+    """Append every line to the log and show what is worth it, until the source ends."""
     interrupted = False
 
     def note(*_: object) -> None:

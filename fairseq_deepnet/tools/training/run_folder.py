@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import shlex
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.checkpoints import load_checkpoint, mend_last, num_updates
+from fairseq_deepnet.checkpoints import LAST, load_checkpoint, mend_last, num_updates
 from fairseq_deepnet.compat.owed_validation import OWED
 from fairseq_deepnet.files import inside_project, say, shown, write_text
 from fairseq_deepnet.provenance import git_revision, sha256, versions
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.checkpoints.choice import WORDS
+from fairseq_deepnet.tools.checkpoints import WORDS
 from fairseq_deepnet.tools.training import launch
 
 _MAY_DIFFER: Final = HARMLESS | {
@@ -29,29 +29,25 @@ _MAY_DIFFER: Final = HARMLESS | {
 
 def differences(old: configs.Config, new: configs.Config) -> list[str]:
     """Return every option and recipe entry that differs in two flat configs, as text."""
-    before = in_stock_names(vars(_as_fairseq_reads(old)))
-    after = in_stock_names(vars(_as_fairseq_reads(new)))
+    read = fairseq_options.parse_training
+    before, after = (
+        in_stock_names(vars(read(["DATA", *configs.to_arguments(config.options)])))
+        for config in (old, new)
+    )
     found = [
         f"{key.replace('_', '-')} {before.get(key)} -> {after.get(key)}"
         for key in sorted(before.keys() | after.keys())
         if key not in _MAY_DIFFER and before.get(key) != after.get(key)
     ]
-    recipes = [config.recipe | {"data": _data_folder(config)} for config in (old, new)]
+    recipes = [dict(config.recipe) for config in (old, new)]
+    for recipe in recipes:
+        if recipe.get("data") is not None:  # a folder may have become a symbolic link
+            recipe["data"] = shown(inside_project(str(recipe["data"])))
     for key in ("data", "global-batch-tokens"):
         one, other = (recipe.get(key) for recipe in recipes)
         if one != other:
             found.append(f"recipe.{key} {one} -> {other}")
     return found
-
-
-def _data_folder(config: configs.Config) -> str | None:
-    """Return where a config's data lie now: a folder may have become a symbolic link."""
-    data = config.recipe.get("data")
-    return None if data is None else shown(inside_project(str(data)))
-
-
-def _as_fairseq_reads(config: configs.Config) -> argparse.Namespace:
-    return fairseq_options.parse_training(["DATA", *configs.to_arguments(config.options)])
 
 
 def environment(
@@ -81,7 +77,9 @@ def environment(
     }
 
 
-def record(run: Path, config: configs.Config, command: list[str], facts: dict[str, Any]) -> None:
+def record(
+    run: Path, config: configs.Config, command: Sequence[str], facts: dict[str, Any]
+) -> None:
     """Write config.yaml, command.txt (one line a start) and environment.json (the latest start)."""
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
     write_text(run / "config.yaml", config.to_yaml())
@@ -116,17 +114,14 @@ def is_complete(run: Path, config: configs.Config) -> bool:
     return not differences(configs.load_config(str(recorded)), config)
 
 
-def updates_so_far(run: Path) -> int | None:
-    """Return the updates in the checkpoint to resume from, mended where it is damaged."""
+def standing(run: Path) -> tuple[int, bool]:
+    """Return the updates in the checkpoint to resume from, mended where it is damaged, and whether
+    a signal ended the run before fairseq had validated at the last of them.
+    """
     folder = run / "checkpoints"
     mended = mend_last(folder)
     if mended is not None:
         say(f"checkpoint_last.pt is damaged or missing: going on from {mended.name}")
-    last = folder / "checkpoint_last.pt"
-    return num_updates(load_checkpoint(last)) if last.is_file() else None
-
-
-def owes_validation(run: Path) -> bool:
-    """True if a signal ended the run before fairseq had validated at its last update."""
-    last = run / "checkpoints" / "checkpoint_last.pt"
-    return OWED in load_checkpoint(last).get("extra_state", {})
+    last = folder / LAST
+    state = load_checkpoint(last) if last.is_file() else {}
+    return num_updates(state), OWED in state.get("extra_state", {})

@@ -36,12 +36,16 @@ from fairseq_deepnet.tools.training.processes import Processes, check_nodes, opt
 Result = TypeVar("Result")
 
 
-def train(args: argparse.Namespace) -> int:
-    """Plan a training and supervise it; return the exit status.
+class _SignalledEarlyError(Exception):
+    """SIGTERM or SIGUSR1 came before there was a training."""
 
-    Arguments:
-        args: of `deepnet train`
-    """
+
+def _end_early(*_: object) -> NoReturn:
+    raise _SignalledEarlyError
+
+
+def train(args: argparse.Namespace) -> int:
+    """Plan a training, of `deepnet train`'s arguments, and supervise it; return the exit status."""
     is_first = not args.node_rank
     before = {number: signal.getsignal(number) for number in signals.PREEMPTING}
     for number, handler in before.items():
@@ -68,12 +72,7 @@ def train(args: argparse.Namespace) -> int:
 
 
 class Supervisor:
-    """One training, from its start to its end, however many attempts that takes.
-
-    Args:
-        args: of `deepnet train`
-        plan: what is to be started
-    """
+    """One training, from its start to its end, however many attempts that takes."""
 
     def __init__(self, args: argparse.Namespace, plan: Plan) -> None:
         self.run, self.plan, self.state = args.run, plan, plan.state
@@ -93,6 +92,8 @@ class Supervisor:
         try:
             if self.plan.command[0] == "srun":
                 check_nodes(self.run, self.nodes)
+            if self.plan.announcement is not None:
+                nodes.announce(self.run, self.plan.announcement)
             while True:
                 status = self._attempt()
                 if status == 0:
@@ -175,15 +176,14 @@ class RunLock:
 
     def take(self) -> int:
         """Return the file that is locked; ValueError where another training has it."""
-        if self.held is not None:
-            return self.held
-        self.held = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o666)
-        os.set_inheritable(self.held, True)
-        if not try_lock(self.held):
-            raise ValueError(
-                f"another training is at work in {self.file.parent} ({self._holders()}); wait for"
-                " it, or set RUN=FOLDER"
-            )
+        if self.held is None:
+            self.held = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o666)
+            os.set_inheritable(self.held, True)
+            if not try_lock(self.held):
+                raise ValueError(
+                    f"another training is at work in {self.file.parent} ({self._holders()}); wait"
+                    " for it, or set RUN=FOLDER"
+                )
         return self.held
 
     def _holders(self) -> str:
@@ -196,14 +196,6 @@ class RunLock:
         if found:
             return f"process {' '.join(map(str, sorted(found)))}"
         return "of another user, or on another machine"
-
-
-class _SignalledEarlyError(Exception):
-    """SIGTERM or SIGUSR1 came before there was a training."""
-
-
-def _end_early(*_: object) -> NoReturn:
-    raise _SignalledEarlyError
 
 
 def _plan(args: argparse.Namespace) -> Plan:
@@ -221,8 +213,7 @@ def _fall_back(run: Path, plan: Plan, state: FallbackState) -> FallbackState | N
 def _submit(args: argparse.Namespace, command: list[str]) -> NoReturn:
     """Become sbatch; the job runs scripts/train.sh, from the project's folder."""
     args.run.mkdir(parents=True, exist_ok=True)
-    given = {name: value for name, value in vars(args).items() if name not in ("config", "extra")}
-    given |= {"run": args.run.resolve(), "resume": int(args.resume)}
+    given = vars(args) | {"run": args.run.resolve(), "resume": int(args.resume)}
     if args.data is not None and args.data.is_dir():
         given["data"] = args.data.resolve()
     names = ("run", "data", "gpus", "launcher", "precision", "memory", "resume", "preemption_grace")

@@ -20,6 +20,7 @@ from fairseq_deepnet.tools.translation.engine import (
     BATCH,
     CPU_BATCH,
     MAX_LENGTH,
+    Engine,
     Hypothesis,
     Search,
 )
@@ -29,8 +30,8 @@ NEVER: Final = [[BLANK]]
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What the export wrote about itself; ValueError for a folder that is no such export, that is
-    damaged, or whose subwords this does not do.
+    """Return what the export wrote about itself; ValueError for a folder that is no such export,
+    that is damaged, or whose subwords this does not do.
     """
     try:
         record = records.read_record(folder / RECORD, SHAPE, AGAIN)
@@ -41,8 +42,7 @@ def read_record(folder: Path) -> dict[str, Any]:
         ) from error
     files = record.get("files") or {}
     records.refuse_changed(folder, files, files, folder / RECORD)
-    fault = _contradiction(record)
-    if fault:
+    if fault := _contradiction(record):
         raise ValueError(f"{shown(folder / RECORD)} is damaged: {fault}; {AGAIN}")
     if record["subwords"]["kind"] != "sentencepiece":
         raise ValueError(
@@ -65,16 +65,16 @@ def _contradiction(record: dict[str, Any]) -> str:
     return f"nothing is said of {without[0]}" if without else ""
 
 
-class CTranslate2Model:
+class CTranslate2Model(Engine):
     """An exported model.
 
-    Arguments:
-        folder: as `deepnet export --to ctranslate2` wrote it
-        threads: cores to use
-        at_once: whether the threads share a batch, which answers a single line soonest; otherwise
-            each works on a batch of its own, which takes less time for many
-        compute_type: type of the matrix products; as exported by default
-        cpu: leave a GPU alone even if CTranslate2 sees one
+    Args:
+        folder: as `deepnet export --to ctranslate2` wrote it.
+        threads: cores to use.
+        at_once: let the threads share a batch, which answers a single line soonest; otherwise each
+            works on a batch of its own, which takes less time for many.
+        compute_type: type of the matrix products; as exported by default.
+        cpu: leave a GPU alone even if CTranslate2 sees one.
 
     Raises ValueError without CTranslate2, for a folder that is no export, and for a type that this
     machine cannot compute with.
@@ -107,61 +107,54 @@ class CTranslate2Model:
         self.longest = min(MAX_LENGTH, longest_target - 1)  # as fairseq; the target prefix counts
         device = "cuda" if not cpu and ctranslate2.get_cuda_device_count() else "cpu"
         self.batch = search.batch or (CPU_BATCH if device == "cpu" else BATCH)
-        _refuse_type(compute_type, sorted(ctranslate2.get_supported_compute_types(device)))
-        workers = {"inter_threads": 1, "intra_threads": threads}
-        if not at_once and device == "cpu":
-            workers = {"inter_threads": threads, "intra_threads": 1}
+        known = sorted(ctranslate2.get_supported_compute_types(device))
+        if compute_type is not None and compute_type not in known:
+            raise ValueError(
+                f"--quantization {compute_type}: this machine computes with {', '.join(known)};"
+                " leave it out to let the exported type decide"
+            )
+        share = at_once or device != "cpu"
         try:
             self.translator = ctranslate2.Translator(
-                str(folder), device, compute_type=compute_type or "default", **workers
+                str(folder),
+                device,
+                compute_type=compute_type or "default",
+                inter_threads=1 if share else threads,
+                intra_threads=threads if share else 1,
             )
         except RuntimeError as error:
             reason = next(iter(str(error).splitlines()), "")
             raise ValueError(f"{shown(folder)} cannot be loaded: {reason}") from error
-        self.cut = 0
-
-    def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
-        """Text for text, in the lines' order."""
-        found = self._search(lines, direction, nbest=1, scores=False)
-        return [hypotheses[0].text for hypotheses in found]
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
         """Return the search's best translations of each line with their scores."""
-        return self._search(lines, direction, self.search.nbest, scores=True)
-
-    def _search(
-        self, lines: Sequence[str], direction: Direction, nbest: int, scores: bool
-    ) -> list[list[Hypothesis]]:
         prefix = self._target_prefix(direction)
+        encoded = encode_lines(self.models[direction.source], lines, 1)
         results = self.translator.translate_batch(
-            [self._pieces(line, direction) for line in self._encoded(lines, direction)],
+            [self._pieces(line, direction) for line in encoded],
             [prefix] * len(lines) if prefix else None,
             max_batch_size=self.search.batch_tokens or self.batch,
             batch_type="tokens" if self.search.batch_tokens else "examples",
             beam_size=self.search.beam,
             length_penalty=self.search.lenpen,
-            num_hypotheses=nbest,
-            return_scores=scores,
+            num_hypotheses=self.search.nbest,
+            return_scores=True,
             suppress_sequences=NEVER,
             max_input_length=0,  # `_pieces` cuts, and counts what it cuts
             max_decoding_length=self.longest,
         )
         model = self.models[direction.target]
-        found = []
-        for result in results:
-            texts = [
-                decode_line(model, " ".join(pieces[len(prefix) :])) for pieces in result.hypotheses
+        return [
+            [
+                Hypothesis(decode_line(model, " ".join(pieces[len(prefix) :])), score)
+                for pieces, score in zip(result.hypotheses, result.scores, strict=True)
             ]
-            values = result.scores if scores else [0.0] * len(texts)
-            found.append([Hypothesis(*pair) for pair in zip(texts, values, strict=True)])
-        return found
-
-    def _encoded(self, lines: Sequence[str], direction: Direction) -> list[str]:
-        return list(encode_lines(self.models[direction.source], lines, 1))
+            for result in results
+        ]
 
     def _pieces(self, line: str, direction: Direction) -> list[str]:
-        """The pieces of an encoded line, cut to what the model takes; a language token first where
-        the model has one.
+        """Return the pieces of an encoded line, cut to what the model takes; a language token first
+        where the model has one.
         """
         pieces = line.split()
         if len(pieces) > self.limit:
@@ -190,11 +183,3 @@ def use_avx512(processor: Path = Path("/proc/cpuinfo")) -> None:
         return
     if "avx512_vnni" in flags:
         os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
-
-
-def _refuse_type(wanted: str | None, known: list[str]) -> None:
-    if wanted is not None and wanted not in known:
-        raise ValueError(
-            f"--quantization {wanted}: this machine computes with {', '.join(known)}; leave it out "
-            "to let the exported type decide"
-        )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from fairseq_deepnet.tools.corpora.folder import Direction
 
@@ -27,11 +28,11 @@ sentence in ten is worded otherwise (measured in docs/serving.md)."""
 class Search:
     """How translations are looked for.
 
-    Arguments:
-        lenpen: exponent of the length that a sum of log-probabilities is divided by
-        batch: sentences at a time; None: what is best for the engine
-        nbest: translations of each sentence, the best first
-        batch_tokens: source tokens at a time instead, padding included
+    Args:
+        lenpen: exponent of the length that a sum of log-probabilities is divided by.
+        batch: sentences at a time; None: what is best for the engine.
+        nbest: translations of each sentence, the best first.
+        batch_tokens: source tokens at a time instead, padding included.
     """
 
     beam: int = 5
@@ -64,16 +65,16 @@ def cut_message(cut: int) -> str:
     return f"{cut:,} line{'s were' if cut > 1 else ' was'} too long for the model, and cut"
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """A loaded model. Raw text in, detokenised text out, in the order of the lines."""
 
-    cut: int
+    cut: int = 0
     """Lines so far that were too long for the model, and of which the beginning was translated."""
 
+    @abstractmethod
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
-        """As many translations of each line as the search keeps, the best first."""
-        ...
+        """Return as many translations of each line as the search keeps, the best first."""
 
     def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
-        """The best translation of each line."""
-        ...
+        """Return the best translation of each line."""
+        return [best[0].text for best in self.hypotheses(lines, direction)]

@@ -15,16 +15,16 @@ from typing import Any
 import torch
 
 from fairseq_deepnet.tools import fairseq_options
-from fairseq_deepnet.tools.checkpoints.choice import task_arguments
+from fairseq_deepnet.tools.checkpoints import task_arguments
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.fairseq_options import quiet
-from fairseq_deepnet.tools.translation.engine import Hypothesis
+from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis
 
 
-class Translator:
+class Translator(Engine):
     """Beam search over raw text.
 
-    Arguments:
+    Args:
         checkpoint: any fairseq translation model
         folder: the data folder that it was trained on, or one with the same dictionary
         arguments: options of fairseq-generate (`--beam`, `--lenpen`, `--max-tokens` ...)
@@ -64,41 +64,18 @@ class Translator:
         self.max_positions = utils.resolve_max_positions(
             self.task.max_positions(), *[model.max_positions() for model in self.models]
         )
-        self.cut = 0
-        """How many source sentences were too long for the model, and were translated in part."""
-
-    def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
-        """Return text for text: one detokenised hypothesis a line, in the lines' order."""
-        return [hypotheses[0].text for hypotheses in self.hypotheses(lines, direction)]
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
         """Return the best `--nbest` of each line with their scores."""
-        found = dict(self._found(lines, direction))
-        return [
-            [
-                Hypothesis(text, score)
-                for text, (_, score) in zip(
-                    self.folder.decode((pieces for pieces, _ in best), direction.target),
-                    best,
-                    strict=True,
-                )
-            ]
-            for best in (found[number] for number in range(len(lines)))
-        ]
-
-    def _found(
-        self, lines: Sequence[str], direction: Direction
-    ) -> Iterator[tuple[int, list[tuple[str, float]]]]:
-        """(number of the line, its hypotheses in subwords with scores), the shortest first."""
         from fairseq import utils
 
-        self._turn(direction)
+        # the task works in one direction at a time
+        told = self.task.args if self.folder.is_multilingual else self.task.cfg
+        told.source_lang, told.target_lang = direction
         generator = self.task.build_generator(self.models, self.config.generation)
-        dictionary = self.task.target_dictionary
         ignored = generator.symbols_to_strip_from_output
-        tokens = [self._tokens(line) for line in self.folder.encode(lines, direction.source)]
-        lengths = [len(line) for line in tokens]
-        for batch in self._batches(tokens, lengths):
+        result: list[list[Hypothesis]] = [[] for _ in lines]
+        for batch in self._batches(lines, direction.source):
             inputs = batch["net_input"]
             sample = {"net_input": {key: inputs[key] for key in ("src_tokens", "src_lengths")}}
             if self.cuda:
@@ -107,17 +84,16 @@ class Translator:
                 found = self.task.inference_step(generator, self.models, sample)
             for number, hypotheses in zip(batch["id"].tolist(), found, strict=True):
                 best = hypotheses[: self.config.generation.nbest]
-                texts = [
-                    dictionary.string(one["tokens"].int().cpu(), extra_symbols_to_ignore=ignored)
+                pieces = (
+                    self.task.target_dictionary.string(
+                        one["tokens"].int().cpu(), extra_symbols_to_ignore=ignored
+                    )
                     for one in best
-                ]
-                scores = [float(one["score"]) for one in best]
-                yield number, list(zip(texts, scores, strict=True))
-
-    def _turn(self, direction: Direction) -> None:
-        """Let the task work in this direction."""
-        args = self.task.args if self.folder.is_multilingual else self.task.cfg
-        args.source_lang, args.target_lang = direction
+                )
+                texts = self.folder.decode(pieces, direction.target)
+                scores = (float(one["score"]) for one in best)
+                result[number] = list(map(Hypothesis, texts, scores))
+        return result
 
     def _tokens(self, line: str) -> torch.Tensor:
         dictionary = self.task.source_dictionary
@@ -128,7 +104,10 @@ class Translator:
             tokens = torch.cat([tokens[: limit - 1], tokens[-1:]])
         return tokens
 
-    def _batches(self, tokens: list[torch.Tensor], lengths: list[int]) -> Iterator[dict[str, Any]]:
+    def _batches(self, lines: Sequence[str], language: str) -> Iterator[dict[str, Any]]:
+        """Yield the lines in batches, the shortest first; "id" has their numbers."""
+        tokens = [self._tokens(line) for line in self.folder.encode(lines, language)]
+        lengths = [len(line) for line in tokens]
         with quiet():
             iterator = self.task.get_batch_iterator(
                 dataset=self.task.build_dataset_for_inference(tokens, lengths),

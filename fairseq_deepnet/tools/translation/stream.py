@@ -24,9 +24,15 @@ from typing import Any, BinaryIO, Final, TextIO
 
 from fairseq_deepnet.files import naming, shown, write_json
 from fairseq_deepnet.records import read_record
-from fairseq_deepnet.tools.corpora import limits
 from fairseq_deepnet.tools.corpora.folder import Direction
-from fairseq_deepnet.tools.corpora.text import CHUNK_BYTES, decode, is_blank, raw_lines
+from fairseq_deepnet.tools.corpora.text import (
+    CHUNK_BYTES,
+    decode,
+    is_blank,
+    line_error,
+    max_line,
+    raw_lines,
+)
 from fairseq_deepnet.tools.training.progress import clock
 from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis
 
@@ -46,7 +52,7 @@ class Utf8Mender:
         self.first = ""
 
     def __call__(self, raw: bytes, path: Path, number: int) -> str:
-        """A line's text."""
+        """Return a line's text."""
         try:
             return decode(raw, path, number)
         except ValueError:
@@ -65,9 +71,9 @@ class Utf8Mender:
 def windows_of(
     files: Sequence[Path], size: int, idle: float = 0.2, text: LineDecoder = decode
 ) -> Windows:
-    """Windows of at most `size` lines of the files, one after the other; "-" is standard input.
+    """Yield windows of at most `size` lines, file after file; "-" is standard input.
 
-    Arguments:
+    Args:
         idle: seconds without another line after which what has come is a window
         text: of a line's bytes, its file and its number; `decode` raises ValueError for what is not
             UTF-8, with file and line, once the lines before it are given
@@ -85,7 +91,7 @@ def windows_of(
 
 
 def full_windows(lines: Iterable[str], size: int) -> Windows:
-    """`size` lines at a time, fewer where they are long. What comes before an error is given
+    """Yield `size` lines at a time, fewer where they are long; what comes before an error is given
     before the error is raised.
     """
     window: list[str] = []
@@ -106,12 +112,12 @@ def full_windows(lines: Iterable[str], size: int) -> Windows:
 
 
 def live_windows(descriptor: int, size: int, idle: float, text: LineDecoder = decode) -> Windows:
-    """Lines as they come from a pipe or a terminal, without waiting longer than `idle` seconds for
-    company; errors as of `full_windows`.
+    """Yield lines as they come from a pipe or a terminal, waiting for company no longer than `idle`
+    seconds; errors as of `full_windows`.
     """
     number, rest, ended = 0, b"", False
     waiting: list[bytes] = []
-    limit, too_long = limits.max_line(), False
+    limit, too_long = max_line(), False
     while waiting or not ended:
         while not ended and len(waiting) < size:
             if waiting and not select.select([descriptor], [], [], idle)[0]:
@@ -129,13 +135,13 @@ def live_windows(descriptor: int, size: int, idle: float, text: LineDecoder = de
             (text(raw, _NAMED, position) for position, raw in enumerate(window, start)), size
         )
     if too_long:
-        raise limits.line_error(_NAMED, number + 1)
+        raise line_error(_NAMED, number + 1)
 
 
 def translated(
     engine: Engine, windows: Iterable[list[str]], direction: Direction, nbest: int = 1
 ) -> Iterator[list[list[Hypothesis]]]:
-    """For each window the translations of its lines; an empty line's are empty."""
+    """Yield for each window the translations of its lines; an empty line's are empty."""
     for window in windows:
         filled = [number for number, line in enumerate(window) if not is_blank(line)]
         found = [[Hypothesis("", 0.0)] * nbest for _ in window]
@@ -146,95 +152,66 @@ def translated(
         yield found
 
 
-class Rate:
-    """How many lines are done and how fast, on standard error: a line every few seconds, on a
-    terminal the same line again; nothing at all of what takes less.
+class LineCounter:
+    """Shows how many lines are done: a line every few seconds, on a terminal the same line again.
 
-    Arguments:
-        done: lines that were there before
+    Args:
+        total: how many there will be, of which the last is always shown; None where nobody knows:
+            then it is shown how fast they come, and nothing of what takes a few seconds.
+        done: lines that were there before.
     """
 
     def __init__(
         self,
         screen: TextIO,
-        seconds: float = 10.0,
+        total: int | None = None,
         done: int = 0,
+        seconds: float = 10.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.screen = screen
+        self.screen, self.total, self.now = screen, total, now
         self.rewrites = screen.isatty()
         self.pause = seconds / 10 if self.rewrites else seconds
-        self.now = now
         self.before = self.count = done
         self.started = self.shown = now()
 
-    def add(self, lines: int) -> None:
+    def add(self, lines: int = 1) -> None:
         """Count so many more as done."""
+        now = self.now()
+        if self.total and self.count == self.before:
+            self.shown = now  # all that came before the first was loading
         self.count += lines
-        if self.now() - self.shown >= self.pause:
+        if now - self.shown >= self.pause or self.count == self.total:
             self.show()
 
     def show(self) -> None:
         """Show how many lines are done."""
         self.shown = self.now()
         taken = self.shown - self.started
-        rate = (self.count - self.before) / taken if taken else 0.0
-        line = f"{self.count:,} lines, {rate:,.1f} lines/s, {clock(taken)}"
+        if self.total:
+            line = f"{self.count:,} of {self.total:,} sentences translated, {clock(taken)}"
+        else:
+            rate = (self.count - self.before) / taken if taken else 0.0
+            line = f"{self.count:,} lines, {rate:,.1f} lines/s, {clock(taken)}"
         self.screen.write(f"\r{line}" if self.rewrites else f"{line}\n")
         self.screen.flush()
 
     def close(self) -> None:
-        """Write the last line, where there was one before."""
+        """End what was shown, with a last line where the total was not known."""
         if self.shown != self.started:
-            self.show()
+            if not self.total:
+                self.show()
             self.screen.write("\n" * self.rewrites)
             self.screen.flush()
-
-
-def _part(path: Path) -> Path:
-    return path.with_name(f"{path.name}.part")
-
-
-def _record(path: Path) -> Path:
-    return path.with_name(f"{path.name}.part.json")
-
-
-def interrupted(path: Path, request: dict[str, Any], resume: bool) -> dict[str, Any] | None:
-    """What is recorded of an interrupted translation that is to go on; None where there is none.
-
-    Raises ValueError where there is one and nobody said that it is to be resumed, and for one of
-    another request: other input, model or search.
-    """
-    part, record = _part(path), _record(path)
-    lines = part.read_bytes().count(b"\n") if part.is_file() else 0
-    if not lines:
-        return None
-    if not resume:
-        raise ValueError(
-            f"{shown(part)} holds {lines:,} lines of a translation that was interrupted: go on "
-            "from there with --resume, or remove it"
-        )
-    shape = {"request": dict, "lines": int, "digest": str}
-    began = read_record(record, shape, f"remove it and {part.name}") if record.is_file() else {}
-    if began.get("request") != json.loads(json.dumps(request)) or began["lines"] > lines:
-        raise _another(path)
-    return dict(began)
-
-
-def _another(path: Path) -> ValueError:
-    return ValueError(
-        f"{shown(_part(path))} is the beginning of another translation (other input, model or "
-        "search); remove it"
-    )
 
 
 class Output:
     """Lines of text.
 
-    Arguments:
-        path: None: standard output
-        request: all that decides the translation but the lines themselves
-        resume: go on after the lines that an interrupted one left
+    Args:
+        path: None: standard output.
+        request: all that decides the translation but the lines themselves.
+        resume: go on after the lines that an interrupted one left.
     """
 
     def __init__(self, path: Path | None, request: dict[str, Any], resume: bool) -> None:
@@ -245,23 +222,49 @@ class Output:
         self.digest = hashlib.sha256()
         """Of the input's lines so far: standard input has no name and no date."""
         self.stream: BinaryIO = sys.stdout.buffer
+        self.part = self.record = Path("standard output")
         if path is None:
             return
         if not path.parent.is_dir():
             raise FileNotFoundError(f"--out {path}: there is no folder {path.parent}")
-        began = interrupted(path, request, resume)
-        if began is not None:
-            self.done, self.expected = began["lines"], began["digest"]
-            with _part(path).open("rb") as stream:
-                length = sum(map(len, islice(stream, self.done)))
-            # what follows is not recorded, and may be half a line
-            os.truncate(_part(path), length)
-        self.stream = _part(path).open("ab" if self.done else "wb")
+        self.part = path.with_name(f"{path.name}.part")
+        self.record = path.with_name(f"{path.name}.part.json")
+        if self.part.is_file() and (lines := self.part.read_bytes().count(b"\n")):
+            self._go_on(lines, resume)
+        self.stream = self.part.open("ab" if self.done else "wb")
         if not self.done:
             self._note()
 
+    def _go_on(self, lines: int, resume: bool) -> None:
+        """Take up an interrupted translation of so many lines.
+
+        Raises ValueError where nobody said that it is to be resumed, and for one of another
+        request: other input, model or search.
+        """
+        if not resume:
+            raise ValueError(
+                f"{shown(self.part)} holds {lines:,} lines of a translation that was interrupted:"
+                " go on from there with --resume, or remove it"
+            )
+        shape = {"request": dict, "lines": int, "digest": str}
+        remedy = f"remove it and {self.part.name}"
+        began = read_record(self.record, shape, remedy) if self.record.is_file() else {}
+        if began.get("request") != json.loads(json.dumps(self.request)) or began["lines"] > lines:
+            raise self._another()
+        self.done, self.expected = began["lines"], began["digest"]
+        with self.part.open("rb") as stream:
+            length = sum(map(len, islice(stream, self.done)))
+        # what follows is not recorded, and may be half a line
+        os.truncate(self.part, length)
+
+    def _another(self) -> ValueError:
+        return ValueError(
+            f"{shown(self.part)} is the beginning of another translation (other input, model or "
+            "search); remove it"
+        )
+
     def still_to_do(self, windows: Windows) -> Windows:
-        """Return the windows after the lines that are done.
+        """Yield the windows after the lines that are done.
 
         Raises ValueError where those are not the lines that were translated.
         """
@@ -282,12 +285,12 @@ class Output:
         self.digest.update("".join(f"{line}\n" for line in lines).encode())
 
     def _refuse_others(self) -> None:
-        if self.path is not None and self.digest.hexdigest() != self.expected:
-            raise _another(self.path)
+        if self.digest.hexdigest() != self.expected:
+            raise self._another()
 
     def write(self, lines: Iterable[str], sources: int) -> None:
         """Write the lines of so many lines of input, at once on disk or screen."""
-        with naming(_part(self.path) if self.path is not None else Path("standard output")):
+        with naming(self.part):
             self.stream.write("".join(f"{line}\n" for line in lines).encode())
             self.stream.flush()
         self.done += sources
@@ -297,11 +300,11 @@ class Output:
         """Record what is done, after it is."""
         if self.path is not None:
             record = {"lines": self.done, "digest": self.digest.hexdigest()}
-            write_json(_record(self.path), {"request": self.request, **record})
+            write_json(self.record, {"request": self.request, **record})
 
     def finish(self) -> None:
         """Give the file its name, as all is written."""
         if self.path is not None:
             self.stream.close()
-            _part(self.path).replace(self.path)
-            _record(self.path).unlink(missing_ok=True)
+            self.part.replace(self.path)
+            self.record.unlink(missing_ok=True)

@@ -22,6 +22,7 @@ from fairseq_deepnet.tools import processor
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.text import decode
 from fairseq_deepnet.tools.export.layout import MODEL, is_exported
+from fairseq_deepnet.tools.translation import stream
 from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
 from fairseq_deepnet.tools.translation.engine import (
     BATCH,
@@ -34,18 +35,10 @@ from fairseq_deepnet.tools.translation.engine import (
     Search,
     cut_message,
 )
-from fairseq_deepnet.tools.translation.stream import (
-    STANDARD_INPUT,
-    Output,
-    Rate,
-    Utf8Mender,
-    Windows,
-    translated,
-    windows_of,
-)
+from fairseq_deepnet.tools.translation.stream import STANDARD_INPUT, translated, windows_of
 
 if TYPE_CHECKING:
-    from fairseq_deepnet.tools.checkpoints.choice import Model
+    from fairseq_deepnet.tools.checkpoints import Model
 
 # An exported folder needs neither torch nor fairseq, which take seconds to import: only the
 # functions that do need them import them.
@@ -58,16 +51,13 @@ HALF: Final = ("--bf16", "--fp16")
 
 @dataclass
 class Opened:
-    """An engine, the direction it is to work in, and what it is.
-
-    Arguments:
-        request: all that decides its translations, besides text and search
-    """
+    """An engine, the direction it is to work in, and what it is."""
 
     engine: Engine
     direction: Direction
     what: str
     request: dict[str, Any]
+    """All that decides its translations, besides text and search."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +93,7 @@ def open_engine(target: Path, search: Search, options: EngineOptions) -> Opened:
                 raise ValueError(f"{name}: {shown(target)} is exported already; name the run")
         return _on_ctranslate2(target, search, options, options.quantization)
 
-    from fairseq_deepnet.tools.checkpoints.choice import choose_model
+    from fairseq_deepnet.tools.checkpoints import choose_model
     from fairseq_deepnet.tools.export.command import export_for_ctranslate2
 
     model = choose_model(target, options.average)
@@ -131,18 +121,24 @@ def _on_ctranslate2(
         compute_type=compute_type,
         cpu=options.cpu,
     )
-    languages = engine.record["languages"]
-    only = None if engine.tokens else Direction(engine.record["source"], engine.record["target"])
-    what = f"{shown(folder)}, ctranslate2 {compute_type or engine.record['quantization']}"
-    request: dict[str, Any] = {"engine": "ctranslate2", "compute_type": compute_type}
-    request |= {"model": fingerprint(folder / MODEL)}
-    return Opened(engine, choose_direction(only, languages, options), what, request)
+    record = engine.record
+    only = None if engine.tokens else Direction(record["source"], record["target"])
+    return Opened(
+        engine,
+        choose_direction(only, record["languages"], options),
+        f"{shown(folder)}, ctranslate2 {compute_type or record['quantization']}",
+        {
+            "engine": "ctranslate2",
+            "compute_type": compute_type,
+            "model": fingerprint(folder / MODEL),
+        },
+    )
 
 
 def _on_fairseq(model: Model, search: Search, options: EngineOptions) -> Opened:
     import torch
 
-    from fairseq_deepnet.tools.checkpoints.choice import find_data
+    from fairseq_deepnet.tools.checkpoints import find_data
     from fairseq_deepnet.tools.export.record import data_digests
     from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 
@@ -164,15 +160,17 @@ def _on_fairseq(model: Model, search: Search, options: EngineOptions) -> Opened:
     on_cpu = options.cpu or not torch.cuda.is_available()
     if on_cpu and "--bf16" in options.generate_options and (remark := processor.bf16_remark()):
         say(remark)
-    engine = Translator(model.path, data, words, cpu=options.cpu)
-    sources = [fingerprint(path) for path in model.sources]
-    request = {
-        "engine": "fairseq",
-        "model": sources,
-        "data": data_digests(data),
-        "options": list(options.generate_options),
-    }
-    return Opened(engine, direction, f"{shown(model.path)}, fairseq", request)
+    return Opened(
+        Translator(model.path, data, words, cpu=options.cpu),
+        direction,
+        f"{shown(model.path)}, fairseq",
+        {
+            "engine": "fairseq",
+            "model": [fingerprint(path) for path in model.sources],
+            "data": data_digests(data),
+            "options": list(options.generate_options),
+        },
+    )
 
 
 def choose_direction(
@@ -182,20 +180,19 @@ def choose_direction(
 
     Raises ValueError for one that the model does not have, or where it has many and none is named.
     """
+    asked = {"src": options.source, "tgt": options.target}
     if only is not None:
-        for name, given, has in zip(
-            ("src", "tgt"), (options.source, options.target), only, strict=True
-        ):
+        for (name, given), has in zip(asked.items(), only, strict=True):
             if given not in (None, has):
                 raise ValueError(f"--{name} {given}: the model translates {only}")
         return only
-    if options.source is None or options.target is None:
+    if None in asked.values():
         raise ValueError(
             f"the model has many directions: name --src and --tgt ({', '.join(languages)})"
         )
-    for name in (options.source, options.target):
-        if name not in languages:
-            raise ValueError(f"the model knows no {name}; it knows {', '.join(languages)}")
+    for given in asked.values():
+        if given not in languages:
+            raise ValueError(f"the model knows no {given}; it knows {', '.join(languages)}")
     return Direction.parse(f"{options.source}-{options.target}")
 
 
@@ -212,8 +209,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine", choices=ENGINES, help="fairseq for a run; ctranslate2 exports it first, once"
     )
-    parser.add_argument("--src", help="of a model of many directions: from which language")
-    parser.add_argument("--tgt", help="and into which")
+    parser.add_argument(
+        "--src",
+        dest="source",
+        metavar="SRC",
+        help="of a model of many directions: from which language",
+    )
+    parser.add_argument("--tgt", dest="target", metavar="TGT", help="and into which")
     parser.add_argument("--beam", type=int, default=Search.beam, help="beam size (%(default)s)")
     parser.add_argument(
         "--lenpen", type=float, default=Search.lenpen, help="length penalty (%(default)g)"
@@ -255,61 +257,44 @@ def run(args: argparse.Namespace) -> int:
     _refuse_bad(args, files)
     typed = files == [STANDARD_INPUT] and sys.stdin.isatty()
     threads = args.threads or processor.threads_of(1, processor.all_cores())
-    options = EngineOptions(
-        engine=args.engine,
-        source=args.src,
-        target=args.tgt,
-        data=args.data,
-        average=args.average,
-        quantization=args.quantization,
-        threads=threads,
-        at_once=typed,
-        cpu=args.cpu,
-        generate_options=tuple(name for name in HALF if getattr(args, name.strip("-"))),
-    )
+    names = EngineOptions.__annotations__
+    given = {name: value for name, value in vars(args).items() if name in names}
+    given |= {"threads": threads, "at_once": typed}
+    half = tuple(name for name in HALF if getattr(args, name.strip("-")))
+    options = EngineOptions(**given, generate_options=half)
     opened = open_engine(args.model, search, options)
     request = opened.request | {
         "files": [str(path) if path == STANDARD_INPUT else fingerprint(path) for path in files],
         "direction": str(opened.direction),
         "search": [search.beam, search.lenpen, search.nbest, args.scores],
     }
-    output = Output(args.out, request, args.resume)
+    output = stream.Output(args.out, request, args.resume)
     say(f"{opened.direction}: {opened.what}, {threads} thread{'s' * (threads > 1)}")
     if typed:
         say("a sentence a line; Ctrl-D ends")
     if output.done:
         say(f"going on after line {output.done:,}")
-    mender = Utf8Mender()
+    mender = stream.Utf8Mender()
     text = decode if args.strict else mender
     windows = output.still_to_do(windows_of(files, args.window or WINDOW * threads, text=text))
+    counter = stream.LineCounter(sys.stderr, done=output.done)
     try:
-        _translate(opened, windows, output, args)
-    finally:
+        for found in translated(opened.engine, windows, opened.direction, args.nbest):
+            output.write(formatted(found, output.done + 1, args.nbest, args.scores), len(found))
+            counter.add(len(found))
+    finally:  # also at a line that cannot be read
+        counter.close()
+        if opened.engine.cut:
+            say(cut_message(opened.engine.cut))
         if mender.count:
             say(mender.message())
     output.finish()
     return 0
 
 
-def _translate(opened: Opened, windows: Windows, output: Output, args: argparse.Namespace) -> None:
-    """Translate windows to the end of the lines or to the first that cannot be read."""
-    rate = Rate(sys.stderr, done=output.done)
-    try:
-        for found in translated(opened.engine, windows, opened.direction, args.nbest):
-            lines = formatted(found, output.done + 1, args.nbest, args.scores)
-            output.write(lines, len(found))
-            rate.add(len(found))
-    finally:
-        rate.close()
-        if opened.engine.cut:
-            say(cut_message(opened.engine.cut))
-
-
 def formatted(found: Sequence[list[Hypothesis]], first: int, nbest: int, scores: bool) -> list[str]:
-    """Return lines: TEXT, SCORE tab TEXT, or of several translations NUMBER tab SCORE tab TEXT.
-
-    Arguments:
-        first: number of the first line in the input, from 1
+    """Return lines: TEXT, SCORE tab TEXT, or of several translations NUMBER tab SCORE tab TEXT;
+    `first` is the number of the first line in the input, from 1.
     """
     if nbest > 1:
         return [
@@ -317,10 +302,8 @@ def formatted(found: Sequence[list[Hypothesis]], first: int, nbest: int, scores:
             for number, hypotheses in enumerate(found, first)
             for one in hypotheses
         ]
-    return [
-        f"{best.score:.4f}\t{best.text}" if scores else best.text
-        for best in (hypotheses[0] for hypotheses in found)
-    ]
+    best = [hypotheses[0] for hypotheses in found]
+    return [f"{one.score:.4f}\t{one.text}" if scores else one.text for one in best]
 
 
 def _refuse_bad(args: argparse.Namespace, files: Sequence[Path]) -> None:

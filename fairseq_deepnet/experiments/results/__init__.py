@@ -1,1 +1,0 @@
-"""Results of many runs: tables beside the paper's, figures, paired tests."""

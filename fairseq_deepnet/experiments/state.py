@@ -1,0 +1,177 @@
+"""What a cell has come to: its record in CELL/sweep.json, the verdict on it, locks."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from fairseq_deepnet.divergence.verdict import why_diverged
+from fairseq_deepnet.experiments.cells import Cell
+from fairseq_deepnet.experiments.runs import (
+    RECORD,
+    Status,
+    log_tail,
+    read_cell_record,
+    read_evidence,
+)
+from fairseq_deepnet.files import shown, try_lock
+from fairseq_deepnet.records import write_record
+from fairseq_deepnet.tools.evaluation.run_scores import read_score
+
+CONSOLE: Final = "console.log"
+"""What a cell's scripts print."""
+_TAIL_LINES: Final = 20
+
+
+def status_of(folder: Path) -> Status:
+    """Return where a cell stands; one whose sweep was killed is unfinished."""
+    return Status(read_cell_record(folder).get("status", Status.TO_DO))
+
+
+def write(folder: Path, cell: Cell, status: Status, **facts: object) -> None:
+    """Record a cell; facts of an earlier record are kept unless they are given anew."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = read_cell_record(folder) | {
+        "cell": cell.name,
+        "status": status.value,
+        "places": list(map(dataclasses.asdict, cell.places)),
+        "settings": cell.settings(),
+        **facts,
+    }
+    write_record(folder / RECORD, content)
+
+
+def refuse_changes(folder: Path, cells: list[Cell]) -> None:
+    """Raise ValueError where a cell that has started would now have other settings."""
+    for cell in cells:
+        after = cell.settings()
+        before = read_cell_record(folder / cell.name).get("settings", after)
+        changed = [
+            f"{key} {before.get(key)} -> {after.get(key)}"
+            for key in sorted(before.keys() | after.keys())
+            if before.get(key) != after.get(key)
+        ]
+        if changed:
+            raise ValueError(
+                f"{shown(folder / cell.name)} was run with other settings ({'; '.join(changed)}): "
+                "choose another folder with --runs FOLDER, or remove the cell's"
+            )
+
+
+def begin_again(folder: Path) -> None:
+    """Take a cell's result back. A failed one goes on from its last checkpoint; one that diverged
+    starts anew, and its folder is kept under another name.
+    """
+    if status_of(folder) is not Status.DIVERGED:
+        (folder / RECORD).unlink()
+        return
+    names = (folder.with_name(f".{folder.name}.diverged{n}") for n in itertools.count(1))
+    folder.rename(next(name for name in names if not name.exists()))
+
+
+def is_training(folder: Path) -> bool:
+    """True if a training holds a run folder's lock: one that a killed sweep left, still ending."""
+    lock = folder / ".lock"
+    if not lock.is_file():
+        return False
+    with lock.open("a", encoding="utf-8") as file:
+        return not try_lock(file)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a sweep's folder; ValueError where another sweep does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w", encoding="utf-8") as lock:
+        if not try_lock(lock):
+            raise ValueError(
+                f"another sweep is at work in {shown(folder)}; wait for it, or set --runs FOLDER"
+            )
+        yield
+
+
+def judge(
+    folder: Path, stage: str, status: int, is_scored: bool, name: str | None = None
+) -> tuple[Status, dict[str, Any]]:
+    """Judge what a cell has come to, from the script that ended last and its exit status.
+
+    Args:
+        stage: train or score, which of the scripts that was
+        is_scored: whether its definition wants a score
+        name: the score that counts (a file or folder in the cell's); None: the newest
+    """
+
+    def as_json(loss: float | None) -> float | str | None:  # which has no words for nan
+        return loss if loss is None or math.isfinite(loss) else str(loss)
+
+    score = read_score(folder, name) if is_scored and stage == "score" and status == 0 else None
+    seen = read_evidence(folder)
+    # fairseq's last words, then how the scripts ended
+    log = list(log_tail(folder / CONSOLE, _TAIL_LINES))
+    diverged = why_diverged(seen, crashed=stage == "train" and status != 0)
+    if diverged is not None:
+        outcome, reason = Status.DIVERGED, f"diverged: {diverged}"
+    elif status == 0 and is_scored and score is None:
+        outcome, reason = Status.FAILED, "scripts/eval_bleu.sh left no score"
+    elif status != 0:
+        said = next((line for line in reversed(log) if line.strip()), "nothing in its log")
+        what = "training" if stage == "train" else "scoring"
+        outcome, reason = Status.FAILED, f"{what} ended with status {status}: {said}"
+    else:
+        loss = seen.valid_loss
+        trained = "trained" if loss is None else f"trained, validation nll {loss:.3f}"
+        outcome, reason = Status.DONE, trained if score is None else score.described()
+    return outcome, {
+        "exit_status": status,
+        "updates": seen.updates,
+        "last_train_nll": as_json(seen.train_loss),
+        "last_valid_nll": as_json(seen.valid_loss),
+        "unigram_nll": seen.unigram,
+        "score": score.file if score else None,
+        "log_tail": [] if outcome is Status.DONE else log,
+        "reason": reason,
+    }
+
+
+def judge_again(folder: Path, cell: Cell) -> str | None:
+    """Bring the verdict on a cell that has run to its end up to today's rule.
+
+    Returns what has changed, for people; None where nothing has. A cell that failed or is not
+    finished stays as it is. It is judged with the score that it has, wanted now or not.
+    """
+    record = read_cell_record(folder)
+    if status_of(folder) not in (Status.DONE, Status.DIVERGED):
+        return None
+    name = record.get("score")
+    is_scored = name is not None and (folder / name).exists()
+    stage = "score" if is_scored or (folder / "done").is_file() else "train"
+    outcome, facts = judge(folder, stage, int(record.get("exit_status", 0)), is_scored, name)
+    before = record.get("reason")
+    if record != record | facts or outcome != record["status"]:
+        write(folder, cell, outcome, **facts)
+    if (outcome, before) == (record["status"], facts["reason"]):
+        return None
+    return f"{cell.name}: {facts['reason']} (by today's rule; it was: {before})"
+
+
+def lacks_score(folder: Path, cell: Cell) -> bool:
+    """True if a cell is sound and wants a score that was never made, or was removed."""
+    is_sound = status_of(folder) is Status.DONE
+    return is_sound and cell.score is not None and read_cell_record(folder).get("score") is None
+
+
+def prune(folder: Path, cell: Cell) -> None:
+    """Remove the checkpoints that a cell with a result is not to keep.
+
+    One that failed goes on from its last checkpoint, so it keeps them all.
+    """
+    if cell.panel.keep == "best" and status_of(folder) in (Status.DONE, Status.DIVERGED):
+        best = folder / "checkpoints" / "checkpoint_best.pt"
+        for file in best.parent.glob("*.pt") if best.is_file() else ():
+            if file != best:
+                file.unlink()

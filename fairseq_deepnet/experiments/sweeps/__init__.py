@@ -1,1 +1,0 @@
-"""Many runs from one definition: cells, their plan, training and scoring them."""

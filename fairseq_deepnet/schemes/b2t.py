@@ -1,0 +1,62 @@
+"""B2T: Post-LN in which a layer's input reaches its last LayerNorm, too (Takase et al., 2022)."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from .base import NormPlacement, Place, ResidualScheme, Role, Sublayer
+from .residual import Map, Residual, Stream
+
+
+class BottomToTopResidual(Residual):
+    """LN(x + G(x)), and LN(b + x + G(x)) in a layer's last sublayer, b the layer's input.
+
+    From sublayer to sublayer the stream is x and b.
+    """
+
+    def __init__(self, is_last: bool) -> None:
+        super().__init__()
+        self.is_last = is_last
+
+    def enter(self, x: Stream, norm: Map | None) -> Tensor:
+        return pair(x)[0]
+
+    def leave(self, x: Stream, branch: Tensor, norm: Map | None, dropout: Map) -> Stream:
+        assert norm is not None
+        x, bottom = pair(x)
+        total = x + dropout(branch)
+        return norm(bottom + total) if self.is_last else (norm(total), bottom)
+
+
+def pair(x: Stream) -> tuple[Tensor, Tensor]:
+    """x and the layer's input, which in the first sublayer are one."""
+    return (x, x) if isinstance(x, Tensor) else x
+
+
+class B2T(ResidualScheme):
+    """LN(x + G(x)); the last sublayer of a layer adds the layer's input: LN(b + x + G(x)).
+
+    The authors' code multiplies every weight in a layer by the stack's depth to the -1/2 wherever
+    the connection is on, whatever fairseq drew; here that is the gain of Xavier-normal weights. The
+    variant `plain` leaves weights alone, and is the formula by itself.
+    """
+
+    name: ClassVar[str] = "b2t"
+    summary: ClassVar[str] = "LN(x + G(x)), a layer's last sublayer adds the layer's input"
+    norm: ClassVar[NormPlacement] = NormPlacement.POST
+    variants: ClassVar[Mapping[str, str]] = {
+        "code": "all weights times 1 / sqrt(N)",
+        "plain": "all weights with gain 1",
+    }
+
+    def build_residuals(
+        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
+    ) -> dict[Sublayer, Residual]:
+        return {sublayer: BottomToTopResidual(sublayer is sublayers[-1]) for sublayer in sublayers}
+
+    def why_not_stock(self) -> str:
+        return "the last sublayer of a layer adds the layer's input, and a stock sublayer its own"
+
+    def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
+        return 1.0 if self.variant == "plain" else float(self.depths.of(place.side) ** -0.5)

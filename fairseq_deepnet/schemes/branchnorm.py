@@ -1,0 +1,65 @@
+"""BranchNorm: Post-LN whose branches grow into the sum as the training goes (Liu et al., 2023)."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .base import NormPlacement, Place, ResidualScheme, Sublayer
+from .residual import Map, Residual
+
+UPDATES = 4000  # of the growth, where the learning rate has no warm-up
+
+
+class GrowingBranchResidual(Residual):
+    """LN(x + a G(x)), a = min(1, t / T) in a training's update t = 1, 2, ...; 1 in a new model.
+
+    a is a buffer: a checkpoint goes on, and translates, with the a that it was trained with.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale: Tensor
+        self.register_buffer("scale", torch.ones(1))
+        self.growth = UPDATES  # T
+
+    @property
+    def alpha(self) -> float:
+        """What multiplies the residual of the same sublayer written as LN(alpha x + G(x))."""
+        return 1 / self.scale.item()
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """fairseq's word before each batch of a training: the updates that are finished."""
+        self.scale.fill_(min(1.0, (num_updates + 1) / self.growth))
+
+    def leave(self, x: Tensor, branch: Tensor, norm: Map | None, dropout: Map) -> Tensor:
+        assert norm is not None
+        return norm(torch.addcmul(x, dropout(branch), self.scale))
+
+
+class BranchNorm(ResidualScheme):
+    """LN(x + a G(x)): a grows in proportion to the update and stays at 1, which is Post-LN.
+
+    The paper leaves the length of the growth to be chosen, and finds that it matters little: here
+    it is the warm-up of the learning rate, or 4,000 updates where there is none. There is no public
+    code; weights start as all schemes' here.
+    """
+
+    name: ClassVar[str] = "branchnorm"
+    summary: ClassVar[str] = "LN(x + a G(x)), a grows to 1 over the warm-up"
+    norm: ClassVar[NormPlacement] = NormPlacement.POST
+    stock_initialisation: ClassVar[bool] = True
+
+    def build_residuals(
+        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
+    ) -> dict[Sublayer, Residual]:
+        return {sublayer: GrowingBranchResidual() for sublayer in sublayers}
+
+    def residual_weight(self, place: Place, learned: Mapping[str, Tensor]) -> Tensor:
+        return 1 / learned["scale"]
+
+    def prepare(self, model: nn.Module, warmup: int) -> None:
+        for module in model.modules():
+            if isinstance(module, GrowingBranchResidual):
+                module.growth = warmup or UPDATES

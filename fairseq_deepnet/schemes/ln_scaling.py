@@ -1,0 +1,54 @@
+"""LayerNorm Scaling: Pre-LN whose norms give less the higher they stand (Sun et al., 2025)."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from .base import NormPlacement, Place, ResidualScheme, Sublayer
+from .residual import Map, PreNormResidual, Residual
+
+
+class ScaledNormResidual(PreNormResidual):
+    """x + G(s LN(x)) with a constant s."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def enter(self, x: Tensor, norm: Map | None) -> Tensor:
+        return self.scale * super().enter(x, norm)
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale:.6g}"
+
+
+class LNScaling(ResidualScheme):
+    """x + G(LN(x) / sqrt(l)) in layer l (from 1) of each stack; the norm after it is not scaled.
+
+    The paper's formula and its code agree, for a decoder alone. Its weights start as LLaMA's; here
+    Xavier-normal, as in all schemes. A cross-attention reads the encoder's output as it is.
+    """
+
+    name: ClassVar[str] = "ln-scaling"
+    summary: ClassVar[str] = "x + G(LN(x) / sqrt(l)) in layer l"
+    norm: ClassVar[NormPlacement] = NormPlacement.PRE
+    layer_drop: ClassVar[bool] = False  # loaded without the layers below, l would be another
+    stock_initialisation: ClassVar[bool] = True
+
+    @staticmethod
+    def scale(place: Place) -> float:
+        """What multiplies a LayerNorm's output."""
+        return float((place.layer + 1) ** -0.5)
+
+    def build_residuals(
+        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
+    ) -> dict[Sublayer, Residual]:
+        return {sublayer: ScaledNormResidual(self.scale(place)) for sublayer in sublayers}
+
+    def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The scale multiplied into the norms' weights and biases."""
+        return {
+            name: weight.float() * self.scale(place) if "_layer_norm." in name else weight
+            for name, weight in layer.items()
+        }

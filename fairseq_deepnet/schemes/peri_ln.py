@@ -1,0 +1,28 @@
+"""Peri-LN: LayerNorm on both sides of each branch (Kim et al., ICML 2025)."""
+
+from typing import ClassVar
+
+from .base import NormPlacement, Place, ResidualScheme, Sublayer
+from .residual import NormalisedBranchResidual, Residual
+
+
+class PeriLN(ResidualScheme):
+    """x + LN(G(LN(x))), with a LayerNorm after the embeddings and one after each stack.
+
+    The paper is about decoders alone, and calls the norm of the embeddings optional. Weights start
+    as all schemes' here.
+    """
+
+    name: ClassVar[str] = "peri-ln"
+    summary: ClassVar[str] = "x + LN(G(LN(x))), LN after the embeddings and after each stack"
+    norm: ClassVar[NormPlacement] = NormPlacement.PRE
+    embedding_norm: ClassVar[bool] = True
+    stock_initialisation: ClassVar[bool] = True
+
+    def build_residuals(
+        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
+    ) -> dict[Sublayer, Residual]:
+        return {sublayer: NormalisedBranchResidual(embed_dim) for sublayer in sublayers}
+
+    def why_not_stock(self) -> str:
+        return "a LayerNorm follows each branch, and in a stock layer none before the sum"

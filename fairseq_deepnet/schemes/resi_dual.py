@@ -1,0 +1,90 @@
+"""ResiDual: a Post-LN stream and beside it a sum that no LayerNorm touches (Xie et al., 2023)."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .base import NormPlacement, Place, ResidualScheme, Side, Sublayer
+from .residual import Map, Residual, Stream
+
+
+class DualResidual(Residual):
+    """x' = LN(x + G(x)) and r' = r + s G(x), with a constant s.
+
+    Inside a layer the stream is x and r; a layer's output is both in one tensor [B, T, 2C].
+    """
+
+    def __init__(self, embed_dim: int, scale: float, is_last: bool) -> None:
+        super().__init__()
+        self.embed_dim, self.scale, self.is_last = embed_dim, scale, is_last
+
+    def pair(self, x: Stream) -> tuple[Tensor, Tensor]:
+        """x and r; of embeddings [B, T, C] these are x and s x."""
+        if not isinstance(x, Tensor):
+            return x
+        if x.size(-1) == self.embed_dim:
+            return x, self.scale * x
+        return x[..., : self.embed_dim], x[..., self.embed_dim :]
+
+    def enter(self, x: Stream, norm: Map | None) -> Tensor:
+        return self.pair(x)[0].contiguous()  # once, not in each of q, k and v
+
+    def leave(self, x: Stream, branch: Tensor, norm: Map | None, dropout: Map) -> Stream:
+        assert norm is not None
+        x, r = self.pair(x)
+        branch = dropout(branch)
+        # no `alpha` of torch.add, which torch 2.13 cannot compile beside the product above
+        streams = norm(x + branch), r + self.scale * branch
+        return torch.cat(streams, dim=-1) if self.is_last else streams
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale:.6g}"
+
+
+class JoinStreams(nn.Module):
+    """x + LN(r): [B, T, 2C] -> [B, T, C]."""
+
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(embed_dim, eps=1e-7)  # the authors' eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, r = x.chunk(2, dim=-1)
+        joined: Tensor = x + self.norm(r)
+        return joined
+
+
+class ResiDual(ResidualScheme):
+    """Two streams, both from the embeddings on: x' = LN(x + G(x)), r' = r + G(x); x + LN(r) leaves.
+
+    Weights start as all schemes' here; the authors' start as fairseq's, to which `--init stock`
+    comes near. LayerNorm takes a scale of r out, but for eps: the variant `scaled` keeps r small
+    enough for fp16 at any depth. In the authors' code the scale is an option, 1 unless it is given.
+    """
+
+    name: ClassVar[str] = "residual"
+    summary: ClassVar[str] = "LN(x + G(x)) beside r + G(x); x + LN(r) leaves the stack"
+    norm: ClassVar[NormPlacement] = NormPlacement.POST
+    streams: ClassVar[int] = 2
+    variants: ClassVar[Mapping[str, str]] = {
+        "plain": "r as it is",
+        "scaled": "r times 1/64, for fp16",
+    }
+    stock_initialisation: ClassVar[bool] = True
+
+    def build_residuals(
+        self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
+    ) -> dict[Sublayer, Residual]:
+        scale = 1 / 64 if self.variant == "scaled" else 1.0
+        return {
+            sublayer: DualResidual(embed_dim, scale, sublayer is sublayers[-1])
+            for sublayer in sublayers
+        }
+
+    def build_output_transform(self, side: Side, embed_dim: int) -> nn.Module:
+        return JoinStreams(embed_dim)
+
+    def why_not_stock(self) -> str:
+        return "two streams go through its layers, and through stock layers one"

@@ -1,0 +1,218 @@
+"""What a check found, and how it reads: records, and the report as text and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from fairseq_deepnet.schemes import Side
+
+SHOWN: Final = 3
+"""Names of a list that are written out."""
+MARKS: Final = {True: "ok", False: "OFF", None: ""}
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """Something that is not as claimed: in a part of the model, `found` instead of `expected`.
+
+    `kind` is a word to count faults by, such as `weights`.
+    """
+
+    kind: str
+    where: str
+    found: str
+    expected: str
+
+    def sentence(self) -> str:
+        """The whole in one sentence."""
+        return f"{self.where}: {self.found}, expected {self.expected}."
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightRow:
+    """Standard deviations around 0 of a kind of parameter, such as `self_attn.q_proj`.
+
+    Args:
+        expected, measured: a number a layer, or the least and the greatest of many.
+        gain, measured_gain: these over Xavier's; empty for what has none.
+        ratio: measured over expected, all layers pooled; None where 0 is expected.
+        tolerance: how far `ratio` may be from 1.
+        fine: None where nothing is expected.
+    """
+
+    name: str
+    expected: tuple[float, ...] = ()
+    measured: tuple[float, ...] = ()
+    gain: tuple[float, ...] = ()
+    measured_gain: tuple[float, ...] = ()
+    ratio: float | None = None
+    tolerance: float = 0.0
+    fine: bool | None = None
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class ResidualRow:
+    """What one sublayer of all layers of a stack makes of stream and branch, as a formula."""
+
+    name: str
+    found: str
+    expected: str
+    fine: bool
+
+
+@dataclasses.dataclass
+class StackFindings:
+    """One stack: what is claimed and what was measured."""
+
+    side: Side
+    scheme: str
+    layers: int
+    alpha: str = ""
+    expected_alpha: str = ""
+    beta: str = ""
+    expected_beta: str = ""
+    norm: str = ""
+    expected_norm: str = ""
+    growth: tuple[float, float] | None = None
+    residuals: list[ResidualRow] = dataclasses.field(default_factory=list)
+    rows: list[WeightRow] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Findings:
+    """All of it; `judged` says whether initial weights could be, `rows` are outside the stacks."""
+
+    subject: str
+    claim: str
+    parameters: int
+    judged: bool
+    sides: list[StackFindings]
+    rows: list[WeightRow]
+    notes: list[str]
+    faults: list[Fault]
+
+    @property
+    def is_fine(self) -> bool:
+        """True if all is as claimed."""
+        return not self.faults
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+
+def listed(names: Sequence[str]) -> str:
+    """A few names, and how many more."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 tensor`, `2 tensors`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def layer_numbers(numbers: Sequence[int]) -> str:
+    """`layer 3`, `layers 0, 2`, `layers 0 to 17`."""
+    if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"layers {numbers[0]} to {numbers[-1]}"
+    return f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
+def inside(off: Sequence[int], layers: int) -> str:
+    """` in layer 3` where some layers are off, nothing where all are."""
+    return f" in {layer_numbers(off)}" if 0 < len(off) < layers else ""
+
+
+def as_json(found: Findings) -> dict[str, Any]:
+    """Return plain values; NaN and infinity, which JSON has no numbers for, as text."""
+
+    def finite(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: finite(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [finite(item) for item in value]
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    content: dict[str, Any] = finite(dataclasses.asdict(found))
+    content["verdict"] = "fine" if found.is_fine else "off"
+    for fault, plain in zip(found.faults, content["faults"], strict=True):
+        plain["sentence"] = fault.sentence()
+    return content
+
+
+def as_text(found: Findings) -> str:
+    """Return the report as people read it: a section a side, then what is off, in sentences."""
+    parts = [f"{found.subject}: {found.parameters:,} parameters\njudged as {found.claim}"]
+    parts += [_side(side, found.judged) for side in found.sides]
+    if found.rows:
+        parts.append("\n".join(["Outside the layers", *_weights(found.rows, found.judged)]))
+    if found.notes:
+        parts.append("\n".join(["Notes", *(f"  {note}" for note in found.notes)]))
+    left_out = "" if found.judged else " (initial weights not judged)"
+    verdict = [f"Verdict: as claimed{left_out}"]
+    if found.faults:
+        count = len(found.faults)
+        verdict = [f"Verdict: OFF, {count} fault{'s' if count > 1 else ''}"]
+        verdict += [f"  {number}. {f.sentence()}" for number, f in enumerate(found.faults, 1)]
+    return "\n\n".join([*parts, "\n".join(verdict)])
+
+
+def _side(side: StackFindings, judged: bool) -> str:
+    facts = [
+        ("", "found", "expected"),
+        ("alpha", side.alpha, side.expected_alpha),
+        ("beta (gain of v_proj, out_proj, fc1, fc2)", side.beta, side.expected_beta),
+        ("LayerNorm", side.norm, side.expected_norm),
+    ]
+    residuals = [(row.name, row.found, row.expected, MARKS[row.fine]) for row in side.residuals]
+    lines = [f"{side.side.value.capitalize()}: {side.layers} layers, {side.scheme}"]
+    lines += _grid(facts, ruled=False)
+    if side.growth is not None:
+        low, high = side.growth
+        lines.append(f"  RMS of the stream: {low:.3g} before the first layer, {high:.3g} after all")
+    lines += ["", *_grid([("sublayer", "found", "expected", ""), *residuals])]
+    return "\n".join([*lines, "", *_weights(side.rows, judged)])
+
+
+def _weights(rows: Sequence[WeightRow], judged: bool) -> list[str]:
+    if not judged:
+        cells = [(row.name, _span(row.measured) or row.note) for row in rows]
+        return _grid([("parameters", "measured std"), *cells])
+    numbers = [f"{what} {of}" for of in ("std", "gain") for what in ("expected", "measured")]
+    table = [("parameters", *numbers, "ratio", "")]
+    for row in rows:
+        spans = [_span(row.expected), _span(row.measured), _span(row.gain, 3)]
+        spans.append(_span(row.measured_gain, 3))
+        ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
+        table.append((row.name, *spans, ratio, row.note or MARKS[row.fine]))
+    return _grid(table)
+
+
+def _span(values: Sequence[float], digits: int = 4) -> str:
+    """One number for all layers, or the bottom's and the top's where depth decides."""
+    if not values:
+        return ""
+    texts = [f"{value:.{digits}g}" for value in values]
+    if len(set(texts)) == 1:
+        return texts[0]
+    middle = sum(values) / len(values)
+    steady = all(abs(b - a) <= 0.05 * abs(middle) for a, b in pairwise(values))
+    if steady and max(values) - min(values) <= 0.1 * abs(middle):
+        return f"{middle:.{digits}g}"
+    return f"{texts[0]}..{texts[-1]}"
+
+
+def _grid(rows: Sequence[Sequence[str]], ruled: bool = True) -> list[str]:
+    """Aligned columns, indented."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  " + "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    rule = "  " + "-" * (sum(widths) + 2 * (len(widths) - 1))
+    return [lines[0], rule, *lines[1:]] if ruled else lines

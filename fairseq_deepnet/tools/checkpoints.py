@@ -1,0 +1,302 @@
+"""Which checkpoint stands for a run, which data belongs to it; and the mean of several checkpoints.
+
+The mean of the last checkpoints of a run usually translates a little better than any one of them
+(Vaswani et al. 2017, section 6.1, average the last 5 to 20). `deepnet average` writes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import re
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from fairseq_deepnet.checkpoints import (
+    load_checkpoint,
+    model_arguments,
+    num_updates,
+    periodic_checkpoints,
+    save_checkpoint,
+)
+from fairseq_deepnet.files import ROOT, inside_project, say, shown
+from fairseq_deepnet.records import read_record, refuse_changed
+from fairseq_deepnet.tools.configs import load_config
+from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, DataFolder
+
+BEST: Final = "checkpoint_best.pt"
+WORDS: Final = {
+    "subwords_sha256": ("spm*.model", "bpe.codes"),
+    "dictionaries_sha256": ("dict*.txt", "languages.txt"),
+}
+"""Files that decide which words a model's numbers stand for, as environment.json records them."""
+
+# How a model was told its languages; what a checkpoint was trained with holds for its use.
+_TOKEN_OPTIONS: Final = ("encoder-langtok", "decoder-langtok", "lang-tok-style")
+_SHAPES_THE_MODEL: Final = re.compile(
+    r"_name|arch|init|activation_fn|layernorm_embedding|(encoder|decoder|residual|share|no)_.*"
+)
+_ONLY_FOR_TRAINING: Final = re.compile(
+    r"no_(seed_provided|progress_bar|save.*|.*_checkpoints)|.*_layerdrop"
+)
+
+
+@dataclasses.dataclass
+class Model:
+    """What is to be used: a checkpoint, and the run it belongs to (None if it is alone)."""
+
+    path: Path
+    run: Path | None
+    sources: list[Path]
+    """The checkpoints it is averaged from; the checkpoint itself where nothing is averaged."""
+
+    @property
+    def averaged(self) -> list[str] | None:
+        """Names of the checkpoints that it is the mean of; None where it is of one."""
+        return [path.name for path in self.sources] if len(self.sources) > 1 else None
+
+    @property
+    def scores(self) -> Path:
+        """The folder where its scores are kept."""
+        return (self.run or self.path.resolve().parent) / "scores"
+
+    def make(self) -> Path:
+        """Return the checkpoint, averaged now if it is to be."""
+        if self.sources != [self.path]:
+            average_checkpoints(self.sources, self.path)
+        return self.path
+
+
+def newest_run(runs: Path) -> Path:
+    """Return the run whose checkpoints were written last; FileNotFoundError where there is none."""
+    written = [(path.stat().st_mtime, path.parents[1]) for path in runs.glob("*/checkpoints/*.pt")]
+    if not written:
+        raise FileNotFoundError(
+            f"no trained run in {shown(runs)}: train one (bash scripts/train.sh CONFIG), "
+            "or name a run or a checkpoint"
+        )
+    return max(written)[1]
+
+
+def choose_model(target: Path | None, average: int) -> Model:
+    """Return the checkpoint that stands for `target`, a run folder or a checkpoint; None is the
+    newest run, which is named on standard error.
+
+    Of a run this is checkpoint_best.pt, checkpoint_last.pt where validation never ran, or with
+    `average` > 0 the mean of that many last checkpoints. Raises FileNotFoundError for what is not
+    there, ValueError for an average of a single checkpoint.
+    """
+    if target is None:
+        target = newest_run(ROOT / "runs")
+        say(f"newest run: {shown(target)}")
+    if target.is_file():
+        folder = target.parent
+    else:
+        folder = target / "checkpoints" if (target / "checkpoints").is_dir() else target
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no run or checkpoint {target}")
+    above = folder.resolve().parent
+    run = above if (above / "config.yaml").is_file() else None
+    if target.is_file():
+        if average:
+            raise ValueError(
+                f"AVERAGE={average} needs a run folder, and {target} is one checkpoint"
+            )
+        return Model(target, run, [target])
+    if average:
+        return Model(folder / f"average_{average}.pt", run, last_checkpoints(folder, average))
+    for name in (BEST, "checkpoint_last.pt"):
+        if (folder / name).is_file():
+            return Model(folder / name, run, [folder / name])
+    raise FileNotFoundError(
+        f"{shown(folder)} holds no checkpoint_best.pt or checkpoint_last.pt yet"
+    )
+
+
+def find_data(model: Model, given: Path | None) -> DataFolder:
+    """Return the data folder: as given, as the run recorded it, or as the checkpoint remembers it.
+
+    Raises ValueError for one whose dictionaries or subwords have changed since it was made, or are
+    not those that the run was trained with.
+    """
+    if given is not None:
+        data = inside_project(given)
+        data = data if data.exists() else given  # as it was typed
+    elif model.run is not None:
+        data = ROOT / str(load_config(str(model.run / "config.yaml")).recipe.get("data", ""))
+    else:
+        recorded = task_options(model.sources[-1]).get("data", "")
+        data = Path(str(recorded).split(os.pathsep)[0])
+    folder = DataFolder.open(data)
+    folder.refuse_changed(folder.model_files())
+    if model.run is not None:
+        refuse_other_words(model.run, folder.path)
+    return folder
+
+
+def refuse_other_words(run: Path, data: Path) -> None:
+    """Raise ValueError where a folder's dictionaries or subwords are not those that the run
+    recorded; one that recorded none is taken as it is.
+    """
+    file = run / "environment.json"
+    if not file.is_file():
+        return
+    shape = {"data?": {f"{key}?": dict for key in WORDS}}
+    remedy = "copy it again, or remove it to go without what it records"
+    recorded = read_record(file, shape, remedy).get("data") or {}
+    for key in WORDS:
+        refuse_changed(data, recorded.get(key), recorded.get(key) or (), file)
+
+
+def task_options(checkpoint: Path) -> dict[str, Any]:
+    """Return the options of fairseq's task that a checkpoint holds; its name is "_name"."""
+    task = (load_checkpoint(checkpoint).get("cfg") or {}).get("task") or {}
+    return dict(task) if isinstance(task, dict) else dict(vars(task))
+
+
+def task_arguments(checkpoint: Path, folder: DataFolder) -> list[str]:
+    """Return fairseq's task for this model and data folder, as words of a command line.
+
+    Raises ValueError for a model that was trained on one pair and a folder of many, or the reverse.
+    """
+    task = task_options(checkpoint)
+    many = task.get("_name") == MULTILINGUAL_TASK
+    if many != folder.is_multilingual:
+        kinds = ("one language pair", "many language pairs")
+        raise ValueError(
+            f"{checkpoint} was trained on {kinds[many]}, and {folder.path} holds"
+            f" {kinds[not many]}; set DATA=FOLDER"
+        )
+    words = [word for name, value in folder.task_options().items() for word in (f"--{name}", value)]
+    if many:
+        words += ["--task", MULTILINGUAL_TASK]
+        for name in _TOKEN_OPTIONS:
+            value = task.get(name.replace("-", "_"))
+            if value:
+                words.append(f"--{name}" if value is True else f"--{name}={value}")
+    return words
+
+
+def last_checkpoints(folder: Path, count: int) -> list[Path]:
+    """Return the `count` latest by updates, of those fairseq writes each epoch or interval.
+
+    Raises ValueError if there are fewer, or if one is damaged.
+    """
+    if count < 1:
+        raise ValueError(f"{count} checkpoints cannot be averaged; ask for at least 1")
+    paths = periodic_checkpoints(folder)
+    by_updates = {num_updates(load_checkpoint(path)): path for path in paths}
+    if len(by_updates) < count:
+        raise ValueError(
+            f"{folder} holds {len(by_updates)} checkpoints of different updates, not {count}: "
+            "average fewer, or train with --keep-last-epochs or --save-interval-updates"
+        )
+    return [by_updates[updates] for updates in sorted(by_updates)[-count:]]
+
+
+def average_checkpoints(paths: Sequence[Path], output: Path) -> dict[str, Any]:
+    """Average the checkpoints in `paths` (oldest first) and write the result to `output`.
+
+    The result carries the last one's configuration and number of updates, but no optimiser state:
+    it can be translated with and fine-tuned from, not resumed. Raises ValueError for files that are
+    damaged or not of one model.
+    """
+    states = [load_checkpoint(path, entire=True) for path in paths]
+    refuse_different_models(paths, states)
+    last = {key: value for key, value in states[-1].items() if key != "last_optimizer_state"}
+    model = average_weights([state["model"] for state in states])
+    averaged = {"last_optimizer_state": None, "averaged": [path.name for path in paths]}
+    result = last | {"model": model} | averaged
+    output.parent.mkdir(parents=True, exist_ok=True)
+    save_checkpoint(result, output)
+    return result
+
+
+def refuse_different_models(paths: Sequence[Path], states: Sequence[dict[str, Any]]) -> None:
+    """Raise ValueError, naming file and difference, unless all states are of one model."""
+    first, expected, weights = paths[0], _shaping_options(states[0]), states[0]["model"]
+    for path, state in zip(paths[1:], states[1:], strict=True):
+        found = _shaping_options(state)
+        for key in sorted(expected.keys() | found.keys()):
+            if expected.get(key) != found.get(key):
+                raise ValueError(
+                    f"{path} is another model than {first}: "
+                    f"{key} is {found.get(key)!r}, not {expected.get(key)!r}"
+                )
+        differing = sorted(weights.keys() ^ state["model"].keys())
+        if differing:
+            raise ValueError(f"{path} and {first} do not hold the same parameters: {differing[0]}")
+        for name, tensor in state["model"].items():
+            if tensor.shape != weights[name].shape:
+                raise ValueError(
+                    f"{path}: {name} is of shape {tuple(tensor.shape)}, in {first} of shape "
+                    f"{tuple(weights[name].shape)}"
+                )
+
+
+def _shaping_options(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the options in a checkpoint that decide what the model computes, if it holds any."""
+    return {
+        key: value
+        for key, value in vars(model_arguments(state) or Namespace()).items()
+        if _SHAPES_THE_MODEL.fullmatch(key) and not _ONLY_FOR_TRAINING.fullmatch(key)
+    }
+
+
+def average_weights(models: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Return the mean of each weight; tensors that share memory (tied ones) stay tied."""
+    result: dict[str, torch.Tensor] = {}
+    done: dict[tuple[Any, ...], torch.Tensor] = {}
+    for name, first in models[0].items():
+        tensors = [model[name] for model in models]
+        place = tuple((tensor.data_ptr(), tensor.dtype, tensor.shape) for tensor in tensors)
+        if first.numel() == 0 or place not in done:
+            done[place] = _mean(tensors)
+        result[name] = done[place]
+    return result
+
+
+def _mean(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the mean in the first's dtype, summed in float64; of other types, the last."""
+    if not tensors[0].is_floating_point():
+        return tensors[-1].clone()
+    total = torch.zeros(tensors[0].shape, dtype=torch.float64)
+    for tensor in tensors:
+        total += tensor
+    return (total / len(tensors)).to(tensors[0].dtype)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `deepnet average`."""
+    parser.add_argument(
+        "inputs",
+        nargs="+",
+        type=Path,
+        help="checkpoints; or with --last, one run or its checkpoints/",
+    )
+    parser.add_argument(
+        "--last", type=int, metavar="N", help="the N latest epoch or update checkpoints"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="checkpoint to write")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Average, and print the file written."""
+    paths: list[Path] = args.inputs
+    if args.last is not None:
+        if len(paths) != 1 or not paths[0].is_dir():
+            raise ValueError("--last takes one folder: a run, or its checkpoints/")
+        inside = paths[0] / "checkpoints"
+        paths = last_checkpoints(inside if inside.is_dir() else paths[0], args.last)
+    elif any(path.is_dir() for path in paths):
+        raise ValueError("a folder needs --last N; otherwise name the checkpoints")
+    for path in paths:
+        say(f"averaging {path}")
+    average_checkpoints(paths, args.out)
+    print(args.out)
+    return 0

@@ -1,1 +1,0 @@
-"""Which checkpoint is meant, and the average of several."""

@@ -1,0 +1,240 @@
+"""A folder that Hugging Face's transformers loads: config, weights, tokenizer, model card.
+
+transformers has two Post-LN encoder-decoders with sinusoidal positions. FSMT, ported from fairseq,
+makes fairseq's very positions; but it decodes wrongly from 4.57 to 5.16 at least: with a cache all
+words get the position of the first, without one its decoder has no causal mask. Marian counts from
+0 with other frequencies; but its table of positions is a weight like any other when a model is
+loaded, and the folder brings fairseq's. All else is the same: LayerNorm after the sum, words times
+sqrt(C), logits from the (tied) words plus a bias, here 0. Marian takes learned positions, too, as
+Admin's become, and has a tokenizer for sentencepiece models with a vocabulary in any order. So:
+Marian. Only what its `save_pretrained` writes leaves the positions out. Nothing here imports it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from fairseq_deepnet.files import write_json, write_text
+from fairseq_deepnet.records import write_record
+from fairseq_deepnet.tools.checkpoints import Model
+from fairseq_deepnet.tools.corpora.builder import folder_digests
+from fairseq_deepnet.tools.corpora.folder import DataFolder
+from fairseq_deepnet.tools.export import record
+from fairseq_deepnet.tools.export.folding import position_table
+from fairseq_deepnet.tools.export.layout import RECORD
+from fairseq_deepnet.tools.export.model_card import model_card
+from fairseq_deepnet.tools.export.stock import fold_translator
+from fairseq_deepnet.tools.export.vocabularies import (
+    Vocabularies,
+    check_supported,
+    no_counterpart,
+    read_vocabularies,
+)
+
+ENGINE: Final = "transformers"
+ACTIVATIONS: Final = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_accurate": "gelu_new",
+    "gelu_fast": "gelu_new",
+    "tanh": "tanh",
+}
+"""fairseq's names of activation functions -> those of transformers."""
+BOS, PAD, EOS = 0, 1, 2
+"""fairseq's numbers of <s>, <pad> and </s>."""
+_SPECIAL: Final = {
+    "bos_token_id": BOS,
+    "pad_token_id": PAD,
+    "eos_token_id": EOS,
+    "decoder_start_token_id": EOS,
+    "forced_eos_token_id": EOS,
+}
+BEAM: Final = 5
+MAX_LENGTH: Final = 200
+"""Longest translation in subwords, as of `deepnet translate`."""
+_OUTPUT: Final = "decoder.output_projection.weight"
+_NOT_WEIGHTS: Final = re.compile(r"(encoder|decoder)\.(version|embed_positions\..*)")
+
+
+def write_folder(
+    part: Path, model: Model, data: DataFolder, state: dict[str, Any], request: dict[str, Any]
+) -> None:
+    """Write the folder.
+
+    Raises:
+        ValueError: for a model that cannot be folded or that Marian cannot compute.
+    """
+    folded, args = fold_translator(state, ENGINE)
+    if data.is_moses:
+        raise ValueError(
+            f"{data.path} holds Moses tokens, and {ENGINE} has a tokenizer for sentencepiece alone;"
+            " use --to fairseq or --to ctranslate2"
+        )
+    vocabularies = read_vocabularies(model.path, data, ENGINE)
+    check_supported(folded.weights, args, vocabularies, ENGINE, ACTIVATIONS)
+    check_structure(folded.weights, args)
+    part.mkdir()
+    weights = marian_weights(folded.weights, args)
+    write_json(part / "config.json", marian_config(weights, args, vocabularies))
+    save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
+    shutil.copymode(part / "config.json", part / "model.safetensors")  # it lets nobody else read
+    write_json(part / "generation_config.json", generation_settings(args))
+    write_tokenizer(part, args, data, vocabularies)
+    facts = record.describe(model, state, request)
+    card = model_card(model, state, data, vocabularies.tokens, request["scores"])
+    write_text(part / "README.md", card)
+    write_record(part / RECORD, facts | {"files": folder_digests(part)})
+
+
+def check_structure(weights: Mapping[str, Tensor], args: Namespace) -> None:
+    """Refuse a stock Transformer that Marian's layers are not; ValueError names the option."""
+    for side in ("encoder", "decoder"):
+        if getattr(args, f"{side}_normalize_before"):
+            raise ValueError(
+                f"the {side} is Pre-LN (--residual-scheme pre-ln and others that become it), and"
+                f" Marian's layers in {ENGINE} are Post-LN; use --to ctranslate2 or --to fairseq"
+            )
+        if f"{side}.layernorm_embedding.weight" in weights:
+            raise ValueError(no_counterpart("--layernorm-embedding", ENGINE))
+    tables = {weights[f"{side}.embed_tokens.weight"].size(1) for side in ("encoder", "decoder")}
+    if len({args.encoder_embed_dim, args.decoder_embed_dim, *tables, *_output_width(weights)}) > 1:
+        raise ValueError(no_counterpart("sides, or words, of another width", ENGINE))
+
+
+def _output_width(weights: Mapping[str, Tensor]) -> set[int]:
+    table = weights.get(_OUTPUT)
+    return set() if table is None else {table.size(1)}
+
+
+def marian_weights(weights: Mapping[str, Tensor], args: Namespace) -> dict[str, Tensor]:
+    """Return Marian's state dict: fairseq's names, its tables of words and of positions."""
+    found = {
+        f"model.{name}": tensor
+        for name, tensor in weights.items()
+        if not _NOT_WEIGHTS.fullmatch(name)
+    }
+    # old checkpoints of fairseq's do not name a table twice
+    output = found.pop(f"model.{_OUTPUT}", found["model.decoder.embed_tokens.weight"])
+    source, target = (found[f"model.{side}.embed_tokens.weight"] for side in ("encoder", "decoder"))
+    if _equal(source, target) and _equal(target, output):
+        found["model.shared.weight"] = source
+        for side in ("encoder", "decoder"):
+            del found[f"model.{side}.embed_tokens.weight"]
+    elif not _equal(target, output):
+        found["lm_head.weight"] = output
+    for side in ("encoder", "decoder"):
+        table = position_table(weights, args, side)
+        missing = longest_of(args) - table.size(0)  # Marian has one number for both sides
+        found[f"model.{side}.embed_positions.weight"] = nn.functional.pad(table, (0, 0, 0, missing))
+    found["final_logits_bias"] = torch.zeros(1, output.size(0))
+    # copies: a file of safetensors shares no memory
+    return {name: found[name].float().contiguous().clone() for name in sorted(found)}
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a, b)
+
+
+def longest_of(args: Namespace) -> int:
+    """Positions of the longer side."""
+    return max(args.max_source_positions, args.max_target_positions)
+
+
+def marian_config(
+    weights: Mapping[str, Tensor], args: Namespace, vocabularies: Vocabularies
+) -> dict[str, Any]:
+    """Return the content of config.json."""
+    sides: dict[str, Any] = {}
+    for side in ("encoder", "decoder"):
+        layers = {
+            name.split(".")[3] for name in weights if name.startswith(f"model.{side}.layers.")
+        }
+        sides |= {
+            f"{side}_layers": len(layers),
+            f"{side}_attention_heads": getattr(args, f"{side}_attention_heads"),
+            f"{side}_ffn_dim": weights[f"model.{side}.layers.0.fc1.weight"].size(0),
+        }
+    return {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "vocab_size": len(vocabularies.source),
+        "decoder_vocab_size": len(vocabularies.target),
+        "d_model": args.encoder_embed_dim,
+        **sides,
+        "activation_function": ACTIVATIONS[args.activation_fn],
+        "dropout": args.dropout,
+        "attention_dropout": args.attention_dropout,
+        "activation_dropout": args.activation_dropout,
+        "max_position_embeddings": longest_of(args),
+        "scale_embedding": not args.no_scale_embedding,
+        "share_encoder_decoder_embeddings": "model.shared.weight" in weights,
+        "tie_word_embeddings": "lm_head.weight" not in weights,
+        "is_encoder_decoder": True,
+        **_SPECIAL,
+        "torch_dtype": "float32",
+    }
+
+
+def generation_settings(args: Namespace) -> dict[str, Any]:
+    """Return the content of generation_config.json: the search of `deepnet translate`.
+
+    As in fairseq, a translation has a word, holds no <pad>, and `</s>` counts in its length.
+    """
+    longest = min(MAX_LENGTH, args.max_target_positions - 1)
+    return {
+        "num_beams": BEAM,
+        "length_penalty": 1.0,
+        "early_stopping": True,
+        "max_length": longest + 2,  # the </s> that it starts with, and its own
+        "min_new_tokens": 1,
+        "suppress_tokens": [PAD],
+        **_SPECIAL,
+    }
+
+
+def write_tokenizer(
+    part: Path, args: Namespace, data: DataFolder, vocabularies: Vocabularies
+) -> None:
+    """Write the sentencepiece models, the vocabularies and tokenizer_config.json.
+
+    A language's token is called >>fr<<, which Marian's tokenizer takes from the start of a line.
+    """
+    tokens = vocabularies.tokens
+    names = {token: f">>{name}<<" for name, token in tokens.tokens.items()} if tokens else {}
+    source, target = (
+        {names.get(symbol, symbol): number for number, symbol in enumerate(symbols)}
+        for symbols in (vocabularies.source, vocabularies.target)
+    )
+    separate = source != target
+    write_json(part / "vocab.json", source)
+    if separate:
+        write_json(part / "target_vocab.json", target)
+    models = record.subword_files(data)
+    first, last = (data.languages[0], data.languages[-1])
+    if len({(data.path / name).read_bytes() for name in models.values()}) > 1 and tokens:
+        raise ValueError(no_counterpart("a sentencepiece model for each of many languages", ENGINE))
+    for language, name in ((first, "source.spm"), (last, "target.spm")):
+        shutil.copy(data.path / models[language], part / name)
+    settings: dict[str, Any] = {
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": None if tokens else first,
+        "target_lang": None if tokens else last,
+        "separate_vocabs": separate,
+        "model_max_length": args.max_source_positions,
+        "clean_up_tokenization_spaces": False,
+        "unk_token": "<unk>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+    }
+    if names:
+        settings["additional_special_tokens"] = sorted(names.values())
+    write_json(part / "tokenizer_config.json", settings)

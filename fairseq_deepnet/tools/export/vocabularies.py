@@ -1,0 +1,115 @@
+"""The words of a model's numbers, and the tokens that tell it languages, for engines not fairseq's.
+
+A folder for such an engine stands alone, so that it holds these and the subword models.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+
+from fairseq import tasks
+from fairseq.data import Dictionary
+from fairseq.data.multilingual.multilingual_utils import get_lang_tok
+from torch import Tensor
+
+from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments
+from fairseq_deepnet.dictionaries import RECORD as DICTIONARY_RECORD
+from fairseq_deepnet.dictionaries import refuse_others
+from fairseq_deepnet.tools import fairseq_options
+from fairseq_deepnet.tools.checkpoints import task_arguments
+from fairseq_deepnet.tools.corpora.folder import DataFolder
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageTokens:
+    """The tokens that name the languages to a model of many directions.
+
+    Args:
+        source: whose language the token before a source sentence names: `src`, `tgt`, or None for
+            no such token.
+        target: whether a translation begins with its language's token.
+        tokens: of each language.
+    """
+
+    source: str | None
+    target: bool
+    tokens: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabularies:
+    """The symbols of both dictionaries, in the order of the embeddings' rows."""
+
+    source: list[str]
+    target: list[str]
+    tokens: LanguageTokens | None = None
+
+
+def read_vocabularies(checkpoint: Path, folder: DataFolder, engine: str) -> Vocabularies:
+    """Read the dictionaries of a model's task, and its language tokens if it has many directions.
+
+    Raises:
+        ValueError: for a model and a folder that do not belong together, and for language tokens
+            that `engine` cannot place.
+    """
+    words = task_arguments(checkpoint, folder)
+    if folder.is_multilingual:
+        first = folder.directions("train")[0]
+        words += ["--source-lang", first.source, "--target-lang", first.target]
+        words += ["--path", str(checkpoint.resolve())]
+        with fairseq_options.quiet():
+            config = fairseq_options.parse_generation([str(folder.path.resolve()), *words])
+            task = tasks.setup_task(config.task)
+        if task.args.lang_tok_replacing_bos_eos:
+            raise ValueError(no_counterpart("--lang-tok-replacing-bos-eos", engine))
+        (source, target), style = task.args.langtoks["main"], task.args.lang_tok_style
+        names = {language: get_lang_tok(language, style) for language in folder.languages}
+        tokens = LanguageTokens(source or None, bool(target), names)
+        dictionaries = task.source_dictionary, task.target_dictionary
+    else:
+        paths = [folder.path / f"dict.{language}.txt" for language in folder.languages]
+        tokens, dictionaries = None, tuple(Dictionary.load(str(path)) for path in paths)
+    found = Vocabularies(dictionaries[0].symbols, dictionaries[1].symbols, tokens)
+    args = model_arguments(load_checkpoint(checkpoint))
+    recorded = getattr(args, DICTIONARY_RECORD, None)
+    refuse_others(recorded, {"source": found.source, "target": found.target})
+    return found
+
+
+def no_counterpart(option: str, engine: str) -> str:
+    """Say that an engine cannot compute what an option asks for."""
+    return f"{option} has no counterpart in {engine}; use --to fairseq"
+
+
+def check_supported(
+    weights: Mapping[str, Tensor],
+    args: Namespace,
+    vocabularies: Vocabularies,
+    engine: str,
+    activations: Mapping[str, object],
+) -> None:
+    """Refuse what an engine cannot compute of a stock model; ValueError names the option."""
+    activation = args.activation_fn
+    if activation not in activations:
+        raise ValueError(
+            f"--activation-fn {activation} is unknown to {engine}, which has"
+            f" {', '.join(activations)}; use --to fairseq"
+        )
+    unsupported = (
+        *("merge_src_tgt_embed", "adaptive_softmax_cutoff", "adaptive_input"),
+        *("cross_self_attention", "no_cross_attention"),
+        *("scale_attn", "scale_fc", "scale_heads", "scale_resids"),
+    )
+    for name in unsupported:
+        if getattr(args, name, None):
+            raise ValueError(no_counterpart(f"--{name.replace('_', '-')}", engine))
+    for side, symbols in (("encoder", vocabularies.source), ("decoder", vocabularies.target)):
+        rows = weights[f"{side}.embed_tokens.weight"].size(0)
+        if rows != len(symbols):
+            raise ValueError(
+                f"the model's {side} has {rows:,} words, and the dictionary {len(symbols):,}:"
+                " not the data folder that it was trained on; give --data FOLDER"
+            )

@@ -1,0 +1,221 @@
+"""Small models that behave as public code does under the name of DeepNorm, and a right one.
+
+Behaviour alone is rebuilt: constants, where LayerNorm stands, how weights start. docs/audit.md says
+where each was read.
+
+    python -m tests.support.public_like            # the audit of all of them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_deepnet.tools.checking.audit import Layout, check
+from fairseq_deepnet.tools.checking.findings import Findings
+
+WIDTH: Final = 64
+WORDS: Final = 90
+Gain = Callable[[str], float]
+"""Of a linear map, by the last part of its name."""
+
+
+class RMSNorm(nn.Module):
+    """x over its root mean square, times a weight."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+
+class LlamaAttention(nn.Module):
+    """One head without positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            setattr(self, name, nn.Linear(WIDTH, WIDTH, bias=False))
+
+    def forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
+        maps = (self.q_proj, self.k_proj, self.v_proj)
+        heads = F.scaled_dot_product_attention(*(m(hidden_states) for m in maps), is_causal=True)
+        return self.o_proj(heads), None
+
+
+class LlamaMLP(nn.Module):
+    """A gated feed-forward network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(WIDTH, 96, bias=False)
+        self.up_proj = nn.Linear(WIDTH, 96, bias=False)
+        self.down_proj = nn.Linear(96, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return found
+
+
+class LlamaLayer(nn.Module):
+    """Post-LN: norm(alpha x + G(x)); Pre-LN: x + G(scale norm(x)); or nothing at all."""
+
+    def __init__(self, place: str, alpha: float, scale: float) -> None:
+        super().__init__()
+        self.place, self.alpha, self.scale = place, alpha, scale
+        self.self_attn, self.mlp = LlamaAttention(), LlamaMLP()
+        self.post_attention_layernorm = RMSNorm(WIDTH)
+        if place == "post":
+            self.post_feedforward_layernorm = RMSNorm(WIDTH)
+        else:
+            self.input_layernorm = RMSNorm(WIDTH)
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        if self.place == "post":
+            x = self.post_attention_layernorm(self.alpha * x + self.self_attn(hidden_states=x)[0])
+            return (self.post_feedforward_layernorm(self.alpha * x + self.mlp(x)),)
+        if self.place == "pre":
+            h = self.scale * self.input_layernorm(x)
+            x = x + self.self_attn(hidden_states=h)[0]
+            return (x + self.mlp(self.scale * self.post_attention_layernorm(x)),)
+        return (x,)
+
+
+class LlamaLike(nn.Module):
+    """A decoder with LLaMA's names."""
+
+    def __init__(
+        self,
+        depth: int,
+        gain: Gain,
+        place: str = "post",
+        alpha: float = 1.0,
+        scaled: bool = False,
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.embed_tokens = nn.Embedding(WORDS, WIDTH)
+        scales = [(number + 1) ** -0.5 if scaled else 1.0 for number in range(depth)]
+        self.layers = nn.ModuleList(LlamaLayer(place, alpha, scale) for scale in scales)
+        self.norm = RMSNorm(WIDTH)
+        draw(self.layers, gain)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.embed_tokens(input_ids)
+        for layer in self.layers:
+            (x,) = layer(x)
+        found: Tensor = self.norm(x)
+        return found
+
+
+def draw(module: nn.Module, gain: Gain) -> None:
+    """Start all linear maps: Xavier-normal, biases 0."""
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Linear):
+            nn.init.xavier_normal_(part.weight, gain=gain(name.rpartition(".")[2]))
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+
+
+def value_path(gain: float) -> Gain:
+    """Gain 1 of queries and keys, `gain` of all other maps."""
+    return lambda name: 1.0 if name in ("q_proj", "k_proj", "query", "key") else gain
+
+
+class AnnotatedAttention(nn.Module):
+    """One head whose maps are called query, key, value and output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("query", "key", "value", "output"):
+            setattr(self, name, nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = F.scaled_dot_product_attention(self.query(x), self.key(x), self.value(x))
+        found: Tensor = self.output(heads)
+        return found
+
+
+class AnnotatedLayer(nn.Module):
+    """LN(x + alpha G(x)), or LN(alpha x + G(x))."""
+
+    def __init__(self, alpha: float, on_branch: bool) -> None:
+        super().__init__()
+        self.alpha, self.on_branch = alpha, on_branch
+        self.attention, self.first_norm = AnnotatedAttention(), nn.LayerNorm(WIDTH)
+        self.layer1, self.layer2 = nn.Linear(WIDTH, 96), nn.Linear(96, WIDTH)
+        self.second_norm = nn.LayerNorm(WIDTH)
+
+    def join(self, x: Tensor, branch: Tensor) -> Tensor:
+        return x + self.alpha * branch if self.on_branch else self.alpha * x + branch
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first_norm(self.join(x, self.attention(x)))
+        found: Tensor = self.second_norm(self.join(x, self.layer2(F.relu(self.layer1(x)))))
+        return found
+
+
+class AnnotatedLike(nn.Module):
+    """An encoder with names of its own, which `NAMES` tells."""
+
+    NAMES: Final[Layout] = {
+        "self_attn": {
+            "branch": "attention",
+            **{
+                f"{role}_proj": f"attention.{name}"
+                for role, name in zip("qkv", ("query", "key", "value"), strict=True)
+            },
+            "out_proj": "attention.output",
+        },
+        "ffn": {"fc1": "layer1", "fc2": "layer2"},
+    }
+
+    def __init__(self, depth: int, on_branch: bool) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        blocks = [AnnotatedLayer((2 * depth) ** 0.25, on_branch) for _ in range(depth)]
+        self.blocks = nn.ModuleList(blocks)
+        draw(self.blocks, value_path((8 * depth) ** -0.25))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+TOKENS: Final = torch.arange(44).reshape(4, 11)
+DEPTH: Final = 12
+
+
+def right(depth: int = DEPTH) -> LlamaLike:
+    """LLaMA's layers with the paper's DeepNorm for a decoder alone."""
+    return LlamaLike(depth, value_path((8 * depth) ** -0.25), alpha=(2 * depth) ** 0.25)
+
+
+def inverted_gain(alpha: float, depth: int = DEPTH) -> LlamaLike:
+    """The exponent of beta without its sign, and one alpha for all depths."""
+    return LlamaLike(depth, value_path((8 * depth) ** 0.25), alpha=alpha)
+
+
+AUDITS: Final[dict[str, Callable[[], Findings]]] = {
+    "the paper's": lambda: check(right(), {"input_ids": TOKENS}),
+    "lmsdss/LayerNorm-Scaling, NORM_TYPE=deeppost": lambda: check(
+        inverted_gain(64**0.25), {"input_ids": TOKENS}
+    ),
+    "Shiweiliuiiiiiii/MIXLN, NORM_TYPE=deeppost": lambda: check(
+        inverted_gain(2.632), {"input_ids": TOKENS}
+    ),
+    "labmlai/annotated_deep_learning_paper_implementations": lambda: check(
+        AnnotatedLike(DEPTH, on_branch=True), torch.randn(4, 11, WIDTH), layers=AnnotatedLike.NAMES
+    ),
+}
+
+if __name__ == "__main__":
+    for name, audit in AUDITS.items():
+        print(f"== {name}, {DEPTH} layers\n\n{audit()}\n")

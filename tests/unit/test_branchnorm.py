@@ -1,0 +1,56 @@
+"""BranchNorm's growth: by the update, from the training's options, and kept by checkpoints."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.support.models import BuildModel, build_model
+
+
+def scales(model: Any) -> set[float]:
+    return {value.item() for name, value in model.state_dict().items() if name.endswith(".scale")}
+
+
+@pytest.mark.parametrize(
+    "arch", ["deepnet_transformer", "deepnet_transformer_lm", "deepnet_masked_lm"]
+)
+def test_branches_grow_to_one_over_the_warm_up_and_stay(arch: str) -> None:
+    """min(1, t / T) in update t; fairseq tells t - 1, the updates that are finished."""
+    model = build_model(arch, residual_scheme="branchnorm", warmup_updates=4, max_positions=20)
+    assert scales(model) == {1.0}
+    found = []
+    for finished in range(6):
+        model.set_num_updates(finished)
+        found.append(scales(model))
+    assert found == [{0.25}, {0.5}, {0.75}, {1.0}, {1.0}, {1.0}]
+
+
+@pytest.mark.parametrize("options", [{}, {"warmup_updates": 0}], ids=str)
+def test_without_a_warm_up_they_grow_for_4000_updates(
+    options: dict[str, int], model_builder: BuildModel
+) -> None:
+    model = model_builder(residual_scheme="branchnorm", **options)
+    model.set_num_updates(999)
+    assert scales(model) == {0.25}
+
+
+def test_a_model_computes_with_the_scale_of_its_checkpoint(
+    model_builder: BuildModel, batch: dict[str, Tensor]
+) -> None:
+    """In whatever order fairseq tells the update and loads: what was trained is what translates."""
+    model = model_builder(residual_scheme="branchnorm", warmup_updates=8)
+    model.set_num_updates(1)
+    again = model_builder(residual_scheme="branchnorm", seed=2)
+    again.set_num_updates(2)
+    again.load_state_dict(model.state_dict())
+    assert scales(again) == {0.25}
+    assert torch.equal(again.eval()(**batch)[0], model.eval()(**batch)[0])
+
+
+def test_a_scale_counts_as_the_inverse_of_alpha(model_builder: BuildModel) -> None:
+    """LN(x + a G) = LN(x / a + G): what the bound of the update is told."""
+    model = model_builder(residual_scheme="branchnorm", warmup_updates=4)
+    model.set_num_updates(0)
+    assert model.encoder.layers[0].residuals.ffn.alpha == 4.0

@@ -1,0 +1,189 @@
+"""`check` in Python: models of other houses, right and wrong, by their names or a mapping."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_deepnet.schemes import Side, gains
+from fairseq_deepnet.tools.checking import check
+from fairseq_deepnet.tools.checking.audit import linear_at
+from fairseq_deepnet.tools.checking.findings import Findings
+from tests.support import public_like
+from tests.support.checks import kinds, sentences
+from tests.support.public_like import (
+    DEPTH,
+    TOKENS,
+    WIDTH,
+    AnnotatedLike,
+    LlamaLike,
+    draw,
+    inverted_gain,
+    right,
+    value_path,
+)
+from tests.support.torchscale_like import EncoderDecoder
+
+LLAMA = {"input_ids": TOKENS}
+
+
+def fine(found: Findings) -> bool:
+    assert found.is_fine, sentences(found)
+    return True
+
+
+@pytest.mark.parametrize("depth", [2, DEPTH, 32])
+def test_the_papers_deepnorm_in_llamas_layers_passes(depth: int) -> None:
+    found = check(right(depth), LLAMA, claims="deepnorm")
+    assert fine(found)
+    (side,) = found.sides
+    assert side.alpha == side.expected_alpha == f"{(2 * depth) ** 0.25:.4g}"
+    assert side.norm == "after the sum, and after the stack"
+    names = [row.name for row in side.rows]
+    assert names == [
+        *(f"self_attn.{role}_proj" for role in ("q", "k", "v", "out")),
+        *("fc1 gate_proj", "fc1 up_proj", "fc2"),
+    ]
+
+
+@pytest.mark.parametrize(("alpha", "right_at"), [(64**0.25, 32), (2.632, 24)])
+def test_an_inverted_gain_and_an_alpha_for_one_depth_are_found(alpha: float, right_at: int) -> None:
+    """Two public repositories, at 12 layers; at the depth of its alpha the gain alone is wrong."""
+    found = check(inverted_gain(alpha), LLAMA)
+    assert kinds(found) == {"weights", "residual"}
+    text = sentences(found)
+    assert "gain 3.1" in text  # 96^(1/4)
+    assert f"expected gain {96**-0.25:.3g}." in text
+    assert f"LN({alpha:.4g} x + G(x)), expected LN(2.213 x + G(x))" in text
+    if alpha == 64**0.25:
+        assert kinds(check(inverted_gain(alpha, right_at), LLAMA)) == {"weights"}
+
+
+def test_pre_ln_is_told_from_post_ln_whatever_the_norms_are_called() -> None:
+    model = LlamaLike(4, value_path(32**-0.25), place="pre")
+    found = check(model, LLAMA)
+    assert kinds(found) == {"residual"}
+    assert "x + G(LN(x)), expected LN(1.682 x + G(x))" in sentences(found)
+    assert found.sides[0].norm == "before the branch, and after the stack"
+    assert fine(check(LlamaLike(4, value_path(1.0), place="pre"), LLAMA, claims="pre-ln"))
+    scaled = LlamaLike(4, value_path(1.0), place="pre", scaled=True)
+    assert fine(check(scaled, LLAMA, claims="ln-scaling"))
+    assert "x + G(0.5..0.7071 LN(x)), expected x + G(LN(x))" in sentences(
+        check(scaled, LLAMA, claims="pre-ln")
+    )
+
+
+def test_layers_that_do_nothing_are_an_error_of_one_line() -> None:
+    with pytest.raises(ValueError, match=r"layers.0: self_attn is not called"):
+        check(LlamaLike(2, value_path(1.0), place="lns"), LLAMA)
+
+
+def test_names_of_ones_own_are_told_by_a_mapping() -> None:
+    x = torch.randn(4, 11, WIDTH)
+    model = AnnotatedLike(8, on_branch=False)
+    with pytest.raises(ValueError, match=r"AnnotatedLike has no list of layers .* layers="):
+        check(model, x)
+    assert fine(check(model, x, layers=AnnotatedLike.NAMES))
+    found = check(AnnotatedLike(8, on_branch=True), x, layers=AnnotatedLike.NAMES)
+    assert sentences(found) == "decoder self_attn, ffn: LN(x + 2 G(x)), expected LN(2 x + G(x))."
+
+
+def test_every_public_model_that_is_rebuilt_is_off_and_the_papers_is_not() -> None:
+    verdicts = {name: audit().is_fine for name, audit in public_like.AUDITS.items()}
+    assert verdicts == {name: name == "the paper's" for name in verdicts}
+
+
+def test_torchscales_layers_are_those_of_fairseq() -> None:
+    batch = {"src_tokens": TOKENS, "prev_output_tokens": TOKENS}
+    assert fine(check(EncoderDecoder(6, 4), batch, layers="torchscale"))
+    model = EncoderDecoder(6, 4)
+    with torch.no_grad():
+        for name, parameter in model.encoder.layers.named_parameters():
+            if any(role in name for role in ("fc1", "fc2", "out_proj", "v_proj")):
+                parameter.mul_(1.15 / 0.87)
+    found = check(model, batch)
+    assert kinds(found) == {"weights"}
+    assert "encoder self_attn.v_proj, self_attn.out_proj, fc1, fc2: gain 0.67" in sentences(found)
+
+
+class DeepNormTorchLayer(nn.TransformerEncoderLayer):
+    """torch's layer with a weighted residual."""
+
+    alpha = 1.0
+
+    def forward(self, src: Tensor, *_: Any, **__: Any) -> Tensor:
+        x = self.norm1(self.alpha * src + self.self_attn(src, src, src)[0])
+        branch = self.linear2(self.dropout(self.activation(self.linear1(x))))
+        found: Tensor = self.norm2(self.alpha * x + branch)
+        return found
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1])
+def test_a_deepnorm_in_torchs_own_layers(factor: float) -> None:
+    alpha, beta = gains(6, 0)[Side.ENCODER]
+    torch.manual_seed(2)
+    layers = [DeepNormTorchLayer(WIDTH, 4, 96, batch_first=True) for _ in range(6)]
+    model = nn.Sequential(nn.TransformerEncoder(layers[0], 1))
+    model[0].layers = nn.ModuleList(layers)
+    for layer in layers:
+        layer.alpha = factor * alpha
+        for path, gain in [("in_proj:0/3", 1), ("in_proj:1/3", 1), ("in_proj:2/3", beta)]:
+            linear = linear_at(layer.self_attn, path)
+            assert linear is not None
+            nn.init.xavier_normal_(linear.weight, gain=gain)
+            nn.init.zeros_(linear.bias)
+        draw(layer, value_path(beta))
+    found = check(model, torch.randn(4, 11, WIDTH))
+    assert (kinds(found) == set()) is (factor == 1.0), sentences(found)
+    assert kinds(found) <= {"residual"}
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_torchs_transformer_is_measured_on_both_sides(first: bool) -> None:
+    torch.manual_seed(2)
+    model = nn.Transformer(WIDTH, 4, 3, 2, 96, batch_first=True, norm_first=first)
+    batch = (torch.randn(4, 11, WIDTH), torch.randn(4, 9, WIDTH))
+    found = check(model, batch, claims="pre-ln" if first else "post-ln", layers="torch")
+    assert [len(side.residuals) for side in found.sides] == [2, 3]
+    place = "before the branch" if first else "after the sum"
+    assert {side.norm for side in found.sides} == {f"{place}, and after the stack"}
+    # its start is not Xavier's a map: q, k and v are drawn as one, biases of fc1 are nn.Linear's
+    assert kinds(found) == {"weights", "biases"}
+    assert "self_attn.q_proj, self_attn.k_proj, self_attn.v_proj" in sentences(found)
+
+
+def test_maps_of_zeros_hide_nothing() -> None:
+    model = inverted_gain(24**0.25)
+    for layer in model.layers:
+        nn.init.zeros_(layer.self_attn.o_proj.weight)
+    found = check(model, LLAMA)
+    assert kinds(found) == {"weights"}, sentences(found)
+
+
+def test_the_model_stays_as_it_is() -> None:
+    model = right().train()
+    before = copy.deepcopy(model.state_dict())
+    check(model, LLAMA)
+    assert model.training
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.state_dict().values(), before.values(), strict=True)
+    )
+
+
+def test_trained_weights_are_shown_and_not_judged() -> None:
+    model = inverted_gain(24**0.25)
+    found = check(model, LLAMA, trained=True)
+    assert fine(found)
+    assert "initial weights not judged" in str(found)
+    assert found.sides[0].rows[0].measured
+
+
+def test_a_style_that_is_not_known_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ValueError, match="layers='gpt' is no style; choose from fairseq, llama"):
+        check(right(), LLAMA, layers="gpt")
+    with pytest.raises(ValueError, match="deepnrom"):
+        check(right(), LLAMA, claims="deepnrom")

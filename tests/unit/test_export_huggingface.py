@@ -1,0 +1,300 @@
+"""`deepnet export --to huggingface`: transformers computes what the model does, and translates."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
+from fairseq_deepnet.files import write_json
+from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, Direction
+from fairseq_deepnet.tools.corpora.subwords import encode_lines, load_model
+from fairseq_deepnet.tools.translation.engine import Search
+from fairseq_deepnet.tools.translation.translate import EngineOptions, open_engine
+from tests.support.hugging_face import import_transformers
+from tests.support.runs import SENTENCES, make_data
+from tests.support.trained import make_trained_run, task
+
+transformers = import_transformers()
+FILES = {
+    *("README.md", "config.json", "export.json", "generation_config.json", "model.safetensors"),
+    *("source.spm", "target.spm", "tokenizer_config.json", "vocab.json"),
+}
+LINES = [*SENTENCES, "Zwölf Boxkämpfer jagen 3 dogs."]
+POST_LN = ("deepnorm", "post-ln", "post-ln-init", "ds-init", "admin", "admin-log")
+"""What folds to Post-LN."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "corpus")
+
+
+def export(*words: object) -> int:
+    return cli.main(["export", *map(str, words), "--to", "huggingface"])
+
+
+def load(folder: Path) -> tuple[Any, Any]:
+    """The tokenizer and the model, found by what the folder says."""
+    model, told = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        folder, output_loading_info=True
+    )
+    assert not any(told.values())
+    return transformers.AutoTokenizer.from_pretrained(folder), model.eval()
+
+
+@torch.no_grad()
+def gap(ours: Any, folder: Path) -> float:
+    """The largest difference of a log-probability, in a batch with padding."""
+    tokenizer, model = load(folder)
+    batch = tokenizer(LINES, return_tensors="pt", padding=True)
+    torch.manual_seed(3)
+    inputs = torch.randint(4, 40, (len(LINES), 7))
+    inputs[:, 0] = model.config.decoder_start_token_id
+    theirs = model(**batch, decoder_input_ids=inputs, use_cache=False).logits
+    found = ours(batch.input_ids, batch.attention_mask.sum(1), inputs)[0]
+    return float((found.log_softmax(-1) - theirs.log_softmax(-1)).abs().max())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"residual_scheme": name} for name in POST_LN),
+        {"share_all_embeddings": True, "encoder_learned_pos": True, "decoder_learned_pos": True},
+        {"no_token_positional_embeddings": True},
+        {"share_decoder_input_output_embed": True, "no_scale_embedding": True},
+        {"encoder_attention_heads": 2, "encoder_layers": 1, "decoder_layers": 4},
+        {"encoder_ffn_embed_dim": 24, "max_source_positions": 30, "max_target_positions": 20},
+        *({"activation_fn": name} for name in ("gelu", "gelu_accurate", "tanh")),
+        {"arch": "transformer", "share_all_embeddings": True},
+    ],
+    ids=lambda options: "+".join(f"{key}={value}" for key, value in options.items()),
+)
+def test_transformers_gives_the_same_log_probabilities(
+    options: dict[str, Any], tmp_path: Path, data: Path
+) -> None:
+    model = make_trained_run(tmp_path / "run", data, **options)
+    assert export(tmp_path / "run") == 0
+    assert gap(model, tmp_path / "run" / "export" / "huggingface") < 1e-4
+
+
+def test_the_tokenizer_gives_fairseqs_numbers_and_the_text_back(tmp_path: Path, data: Path) -> None:
+    make_trained_run(tmp_path / "run", data)
+    export(tmp_path / "run")
+    tokenizer, _ = load(tmp_path / "run" / "export" / "huggingface")
+    symbols = task(data).source_dictionary
+    pieces = encode_lines(load_model(data / "spm.model"), LINES, 1)
+    due = [[*(symbols.index(piece) for piece in line.split()), symbols.eos()] for line in pieces]
+    assert tokenizer(LINES).input_ids == due
+    assert tokenizer.batch_decode(due[:4], skip_special_tokens=True) == SENTENCES
+
+
+def test_dictionaries_and_subwords_of_two_languages_stay_apart(tmp_path: Path) -> None:
+    data = make_data(tmp_path / "corpus")
+    lines = (data / "dict.en.txt").read_text(encoding="utf-8").splitlines()
+    (data / "dict.en.txt").write_text("".join(f"{line}\n" for line in lines[::-1]), "utf-8")
+    (data / "spm.model").rename(data / "spm.de.model")
+    (data / "spm.en.model").write_bytes((data / "spm.de.model").read_bytes())
+    model = make_trained_run(tmp_path / "run", data)
+    assert export(tmp_path / "run") == 0
+    folder = tmp_path / "run" / "export" / "huggingface"
+    assert {path.name for path in folder.iterdir()} == FILES | {"target_vocab.json"}
+    assert gap(model, folder) < 1e-4
+    tokenizer, _ = load(folder)
+    target = task(data).target_dictionary
+    words = list(encode_lines(load_model(data / "spm.en.model"), SENTENCES, 1))
+    numbers = [[target.index(piece) for piece in line.split()] for line in words]
+    assert tokenizer.batch_decode(numbers, skip_special_tokens=True) == SENTENCES
+
+
+def translations(folder: Path, lines: list[str], **more: Any) -> list[str]:
+    """Of beam 1, so that no tie decides; as long as the folder says."""
+    tokenizer, model = load(folder)
+    batch = tokenizer(lines, return_tensors="pt", padding=True)
+    if "first" in more:
+        more["forced_bos_token_id"] = tokenizer.convert_tokens_to_ids(more.pop("first"))
+    found = model.generate(**batch, num_beams=1, **more)
+    texts: list[str] = tokenizer.batch_decode(found, skip_special_tokens=True)
+    return texts
+
+
+def ours(run: Path, data: Path, source: str, target: str) -> list[str]:
+    options = EngineOptions(data=data, source=source, target=target)
+    found = open_engine(run, Search(beam=1), options).engine
+    # transformers leaves <unk> out with the other special tokens
+    return [text.replace(" ⁇ ", "") for text in found.translate(LINES, Direction(source, target))]
+
+
+def test_its_translations_are_those_of_fairseq(tmp_path: Path, data: Path) -> None:
+    make_trained_run(tmp_path / "run", data, max_target_positions=24)
+    export(tmp_path / "run")
+    found = translations(tmp_path / "run" / "export" / "huggingface", LINES)
+    assert found == ours(tmp_path / "run", data, "de", "en")
+    assert len(set(found)) > 1
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [("tgt", False), ("src", True), (None, True)], ids=str
+)
+def test_a_model_of_many_languages_is_told_them_as_fairseq_tells_it(
+    source: str | None, target: bool, tmp_path: Path
+) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for language in ("de", "en", "fr"):
+        text = "".join(f"{line}\n" for line in SENTENCES * 3)
+        (raw / f"train.{language}").write_text(text, encoding="utf-8")
+    table = tmp_path / "pairs.tsv"
+    rows = [("train", "de", "en"), ("train", "en", "fr")]
+    table.write_text("".join(f"{'	'.join(row)}	{raw / 'train'}\n" for row in rows), "utf-8")
+    data = tmp_path / "corpus"
+    words = ["--vocab-size", "60", "--temperature", "1", "--workers", "1", "--max-ratio", "9"]
+    assert cli.main(["preprocess", "pairs", str(table), "--out", str(data), *words]) == 0
+    about = {"_name": MULTILINGUAL_TASK, "encoder_langtok": source, "decoder_langtok": target}
+    make_trained_run(tmp_path / "run", data, about=about, max_target_positions=24)
+    assert export(tmp_path / "run") == 0
+    folder = tmp_path / "run" / "export" / "huggingface"
+    prefix = {"tgt": ">>en<<", "src": ">>de<<", None: ""}[source]
+    more = {"first": ">>en<<"} if target else {}
+    found = translations(folder, [f"{prefix} {line}" for line in LINES], **more)
+    assert found == ours(tmp_path / "run", data, "de", "en")
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert ("forced_bos_token_id" in card, ">>" in card) == (target, True)
+
+
+def test_the_model_card_says_what_the_run_recorded(tmp_path: Path, data: Path) -> None:
+    make_trained_run(tmp_path / "run", data)
+    with (tmp_path / "run" / "config.yaml").open("a", encoding="utf-8") as file:
+        file.write("  global-batch-tokens: 4096\nlr: 5e-4\n")
+    score = {"bleu": 31.234, "bleu_signature": "nrefs:1|tok:13a", "lines": 4, "engine": "fairseq"}
+    (tmp_path / "run" / "scores").mkdir()
+    write_json(tmp_path / "run" / "scores" / "test.checkpoint_best.beam5.json", score)
+    write_json(
+        tmp_path / "run" / "scores" / "test.checkpoint_last.beam5.json", {**score, "bleu": 1}
+    )
+    assert export(tmp_path / "run") == 0
+    folder = tmp_path / "run" / "export" / "huggingface"
+    assert {path.name for path in folder.iterdir()} == FILES
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\nlibrary_name: transformers\n")
+    for due in (
+        *(
+            "# German to English, deepnorm 3L-2L",
+            "# license: yours",
+            "| test.checkpoint_best.beam5",
+        ),
+        *("| 31.23 |", "`nrefs:1|tok:13a`", "| lr | 5e-4 |", "| tokens a batch | 4,096 |"),
+        "| training lines | 4 |",
+    ):
+        assert due in card
+    assert "checkpoint_last" not in card
+
+
+def test_a_new_score_is_a_reason_to_export_anew(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trained_run(tmp_path / "run", data)
+    assert export(tmp_path / "run") == export(tmp_path / "run") == 0
+    assert "already exported" in capsys.readouterr().err
+    (tmp_path / "run" / "scores").mkdir()
+    score = {"bleu": 31.234, "bleu_signature": "nrefs:1"}
+    write_json(tmp_path / "run" / "scores" / "test.checkpoint_best.beam5.json", score)
+    assert export(tmp_path / "run") == 0
+    assert "replacing" in capsys.readouterr().err
+    (tmp_path / "run" / "export" / "huggingface" / "vocab.json").write_text("{}", encoding="utf-8")
+    assert export(tmp_path / "run") == 0
+    assert "vocab.json is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"residual_scheme": "rezero"}, "--residual-scheme rezero cannot become a stock"),
+        ({"residual_scheme": "dlcl"}, "a learned"),
+        ({"residual_scheme": "pre-ln"}, "the encoder is Pre-LN"),
+        ({"layernorm_embedding": True}, "--layernorm-embedding has no counterpart in transformers"),
+        ({"decoder_output_dim": 24}, "words, of another width"),
+        ({"activation_fn": "linear"}, "--activation-fn linear is unknown to transformers"),
+        ({"arch": "deepnet_transformer_lm"}, "translates nothing"),
+    ],
+    ids=str,
+)
+def test_what_transformers_cannot_compute_is_refused_with_the_reason(
+    options: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    data: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_trained_run(tmp_path / "run", data, **options)
+    assert export(tmp_path / "run") == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run" / "export").exists()
+
+
+def test_moses_tokens_are_refused(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trained_run(tmp_path / "run", data)
+    other = make_data(tmp_path / "moses")
+    record = json.loads((other / "corpus.json").read_text(encoding="utf-8"))
+    write_json(other / "corpus.json", record | {"tokenisation": "moses"})
+    (other / "bpe.codes").write_text("#version: 0.2\n", encoding="utf-8")
+    assert export(tmp_path / "run", "--data", other) == 2
+    assert "holds Moses tokens" in capsys.readouterr().err
+
+
+def test_without_safetensors_the_command_says_what_to_install(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trained_run(tmp_path / "run", data)
+    for name in [name for name in sys.modules if name.split(".")[0] == "safetensors"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    package = "fairseq_deepnet.tools.export"
+    monkeypatch.delitem(sys.modules, f"{package}.huggingface_folder", raising=False)
+    monkeypatch.delattr(sys.modules[package], "huggingface_folder", raising=False)
+    assert export(tmp_path / "run") == 2
+    assert "pip install 'fairseq_deepnet[huggingface]'" in capsys.readouterr().err
+
+
+def test_a_half_precision_checkpoint_is_written_in_float32(tmp_path: Path, data: Path) -> None:
+    make_trained_run(tmp_path / "run", data)
+    source = tmp_path / "run" / "checkpoints" / "checkpoint_best.pt"
+    state = load_checkpoint(source)
+    state["model"] = {name: tensor.bfloat16() for name, tensor in state["model"].items()}
+    save_checkpoint(state, source)
+    assert export(tmp_path / "run") == 0
+    _, model = load(tmp_path / "run" / "export" / "huggingface")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.slow
+def test_it_translates_where_neither_this_project_nor_fairseq_is(
+    tmp_path: Path, data: Path
+) -> None:
+    make_trained_run(tmp_path / "run", data, max_target_positions=24)
+    assert export(tmp_path / "run", "--out", tmp_path / "out") == 0
+    program = f"""
+import sys
+sys.modules["fairseq"] = sys.modules["fairseq_deepnet"] = None
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained({str(tmp_path / "out")!r})
+model = AutoModelForSeq2SeqLM.from_pretrained({str(tmp_path / "out")!r})
+batch = tokenizer(["Two men play chess."], return_tensors="pt")
+print(repr(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        encoding="utf-8",
+        cwd=tmp_path,
+        check=True,
+    )
+    assert done.stdout.startswith("['")
