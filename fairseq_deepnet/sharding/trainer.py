@@ -10,7 +10,6 @@ of trainer is to be made.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import sys
@@ -37,6 +36,7 @@ from ..compat.owed_validation import training_program
 from ..divergence.precision import parts_of, split
 from ..errors import ConfigurationError
 from ..footprint.setting import FULLY_SHARDED, MEGABYTE
+from ..wrapping import wrap
 from .model import ShardedModel
 
 logger = logging.getLogger(__name__)
@@ -51,25 +51,31 @@ FAILURE: Final = "fairseq_deepnet/failure"
 
 def install() -> None:
     """Let fairseq make a ShardedTrainer where --ddp-backend asks for it."""
-    initialise = Trainer.__init__
 
-    @functools.wraps(initialise)
-    def initialised(self: Any, cfg: Any, task: Any, model: Any, criterion: Any, *rest: Any) -> None:
+    @wrap(Trainer, "__init__")
+    def initialised(
+        initialise: Any,
+        self: Any,
+        cfg: Any,
+        task: Any,
+        model: Any,
+        criterion: Any,
+        quantizer: Any = None,
+    ) -> None:
         wanted: Any = getattr(cfg, "distributed_training", None)
         if type(self) is not Trainer or getattr(wanted, "ddp_backend", None) != FULLY_SHARDED:
-            initialise(self, cfg, task, model, criterion, *rest)
+            initialise(self, cfg, task, model, criterion, quantizer)
             return
         refuse(cfg, model, criterion)
         self.__class__ = ShardedTrainer
         # which the stock trainer takes for an option of fairscale's alone
         self.offloads, wanted.cpu_offload = bool(wanted.cpu_offload), False
         try:
-            initialise(self, cfg, task, model, criterion, *rest)
+            initialise(self, cfg, task, model, criterion, quantizer)
         finally:
             wanted.cpu_offload = self.offloads
         self.shard()
 
-    Trainer.__init__ = initialised
     nothing: Any = contextlib.nullcontext
     fairseq.distributed.fsdp_enable_wrap = nothing  # it imports fairscale
     program: Any = training_program()
