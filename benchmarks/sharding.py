@@ -84,13 +84,14 @@ def communication_of_process(shape: Shape) -> dict[str, float]:
     )
 
     def count(name: str, calls: str, function: Any) -> Any:
-        def counted(output: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
-            whole = output if calls == "gathers" else given
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            tensors = [one for one in (*args, *kwargs.values()) if hasattr(one, "element_size")]
+            whole = max(tensors, key=lambda tensor: tensor.numel())  # the other is a part of it
             found[name] += whole.numel() * whole.element_size()
             found[calls] += 1
             began = time.perf_counter()
             try:
-                return function(output, given, *args, **kwargs)
+                return function(*args, **kwargs)
             finally:
                 found["seconds"] += time.perf_counter() - began
 
