@@ -34,8 +34,9 @@ STATE = "last_optimizer_state"
 
 
 @pytest.fixture
-def alone() -> Iterator[None]:
-    """Leave no group of processes behind in the tests' own process."""
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave no group of processes behind in the tests' own process, nor torch's hook."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     yield
     if dist.is_initialized():
         dist.destroy_process_group()

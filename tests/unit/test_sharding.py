@@ -3,6 +3,7 @@
 One process has all rows, so that nothing is exchanged; test_sharded_training.py has several.
 """
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,9 @@ SHARDED = "--ddp-backend=fully_sharded"
 
 
 @pytest.fixture(autouse=True)
-def _process_group() -> Iterator[None]:
-    """Leave no group of processes behind: fairseq asks for one wherever it can."""
+def _process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave no group of processes behind: fairseq asks for one wherever it can. Nor torch's hook."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     yield
     if dist.is_initialized():
         dist.destroy_process_group()
