@@ -29,7 +29,7 @@ SHARDED = "--ddp-backend=fully_sharded"
 
 @pytest.fixture(autouse=True)
 def _process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Leave no group of processes behind: fairseq asks for one wherever it can. Nor torch's hook."""
+    """Leave no group of processes behind, which fairseq asks for, nor torch's hook for errors."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     yield
     if dist.is_initialized():
