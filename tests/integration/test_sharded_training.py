@@ -19,9 +19,8 @@ from fairseq.distributed import utils as distributed
 
 from fairseq_deepnet.schemes import SCHEMES
 from tests.integration.conftest import SMALL, TRAIN, RunCommand
-from tests.integration.test_two_processes import free_port
 from tests.support.sharded_process import compare
-from tests.support.training import train_here
+from tests.support.training import free_port, train_here
 
 PLUGIN = Path(__file__).parents[2] / "fairseq_deepnet"
 # Adam with so large an epsilon: with 1e-8 a step is as large where the gradient is rounding alone
