@@ -183,7 +183,9 @@ def test_trained_weights_are_shown_and_not_judged() -> None:
 
 
 def test_a_style_that_is_not_known_is_refused_with_those_that_are() -> None:
-    with pytest.raises(ValueError, match="layers='gpt' is no style; choose from fairseq, llama"):
+    with pytest.raises(
+        ValueError, match="layers='gpt' is no style; choose from fairseq, torchscale"
+    ):
         check(right(), LLAMA, layers="gpt")
     with pytest.raises(ValueError, match="deepnrom"):
         check(right(), LLAMA, claims="deepnrom")

@@ -69,12 +69,14 @@ _QKV: Final = ("q_proj", "k_proj", "v_proj")
 _BLOCKS: Final = ("in_proj:0/3", "in_proj:1/3", "in_proj:2/3")
 _T5_FFN: Final = ("layer.1.DenseReluDense", "layer.2.DenseReluDense")
 
+_FAIRSEQ: Final[Layout] = {
+    "self_attn": _attention("self_attn", "out_proj", *_QKV),
+    "encoder_attn": _attention("encoder_attn", "out_proj", *_QKV),
+    "ffn": {"fc1": ("fc1", "ffn.fc1"), "fc2": ("fc2", "ffn.fc2")},
+}
+
 STYLES: Final[Mapping[str, Layout]] = {
-    "fairseq": {
-        "self_attn": _attention("self_attn", "out_proj", *_QKV),
-        "encoder_attn": _attention("encoder_attn", "out_proj", *_QKV),
-        "ffn": {"fc1": ("fc1", "ffn.fc1"), "fc2": ("fc2", "ffn.fc2")},
-    },
+    **dict.fromkeys(("fairseq", "torchscale", "bart", "marian"), _FAIRSEQ),
     "llama": {
         "self_attn": _attention("self_attn", "o_proj", *_QKV),
         "ffn": {
@@ -98,9 +100,8 @@ STYLES: Final[Mapping[str, Layout]] = {
         "ffn": {"fc1": "linear1", "fc2": "linear2"},
     },
 }
-"""torchscale, BART, Marian, M2M-100, FSMT and others of Hugging Face have fairseq's names; Mistral,
-Qwen, Gemma and others LLaMA's; "torch" is torch.nn.Transformer."""
-STYLES_ALSO: Final = {"bart": "fairseq", "marian": "fairseq", "torchscale": "fairseq"}
+"""M2M-100, FSMT and others of Hugging Face have fairseq's names, too, Mistral, Qwen, Gemma and
+others LLaMA's; "torch" is torch.nn.Transformer."""
 
 
 def check(
@@ -148,16 +149,14 @@ def check(
 
 def find_layers(model: nn.Module, layers: str | Layout | None = None) -> list[Stack]:
     """Return the stacks of a model, encoder first; ValueError where there are none."""
+    layouts: Sequence[Layout] = list(STYLES.values())
     if isinstance(layers, str):
-        name = STYLES_ALSO.get(layers, layers)
-        if name not in STYLES:
-            known = ", ".join((*STYLES, *STYLES_ALSO))
-            raise ValueError(
-                f"layers={layers!r} is no style; choose from {known}, or give a mapping"
-            )
-        layouts: list[Layout] = [STYLES[name]]
-    else:
-        layouts = list(STYLES.values()) if layers is None else [layers]
+        if layers not in STYLES:
+            known = ", ".join(STYLES)
+            raise ValueError(f"layers={layers!r} is no style; choose from {known}, or a mapping")
+        layouts = [STYLES[layers]]
+    elif layers is not None:
+        layouts = [layers]
     for layout in layouts:
         stacks = []
         for name, module in model.named_modules():
