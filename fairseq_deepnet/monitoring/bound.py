@@ -99,9 +99,9 @@ class UpdateBound:
         terms: dict[Side, list[Term]] = {Side.ENCODER: [], Side.DECODER: []}
         crossings = []
         for number, (side, layer, branch) in enumerate(self.places):
-            both = slice(2 * number, 2 * number + 2)
+            v, w = 2 * number, 2 * number + 1
             alpha = residual_weight(layer, branch.sublayer)
-            term = Term(*gains[both], alpha, math.hypot(*changes[both]))
+            term = Term(gains[v], gains[w], alpha, math.hypot(changes[v], changes[w]))
             terms[side].append(term)
             if branch.sublayer is Sublayer.ENCODER_ATTN:
                 crossings.append(term)

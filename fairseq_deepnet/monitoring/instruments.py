@@ -267,8 +267,8 @@ class OnProbe(Instrument):
         return {}
 
     def after_step(self) -> Values:
-        subject, found = self.subject, {}
-        origin, probe = subject.origin, subject.origin.probe
+        found: Values = {}
+        subject, origin, probe = self.subject, self.subject.origin, self.subject.origin.probe
         if probe is None:
             return {}
         if "attention_entropy" in subject.wanted:

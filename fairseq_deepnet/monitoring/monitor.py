@@ -146,13 +146,10 @@ class EventWriter:
 
 def scalars(value: Any, tag: str = "") -> Iterator[tuple[str, float]]:
     """Yield tags and numbers: quantity, quantity/side, quantity/side/part/layer (from 1)."""
+    if isinstance(value, list):
+        value = {f"{layer:04d}": number for layer, number in enumerate(value, start=1)}
     if isinstance(value, dict):
-        inner = value.items()
-    elif isinstance(value, list):
-        inner = ((f"{layer:04d}", number) for layer, number in enumerate(value, start=1))
-    else:
-        if value is not None:
-            yield tag, value
-        return
-    for name, item in inner:
-        yield from scalars(item, f"{tag}/{name}" if tag else name)
+        for name, item in value.items():
+            yield from scalars(item, f"{tag}/{name}" if tag else name)
+    elif value is not None:
+        yield tag, value

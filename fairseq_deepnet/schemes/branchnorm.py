@@ -1,7 +1,7 @@
 """BranchNorm: Post-LN whose branches grow into the sum as the training goes (Liu et al., 2023)."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,8 @@ UPDATES = 4000  # of the growth, where the learning rate has no warm-up
 class GrowingBranchResidual(Residual):
     """LN(x + a G(x)), a = min(1, t / T) in a training's update t = 1, 2, ...; 1 in a new model.
 
-    a is a buffer: a checkpoint goes on, and translates, with the a that it was trained with.
+    a is a buffer: a checkpoint goes on, and translates, with the a that it was trained with. What
+    is loaded is not taken back, though fine-tuning counts its updates from 1.
     """
 
     def __init__(self) -> None:
@@ -23,6 +24,7 @@ class GrowingBranchResidual(Residual):
         self.scale: Tensor
         self.register_buffer("scale", torch.ones(1))
         self.growth = UPDATES  # T
+        self.reached = 0.0  # by the checkpoint that was loaded
 
     @property
     def alpha(self) -> float:
@@ -31,7 +33,12 @@ class GrowingBranchResidual(Residual):
 
     def set_num_updates(self, num_updates: int) -> None:
         """fairseq's word before each batch of a training: the updates that are finished."""
-        self.scale.fill_(min(1.0, (num_updates + 1) / self.growth))
+        self.scale.fill_(min(1.0, max(self.reached, (num_updates + 1) / self.growth)))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *more: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *more)
+        if f"{prefix}scale" in state_dict:
+            self.reached = self.scale.item()
 
     def leave(self, x: Tensor, branch: Tensor, norm: Map | None, dropout: Map) -> Tensor:
         assert norm is not None
@@ -41,9 +48,10 @@ class GrowingBranchResidual(Residual):
 class BranchNorm(ResidualScheme):
     """LN(x + a G(x)): a grows in proportion to the update and stays at 1, which is Post-LN.
 
-    The paper leaves the length of the growth to be chosen, and finds that it matters little: here
-    it is the warm-up of the learning rate, or 4,000 updates where there is none. There is no public
-    code; weights start as all schemes' here.
+    What was read is the paper's abstract, and what others wrote about it: branches grow with the
+    training and end as Post-LN's, after T updates, a number to be chosen. That they grow in
+    proportion is our reading, and so is T, the warm-up of the learning rate, or 4,000 updates where
+    there is none. There is no public code; weights start as all schemes' here.
     """
 
     name: ClassVar[str] = "branchnorm"

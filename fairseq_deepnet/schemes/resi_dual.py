@@ -44,14 +44,15 @@ class DualResidual(Residual):
 
 
 class JoinStreams(nn.Module):
-    """x + LN(r): [B, T, 2C] -> [B, T, C]."""
+    """x + LN(r): [B, T, 2C] -> [B, T, C]; of embeddings [B, T, C], which no layer read, both."""
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(embed_dim, eps=1e-7)  # the authors' eps
 
     def forward(self, x: Tensor) -> Tensor:
-        x, r = x.chunk(2, dim=-1)
+        is_embedding = x.size(-1) == self.norm.normalized_shape[0]  # LayerDrop may leave no layer
+        x, r = (x, x) if is_embedding else x.chunk(2, dim=-1)
         joined: Tensor = x + self.norm(r)
         return joined
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_deepnet.monitoring import records
+from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
 
 HEAD = "2024-05-01 12:00:00 | INFO | "
 PARTS = {
@@ -130,6 +131,13 @@ def _record(update: int, layers: dict[str, int], growth: float, broken: bool) ->
         "step_bound": scale * 5 / time,
         "parameter_update_ratio": {side: by_layer(1e-3, ("layer",), side, 1.02) for side in layers},
     }
+    made_up = {
+        Level.MODEL: scale / time,
+        Level.STACK: dict.fromkeys(layers, scale / time),
+        Level.PART: every(1.0),
+    }
+    for name, row in QUANTITIES.items():  # those that came since
+        values.setdefault(name, made_up[row.level])
     loss = math.nan if broken else _loss(update)
     return {
         "update": update,

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fairseq_deepnet.tools.checking.audit import Layout, check
 from fairseq_deepnet.tools.checking.findings import Findings
+from tests.support.torchscale_like import EncoderDecoder
 
 WIDTH: Final = 64
 WORDS: Final = 90
@@ -64,7 +65,7 @@ class LlamaMLP(nn.Module):
 
 
 class LlamaLayer(nn.Module):
-    """Post-LN: norm(alpha x + G(x)); Pre-LN: x + G(scale norm(x)); or nothing at all."""
+    """Post-LN: norm(alpha x + G(x)); Pre-LN: alpha x + G(scale norm(x)); or nothing at all."""
 
     def __init__(self, place: str, alpha: float, scale: float) -> None:
         super().__init__()
@@ -82,8 +83,9 @@ class LlamaLayer(nn.Module):
             return (self.post_feedforward_layernorm(self.alpha * x + self.mlp(x)),)
         if self.place == "pre":
             h = self.scale * self.input_layernorm(x)
-            x = x + self.self_attn(hidden_states=h)[0]
-            return (x + self.mlp(self.scale * self.post_attention_layernorm(x)),)
+            x = self.alpha * x + self.self_attn(hidden_states=h)[0]
+            h = self.scale * self.post_attention_layernorm(x)
+            return (self.alpha * x + self.mlp(h),)
         return (x,)
 
 
@@ -203,6 +205,18 @@ def inverted_gain(alpha: float, depth: int = DEPTH) -> LlamaLike:
     return LlamaLike(depth, value_path((8 * depth) ** 0.25), alpha=alpha)
 
 
+def inverted_constant(depth: int = DEPTH) -> EncoderDecoder:
+    """1.15 for 0.87 in the encoder's beta, on nn.Linear's weights and biases; all Post-LN."""
+    model = EncoderDecoder(depth, depth, plain=True)
+    divisors = ((depth**5) ** (1 / 16) / 1.15, (12 * depth) ** 0.25)
+    with torch.no_grad():
+        for stack, divisor in zip((model.encoder, model.decoder), divisors, strict=True):
+            for name, parameter in stack.layers.named_parameters():
+                if any(role in name for role in ("fc1", "fc2", "out_proj", "v_proj")):
+                    parameter.div_(divisor)
+    return model
+
+
 AUDITS: Final[dict[str, Callable[[], Findings]]] = {
     "the paper's": lambda: check(right(), {"input_ids": TOKENS}),
     "lmsdss/LayerNorm-Scaling, NORM_TYPE=deeppost": lambda: check(
@@ -210,6 +224,13 @@ AUDITS: Final[dict[str, Callable[[], Findings]]] = {
     ),
     "Shiweiliuiiiiiii/MIXLN, NORM_TYPE=deeppost": lambda: check(
         inverted_gain(2.632), {"input_ids": TOKENS}
+    ),
+    "microsoft/torchscale, deepnorm=True": lambda: check(
+        inverted_constant(), {"src_tokens": TOKENS, "prev_output_tokens": TOKENS}
+    ),
+    "joeynmt/joeynmt, layer_norm=pre with alpha": lambda: check(
+        LlamaLike(DEPTH, value_path((8 * DEPTH) ** -0.25), place="pre", alpha=(2 * DEPTH) ** 0.25),
+        {"input_ids": TOKENS},
     ),
     "labmlai/annotated_deep_learning_paper_implementations": lambda: check(
         AnnotatedLike(DEPTH, on_branch=True), torch.randn(4, 11, WIDTH), layers=AnnotatedLike.NAMES

@@ -54,3 +54,16 @@ def test_a_scale_counts_as_the_inverse_of_alpha(model_builder: BuildModel) -> No
     model = model_builder(residual_scheme="branchnorm", warmup_updates=4)
     model.set_num_updates(0)
     assert model.encoder.layers[0].residuals.ffn.alpha == 4.0
+
+
+def test_what_a_checkpoint_has_reached_is_not_taken_back(model_builder: BuildModel) -> None:
+    """Fine-tuning counts updates from 0, and goes on with the function that was trained."""
+    model = model_builder(residual_scheme="branchnorm", warmup_updates=4)
+    model.set_num_updates(1)
+    again = model_builder(residual_scheme="branchnorm", warmup_updates=4, seed=2)
+    again.load_state_dict(model.state_dict())
+    found = []
+    for finished in range(4):
+        again.set_num_updates(finished)
+        found.append(scales(again))
+    assert found == [{0.5}, {0.5}, {0.75}, {1.0}]

@@ -183,7 +183,23 @@ def test_trained_weights_are_shown_and_not_judged() -> None:
 
 
 def test_a_style_that_is_not_known_is_refused_with_those_that_are() -> None:
-    with pytest.raises(ValueError, match="layers='gpt' is no style; choose from fairseq, llama"):
+    with pytest.raises(
+        ValueError, match="layers='gpt' is no style; choose from fairseq, torchscale"
+    ):
         check(right(), LLAMA, layers="gpt")
     with pytest.raises(ValueError, match="deepnrom"):
         check(right(), LLAMA, claims="deepnrom")
+
+
+def test_what_a_scheme_has_besides_is_measured_or_said_not_to_be() -> None:
+    """Pre-LN is no DLCL; and of Sub-LN's norms within the branches nothing is known."""
+    layer = nn.TransformerEncoderLayer(WIDTH, 4, 96, batch_first=True, norm_first=True)
+    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    batch = torch.randn(4, 11, WIDTH)
+    assert kinds(check(model, batch, claims="dlcl", trained=True)) == {"inputs"}
+    assert not check(model, batch, claims="pre-ln", trained=True).notes
+    (note,) = check(model, batch, claims="sub-ln", trained=True).notes
+    assert note == (
+        "sub-ln is more than is measured here: what acts on the heads before out_proj, what acts"
+        " before fc2"
+    )

@@ -1,5 +1,6 @@
 """What each scheme must do in a model: learn with all it has, and come back from a checkpoint."""
 
+import math
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from fairseq_deepnet.checkpoints import save_checkpoint
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.schemes import scheme_class
+from fairseq_deepnet.schemes import SCHEMES, scheme_class
 from fairseq_deepnet.tools.standalone import VocabularyTask
 from tests.support.models import SYMBOLS, VARIANTS, BuildModel, loss_of, matrix, small, stir
 
@@ -186,3 +187,12 @@ def test_layers_are_left_out_only_where_a_scheme_does_not_count_on_them(
             model_builder(**chosen, **asked)
     else:
         assert model_builder(**chosen, **asked).eval()(**batch)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEMES if SCHEMES[name].layer_drop])
+def test_an_update_from_which_every_layer_is_dropped_is_an_update(
+    name: str, model_builder: BuildModel, batch: Batch
+) -> None:
+    """LayerDrop draws for each layer apart: sooner or later it leaves a stack without any."""
+    model = model_builder(residual_scheme=name, encoder_layerdrop=1.0, decoder_layerdrop=1.0)
+    assert math.isfinite(step(model, batch))

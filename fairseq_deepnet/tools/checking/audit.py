@@ -30,7 +30,7 @@ from fairseq_deepnet.schemes import (
     scheme_class,
 )
 from fairseq_deepnet.tools.checking.claims import xavier_std
-from fairseq_deepnet.tools.checking.compare import check_finite, check_residuals
+from fairseq_deepnet.tools.checking.compare import check_finite, check_inputs, check_residuals
 from fairseq_deepnet.tools.checking.findings import Findings, StackFindings
 from fairseq_deepnet.tools.checking.measure import (
     fit_residuals,
@@ -69,12 +69,14 @@ _QKV: Final = ("q_proj", "k_proj", "v_proj")
 _BLOCKS: Final = ("in_proj:0/3", "in_proj:1/3", "in_proj:2/3")
 _T5_FFN: Final = ("layer.1.DenseReluDense", "layer.2.DenseReluDense")
 
+_FAIRSEQ: Final[Layout] = {
+    "self_attn": _attention("self_attn", "out_proj", *_QKV),
+    "encoder_attn": _attention("encoder_attn", "out_proj", *_QKV),
+    "ffn": {"fc1": ("fc1", "ffn.fc1"), "fc2": ("fc2", "ffn.fc2")},
+}
+
 STYLES: Final[Mapping[str, Layout]] = {
-    "fairseq": {
-        "self_attn": _attention("self_attn", "out_proj", *_QKV),
-        "encoder_attn": _attention("encoder_attn", "out_proj", *_QKV),
-        "ffn": {"fc1": ("fc1", "ffn.fc1"), "fc2": ("fc2", "ffn.fc2")},
-    },
+    **dict.fromkeys(("fairseq", "torchscale", "bart", "marian"), _FAIRSEQ),
     "llama": {
         "self_attn": _attention("self_attn", "o_proj", *_QKV),
         "ffn": {
@@ -98,9 +100,8 @@ STYLES: Final[Mapping[str, Layout]] = {
         "ffn": {"fc1": "linear1", "fc2": "linear2"},
     },
 }
-"""torchscale, BART, Marian, M2M-100, FSMT and others of Hugging Face have fairseq's names; Mistral,
-Qwen, Gemma and others LLaMA's; "torch" is torch.nn.Transformer."""
-STYLES_ALSO: Final = {"bart": "fairseq", "marian": "fairseq", "torchscale": "fairseq"}
+"""M2M-100, FSMT and others of Hugging Face have fairseq's names, too, Mistral, Qwen, Gemma and
+others LLaMA's; "torch" is torch.nn.Transformer."""
 
 
 def check(
@@ -141,23 +142,42 @@ def check(
     fits, _ = fit_residuals(model, stacks, batch, norms_beside_branches)
     for stack, side, layer_fits, stream in zip(stacks, sides, fits, streams, strict=True):
         found.faults += check_residuals(stack, side, layer_fits, scheme, not trained)
-        side.growth, after = stream
+        calls, after = stream
+        side.growth = rms(calls[0][0]), rms(calls[-1][1])
         side.norm += ", and after the stack" if after else ""
+        if scheme.build_combination(stack.side, 1) is not None:
+            found.faults += check_inputs(stack, scheme, calls)
+    if parts := unmeasured(scheme, stacks[0].side):
+        found.notes.append(f"{claims} is more than is measured here: {', '.join(parts)}")
     return found
+
+
+def unmeasured(scheme: ResidualScheme, side: Side) -> list[str]:
+    """Return what a scheme has besides residuals, norms and initial weights, in words."""
+    place = Place(side, 0)
+    before, after = scheme.build_ffn_transforms(place, 1)
+    parts = {
+        "what acts on the heads before out_proj": scheme.build_head_transform(
+            place, Sublayer.SELF_ATTN, 1, 1
+        ),
+        "what acts before the activation": before,
+        "what acts before fc2": after,
+        "what follows the stack": scheme.build_output_transform(side, 1),
+        "a LayerNorm after the embeddings": scheme.embedding_norm or None,
+    }
+    return [name for name, part in parts.items() if part is not None]
 
 
 def find_layers(model: nn.Module, layers: str | Layout | None = None) -> list[Stack]:
     """Return the stacks of a model, encoder first; ValueError where there are none."""
+    layouts: Sequence[Layout] = list(STYLES.values())
     if isinstance(layers, str):
-        name = STYLES_ALSO.get(layers, layers)
-        if name not in STYLES:
-            known = ", ".join((*STYLES, *STYLES_ALSO))
-            raise ValueError(
-                f"layers={layers!r} is no style; choose from {known}, or give a mapping"
-            )
-        layouts: list[Layout] = [STYLES[name]]
-    else:
-        layouts = list(STYLES.values()) if layers is None else [layers]
+        if layers not in STYLES:
+            known = ", ".join(STYLES)
+            raise ValueError(f"layers={layers!r} is no style; choose from {known}, or a mapping")
+        layouts = [STYLES[layers]]
+    elif layers is not None:
+        layouts = [layers]
     for layout in layouts:
         stacks = []
         for name, module in model.named_modules():
@@ -296,19 +316,20 @@ def _as_double(batch: Any) -> Any:
 
 def _follow_streams(
     model: nn.Module, stacks: Sequence[Stack], batch: Any
-) -> list[tuple[tuple[float, float], bool]]:
-    """Return how each stream grows, and whether a norm follows the stack."""
+) -> list[tuple[list[list[Tensor]], bool]]:
+    """Return what enters and leaves each stack's layers, and whether a norm follows the stack."""
     norms = [module for module in model.modules() if is_norm(module)]
-    ends = [stack.layers[end].module for stack in stacks for end in (0, -1)]
-    with recording([*norms, *ends]) as calls, torch.no_grad():
+    layers = [layer.module for stack in stacks for layer in stack.layers]
+    with recording([*norms, *layers]) as calls, torch.no_grad():
         run_on(model, batch)
     found = []
     for stack in stacks:
-        first, last = (calls[stack.layers[end].module] for end in (0, -1))
-        if not first or not last:
+        streams = [call[0] for layer in stack.layers if (call := calls[layer.module])]
+        if len(streams) < len(stack.layers):
             raise ValueError(f"{stack.name}: its layers take no part in the forward pass")
-        after = any(calls[norm] and same(calls[norm][0][0], last[0][1]) for norm in norms)
-        found.append(((rms(first[0][0]), rms(last[0][1])), after))
+        last = streams[-1][1]
+        after = any(calls[norm] and same(calls[norm][0][0], last) for norm in norms)
+        found.append((streams, after))
     return found
 
 

@@ -16,7 +16,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -70,15 +70,9 @@ class LayerFit:
     output: Tensor = dataclasses.field(repr=False)
 
 
-@dataclasses.dataclass(frozen=True)
-class Backward:
-    """One forward and backward pass of a random loss.
-
-    Args:
-        unused: parameters that have no gradient.
-        zero: parameters of which the gradient is 0 everywhere.
-        finite: whether the output is.
-        streams: of each stack, by name, the calls of its layers, bottom first.
+class Backward(NamedTuple):
+    """One forward and backward pass of a random loss: parameters without a gradient and with one of
+    0, whether the output is finite, and of each stack, by name, the calls of its layers from below.
     """
 
     unused: list[str]
