@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module.add_arguments(parser)
     intermixed = getattr(module, "INTERMIXED", False)
     try:
-        if rest[:1] == ["--variables"]:  # a script
+        if rest[:1] == ["--variables"] and name in variables.OF_SUBCOMMAND:  # a script
             rest = [*variables.options(name, os.environ), *rest[1:]]
         args = parser.parse_intermixed_args(rest) if intermixed else parser.parse_args(rest)
         return int(module.run(args))

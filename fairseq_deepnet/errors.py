@@ -2,6 +2,7 @@
 
 import difflib
 import errno
+import io
 import os
 import re
 import sys
@@ -80,7 +81,9 @@ def show_in_one_line() -> None:
         if line is None:
             previous(kind, error, traceback)
             return
-        print(f"fairseq_deepnet: error: {line}", file=sys.stderr)
+        # torch.distributed's own hook, around this one, collects stderr and loses it to SystemExit
+        collected = isinstance(sys.stderr, io.StringIO)
+        print(f"fairseq_deepnet: error: {line}", file=sys.__stderr__ if collected else sys.stderr)
         # Python itself takes the status of a hook that exits; it is 1 otherwise
         raise SystemExit(2)
 

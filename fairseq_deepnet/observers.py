@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from . import preemption
 from .divergence import options as divergence
 from .divergence import watch
+from .monitoring.instruments import OF_SPLIT
 from .monitoring.monitor import Monitor
 from .monitoring.options import monitor_settings
 from .monitoring.records import run_folder
 from .monitoring.trainer import Observer
 from .optim.schedule import misfits
+from .sharding import ShardedTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,12 @@ def build_observers(trainer: Any) -> list[Observer]:
         for misfit in misfits(getattr(schedule, "_name", None), schedule, length):
             logger.warning(misfit)
     measured = monitor_settings(args)
+    if measured is not None and isinstance(trainer, ShardedTrainer):
+        lacking = [name for name in measured.quantities if name not in OF_SPLIT]
+        kept = tuple(name for name in measured.quantities if name in OF_SPLIT)
+        measured = replace(measured, quantities=kept) if kept else None
+        if lacking:
+            logger.warning("not monitored, as the model is sharded: %s", ", ".join(lacking))
     if measured is not None and trainer.is_data_parallel_master:
         observers.append(Monitor(measured, trainer, folder))
     # after the monitor: they may end the training, and the update's record must be written

@@ -8,6 +8,8 @@ What fairseq-fixed 0.12.3.1 does otherwise, all mended here:
 - Workers that load data live for the whole training, and never hear which epoch it is. What a data
   set draws anew for each epoch (the masks of masked_lm) stays that of the epoch in which they
   started, and changes with an interruption.
+- How far an epoch has come is counted in batches of one process: with another number of processes
+  a resumed run would leave sentences out, or take them twice.
 - --patience counts validations from the last start.
 - Whether --max-update is reached is asked after an update only: a training that had ended, or that
   was killed after its last checkpoint, makes one more whenever it is started again.
@@ -19,6 +21,7 @@ import logging
 from typing import Any, Final
 
 import fairseq.checkpoint_utils
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from fairseq.trainer import Trainer
@@ -28,12 +31,14 @@ from .owed_validation import training_program
 
 logger = logging.getLogger(__name__)
 
+SHARDS: Final = "num_shards"  # key of an epoch iterator's state
 PATIENCE: Final = "patience"  # key of a checkpoint's extra_state
 
 
 def apply() -> None:
     """Mend all of these."""
     make_the_same_batches()
+    keep_place_among_processes()
     keep_patience()
     make_no_update_too_many()
 
@@ -64,6 +69,27 @@ def make_the_same_batches() -> None:
         # with --sampling-method RoundRobin it keeps one iterator over data drawn for each epoch
         self.dataset_to_epoch_iter.pop(dataset, None)
         return make(self, dataset, *args, **kwargs)
+
+
+def keep_place_among_processes() -> None:
+    """Save how many processes share the batches, and go on behind those that all have made."""
+
+    @wrap(EpochBatchIterator, "state_dict")
+    def state_dict(save: Any, self: Any) -> dict[str, Any]:
+        return {**save(self), SHARDS: self.num_shards}
+
+    @wrap(EpochBatchIterator, "load_state_dict")
+    def load_state_dict(load: Any, self: Any, state: dict[str, Any]) -> None:
+        shards = state.get(SHARDS, self.num_shards)
+        if shards != self.num_shards:
+            made = state["iterations_in_epoch"] * shards
+            if made % self.num_shards:
+                logger.warning(
+                    "%d batches of the epoch were made by %d processes: %d of them are made again",
+                    *(made, shards, made % self.num_shards),
+                )
+            state = {**state, "iterations_in_epoch": made // self.num_shards}
+        load(self, state)
 
 
 def keep_patience() -> None:

@@ -54,7 +54,7 @@ def as_fp32(state: dict[str, Any], trainer: Any) -> dict[str, Any]:
         moments.pop(name, None)
     weights = moments.pop(fp32_weights.WEIGHTS, None)
     if weights is not None:
-        exact = dict(zip(map(id, parameters), _parts(weights, shapes), strict=True))
+        exact = dict(zip(map(id, parameters), parts_of(weights, shapes), strict=True))
         for name, tensor in model.state_dict(keep_vars=True).items():  # tied ones by each name
             if id(tensor) in exact:
                 state["model"][name] = exact[id(tensor)]
@@ -62,7 +62,7 @@ def as_fp32(state: dict[str, Any], trainer: Any) -> dict[str, Any]:
     return state
 
 
-def _parts(weights: Sequence[torch.Tensor], shapes: Sequence[torch.Size]) -> list[torch.Tensor]:
+def parts_of(weights: Sequence[torch.Tensor], shapes: Sequence[torch.Size]) -> list[torch.Tensor]:
     """Return weights of these shapes, out of one tensor a parameter or one row of all."""
     if len(weights) == 1 and len(shapes) > 1:
         weights = weights[0].split([shape.numel() for shape in shapes])
@@ -82,7 +82,7 @@ def split(moments: dict[str, Any], shapes: list[torch.Size]) -> dict[str, Any]:
         numbers = sum(shape.numel() for shape in shapes)
         parts = [value] * len(shapes)
         if isinstance(value, torch.Tensor) and value.numel() == numbers:
-            parts = [part.float().clone() for part in _parts([value.flatten()], shapes)]
+            parts = [part.float().clone() for part in parts_of([value.flatten()], shapes)]
         for index, part in enumerate(parts):
             found[index][name] = part
     group = {**group, "params": list(range(len(shapes)))}

@@ -18,9 +18,8 @@ from torch import nn
 from ..modules import LayerShape, MultiheadAttention, TransformerLayer, positions
 from ..schemes import NormPlacement, Residual, Side, Sublayer
 from .parameters import SUBLAYERS, build_layer, combines, has_final_norm
-from .setting import Model
+from .setting import FP32, Model
 
-FP32 = 4
 RNG_STATE = 5056 + 16
 """Bytes of the generators' states that torch's checkpoint keeps a layer, CPU's and GPU's."""
 

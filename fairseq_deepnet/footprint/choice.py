@@ -53,7 +53,7 @@ def fit(
     walk = Walk(model, training, counts, batch)
 
     def needed(layout: Layout) -> float:
-        peak = memory.persistent + max(walk.moments(layout).values())
+        peak = memory.persistent + memory.gathered + max(walk.moments(layout).values())
         return needed_gib(max(peak, memory.moments["optimiser"]), batch.on_gpu)
 
     stacks = {side: list(_candidates(model, side)) for side in Side}

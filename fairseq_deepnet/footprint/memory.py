@@ -6,13 +6,15 @@ walk.py follows forward and backward; here is what surrounds them.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Final
 
 from ..optim.fused_adam import BUCKET
 from ..schemes import Side
-from .activations import FP32, MicroBatch
+from .activations import MicroBatch
 from .parameters import Parameters
-from .setting import STATES, Model, Training
+from .setting import FP32, STATES, Model, Training
+from .sharded import gathered
 from .walk import Walk
 
 GIB: Final = 2**30
@@ -41,6 +43,7 @@ class Memory:
     Arguments:
         weights: as the model computes with them, and the tables of positions
         masters: the fp32 copy of weights, and of gradients, that fairseq's FP16Optimizer keeps
+        gathered: what a sharded model holds whole while it computes
         gradients: of all weights, at the end of backward
         activations: kept for backward at the end of the forward pass
         host: modules and other objects, which count where the host's memory is the device's
@@ -52,6 +55,7 @@ class Memory:
     masters: int
     optimiser: int
     communication: int
+    gathered: int
     host: int
     gradients: int
     activations: int
@@ -98,8 +102,10 @@ def optimiser_temporary(training: Training, parameters: Parameters) -> int:
     if training.optimizer == "fused_adam":
         bucket = min(parameters.total, BUCKET + parameters.largest)
         return 2 * bucket * FP32 if training.memory_efficient else 0
-    flat = training.flat and not training.memory_efficient
+    flat = training.flat and not (training.memory_efficient or training.sharded)
     largest = parameters.total if flat else parameters.largest
+    if training.sharded:
+        largest = 0 if training.offload else math.ceil(parameters.largest / training.devices)
     copies = 2 if training.optimizer == "adafactor" else 1
     if training.memory_efficient:
         copies += 2
@@ -112,7 +118,7 @@ def communication(training: Training, parameters: Parameters) -> int:
     With --gradient-as-bucket-view the gradients themselves lie in the buckets. legacy_ddp has one
     buffer of 2^28 elements, or of the model's size.
     """
-    if training.devices == 1:
+    if training.devices == 1 or training.sharded:
         return 0
     if training.ddp_backend in ("legacy_ddp", "no_c10d"):
         return min(LEGACY_BUFFER, parameters.total) * training.element
@@ -130,14 +136,24 @@ def position_tables(model: Model, element: int) -> int:
 
 def follow(model: Model, training: Training, parameters: Parameters, batch: MicroBatch) -> Memory:
     """Follow one update and note what is alive at each moment."""
-    gradients = parameters.total * training.element
-    has_masters = training.precision != "fp32" and not training.memory_efficient
+    element = training.element
+    gradients = math.ceil(parameters.total * training.gradient)
+    weights, state = parameters.total * element, optimiser_state(training, parameters)
+    passing = 0
+    if training.sharded:
+        held = 0 if training.offload else 1 / training.devices
+        weights, state = math.ceil(parameters.total * FP32 * held), math.ceil(state * held)
+        passing = gathered(model, training, parameters)
+    has_masters = not (
+        training.precision == "fp32" or training.memory_efficient or training.sharded
+    )
     walk = Walk(model, training, parameters, batch)
     memory = Memory(
-        weights=gradients + position_tables(model, training.element),
+        weights=weights + position_tables(model, element),
         masters=2 * parameters.total * FP32 * has_masters,
-        optimiser=optimiser_state(training, parameters),
+        optimiser=state,
         communication=communication(training, parameters),
+        gathered=passing,
         host=0 if batch.on_gpu else parameters.tensors * HOST_OBJECTS,
         gradients=gradients,
         activations=walk.kept(model.checkpointing),
@@ -145,7 +161,8 @@ def follow(model: Model, training: Training, parameters: Parameters, batch: Micr
         moments={},
     )
     base = memory.persistent
-    moments = {name: base + size for name, size in walk.moments(model.checkpointing).items()}
+    walked = walk.moments(model.checkpointing)
+    moments = {name: base + passing + size for name, size in walked.items()}
     moments["optimiser"] = base + gradients + optimiser_temporary(training, parameters)
     return dataclasses.replace(memory, moments=moments)
 

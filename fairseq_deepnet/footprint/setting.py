@@ -20,6 +20,11 @@ STATES: Final[Mapping[str, int]] = {
 }
 """fairseq's optimisers -> numbers that they keep a parameter; adafactor and sgd are special."""
 
+FP32: Final = 4  # bytes
+MEGABYTE: Final = 2**20
+FULLY_SHARDED: Final = "fully_sharded"
+"""The backend that splits weights, gradients and the optimiser's state over the devices."""
+
 CHUNKED: Final = tuple(name for name in STOCK_NAMES if name.startswith("chunked_"))
 """Criterions that hold a chunk of the table tokens x vocabulary at a time."""
 
@@ -95,6 +100,9 @@ class Training:
         first_moment: whether adafactor keeps one (--beta1), or sgd (--momentum)
         bucket_view: --gradient-as-bucket-view
         gpus: devices in all; 0 is one CPU process
+        unit_bytes: that a sharded model gathers together (--bucket-cap-mb)
+        reshard: whether it is split again between forward and backward
+        offload: whether what is split lies in host memory (--cpu-offload)
     """
 
     max_tokens: int
@@ -110,6 +118,9 @@ class Training:
     ddp_backend: str
     bucket_view: bool
     gpus: int
+    unit_bytes: int = 25 * MEGABYTE
+    reshard: bool = True
+    offload: bool = False
 
     @property
     def devices(self) -> int:
@@ -120,6 +131,18 @@ class Training:
     def element(self) -> int:
         """Bytes of a weight, a gradient and an activation."""
         return 4 if self.precision == "fp32" else 2
+
+    @property
+    def sharded(self) -> bool:
+        """True if each device holds a part of weights, gradients and the optimiser's state."""
+        return self.ddp_backend == FULLY_SHARDED
+
+    @property
+    def gradient(self) -> float:
+        """Bytes of a parameter's gradient on a device, once backward has left its layer."""
+        if not self.sharded:
+            return self.element
+        return 0 if self.offload else FP32 / self.devices
 
     @property
     def tokens(self) -> int:

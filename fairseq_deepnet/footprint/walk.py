@@ -14,9 +14,9 @@ from ..criterions.chunked import CPU_BLOCK, FUSED_ON, chunk_rows
 from ..modules import ActivationCheckpointing
 from ..schemes import Side
 from . import activations
-from .activations import FP32, MicroBatch
+from .activations import MicroBatch
 from .parameters import Parameters
-from .setting import CHUNKED, Model, Training
+from .setting import CHUNKED, FP32, Model, Training
 
 Layout = Mapping[Side, ActivationCheckpointing]
 """What backward keeps of each stack."""
@@ -31,7 +31,8 @@ class Walk:
         self.model, self.parameters, self.batch = model, parameters, batch
         self.element = training.element
         # gradients of earlier micro-batches are there from the start
-        self.carried = parameters.total * self.element if training.update_freq > 1 else 0
+        self.gradient = training.gradient
+        self.carried = self._gradients(parameters.total) if training.update_freq > 1 else 0
         self.full = {side: activations.layer(batch, model, side) for side in Side}
         self.segment = {side: activations.segment(batch, model, side) for side in Side}
         self.working = {side: self._working(side) for side in Side}
@@ -40,6 +41,10 @@ class Walk:
         self.between = sum(model.depths.of(side) * between[side] for side in Side)
         self.chunked = training.criterion in CHUNKED
         self.loss_peak = self._chunked_loss() if self.chunked else self._loss()
+
+    def _gradients(self, parameters: int) -> int:
+        """Return the bytes of so many parameters' gradients, as they wait for the update's end."""
+        return math.ceil(parameters * self.gradient)
 
     def _loss(self) -> int:
         """Return bytes of fp32 log-probabilities; then their gradient in two parts, and its sum."""
@@ -120,8 +125,8 @@ class Walk:
             alive += self.carried - (0 if model.share_output else projection)
         if side is Side.ENCODER:
             alive -= self.layers(Side.DECODER, layout)
-            alive += 0 if self.carried else self.parameters.decoder * self.element
-        layer = 0 if self.carried else self.parameters.layer[side] * self.element
+            alive += 0 if self.carried else self._gradients(self.parameters.decoder)
+        layer = 0 if self.carried else self._gradients(self.parameters.layer[side])
         depth, every = model.depths.of(side), layout[side].every
         again = layout[side].recomputed(depth)
         whole, rest = divmod(again, every) if again else (0, 0)
@@ -159,10 +164,10 @@ class Walk:
             sizes[side] = table * self.element
         tied = sizes[Side.DECODER] if model.share_output else 0
         above = self.layers(Side.DECODER, layout)
-        gradients = self.carried or tied + self.parameters.decoder * self.element
+        gradients = self.carried or tied + self._gradients(self.parameters.decoder)
         waiting = tied if self.carried else 0
         target = gradients + waiting + sizes[Side.DECODER] + tied + self.kept(layout) - above
-        gradients = self.parameters.total * self.element
+        gradients = self._gradients(self.parameters.total)
         waiting = waiting if model.share_all else 0
         source = gradients + waiting + sizes[Side.ENCODER] + self.outside
         return max(target, source)

@@ -8,7 +8,7 @@ from fairseq_deepnet import compat
 compat.apply()
 
 # ruff: noqa: E402
-from fairseq_deepnet import criterions, optim, preemption
+from fairseq_deepnet import criterions, optim, preemption, sharding
 from fairseq_deepnet.monitoring import trainer
 from fairseq_deepnet.observers import build_observers
 
@@ -18,6 +18,7 @@ from .deepnet_transformer import DeepNetTransformerModel
 from .deepnet_transformer_lm import DeepNetTransformerLM
 
 other_scheme.install()
+sharding.install()  # before the observers, which are to see the model as it is trained
 trainer.install(build_observers)
 preemption.listen()
 

@@ -12,7 +12,7 @@ from typing import Any
 from fairseq.models.transformer import TransformerConfig
 
 from ..footprint.memory import SENTENCE_LENGTH
-from ..footprint.setting import STATES, Model, Training
+from ..footprint.setting import MEGABYTE, STATES, Model, Training
 from ..schemes import Depths, ResidualScheme, Side
 from .options import layer_shape
 from .running_options import checkpointing_of, segment_of
@@ -115,4 +115,7 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
         ddp_backend=args.ddp_backend,
         bucket_view=bool(args.gradient_as_bucket_view),
         gpus=gpus,
+        unit_bytes=int(args.bucket_cap_mb) * MEGABYTE,
+        reshard=not args.no_reshard_after_forward,
+        offload=bool(args.cpu_offload),
     )

@@ -103,11 +103,6 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
                 f"{option} {value} is not supported by {kind.arch}; leave it out,"
                 f" or train fairseq's own --arch {kind.stock}"
             )
-    if getattr(args, "ddp_backend", None) == "fully_sharded":
-        raise ConfigurationError(
-            "--ddp-backend fully_sharded (fairscale) is not supported; use --ddp-backend"
-            " pytorch_ddp or legacy_ddp, with --checkpoint-activations to save memory"
-        )
     scheme.check_variant(getattr(args, "scheme_variant", None))
     monitor_settings(args)
     watch_settings(args)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from fairseq.logging import metrics
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from ..divergence.options import add_watch_arguments
 from ..errors import ConfigurationError
@@ -157,12 +158,15 @@ def learned_means(stack: Any) -> dict[str, Tensor]:
 def log_learned(stack: Any, side: Side, update: int, interval: int) -> None:
     """Give the means to fairseq's log, as SIDE_NAME, in the last update before each of its lines.
 
+    Not while the stack's parameters are split over processes.
+
     Args:
         stack: our encoder or decoder.
         side: which of the two it is.
         update: updates that are finished, as in set_num_updates.
         interval: fairseq's --log-interval; 0 logs nothing.
     """
-    if interval and (update + 1) % interval == 0:
+    whole = not any(isinstance(p, DTensor) for p in stack.parameters())
+    if interval and (update + 1) % interval == 0 and whole:
         for name, mean in learned_means(stack).items():
             metrics.log_scalar(f"{side.value}_{name}", mean.item(), priority=900, round=4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import torch
@@ -70,19 +70,36 @@ class GradientNorms:
         Args:
             scale: what each gradient is to be multiplied with.
         """
-        known = [(p.grad, slots) for p, slots in self._members.items() if p.grad is not None]
-        if not known:
+        norms = norms_by_parameter(self._members)
+        if not norms:
             return {}
-        norms = torch._foreach_norm([grad for grad, _ in known], 2, dtype=torch.float32)
-        squares = torch.stack(list(norms)).double().square()
-        source = [row for row, (_, slots) in enumerate(known) for _ in slots]
-        target = [slot for _, slots in known for slot in slots]
+        known = [self._members[p] for p in norms]
+        squares = torch.stack([*norms.values()]).double().square()
+        source = [row for row, slots in enumerate(known) for _ in slots]
+        target = [slot for slots in known for slot in slots]
         sums = squares.new_zeros(len(self.slots))
         sums.index_add_(0, torch.tensor(target, device=squares.device), squares[source])
         values, present = (sums.sqrt() * scale).tolist(), set(target)
         return arrange(
             {slot: values[n] if n in present else None for slot, n in self.slots.items()}
         )
+
+
+def norms_by_parameter(parameters: Iterable[Tensor]) -> dict[Tensor, Tensor]:
+    """Return the L2 norm of each gradient that there is, float32.
+
+    Of a parameter that is split over processes, the norm of the whole gradient, which
+    sharding.ShardedModel has left there: a sum over processes cannot be made in one of them alone.
+    """
+    held = list(parameters)
+    split = {p: p.whole_gradient_norm for p in held if hasattr(p, "whole_gradient_norm")}
+    if split:
+        return {p: norm for p, norm in split.items() if norm is not None}
+    plain = [p for p in held if p.grad is not None]
+    if not plain:
+        return {}
+    grads = [p.grad for p in plain if p.grad is not None]
+    return dict(zip(plain, torch._foreach_norm(grads, 2, dtype=torch.float32), strict=True))
 
 
 def arrange(values: dict[Slot, float | None]) -> dict[str, Any]:

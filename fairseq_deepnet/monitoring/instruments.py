@@ -355,6 +355,9 @@ INSTRUMENTS: Final[tuple[type[Instrument], ...]] = (
     Bounds,
     ParameterUpdates,
 )
+OF_SPLIT: Final = (*Gradients.quantities, *Activations.quantities)
+"""What can be measured of a model whose parameters are split over processes: rank 0, which
+measures, has neither all numbers of a parameter nor a forward pass of its own."""
 ON_PROBE: Final = (*OnProbe.quantities, "update_bound")
 """What needs the origin: its probe, or theta_0."""
 

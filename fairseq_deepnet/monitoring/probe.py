@@ -17,6 +17,7 @@ import torch
 from fairseq import utils
 from fairseq.data import data_utils
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from ..anatomy import Stack
 from ..checkpoints import save_checkpoint
@@ -170,7 +171,9 @@ class Origin:
         self.weights: list[Tensor] | None = None  # in host memory
         self._live = weights
         self._built = _in_host_memory(weights)
-        sums = (p.detach().abs().sum(dtype=torch.float64) for p in model.parameters())
+        # nothing is measured on the probe of a model that is split: no process has its parameters
+        whole = (p.detach() for p in model.parameters() if not isinstance(p, DTensor))
+        sums = (p.abs().sum(dtype=torch.float64) for p in whole)
         self._mark = math.fsum(map(float, sums))
 
     def prepare(self, trainer: Any, samples: Sequence[Any]) -> None:

@@ -198,7 +198,7 @@ class ResidualScheme:
         """
         return None
 
-    # What of it stock layers can compute, once its weights are folded (checkpoints/folding.py)
+    # What of it stock layers can compute, once its weights are folded (tools/export/folding.py)
 
     def why_not_stock(self) -> str | None:
         """Why fairseq's own layers cannot compute it, whatever their weights; None if they can."""

@@ -95,7 +95,7 @@ def choose_model(target: Path | None, average: int) -> Model:
         target = newest_run(ROOT / "runs")
         say(f"newest run: {shown(target)}")
     if target.is_file():
-        folder = target.parent
+        folder = target.resolve().parent  # a link may lie anywhere
     else:
         folder = target / "checkpoints" if (target / "checkpoints").is_dir() else target
     if not folder.is_dir():

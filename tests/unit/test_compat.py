@@ -3,6 +3,7 @@
 import argparse
 import collections
 import importlib.metadata
+import subprocess
 import sys
 import traceback
 from pathlib import Path
@@ -138,3 +139,28 @@ def test_the_error_of_a_process_that_torch_spawned_is_one_line_too(
         sys.excepthook(type(error), error, None)
     assert ended.value.code == 2
     assert capsys.readouterr().err == "fairseq_deepnet: error: give another --save-dir\n"
+
+
+def test_an_error_is_shown_although_torch_collects_what_hooks_print() -> None:
+    """torch.distributed does so in every process that has met others, and drops it at an exit."""
+    program = """
+import io, sys
+from fairseq_deepnet import errors
+errors.show_in_one_line()
+shown = sys.excepthook
+def collecting(*error):
+    stderr, sys.stderr = sys.stderr, io.StringIO()
+    try:
+        shown(*error)
+    finally:
+        sys.stderr = stderr
+sys.excepthook = collecting
+raise errors.ConfigurationError("give another --save-dir")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=False
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "fairseq_deepnet: error: give another --save-dir\n",
+    )

@@ -12,7 +12,7 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.tools.checkpoints import Model
+from fairseq_deepnet.tools.checkpoints import Model, choose_model
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.corpora.subwords import SubwordOptions, train_model
 from fairseq_deepnet.tools.evaluation.evaluate import request, what_scores_depend_on
@@ -172,6 +172,18 @@ def test_the_last_checkpoints_are_averaged_on_request(
     assert scores["averaged"] == ["checkpoint_1_20.pt", "checkpoint_1_40.pt"]
     again = evaluate(run_folder, average="2", beam="4", lenpen="0.6")
     assert "already scored" in again.stderr
+
+
+def test_a_checkpoint_belongs_to_its_run_by_whatever_link_it_is_named(
+    tmp_path: Path, run_folder: Path
+) -> None:
+    link = tmp_path / "links" / "final.pt"
+    link.parent.mkdir()
+    link.symlink_to(run_folder.resolve() / "checkpoints" / "checkpoint_best.pt")
+    model = choose_model(link, 0)
+    assert model.path == link
+    assert model.run == run_folder.resolve()
+    assert model.scores == run_folder.resolve() / "scores"
 
 
 def test_a_lone_checkpoint_finds_the_data_that_it_was_trained_on(

@@ -183,6 +183,13 @@ def test_sides_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("out*"))
 
 
+def test_empty_sides_are_refused(tmp_path: Path) -> None:
+    raw = flores101(tmp_path, {"de": [], "en": []})
+    with pytest.raises(ValueError, match="Flores-101 de-en has 0 and 0 lines"):
+        make("flores101", raw, tmp_path / "out", model=["de", "en"])
+    assert not list(tmp_path.glob("out*"))
+
+
 def test_half_an_archive_is_refused(tmp_path: Path) -> None:
     archive = pack(flores101(tmp_path), tmp_path / "flores101_dataset.tar.gz")
     archive.write_bytes(archive.read_bytes()[:200])

@@ -71,7 +71,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"init": "stock"}, "--init stock contradicts --residual-scheme deepnorm"),
     ({"init": "zero"}, "--init zero is unknown; choose scheme or stock"),
     ({"no_decoder_final_norm": True}, "--no-decoder-final-norm means nothing"),
-    ({"ddp_backend": "fully_sharded"}, "--ddp-backend fully_sharded"),
 ]
 
 

@@ -222,7 +222,6 @@ def test_layerdrop_drops_in_training_and_never_in_evaluation(kind: str) -> None:
         ({"{side}_attention_heads": 5}, "--{side}-attention-heads 5 does not divide"),
         ({"init": "stock"}, "--init stock contradicts --residual-scheme deepnorm"),
         ({"scheme_variant": "x"}, "--scheme-variant x"),
-        ({"ddp_backend": "fully_sharded"}, "--ddp-backend fully_sharded"),
     ],
     ids=lambda value: "".join(value)[:40],
 )

@@ -216,7 +216,7 @@ def test_a_clear_no_has_its_own_exit_status(capsys: pytest.CaptureFixture[str]) 
     code, out, _ = run(capsys, *BIG, "--memory", "16")
     assert code == 1
     assert "No: nothing that fairseq offers makes it fit. The least is" in out
-    assert "each holds all weights" in out
+    assert "--ddp-backend fully_sharded" in out
 
 
 def test_json_holds_the_same_numbers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -295,3 +295,26 @@ def test_an_option_of_the_training_is_told_how_to_be_written(
     with pytest.raises(SystemExit):
         cli.main(["plan", "multi30k", "--checkpoint-every", "auto"])
     assert "write checkpoint-every=VALUE" in capsys.readouterr().err
+
+
+def test_several_devices_that_are_too_small_are_to_split_the_model() -> None:
+    """Where the parameters fit whole they stay so; an unsharded device would not do."""
+    plain = plan_for(80, gpus=8, bf16=True, ddp_backend="legacy_ddp", checkpoint_activations=True)
+    fixed = plain.memory.persistent + plain.memory.gradients
+    split = plan_for(80, gpus=8, bf16=True, ddp_backend="fully_sharded")
+    assert split.memory.persistent < fixed / 7
+    found = advise(dataclasses.replace(plain, memory_gib=plain.needed_gib * 0.6))
+    assert found.fits
+    assert found.options["ddp-backend"] == "fully_sharded"
+    names = [step.name for step in found.steps]
+    assert names.index("--ddp-backend fully_sharded --no-reshard-after-forward") > 0
+    assert found.is_exact(found.steps[-1])
+
+
+def test_a_model_that_is_split_already_is_offered_nothing_that_looks_at_whole_matrices() -> None:
+    steps = advise(plan_for(0.1, gpus=4, ddp_backend="fully_sharded")).steps
+    assert [step.name for step in steps] == [
+        "smaller micro-batches",
+        "--checkpoint-memory",
+        "--bf16",
+    ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.tools.corpora import download
 from fairseq_deepnet.tools.corpora.preprocess import KINDS, Given, read
 from tests.support.shell import ROOT
 
@@ -68,6 +70,31 @@ def test_variables_are_not_read_unasked(
     monkeypatch.setenv("SRC", "de")
     assert cli.main(["preprocess", "pair", "--tgt", "en"]) == 2
     assert "--src is not set" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["multi30k", "iwslt14", "wmt17-tokenized"])
+@pytest.mark.parametrize("words", [["--bpe", "gpt2"], ["--nwordssrc", "many"]])
+def test_a_wrong_option_is_told_before_anything_is_downloaded(
+    kind: str,
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(download, "fetch", lambda *_, **__: pytest.fail("it was downloaded"))
+    out = f"--out={tmp_path / 'out'}"
+    assert cli.main(["preprocess", kind, out, "--", *words]) == 2
+    assert words[0] in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_what_scripts_hand_over_to_takes_variables(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["score", "--variables"])
+    assert ended.value.code == 2
+    assert "usage: deepnet score" in capsys.readouterr().err
 
 
 # What scripts/preprocess_{iwslt14,wmt17,opus100}.sh said before the defaults moved into Python.

@@ -190,7 +190,8 @@ def _moses(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:
     how = Tokenisation(value.lowercase, value.aggressive, value.punctuation, value.apostrophes)
     names = ("merges", "joined", "hold_out", "clean_on", "fairseq_options", "workers")
     same = {name: getattr(value, name) for name in names}
-    return lambda rows: MosesPair(rows, how, limits, dictionaries=given.dictionaries(), **same)
+    dictionaries = given.dictionaries()  # before anything is fetched
+    return lambda rows: MosesPair(rows, how, limits, dictionaries=dictionaries, **same)
 
 
 class Folder(NamedTuple):

@@ -90,7 +90,8 @@ def read_raw(raw: Path, names: Sequence[str]) -> dict[str, str]:
 
 def lines_of(text: str) -> list[str]:
     """Return the lines, which end at "\\n" and nowhere else."""
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    lines = text.split("\n")
+    return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 
 
 def read_files(

@@ -9,6 +9,7 @@ from typing import Final
 from fairseq_deepnet.footprint import Model, Training
 from fairseq_deepnet.footprint.choice import recomputing
 from fairseq_deepnet.footprint.memory import LEGACY_BUFFER
+from fairseq_deepnet.footprint.setting import FULLY_SHARDED
 from fairseq_deepnet.models.checkpoint_memory import FREE_SHARE
 from fairseq_deepnet.schemes import Side
 from fairseq_deepnet.stock_names import STOCK_NAMES
@@ -21,8 +22,14 @@ SMALLEST_MICRO_BATCH: Final = 512
 CHECKPOINTING: Final = {False: "checkpoint-memory", True: "checkpoint-activations"}
 """Is the model stock fairseq's -> the option that computes layers twice."""
 
+POINTWISE: Final = ("adam", "fused_adam", "adamax", "adadelta", "nag", "sgd")
+"""fairseq's optimisers that need no whole matrix, and so run on a part of it."""
+
 EXACT: Final = frozenset(
-    {"max-tokens", "update-freq", "checkpoint-memory", "checkpoint-activations", "ddp-backend"}
+    {
+        *("max-tokens", "update-freq", "checkpoint-memory", "checkpoint-activations"),
+        *("ddp-backend", "no-reshard-after-forward"),
+    }
 )
 """Options of which any value makes the same update, but for rounding."""
 
@@ -82,6 +89,8 @@ def difference(old: Plan, new: Plan) -> dict[str, str | None]:
         found[CHECKPOINTING[stock]] = "true" if stock else f"{new.checkpoint_gib:.10g}"
     if a.ddp_backend != b.ddp_backend:
         found["ddp-backend"] = b.ddp_backend
+    if b.sharded and not b.reshard and (a.reshard or not a.sharded):
+        found["no-reshard-after-forward"] = "true"
     if b.memory_efficient and not a.memory_efficient:
         found[f"memory-efficient-{b.precision}"] = "true"
     elif a.precision != b.precision:
@@ -98,9 +107,10 @@ def advise(plan: Plan) -> Advice:
 
     For each step the micro-batch is halved, and --update-freq doubled, until it fits, so that the
     global batch stays. The order: nothing else; --checkpoint-memory (the same update, as many
-    layers computed twice as must be); legacy_ddp, whose buffer is smaller than all gradients; bf16;
-    --memory-efficient-* (weights rounded at every update); adafactor (another optimiser). More
-    devices are no step: data parallelism gives each the whole model.
+    layers computed twice as must be); legacy_ddp, whose buffer is smaller than all gradients;
+    fully_sharded, whose parameters are whole through an update, or only where they are computed
+    with; bf16; and unsharded again --memory-efficient-* (weights rounded at every update) and
+    adafactor (another optimiser). More devices are no step.
     """
     steps = []
     for name, effect, model, training in _ladder(plan):
@@ -145,9 +155,27 @@ def _ladder(plan: Plan) -> list[tuple[str, str, Model, Training]]:
         training = dataclasses.replace(training, ddp_backend="legacy_ddp")
         effect = "the same update; a small buffer, and gradients are exchanged after backward"
         add("--ddp-backend legacy_ddp", effect)
+    unsharded = training
+    if training.devices > 1 and not training.sharded and training.optimizer in POINTWISE:
+        training = dataclasses.replace(
+            training, ddp_backend=FULLY_SHARDED, reshard=False, memory_efficient=False
+        )
+        add(
+            f"--ddp-backend {FULLY_SHARDED} --no-reshard-after-forward",
+            "the same update; each device holds a part of weights, gradients and optimiser's state",
+        )
+        training = dataclasses.replace(training, reshard=True)
+        add(
+            f"--ddp-backend {FULLY_SHARDED}",
+            "the same update; weights are gathered for forward and again for backward",
+        )
     if training.precision == "fp32" and training.gpus:
         training = dataclasses.replace(training, precision="bf16", flat=False)
+        unsharded = dataclasses.replace(unsharded, precision="bf16", flat=False)
         add("--bf16", "half the activations; weights are kept in fp32")
+    if plan.training.sharded:
+        return found  # what follows rounds weights, or looks at whole matrices
+    training = unsharded
     if training.precision != "fp32" and not training.memory_efficient:
         training = dataclasses.replace(training, memory_efficient=True)
         effect = "no fp32 weights: small updates are lost in rounding"

@@ -10,7 +10,8 @@ from tabulate import tabulate
 
 from fairseq_deepnet.footprint import Model
 from fairseq_deepnet.footprint.memory import FRAGMENTATION, GIB, OVERHEAD_GIB
-from fairseq_deepnet.footprint.setting import CRITERIONS
+from fairseq_deepnet.footprint.setting import CRITERIONS, Training
+from fairseq_deepnet.footprint.sharded import exchanged
 from fairseq_deepnet.schemes import Side
 from fairseq_deepnet.tools.planning.advice import Advice
 from fairseq_deepnet.tools.planning.plan import Plan
@@ -53,12 +54,13 @@ def _parameters(plan: Plan) -> str:
 def _memory(plan: Plan) -> str:
     memory, training = plan.memory, plan.training
     rows = [
-        (f"weights ({training.precision})", memory.weights),
+        (f"weights ({_held(training)})", memory.weights),
         ("fp32 copy of weights and gradients", memory.masters),
-        (f"optimiser state ({training.optimizer}, fp32)", memory.optimiser),
+        ("whole while they are computed with", memory.gathered),
+        (f"optimiser state ({training.optimizer}, {_held(training, 'fp32')})", memory.optimiser),
         (f"buffers of {training.ddp_backend}", memory.communication),
         ("modules and other objects", memory.host),
-        (f"gradients ({training.precision})", memory.gradients),
+        (f"gradients ({_held(training)})", memory.gradients),
         (f"activations{' (checkpointed)' if plan.model.checkpoint else ''}", memory.activations),
         ("tokens x vocabulary in the loss, at most", memory.loss),
     ]
@@ -73,6 +75,14 @@ def _memory(plan: Plan) -> str:
     if plan.model.checkpoint:
         table += f"\n  activation checkpointing: {_checkpointing(plan.model)}"
     return table
+
+
+def _held(training: Training, precision: str = "") -> str:
+    """In what type, and in how many parts."""
+    if training.sharded:
+        where = "host" if training.offload else f"1 / {training.devices}"
+        return f"fp32, {where}"
+    return precision or training.precision
 
 
 def _checkpointing(model: Model) -> str:
@@ -133,8 +143,9 @@ def _verdict(advice: Advice, timed: bool) -> str:
         f"No: nothing that fairseq offers makes it fit. The least is {advice.least_gib:.1f} GiB a"
         f" device: {fixed:.1f} GiB are weights, gradients and optimiser, {loss:.1f} GiB the loss of"
         f" {advice.plan.training.max_tokens:,} tokens.",
-        "  More GPUs share the batch, not the model: each holds all weights, gradients and the"
-        " optimiser's state. Take a device with more memory, or a smaller model.",
+        "  More GPUs share weights, gradients and the optimiser's state with --ddp-backend"
+        " fully_sharded: try --gpus with more of them, a device with more memory, or a smaller"
+        " model.",
     ]
     return "\n".join(lines)
 
@@ -176,6 +187,9 @@ def _notes(plan: Plan) -> list[str]:
         )
     if model.is_stock:
         notes.append(f"{model.arch} has fairseq's own layers; its activations are counted as ours")
+    if training.sharded and training.devices > 1:
+        moved = exchanged(training, plan.counts) / GIB
+        notes.append(f"each device receives {moved:.1f} GiB an update, taken to be hidden")
     if training.criterion not in CRITERIONS:
         known = "label_smoothed_cross_entropy"
         notes.append(f"--criterion {training.criterion} holds what {known} does")

@@ -41,18 +41,20 @@ class Launcher:
     extra: tuple[str, ...] = ()  # further words for srun
     submits: bool = False  # whether this is only to hand a job to SLURM's queue
 
-    def arguments(self) -> list[str]:
+    def arguments(self, sharded: bool = False) -> list[str]:
         """Return fairseq-train's options for the devices, the same on every node.
 
         Processes on the CPU that fairseq's launcher is to start lack only `--distributed-rank`.
-        Backend pytorch_ddp does not start on the CPU; legacy_ddp with gloo does.
+        Backend pytorch_ddp does not start on the CPU; legacy_ddp with gloo does, and
+        fully_sharded, if the training is to be `sharded`.
         """
+        backend = "fully_sharded" if sharded else "legacy_ddp"
         world = ["--distributed-world-size", str(self.devices.total)]
         if self.devices.total == 1:
             return world if self.devices.gpus else ["--cpu", *world]
         if self.devices.gpus:
             return [*world, _ALONE, *self._meeting_point()]
-        cpu = ["--cpu", _ALONE, "--ddp-backend", "legacy_ddp", "--distributed-backend", "gloo"]
+        cpu = ["--cpu", _ALONE, "--ddp-backend", backend, "--distributed-backend", "gloo"]
         cpu += ["--distributed-no-spawn", "--device-id", "0", *world]
         if self.name == "torchrun":
             # fairseq's own reading of torchrun's variables divides by the number of GPUs

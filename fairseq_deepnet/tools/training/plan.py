@@ -166,7 +166,8 @@ def settle(args: argparse.Namespace) -> Training:
     if memory is not None:
         say(fitting.fit_into(config, data, devices, memory, precision))
     batch = _share_batch(config, devices)
-    command = _build_command(config, data, args.run, batch, precision + launcher.arguments())
+    machine = precision + launcher.arguments(config.options.get("ddp-backend") == "fully_sharded")
+    command = _build_command(config, data, args.run, batch, machine)
     parsed = fairseq_options.parse_training(command[1:])
     steps = _fallback_steps(config, parsed)
     for misfit in misfits(parsed.lr_scheduler, parsed, parsed.max_update):

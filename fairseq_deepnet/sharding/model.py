@@ -1,0 +1,289 @@
+"""A model whose parameters are split over processes, as fairseq's trainer takes it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from fairseq import checkpoint_utils
+from fairseq.distributed import utils as distributed
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+
+from ..footprint.sharded import unit_length
+from .exchange import Exchange
+
+LAYERS: Final = "layers"
+"""What fairseq's models call the list of a stack's layers."""
+
+
+class ShardedModel(nn.Module):
+    """Wraps a model in place; everything that is not here is the model's own.
+
+    Args:
+        model: on the host, in fp32; the same in all processes.
+        group: of the processes.
+        device: that computes.
+        dtype: of the computation.
+        unit_bytes: of a unit of layers, gathered.
+        reshard: whether a unit is freed after forward, and gathered again for backward. If not,
+            parameters stay whole through all micro-batches of an update, and gradients are summed
+            whole and exchanged once.
+        offload: keep what is split in host memory.
+
+    Attributes:
+        parameters_split: name -> fully_shard's parameter; a tied one once.
+        own: this process's rows of each, plain tensors in the same memory, for the optimiser.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        group: Any,
+        device: torch.device,
+        dtype: torch.dtype,
+        unit_bytes: int,
+        reshard: bool = True,
+        offload: bool = False,
+    ) -> None:
+        super().__init__()
+        self.module: Any = model
+        self.exchange = Exchange(group, device)
+        self.dtype, self.reshards = dtype, reshard
+        self._stays_whole = False
+        self._measured = True
+        half = dtype is not torch.float32
+        settings: dict[str, Any] = {
+            "mesh": DeviceMesh.from_group(group, device.type),
+            "mp_policy": MixedPrecisionPolicy(
+                param_dtype=dtype if half else None,
+                reduce_dtype=torch.float32 if half else None,
+                cast_forward_inputs=False,  # types are as in a model that is cast as a whole
+            ),
+            "offload_policy": (
+                CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
+                if offload
+                else OffloadPolicy()
+            ),
+        }
+        cast_buffers(model, dtype, device)
+        for unit in units(model, unit_bytes, dtype.itemsize):
+            fully_shard(unit, reshard_after_forward=reshard, **settings)
+        fully_shard(model, **settings)
+        self.parameters_split = dict(model.named_parameters())
+        with torch.no_grad():
+            self.own = {
+                name: nn.Parameter(p.to_local(), requires_grad=p.requires_grad)  # type: ignore[attr-defined]
+                for name, p in self.parameters_split.items()
+            }
+        self.shapes = {name: p.shape for name, p in self.parameters_split.items()}
+        self.gathered: dict[str, Tensor] | None = None
+        self.to_load: Mapping[str, Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def trained(self) -> list[nn.Parameter]:
+        """Return what the optimiser is to train, in the order of the plain model's parameters."""
+        return [own for own in self.own.values() if own.requires_grad]
+
+    def trained_shapes(self) -> list[torch.Size]:
+        """Return the whole shapes of these."""
+        return [self.shapes[name] for name, own in self.own.items() if own.requires_grad]
+
+    @torch.no_grad()
+    def all_reduce_grads(self) -> None:
+        """Give the optimiser's tensors their gradients, which backward has exchanged already."""
+        for name, p in self.parameters_split.items():
+            self.own[name].grad = None if p.grad is None else p.grad.to_local()  # type: ignore[attr-defined]
+            p.grad = None
+        self._measured = False
+
+    @torch.no_grad()
+    def measure_gradients(self) -> None:
+        """Leave the norm of each whole gradient at fully_shard's parameter, for those who watch.
+
+        Once an update, by all processes together.
+        """
+        if self._measured:
+            return
+        self._measured = True
+        known = []
+        for name, p in self.parameters_split.items():
+            p.whole_gradient_norm = None  # type: ignore[attr-defined]
+            grad = self.own[name].grad
+            if grad is not None:
+                known.append((p, grad))
+        if known:
+            norms = torch.stack(torch._foreach_norm([grad for _, grad in known]))
+            squares = norms.to(self.exchange.device, torch.float64).square()
+            dist.all_reduce(squares, group=self.exchange.group)
+            for (p, _), norm in zip(known, squares.sqrt().float().unbind(), strict=True):
+                p.whole_gradient_norm = norm  # type: ignore[attr-defined]
+
+    def forget_gradients(self) -> None:
+        """Drop gradients of a pass that came to nothing."""
+        for p in self.parameters_split.values():
+            p.grad = None
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Run a micro-batch that is not the update's last.
+
+        Where units are freed after use for the memory's sake, gradients are exchanged and added up
+        split: whole, in fp32, they would take more than was freed.
+        """
+        if self.reshards:
+            yield
+            return
+        self._last_micro_batch(False)
+        try:
+            yield
+        finally:
+            self._last_micro_batch(True)
+
+    def _last_micro_batch(self, last: bool) -> None:
+        self.module.set_requires_gradient_sync(last)
+        self.module.set_is_last_backward(last)
+        self.module.set_reshard_after_backward(last)
+
+    def stay_whole(self) -> None:
+        """Keep what the next passes gather: a search runs as long as its sentences ask for, and no
+        process can wait for another in it.
+        """
+        if not self._stays_whole:
+            self._stays_whole = True
+            self.module.set_reshard_after_forward(False)
+
+    def split_again(self) -> None:
+        """End what `stay_whole` has begun."""
+        if not self._stays_whole:
+            return
+        self._stays_whole = False
+        for part in self.module.modules():
+            if isinstance(part, FSDPModule):
+                part.reshard()
+                inner = part is not self.module
+                part.set_reshard_after_forward(self.reshards and inner, recurse=False)
+
+    def gather(self, keep_fp32: bool) -> list[Tensor]:
+        """Bring all parameters to rank 0, for `state_dict`; all processes together.
+
+        Args:
+            keep_fp32: whether to return those that are trained as they are too, in order: the
+                checkpoint's model has them as they are computed with.
+        """
+        named = list(self.own.items())
+        found: dict[str, Tensor] = {}
+        exact = []
+        parts, shapes = [own.detach() for _, own in named], list(self.shapes.values())
+        for index, whole in self.exchange.gather(parts, shapes):
+            name, own = named[index]
+            if keep_fp32 and own.requires_grad:
+                exact.append(whole)
+            found[name] = whole if self.dtype is torch.float32 else whole.to(self.dtype).float()
+        self.gathered = found if self.exchange.rank == 0 else None
+        return exact
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]
+        """Return the whole model as fairseq saves it; on rank 0, after `gather`."""
+        if self.gathered is None:
+            raise RuntimeError("a sharded model is to be gathered by all processes before")
+        gathered, self.gathered = self.gathered, None
+        names = {id(p): name for name, p in self.parameters_split.items()}
+        return {
+            key: gathered[names[id(value)]] if id(value) in names else value
+            for key, value in self.module.state_dict(keep_vars=True).items()
+        }
+
+    @torch.no_grad()
+    def load_state_dict(  # type: ignore[override]
+        self, state_dict: Any, strict: bool = True, model_cfg: Any = None, args: Any = None
+    ) -> None:
+        """Take parameters and buffers from `to_load`, which rank 0 has; all processes together.
+
+        Args:
+            state_dict: fairseq's, which has nothing in it here.
+
+        Raises:
+            RuntimeError: for other names or shapes, in every process.
+        """
+        mine: dict[str, Any] = self.module.state_dict(keep_vars=True)
+        given: Mapping[str, Any] = {}
+        problem = ""
+        if self.exchange.rank == 0:
+            assert self.to_load is not None
+            self.module.upgrade_state_dict(self.to_load)
+            given = checkpoint_utils.prune_state_dict(self.to_load, model_cfg)
+            problem = mismatch(mine, given, strict)
+        problem = distributed.broadcast_object(problem, 0, self.exchange.group)
+        if problem:
+            raise RuntimeError(f"Error(s) in loading state_dict: {problem}")
+        key_of = {id(value): key for key, value in mine.items()}
+        keys = [key_of[id(p)] for p in self.parameters_split.values()]
+        own = [one.detach() for one in self.own.values()]
+        self.exchange.scatter(lambda index: given[keys[index]], own, list(self.shapes.values()))
+        split = set(map(id, self.parameters_split.values()))
+        for key, value in mine.items():
+            if id(value) not in split:
+                held = distributed.broadcast_object(given.get(key), 0, self.exchange.group)
+                if held is not None:
+                    value.copy_(held)
+        self.to_load = None
+
+
+def mismatch(mine: Mapping[str, Tensor], given: Mapping[str, Any], strict: bool) -> str:
+    """Return how a checkpoint's tensors differ from a model's in names and shapes; or nothing."""
+    found = []
+    if strict:
+        missing, unknown = sorted(mine.keys() - given.keys()), sorted(given.keys() - mine.keys())
+        found += [f"missing {', '.join(missing)}"] * bool(missing)
+        found += [f"unexpected {', '.join(unknown)}"] * bool(unknown)
+    for key in mine.keys() & given.keys():
+        if mine[key].shape != given[key].shape:
+            found.append(f"{key} is {[*given[key].shape]}, here {[*mine[key].shape]}")
+    return "; ".join(found)
+
+
+def units(model: nn.Module, unit_bytes: int, element: int) -> Iterator[list[nn.Module]]:
+    """Yield layers to gather together, a stack after the other and from the bottom.
+
+    Args:
+        unit_bytes: see `unit_length`.
+        element: bytes of a number when it is gathered.
+    """
+    for stack in model.modules():
+        layers = stack._modules.get(LAYERS)
+        if not isinstance(layers, nn.ModuleList) or not layers:
+            continue
+        held = [*layers._modules.values()]  # LayerDrop's list leaves some out when it iterates
+        each = max(sum(p.numel() for p in layer.parameters()) for layer in held)
+        segment = getattr(getattr(stack, "checkpointing", None), "every", 0)
+        length = unit_length(each * element, segment, unit_bytes)
+        for start in range(0, len(held), length):
+            yield held[start : start + length]
+
+
+def cast_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
+    """Bring buffers to the type of the computation, as a model that is cast as a whole has them."""
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                kind = dtype if buffer.is_floating_point() else buffer.dtype
+                module._buffers[name] = buffer.to(device, kind)

@@ -1,0 +1,460 @@
+"""fairseq's trainer around a model that is split over processes.
+
+fairseq 0.12's own `fully_sharded` is fairscale's, which is no longer maintained: where `is_fsdp`
+says so its trainer imports it, refuses --bf16, and asks the model for its checkpoints. Here
+`is_fsdp` is never true. The trainer goes the way of any other backend, and what this one does
+otherwise stands in ShardedTrainer. `install` is the only patch: a plugin is not asked which class
+of trainer is to be made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final
+
+import fairseq.distributed
+import torch
+import torch.distributed as dist
+from fairseq import checkpoint_utils, optim, utils
+from fairseq.distributed import DistributedTimeoutWrapper
+from fairseq.distributed import utils as distributed
+from fairseq.modules import LayerDropModuleList
+from fairseq.optim import lr_scheduler
+from fairseq.optim.fp16_optimizer import FP16Optimizer
+from fairseq.trainer import Trainer
+from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
+
+from ..compat.fp32_weights import WEIGHTS
+from ..compat.owed_validation import training_program
+from ..divergence.precision import parts_of, split
+from ..errors import ConfigurationError
+from ..footprint.setting import FULLY_SHARDED, MEGABYTE
+from ..wrapping import wrap
+from .model import ShardedModel
+
+logger = logging.getLogger(__name__)
+
+SPLIT: Final = "split by rows"
+"""Stands for a tensor of the optimiser's state in what rank 0 tells the others."""
+LINGER: Final = 3.0
+"""Seconds for which rank 0, which keeps that word, stays for the others to read it."""
+FAILURE: Final = "fairseq_deepnet/failure"
+"""Key under which a process that fails leaves word for the others."""
+
+
+def install() -> None:
+    """Let fairseq make a ShardedTrainer where --ddp-backend asks for it."""
+
+    @wrap(Trainer, "__init__")
+    def initialised(
+        initialise: Any,
+        self: Any,
+        cfg: Any,
+        task: Any,
+        model: Any,
+        criterion: Any,
+        quantizer: Any = None,
+    ) -> None:
+        wanted: Any = getattr(cfg, "distributed_training", None)
+        if type(self) is not Trainer or getattr(wanted, "ddp_backend", None) != FULLY_SHARDED:
+            initialise(self, cfg, task, model, criterion, quantizer)
+            return
+        refuse(cfg, model, criterion)
+        self.__class__ = ShardedTrainer
+        # which the stock trainer takes for an option of fairscale's alone
+        self.offloads, wanted.cpu_offload = bool(wanted.cpu_offload), False
+        try:
+            initialise(self, cfg, task, model, criterion, quantizer)
+        finally:
+            wanted.cpu_offload = self.offloads
+        self.shard()
+
+    nothing: Any = contextlib.nullcontext
+    fairseq.distributed.fsdp_enable_wrap = nothing  # it imports fairscale
+    program: Any = training_program()
+    if program is not None:
+        program.fsdp_enable_wrap = nothing
+
+
+def end_at_once() -> None:
+    """Let an error that nobody catches end this process as soon as it is shown.
+
+    Python would wait for collectives that never end, and the other processes for this one.
+    """
+    previous = sys.excepthook
+    if getattr(previous, "ends_at_once", False):
+        return
+
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        status: Any = 1
+        try:
+            previous(kind, error, traceback)
+        except SystemExit as ended:
+            status = ended.code
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(status if isinstance(status, int) else 1)
+
+    hook.ends_at_once = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
+    """Raise ConfigurationError for what cannot be had together with a sharded model."""
+    common, shared = cfg.common, cfg.distributed_training
+    dropped = any(isinstance(m, LayerDropModuleList) and m.p > 0 for m in model.modules())
+    efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
+    found = [
+        (efficient, "--memory-efficient-*", "use --bf16 or --fp16: weights are split, in fp32"),
+        (common.amp, "--amp", "use --bf16 or --fp16"),
+        (dropped, "--encoder-layerdrop, --decoder-layerdrop", "leave them out"),
+        (getattr(cfg.model, "compile", False), "--compile", "leave it out"),
+        (cfg.ema.store_ema, "--store-ema", "leave it out, and average checkpoints instead"),
+        (cfg.optimization.use_bmuf, "--use-bmuf", "leave it out"),
+        (shared.zero_sharding != "none", "--zero-sharding", "leave it out: it is built in"),
+        (shared.use_sharded_state, "--use-sharded-state", "leave it out: there is one file"),
+        (shared.pipeline_model_parallel, "--pipeline-model-parallel", "leave it out"),
+        (common.model_parallel_size > 1, "--model-parallel-size", "leave it out"),
+        (common.quantization_config_path, "--quantization-config-path", "leave it out"),
+        (common.tpu, "--tpu", "leave it out"),
+        (
+            utils.has_parameters(criterion),
+            f"a criterion with parameters ({type(criterion).__name__})",
+            "use another --criterion",
+        ),
+    ]
+    for is_asked, option, remedy in found:
+        if is_asked:
+            raise ConfigurationError(
+                f"{option} cannot be had with --ddp-backend {FULLY_SHARDED}: {remedy}, or use"
+                " --ddp-backend legacy_ddp"
+            )
+
+
+class InPlace(FP16Optimizer):
+    """fairseq's optimiser of half precision, whose fp32 weights are the model's own."""
+
+    def _sync_fp16_grads_to_fp32(self) -> None:
+        """Do nothing: gradients were summed in fp32."""
+
+    def _sync_fp32_params_to_fp16(self) -> None:
+        """Do nothing: weights are cast when they are gathered."""
+
+    def zero_grad(self) -> None:
+        self.fp32_optimizer.zero_grad()
+        if self.scaler is not None:
+            self._multiply_factor = 1.0 / float(self.scaler.loss_scale)
+
+
+# fairseq's trainer compares the names of classes when it loads a checkpoint.
+InPlace.__name__ = FP16Optimizer.__name__
+
+
+class ShardedTrainer(Trainer):
+    """fairseq's trainer around a ShardedModel; made by `install` out of a Trainer.
+
+    Attributes:
+        offloads: --cpu-offload.
+    """
+
+    offloads: bool
+    _gathered_optim_state: Any
+    is_fsdp = False
+    use_distributed_wrapper = True
+    should_save_checkpoint_on_current_rank = Trainer.is_data_parallel_master
+    always_call_state_dict_during_save_checkpoint = False
+
+    def shard(self) -> None:
+        """Wrap the model, once the trainer is made."""
+        common, shared = self.cfg.common, self.cfg.distributed_training
+        if not dist.is_initialized():  # one process alone, which fairseq starts without
+            dist.init_process_group(
+                "nccl" if self.cuda else "gloo", store=HashStore(), rank=0, world_size=1
+            )
+        dtype = torch.float32
+        if common.fp16 or common.bf16:
+            # the stock trainer has rounded the weights: training starts as with any other backend
+            dtype = torch.float16 if common.fp16 else torch.bfloat16
+            self._model.float()
+        device = torch.device("cuda", torch.cuda.current_device()) if self.cuda else self.device
+        self.sharded = ShardedModel(
+            self._model,
+            self.data_parallel_process_group,
+            device,
+            dtype,
+            shared.bucket_cap_mb * MEGABYTE,
+            reshard=not shared.no_reshard_after_forward,
+            offload=self.offloads,
+        )
+        self._wrapped_model: Any = self.sharded
+        if shared.heartbeat_timeout > 0:
+            self._wrapped_model = DistributedTimeoutWrapper(self.sharded, shared.heartbeat_timeout)
+        if self.data_parallel_world_size > 1:
+            end_at_once()
+        self._searches = bool(getattr(self.task.cfg, "eval_bleu", False))
+
+    def _build_optimizer(self) -> None:
+        common, params = self.cfg.common, self.sharded.trained()
+        made: Any = optim.build_optimizer(self.cfg.optimizer, params)
+        if not made.supports_flat_params:
+            raise ConfigurationError(
+                f"--optimizer {self.cfg.optimizer._name} looks at whole matrices, which no process"
+                f" has under --ddp-backend {FULLY_SHARDED}; use adam or fused_adam"
+            )
+        if common.fp16 or common.bf16:
+            made = InPlace(self.cfg, params, made, params)
+        load = made.load_state_dict
+
+        def load_state_dict(state: Any, overrides: Any = None) -> None:
+            load(self._scatter_state(), overrides)
+
+        multiply = made.multiply_grads
+
+        def multiply_grads(c: Any) -> None:
+            multiply(c)
+            self.sharded.measure_gradients()
+
+        made.load_state_dict, made.multiply_grads = load_state_dict, multiply_grads
+        self._optimizer = made
+        self._lr_scheduler = lr_scheduler.build_lr_scheduler(self.cfg.lr_scheduler, made)
+        self._lr_scheduler.step_update(0)
+
+    def zero_grad(self) -> None:
+        super().zero_grad()
+        self.sharded.forget_gradients()
+
+    def clip_grad_norm(self, clip_norm: float) -> Tensor:
+        """Clip by the norm of all processes' rows, and return it."""
+
+        def of_all(norm: Tensor) -> Tensor:
+            square = norm.to(self.device, torch.float64).square()
+            dist.all_reduce(square, group=self.sharded.exchange.group)
+            return square.sqrt().to(norm.device, norm.dtype)
+
+        norm: Tensor = self.optimizer.clip_grad_norm(clip_norm, aggregate_norm_fn=of_all)
+        return norm
+
+    def train_step(self, samples: Sequence[Any], raise_oom: bool = False) -> Any:
+        self.sharded.gathered = self._gathered_optim_state = None
+        self.sharded.split_again()
+        with self._telling_others():
+            return super().train_step(samples, raise_oom)
+
+    def valid_step(self, sample: Any, raise_oom: bool = False) -> Any:
+        if self._searches:
+            self.sharded.stay_whole()
+        with self._telling_others():
+            return super().valid_step(sample, raise_oom)
+
+    def _log_oom(self, exc: Any) -> None:
+        """Give up: the other processes wait within this batch's forward or backward pass."""
+        super()._log_oom(exc)
+        raise ConfigurationError(
+            f"rank {self.data_parallel_rank} is out of memory, and a sharded model cannot leave a"
+            " batch out: lower --max-tokens, or checkpoint more activations"
+        )
+
+    @contextlib.contextmanager
+    def _telling_others(self) -> Iterator[None]:
+        """Tell the other processes why this one fails; name the one that has failed."""
+        try:
+            yield
+        except FloatingPointError:
+            raise  # in all processes alike
+        except Exception as error:
+            rank, store = self.data_parallel_rank, dist.distributed_c10d._get_default_store()
+            if not _is_of_communication(error):
+                what = " ".join(str(error).split())[:500]
+                with contextlib.suppress(Exception):
+                    store.set(FAILURE, f"rank {rank} has failed: {type(error).__name__}: {what}")
+                if rank == 0 and self.data_parallel_world_size > 1:
+                    time.sleep(LINGER)
+                raise
+            word = "another process has ended without a word: it was killed, or its node is gone"
+            try:
+                if store.check([FAILURE]):
+                    word = store.get(FAILURE).decode()
+            except Exception:  # rank 0 keeps the store
+                word = "rank 0 has ended: its own last line says why, unless it was killed"
+            if rank == 0 and self.data_parallel_world_size > 1:
+                time.sleep(LINGER)
+            raise ConfigurationError(f"rank {rank} cannot go on: {word}") from error
+
+    def consolidate_optimizer(self) -> None:
+        """Gather model and optimiser on rank 0, for the checkpoint that it writes next.
+
+        Not where one process alone has raised an error, and fairseq wants to save its state.
+        """
+        if _is_alone_with_error():
+            return
+        keep = not self.cfg.checkpoint.no_save_optimizer_state
+        state = self.optimizer.state_dict() if keep else {}
+        with torch.no_grad(), self._telling_others():
+            exact = self.sharded.gather(keep_fp32=WEIGHTS in state)
+            self._gathered_optim_state = self._gather_state(state, exact) if keep else None
+
+    def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
+        if _is_alone_with_error():
+            return None
+        with self._telling_others():
+            return super().save_checkpoint(filename, extra_state)
+
+    def _gather_state(self, state: dict[str, Any], exact: list[Tensor]) -> dict[str, Any] | None:
+        """Return the optimiser's state as an unsharded training has it, on rank 0.
+
+        Args:
+            state: this process's.
+            exact: whole fp32 weights in half precision.
+        """
+        shapes = self.sharded.trained_shapes()
+        flat = self.cfg.common.fp16 and not self.cfg.common.fp16_no_flatten_grads
+        total = sum(shape.numel() for shape in shapes)
+        found: dict[int, dict[str, Any]] = {index: {**one} for index, one in state["state"].items()}
+        rows: dict[str, Tensor] = {}
+        for key in _split_keys(found):
+            held = [index for index, one in found.items() if key in one]
+            if flat:
+                rows[key] = torch.zeros(total if self.is_data_parallel_master else 0)
+            places = rows[key].split([s.numel() for s in shapes]) if flat and len(rows[key]) else []
+            parts = [found[index][key] for index in held]
+            for number, whole in self.sharded.exchange.gather(parts, [shapes[i] for i in held]):
+                if flat:
+                    places[held[number]].copy_(whole.reshape(-1))
+                else:
+                    found[held[number]][key] = whole
+        if not self.is_data_parallel_master:
+            return None
+        state = {**state, "state": found}
+        if WEIGHTS in state:
+            state[WEIGHTS] = [torch.cat([w.reshape(-1) for w in exact])] if flat else exact
+        if flat and found:
+            group = {**state["param_groups"][0], "params": [0]}
+            state |= {"state": {0: {**found[0], **rows}}, "param_groups": [group]}
+        return state
+
+    def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> Any:
+        """Load an ordinary file; rank 0 alone reads it and gives each process its rows."""
+        self.cfg.checkpoint.load_checkpoint_on_all_dp_ranks = False
+        read = checkpoint_utils.load_checkpoint_to_cpu
+
+        def read_for_all(*args: Any, **kwargs: Any) -> dict[str, Any]:
+            state: dict[str, Any] = read(*args, **kwargs)
+            self.sharded.to_load, state["model"] = state["model"], {}
+            self._state_to_load = state.get("last_optimizer_state")
+            if self._state_to_load is not None:
+                state["last_optimizer_state"] = {}  # something to load; `_scatter_state` has it
+            return state
+
+        checkpoint_utils.load_checkpoint_to_cpu = read_for_all
+        try:
+            return super().load_checkpoint(filename, *args, **kwargs)
+        finally:
+            checkpoint_utils.load_checkpoint_to_cpu = read
+            self.sharded.to_load = self._state_to_load = None
+
+    def _scatter_state(self) -> dict[str, Any]:
+        """Return this process's part of the optimiser's state that rank 0 has read.
+
+        Raises:
+            ConfigurationError: for a state of other parameters, in every process.
+        """
+        exchange, shapes = self.sharded.exchange, self.sharded.trained_shapes()
+        own = [one.detach() for one in self.sharded.trained()]
+        whole: dict[str, Any] = {}
+        skeleton: Any = None
+        if exchange.rank == 0:
+            try:
+                whole = _by_parameter(self._state_to_load, shapes)
+                skeleton = _skeleton(whole)
+            except ValueError as error:
+                skeleton = str(error)
+        skeleton = distributed.broadcast_object(skeleton, 0, exchange.group)
+        if isinstance(skeleton, str):
+            raise ConfigurationError(skeleton)
+
+        def take(indices: list[int], of: Any) -> list[Tensor]:
+            parts = [torch.zeros_like(own[index], dtype=torch.float32) for index in indices]
+            exchange.scatter(lambda n: of(indices[n]), parts, [shapes[i] for i in indices])
+            return parts
+
+        state = skeleton["state"]
+        for key in _split_keys(state):
+            held = [index for index, one in state.items() if one.get(key) == SPLIT]
+            parts = take(held, lambda index, key=key: whole["state"][index][key])
+            for index, part in zip(held, parts, strict=True):
+                state[index][key] = part
+        if WEIGHTS in skeleton:
+            skeleton[WEIGHTS] = take([*range(len(own))], lambda index: whole[WEIGHTS][index])
+        found: dict[str, Any] = skeleton
+        return found
+
+
+def _is_alone_with_error() -> bool:
+    """True while an error is handled that the other processes know nothing of."""
+    error = sys.exception()
+    return error is not None and not isinstance(error, FloatingPointError)
+
+
+def _is_of_communication(error: Exception) -> bool:
+    """True for errors that a process gets because another is gone."""
+    if isinstance(error, dist.DistError):
+        return True
+    return isinstance(error, RuntimeError) and "gloo" in str(error)
+
+
+def _split_keys(state: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Return the keys of what is split by rows, in the same order in all processes.
+
+    Numbers that some optimisers keep as tensors, such as counts of steps, have no dimension.
+    """
+    is_split = {
+        key: None
+        for one in state.values()
+        for key, value in one.items()
+        if value is SPLIT or value == SPLIT or (isinstance(value, Tensor) and value.dim())
+    }
+    return [*is_split]
+
+
+def _by_parameter(state: Any, shapes: list[torch.Size]) -> dict[str, Any]:
+    """Return a checkpoint's optimiser state with a tensor for each parameter.
+
+    Raises:
+        ValueError: for a state of other parameters.
+    """
+    wanted = sum(shape.numel() for shape in shapes)
+    state = split(state, shapes)
+    count = sum(len(group["params"]) for group in state["param_groups"])
+    held = state.get(WEIGHTS)
+    found = wanted if held is None else sum(weights.numel() for weights in held)
+    fits = count == len(shapes) and found == wanted
+    for index, one in state["state"].items():
+        tensors = [value for value in one.values() if isinstance(value, Tensor) and value.dim()]
+        fits = fits and all(value.shape == shapes[index] for value in tensors)
+    if not fits:
+        raise ValueError(
+            "the checkpoint's optimiser state is of other parameters; train the same parameters as"
+            " before, or give --reset-optimizer"
+        )
+    return state if held is None else {**state, WEIGHTS: parts_of(held, shapes)}
+
+
+def _skeleton(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an optimiser's state without the tensors that are split."""
+    numbers = {
+        index: {
+            key: SPLIT if isinstance(value, Tensor) and value.dim() else value
+            for key, value in one.items()
+        }
+        for index, one in state["state"].items()
+    }
+    return {**state, "state": numbers, **({WEIGHTS: None} if WEIGHTS in state else {})}

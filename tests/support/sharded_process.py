@@ -1,0 +1,108 @@
+"""One of several processes that train under legacy_ddp, and again with a sharded model.
+
+Run as `python -m tests.support.sharded_process RANK WORLD PORT FOLDER`; FOLDER/cases.json lists
+trainings: a name, an architecture, arguments, updates and micro-batches. Rank 0 writes what differs
+into FOLDER/NAME.json: the largest difference of losses and of weights, and the losses.
+"""
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from fairseq.trainer import Trainer
+
+from tests.support.rig import EOS, SYMBOLS, Pair, Rig
+
+STATE = "last_optimizer_state"
+
+
+def pairs(generator: random.Random, count: int) -> list[Pair]:
+    """Sentence pairs of random words and lengths."""
+
+    def words() -> list[int]:
+        length = generator.randint(1, 7)
+        return [generator.randint(4, SYMBOLS - 1) for _ in range(length)] + [EOS]
+
+    return [(words(), words()) for _ in range(count)]
+
+
+def seen_losses(trainer: Trainer) -> list[float]:
+    """Losses a token, before fairseq rounds them; filled as the training goes on."""
+    seen: list[float] = []
+    log = trainer._reduce_and_log_stats
+
+    def noted(outputs: Any, sample_size: float, grad_norm: Any = None) -> Any:
+        if grad_norm is not None:
+            seen.append(sum(float(output["loss"]) for output in outputs) / float(sample_size))
+        return log(outputs, sample_size, grad_norm)
+
+    trainer._reduce_and_log_stats = noted
+    return seen
+
+
+def train(
+    folder: Path, rank: int, world: int, backend: str, case: dict[str, Any]
+) -> tuple[list[float], dict[str, Any]]:
+    """Losses of a training, and on rank 0 its checkpoint."""
+    arguments = [f"--distributed-world-size={world}", f"--ddp-backend={backend}"]
+    rig = Rig(folder, *arguments, *case["arguments"], arch=case["arch"])
+    losses = seen_losses(rig.trainer)
+    generator = random.Random(1)
+    for _ in range(case["updates"]):
+        all_batches = [
+            [pairs(generator, generator.randint(1, 3)) for _ in range(case["micro_batches"])]
+            for _ in range(world)
+        ]
+        rig.update(*all_batches[rank])
+    rig.trainer.consolidate_optimizer()
+    return losses, rig.trainer.state_dict() if rank == 0 else {}
+
+
+def compare(plain: Any, sharded: Any) -> float:
+    """The largest difference of the numbers in two nested states; 1 where they differ in kind."""
+    if isinstance(plain, torch.Tensor):
+        if not isinstance(sharded, torch.Tensor) or plain.shape != sharded.shape:
+            return 1.0
+        return float((plain.double() - sharded.double()).abs().max()) if plain.numel() else 0.0
+    if isinstance(plain, dict):
+        if plain.keys() != sharded.keys():
+            return 1.0
+        return max((compare(plain[key], sharded[key]) for key in plain), default=0.0)
+    if isinstance(plain, list | tuple):
+        both = zip(plain, sharded, strict=True)
+        return max((compare(one, other) for one, other in both), default=0.0)
+    if isinstance(plain, float) and isinstance(sharded, float):
+        return abs(plain - sharded)
+    return float(plain != sharded)
+
+
+def main(rank: int, world: int, port: int, folder: Path) -> None:
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
+    for case in json.loads((folder / "cases.json").read_text(encoding="utf-8")):
+        began = time.time()
+        plain, held = train(folder, rank, world, "legacy_ddp", case)
+        sharded, gathered = train(folder, rank, world, "fully_sharded", case)
+        if rank == 0:
+            found = {
+                "losses": max(abs(a - b) for a, b in zip(plain, sharded, strict=True)),
+                "weights": compare(held["model"], gathered["model"]),
+                "optimiser": compare(
+                    held["last_optimizer_state"], gathered["last_optimizer_state"]
+                ),
+                "first": plain[0],
+                "last": plain[-1],
+                "seconds": time.time() - began,
+            }
+            (folder / f"{case['name']}.json").write_text(json.dumps(found), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

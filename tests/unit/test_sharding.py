@@ -1,0 +1,240 @@
+"""A sharded model in one process: the plain model's updates, files and norms; what is refused.
+
+One process has all rows, so that nothing is exchanged; test_sharded_training.py has several.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from fairseq.distributed import utils as distributed
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.footprint.sharded import unit_length
+from fairseq_deepnet.monitoring.gradients import GradientNorms
+from fairseq_deepnet.sharding.exchange import Exchange
+from fairseq_deepnet.sharding.model import mismatch, units
+from tests.support.rig import MORE, TRAIN, Rig
+from tests.support.sharded_process import compare
+
+ADAM = ["--optimizer=adam", "--adam-eps=0.001", "--lr=0.01", "--clip-norm=0.5"]
+SHARDED = "--ddp-backend=fully_sharded"
+
+
+@pytest.fixture(autouse=True)
+def _process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave no group of processes behind, which fairseq asks for, nor torch's hook for errors."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    vars(distributed.get_global_group).pop("_global_group", None)
+
+
+def checkpoint(rig: Rig) -> dict[str, Any]:
+    rig.trainer.consolidate_optimizer()
+    return dict(rig.trainer.state_dict())
+
+
+def trained(folder: Path, *arguments: str, **options: Any) -> Rig:
+    rig = Rig(folder, *ADAM, *arguments, **options)
+    for _ in range(2):
+        rig.update(TRAIN, MORE)
+    return rig
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--share-all-embeddings", "--checkpoint-activations-every=2", "--bucket-cap-mb=0"),
+        ("--optimizer=fused_adam", "--no-reshard-after-forward", "--bucket-cap-mb=0"),
+        ("--criterion=chunked_label_smoothed_cross_entropy", "--label-smoothing=0.1"),
+        ("--residual-scheme=admin", "--cpu-offload"),
+        ("--residual-scheme=dlcl",),
+    ],
+)
+def test_a_sharded_model_makes_the_updates_and_the_file_of_a_plain_one(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    others = [word for word in arguments if word != "--cpu-offload"]
+    plain, sharded = trained(tmp_path, *others), trained(tmp_path, SHARDED, *arguments)
+    assert any(isinstance(p, DTensor) for p in sharded.model.parameters())
+    whole, gathered = checkpoint(plain), checkpoint(sharded)
+    assert whole.keys() == gathered.keys()
+    assert list(whole["model"]) == list(gathered["model"])
+    assert compare(whole["model"], gathered["model"]) < 1e-6
+    assert compare(whole["last_optimizer_state"], gathered["last_optimizer_state"]) < 1e-6
+    names = [one["optimizer_history"][-1]["optimizer_name"] for one in (whole, gathered)]
+    assert names[0] == names[1]
+
+
+def test_bf16_has_fp32_weights_that_are_cast_when_they_are_gathered(tmp_path: Path) -> None:
+    plain, sharded = trained(tmp_path, "--bf16"), trained(tmp_path, SHARDED, "--bf16")
+    assert {p.dtype for p in sharded.trainer.sharded.trained()} == {torch.float32}
+    whole, gathered = checkpoint(plain), checkpoint(sharded)
+    state, split = whole["last_optimizer_state"], gathered["last_optimizer_state"]
+    assert state.keys() == split.keys()
+    assert len(state["fp32_params"]) == len(split["fp32_params"])
+    # the same up to what bf16 rounds of activations: its precision is 1 / 256
+    assert compare(state["fp32_params"], split["fp32_params"]) < 2**-7
+    for value in gathered["model"].values():
+        assert torch.equal(value, value.to(torch.bfloat16).float())
+
+
+@pytest.mark.parametrize("precision", [(), ("--bf16",)])
+@pytest.mark.parametrize("backends", [("legacy_ddp", "fully_sharded"), ("fully_sharded",) * 2])
+def test_a_training_goes_on_under_either_backend(
+    precision: tuple[str, ...], backends: tuple[str, str], tmp_path: Path
+) -> None:
+    whole = trained(tmp_path, SHARDED, *precision)
+    before = trained(tmp_path, f"--ddp-backend={backends[0]}", *precision)
+    before.trainer.consolidate_optimizer()
+    itr = {"epoch": 1, "iterations_in_epoch": 1, "version": 2}
+    file = str(tmp_path / "checkpoint_last.pt")
+    before.trainer.save_checkpoint(file, {"train_iterator": itr, "val_loss": None})
+    after = Rig(tmp_path, *ADAM, f"--ddp-backend={backends[1]}", *precision, seed=2)
+    after.trainer.load_checkpoint(file)
+    assert after.trainer.get_num_updates() == 2
+    whole.update(MORE)
+    after.update(MORE)
+    tolerance = 2**-6 if precision else 1e-6  # two steps of bf16 at 1, where LayerNorms are
+    assert compare(checkpoint(whole)["model"], checkpoint(after)["model"]) < tolerance
+
+
+def test_fp16_keeps_its_loss_scale_and_one_row_of_all_weights(tmp_path: Path) -> None:
+    """fairseq's plain --fp16 needs a GPU for that row: the file is held against its layout."""
+    rig = trained(tmp_path, SHARDED, "--fp16", "--fp16-init-scale=4")
+    state = checkpoint(rig)["last_optimizer_state"]
+    total = sum(p.numel() for p in rig.trainer.sharded.trained())
+    assert state["loss_scale"] == 4
+    assert [row.numel() for row in state["fp32_params"]] == [total]
+    assert state["param_groups"][0]["params"] == [0]
+    assert state["state"][0]["exp_avg"].numel() == total
+    rig.trainer.consolidate_optimizer()
+    itr = {"epoch": 1, "iterations_in_epoch": 1, "version": 2}
+    file = str(tmp_path / "checkpoint_last.pt")
+    rig.trainer.save_checkpoint(file, {"train_iterator": itr, "val_loss": None})
+    after = Rig(tmp_path, *ADAM, SHARDED, "--fp16", "--fp16-init-scale=4", seed=2)
+    after.trainer.load_checkpoint(file)
+    again = checkpoint(after)
+    assert compare(state, again["last_optimizer_state"]) == 0
+    assert compare(checkpoint(rig)["model"], again["model"]) == 0
+
+
+def test_the_watch_sees_whole_gradients(tmp_path: Path) -> None:
+    seen = []
+    for words in ((), (SHARDED,)):
+        rig = Rig(tmp_path, *words)
+        norms = GradientNorms(rig.model)
+        clip = rig.trainer.clip_grad_norm
+
+        def look(clip_norm: float, clip: Any = clip, norms: Any = norms) -> Any:
+            seen.append(norms.measure())
+            return clip(clip_norm)
+
+        rig.trainer.clip_grad_norm = look
+        rig.update(TRAIN)
+    plain, sharded = seen
+    assert plain.keys() == sharded.keys()
+    assert compare(plain, sharded) < 1e-5
+
+
+def test_the_monitor_says_what_it_cannot_measure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(tmp_path, SHARDED, "--monitor-interval=1")
+    assert "not monitored, as the model is sharded: " in caplog.text
+    assert "model_update" in caplog.text
+    assert "gradient_norm" not in caplog.messages[-1]
+    rig.update(TRAIN)
+    values = rig.values()
+    assert "gradient_norm" in values
+    assert "model_update" not in values
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--encoder-layerdrop=0.2", "--residual-scheme=post-ln"), "--encoder-layerdrop"),
+        (("--compile",), "--compile"),
+        (("--bf16", "--memory-efficient-bf16"), "--memory-efficient"),
+        (("--store-ema",), "--store-ema"),
+        (("--zero-sharding=os",), "--zero-sharding"),
+        (("--use-sharded-state",), "--use-sharded-state"),
+    ],
+)
+def test_what_cannot_be_had_with_a_sharded_model_is_refused(
+    words: tuple[str, ...], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"{named}.* cannot be had with --ddp-backend"):
+        Rig(tmp_path, SHARDED, *words)
+
+
+def test_an_optimiser_of_whole_matrices_is_refused(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, SHARDED, "--optimizer=adafactor")
+    with pytest.raises(ConfigurationError, match="--optimizer adafactor"):
+        rig.update(TRAIN)
+
+
+def test_a_batch_that_memory_does_not_suffice_for_ends_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path, SHARDED)
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(rig.trainer.task, "train_step", fail)
+    with pytest.raises(ConfigurationError, match="rank 0 is out of memory"):
+        rig.update(TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("layer", "segment", "unit", "length"),
+    [
+        (10, 0, 35, 3),
+        (10, 0, 5, 1),
+        (10, 1, 35, 3),
+        (10, 2, 55, 4),  # two whole segments
+        (10, 7, 35, 7),  # a segment is computed again as one
+    ],
+)
+def test_a_unit_is_of_so_many_bytes_in_whole_segments(
+    layer: int, segment: int, unit: int, length: int
+) -> None:
+    assert unit_length(layer, segment, unit) == length
+
+
+def test_every_layer_is_in_one_unit_and_the_rest_in_the_roots(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, SHARDED, "--bucket-cap-mb=0")
+    assert sum(isinstance(m, FSDPModule) for m in rig.model.modules()) == 1 + 2 + 2
+    grouped = [layer for unit in units(rig.model, 2**40, 4) for layer in unit]
+    assert grouped == [*rig.model.encoder.layers, *rig.model.decoder.layers]
+
+
+def test_names_and_shapes_of_another_model_are_told() -> None:
+    mine = {"a": torch.ones(2), "b": torch.ones(3), "c": torch.ones(1)}
+    given = {"a": torch.ones(4), "b": torch.ones(3), "d": torch.ones(1)}
+    assert mismatch(mine, mine, strict=True) == ""
+    told = mismatch(mine, given, strict=True)
+    assert told == "missing c; unexpected d; a is [4], here [2]"
+    assert mismatch(mine, given, strict=False) == "a is [4], here [2]"
+
+
+class Alone(Exchange):
+    """One of three processes that looks at how tensors are split."""
+
+    def __init__(self) -> None:
+        self.size, self.rank, self.device = 3, 0, torch.device("cpu")
+
+
+@pytest.mark.parametrize(("shape", "share"), [((7, 2), 6), ((1,), 1), ((3,), 1), ((4,), 2)])
+def test_processes_hold_equal_shares_of_rows_rounded_up(shape: tuple[int, ...], share: int) -> None:
+    assert Alone()._share(torch.Size(shape)) == share
