@@ -1,0 +1,72 @@
+"""Which checkpoint stands for a run."""
+
+import os
+import shutil
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from fairseq_deepnet.tools import checkpoints
+from tests.support.runs import make_data, make_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "runs" / "one", tmp_path / "data")
+
+
+def test_the_newest_run_is_the_one_whose_checkpoints_were_written_last(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = run.with_name("another")
+    shutil.copytree(run, other)
+    for path in other.rglob("*.pt"):
+        os.utime(path, (1, 1))
+    monkeypatch.setattr(checkpoints, "ROOT", run.parents[1])
+    chosen = checkpoints.choose_model(None, 0)
+    assert chosen.path == run / "checkpoints" / "checkpoint_best.pt"
+    assert "newest run: " in capsys.readouterr().err
+
+
+def test_there_is_no_newest_run_where_none_was_trained(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no trained run in .*train\.sh"):
+        checkpoints.newest_run(tmp_path)
+
+
+def test_the_last_checkpoint_stands_for_a_run_that_was_never_validated(run: Path) -> None:
+    folder = run / "checkpoints"
+    (folder / "checkpoint_best.pt").unlink()
+    assert checkpoints.choose_model(run, 0).path == folder / "checkpoint_last.pt"
+    (folder / "checkpoint_last.pt").unlink()
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint_best"):
+        checkpoints.choose_model(run, 0)
+
+
+def test_an_average_is_of_one_checkpoint_at_least(run: Path) -> None:
+    with pytest.raises(ValueError, match="ask for at least 1"):
+        checkpoints.last_checkpoints(run / "checkpoints", 0)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "last", "said"),
+    [(["checkpoints", "other"], 2, "takes one folder"), (["checkpoints"], None, "needs --last N")],
+)
+def test_folders_and_last_go_together(
+    run: Path, inputs: list[str], last: int | None, said: str
+) -> None:
+    given = Namespace(inputs=[run / name for name in inputs], last=last, out=run / "mean.pt")
+    with pytest.raises(ValueError, match=said):
+        checkpoints.run(given)
+
+
+def test_a_model_of_many_pairs_needs_a_folder_of_many(run: Path, tmp_path: Path) -> None:
+    from fairseq_deepnet.tools.corpora.folder import DataFolder
+
+    folder = DataFolder.open(make_data(tmp_path / "pair"))
+    path = run / "checkpoints" / "checkpoint_best.pt"
+    with pytest.MonkeyPatch.context() as patch:
+        many = {"_name": checkpoints.MULTILINGUAL_TASK}
+        patch.setattr(checkpoints, "task_options", lambda _: many)
+        with pytest.raises(ValueError, match=r"trained on many language pairs, .* set DATA=FOLDER"):
+            checkpoints.task_arguments(path, folder)
