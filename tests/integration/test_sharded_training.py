@@ -14,12 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from fairseq.distributed import utils as distributed
 
 from fairseq_deepnet.schemes import SCHEMES
 from tests.integration.conftest import SMALL, TRAIN, RunCommand
-from tests.support.sharded_process import compare
+from tests.support.sharded_process import compare, leave_group
 from tests.support.training import free_port, train_here
 
 PLUGIN = Path(__file__).parents[2] / "fairseq_deepnet"
@@ -37,9 +35,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave no group of processes behind in the tests' own process, nor torch's hook."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    vars(distributed.get_global_group).pop("_global_group", None)
+    leave_group()
 
 
 @pytest.mark.usefixtures("alone")

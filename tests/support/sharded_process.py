@@ -14,11 +14,25 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from fairseq.distributed import utils as distributed
 from fairseq.trainer import Trainer
 
 from tests.support.rig import EOS, SYMBOLS, Pair, Rig
 
 STATE = "last_optimizer_state"
+
+
+def leave_group() -> None:
+    """Leave no group of processes behind in the tests' own process.
+
+    torch's cache of what it does with a DTensor would hold the group. A process that is forked
+    later from another thread drops the cache, and would wait for ever for the group's threads,
+    which it does not have.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    torch._C._clear_DTensor_sharding_propagator_cache()  # type: ignore[attr-defined]
+    vars(distributed.get_global_group).pop("_global_group", None)
 
 
 def pairs(generator: random.Random, count: int) -> list[Pair]:

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from fairseq.distributed import utils as distributed
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -21,7 +19,7 @@ from fairseq_deepnet.monitoring.gradients import GradientNorms
 from fairseq_deepnet.sharding.exchange import Exchange
 from fairseq_deepnet.sharding.model import mismatch, units
 from tests.support.rig import MORE, TRAIN, Rig
-from tests.support.sharded_process import compare
+from tests.support.sharded_process import compare, leave_group
 
 ADAM = ["--optimizer=adam", "--adam-eps=0.001", "--lr=0.01", "--clip-norm=0.5"]
 SHARDED = "--ddp-backend=fully_sharded"
@@ -32,9 +30,7 @@ def _process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave no group of processes behind, which fairseq asks for, nor torch's hook for errors."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    vars(distributed.get_global_group).pop("_global_group", None)
+    leave_group()
 
 
 def checkpoint(rig: Rig) -> dict[str, Any]:
