@@ -28,6 +28,7 @@ from . import (
     fp32_weights,
     literals,
     owed_validation,
+    reading_ahead,
     resuming,
     schedule_length,
     schedules,
@@ -38,6 +39,7 @@ FAIRSEQ = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
 PATCHES = (
     literals,
     resuming,
+    reading_ahead,
     checkpoint_files,
     fp32_weights,
     schedules,
