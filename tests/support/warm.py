@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
+import inspect
 import json
 import os
 import random
@@ -40,19 +41,15 @@ STAND_IN = """\
 import json, os, signal, socket, sys
 
 name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
-known = {{"PYTHONPATH", "PYTHONSAFEPATH"}}
-settings = {{
-    key: value
-    for key, value in os.environ.items()
-    if key.startswith(("PYTHON", "LC_", "LANG", "OMP_")) and key not in known
-}}
 
+
+{settings}
 
 def afresh():
     os.execv(os.path.join({bin!r}, name), [name, *words])
 
 
-if (name == "python" and words[:2] != ["-m", "fairseq_deepnet.cli"]) or settings != {settings!r}:
+if (name == "python" and words[:2] != ["-m", "fairseq_deepnet.cli"]) or settings() != {here!r}:
     afresh()
 line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 try:
@@ -73,23 +70,28 @@ sys.exit(status)
 """
 
 
-@functools.cache
-def commands() -> Path:
-    """Make the folder of stand-ins; the process behind them ends with this one."""
-    folder = Path(tempfile.mkdtemp(prefix="warm"))
-    atexit.register(shutil.rmtree, folder)
-    settings = {
+def settings() -> dict[str, str]:
+    """Return what Python reads at its start and a fork cannot change; stand-ins call it too."""
+    return {
         key: value
         for key, value in os.environ.items()
         if key.startswith(("PYTHON", "LC_", "LANG", "OMP_"))
         and key not in ("PYTHONPATH", "PYTHONSAFEPATH")
     }
+
+
+@functools.cache
+def commands() -> Path:
+    """Make the folder of stand-ins; the process behind them ends with this one."""
+    folder = Path(tempfile.mkdtemp(prefix="warm"))
+    atexit.register(shutil.rmtree, folder)
+    code = {"settings": inspect.getsource(settings), "here": settings()}
     address = folder / "socket"
     where = {"python": sys.executable, "bin": str(Path(sys.executable).parent)}
     for name in ENTRIES:
         path = folder / "bin" / name
         path.parent.mkdir(exist_ok=True)
-        text = STAND_IN.format(**where, address=str(address), settings=settings)
+        text = STAND_IN.format(**where, address=str(address), **code)
         path.write_text(text, encoding="utf-8")
         path.chmod(0o755)
     process = subprocess.Popen(
