@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -235,7 +236,9 @@ class ShardedModel(nn.Module):
         problem = ""
         names: dict[int, str] = {}
         if state_dict:
-            self.split_files = SplitFiles(state_dict[SPLIT], state_dict["folder"], self.exchange)
+            self.split_files = SplitFiles(
+                state_dict[SPLIT], Path(state_dict["folder"]), self.exchange
+            )
         if self.exchange.rank == 0:
             assert self.to_load is not None
             if self.split_files is not None:
