@@ -40,6 +40,7 @@ from ..divergence.precision import parts_of, split
 from ..errors import ConfigurationError, describe_os_error
 from ..footprint.setting import FULLY_SHARDED, MEGABYTE
 from ..wrapping import wrap
+from .building import weights_on_rank_0
 from .model import ShardedModel
 from .split_files import BLOCK, BY_ROWS, MODEL, write
 
@@ -83,12 +84,12 @@ def install() -> None:
             wanted.cpu_offload = self.offloads
         self.shard()
 
-    nothing: Any = contextlib.nullcontext
-    fairseq.distributed.fsdp_enable_wrap = nothing  # it imports fairscale
+    # fairseq's own imports fairscale
+    fairseq.distributed.fsdp_enable_wrap = weights_on_rank_0  # type: ignore[assignment]
     program: Any = training_program()
     if program is None:
         return
-    program.fsdp_enable_wrap = nothing
+    program.fsdp_enable_wrap = weights_on_rank_0
 
     @wrap(program, "validate_and_save")
     def validate_and_save(act: Any, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
