@@ -156,6 +156,9 @@ def cases() -> list[dict[str, Any]]:
     case("update-freq 2, whole", "--no-reshard-after-forward", micro=2)
     case("checkpointing", "--checkpoint-activations-every=2")
     case("chunked", "--criterion=chunked_label_smoothed_cross_entropy", "--label-smoothing=0.1")
+    dropped = ["--dropout=0.3", "--attention-dropout=0.1", "--activation-dropout=0.1"]
+    case("dropout", *dropped, micro=2)
+    case("dropout, checkpointing", *dropped, "--checkpoint-activations-every=2")
     deep = ["--encoder-layers=18", "--decoder-layers=18", "--bucket-cap-mb=1"]
     case("18L-18L", *deep, "--checkpoint-activations-every=4", "--share-all-embeddings")
     case("language model", arch="deepnet_transformer_lm")

@@ -54,6 +54,7 @@ def trained(folder: Path, *arguments: str, **options: Any) -> Rig:
     [
         (),
         ("--share-all-embeddings", "--checkpoint-activations-every=2", "--bucket-cap-mb=0"),
+        ("--dropout=0.3", "--attention-dropout=0.1", "--checkpoint-activations-every=1"),
         ("--optimizer=fused_adam", "--no-reshard-after-forward", "--bucket-cap-mb=0"),
         ("--criterion=chunked_label_smoothed_cross_entropy", "--label-smoothing=0.1"),
         ("--residual-scheme=admin", "--cpu-offload"),
