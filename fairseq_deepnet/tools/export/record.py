@@ -19,16 +19,17 @@ from fairseq_deepnet.provenance import fingerprint, git_revision, sha256, versio
 from fairseq_deepnet.records import read_record, refuse_changed
 from fairseq_deepnet.tools.checkpoints import Model
 from fairseq_deepnet.tools.corpora.folder import DataFolder
-from fairseq_deepnet.tools.export.layout import RECORD, SHAPE, is_exported
+from fairseq_deepnet.tools.export.layout import HUGGINGFACE, RECORD, SHAPE, is_exported
 from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name
 
-_EDITION: Final = 1  # counted up where the same request leads to other files
+_EDITIONS: Final = {HUGGINGFACE: 2}
+"""Of a format, 1 at first: counted up where the same request leads to other files."""
 
 
 def make_request(model: Model, form: str, **more: Any) -> dict[str, Any]:
     """All that decides an export; where it is as recorded, there is nothing to do."""
     sources = [fingerprint(path) for path in model.sources]
-    return {"format": form, "edition": _EDITION, "checkpoints": sources, **more}
+    return {"format": form, "edition": _EDITIONS.get(form, 1), "checkpoints": sources, **more}
 
 
 def subword_files(data: DataFolder) -> dict[str, str]:
