@@ -27,7 +27,7 @@ from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.files import PACKAGE, say, shown, write_text
 from fairseq_deepnet.provenance import fingerprint, made_now, sha256
 from fairseq_deepnet.records import record_of, write_record
-from fairseq_deepnet.tools.checkpoints import Model, choose_model, find_data
+from fairseq_deepnet.tools.checkpoints import TrainedModel, choose_model, find_data
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import scoring
@@ -133,7 +133,7 @@ def engine_facts(args: argparse.Namespace) -> dict[str, str]:
     return {"engine": args.engine, "quantization": args.quantization}
 
 
-def score_name(args: argparse.Namespace, model: Model) -> str:
+def score_name(args: argparse.Namespace, model: TrainedModel) -> str:
     """Return the name of a score: what was scored, and how."""
     name = f"{args.split}.{model.path.stem}.beam{args.beam}.lenpen{args.lenpen:g}"
     engine = "-".join(engine_facts(args).values())
@@ -148,7 +148,7 @@ def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
     return [*text, data.subword_model(target), *own]
 
 
-def request(args: argparse.Namespace, model: Model, files: Sequence[Path]) -> dict[str, Any]:
+def request(args: argparse.Namespace, model: TrainedModel, files: Sequence[Path]) -> dict[str, Any]:
     """Return all that decides the scores; where it is as recorded, there is nothing to do."""
     digests = {
         # the reference in tokens is called as the one in text is
@@ -166,7 +166,7 @@ def request(args: argparse.Namespace, model: Model, files: Sequence[Path]) -> di
     }
 
 
-def _score_one(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
+def _score_one(args: argparse.Namespace, model: TrainedModel, data: DataFolder) -> int:
     """Score a direction and print one line; of Moses tokens BLEU has a line of its own."""
     folder, name = args.out or model.scores, score_name(args, model)
     record, text = folder / f"{name}.json", folder / f"{name}.txt"
@@ -191,7 +191,7 @@ def _score_one(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
 
 
 def evaluate(
-    args: argparse.Namespace, model: Model, data: DataFolder
+    args: argparse.Namespace, model: TrainedModel, data: DataFolder
 ) -> tuple[dict[str, Any], list[str]]:
     """Translate and score; return the scores with what they are of, and the hypotheses."""
     direction = Direction(*data.languages)
@@ -238,7 +238,7 @@ def evaluate(
     return scores, hypotheses
 
 
-def _score_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
+def _score_many(args: argparse.Namespace, model: TrainedModel, data: DataFolder) -> int:
     """Score every direction of a split, or of a folder of text; a table on standard output."""
     # what scores one direction needs none of these
     from fairseq_deepnet.tools.evaluation import directions, many_directions
@@ -293,14 +293,14 @@ def gpus_of(args: argparse.Namespace) -> int:
     return launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
 
 
-def _exported(args: argparse.Namespace, model: Model, data: DataFolder) -> Path:
+def _exported(args: argparse.Namespace, model: TrainedModel, data: DataFolder) -> Path:
     """Return the folder of the model exported for CTranslate2, made now if need be."""
     if data.is_moses:
         raise ValueError(
             f"{shown(data.path)} holds Moses tokens, and ctranslate2 is given raw text here; set "
             "ENGINE=fairseq"
         )
-    from fairseq_deepnet.tools.export.command import export_for_ctranslate2  # imports all models
+    from fairseq_deepnet.tools.export.export import export_for_ctranslate2  # imports all models
 
     return export_for_ctranslate2(model, data.path, args.quantization)
 
@@ -311,7 +311,7 @@ def ctranslate2_search(args: argparse.Namespace) -> Search:
 
 
 def _translate_with_ctranslate2(
-    args: argparse.Namespace, model: Model, data: DataFolder, direction: Direction
+    args: argparse.Namespace, model: TrainedModel, data: DataFolder, direction: Direction
 ) -> list[str]:
     """Return a translation of each line of the split's source."""
     from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
@@ -335,7 +335,7 @@ def _translate_with_ctranslate2(
 
 
 def _translate_with_fairseq(
-    args: argparse.Namespace, model: Model, data: DataFolder, sentences: int
+    args: argparse.Namespace, model: TrainedModel, data: DataFolder, sentences: int
 ) -> list[str]:
     """Return the subwords of each sentence, by fairseq-generate."""
     source, target = data.languages

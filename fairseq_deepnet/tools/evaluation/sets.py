@@ -13,7 +13,6 @@ import argparse
 import csv
 import hashlib
 import io
-import sys
 import tarfile
 import urllib.error
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,11 +23,12 @@ from typing import Any, Final
 
 import yaml
 
-from fairseq_deepnet.files import ROOT, shown, whole_folder, write_json, write_text
+from fairseq_deepnet.files import ROOT, say, shown, whole_folder, write_json, write_text
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.checkpoints import choose_model, find_data
 from fairseq_deepnet.tools.corpora.archive import opened
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.tools.corpora.moses import detokenise
 from fairseq_deepnet.tools.languages import CODES, find, language, languages
 
 FOLDER: Final = ROOT / "configs" / "evaluation"
@@ -134,16 +134,8 @@ def read_ted(
 
 def _detokenised(cells: Sequence[str | None], code: str) -> list[str]:
     """Return plain text; "" where a talk has no translation."""
-    try:
-        from sacremoses import MosesDetokenizer
-    except ImportError as error:
-        raise ValueError(
-            "the TED talks are published tokenised; detokenising them needs sacremoses: "
-            "pip install 'fairseq_deepnet[moses]'"
-        ) from error
-    detokenizer = MosesDetokenizer(lang=code)
     plain = [" ".join((cell or "").split()) for cell in cells]
-    return ["" if cell in NO_TALK else detokenizer.detokenize(cell.split()) for cell in plain]
+    return ["" if cell in NO_TALK else detokenise(cell, code) for cell in plain]
 
 
 def read_wmt(
@@ -273,7 +265,7 @@ def make(
     if record.is_file():
         before = read_record(record, {"request": dict, "lines": dict}, "remove its folder")
         if before["request"] == request:
-            print(f"{shown(out)} is there already", file=sys.stderr)
+            say(f"{shown(out)} is there already")
             return before
     if out.exists():
         raise ValueError(f"{out} exists and holds something else: remove it, or choose another OUT")

@@ -25,12 +25,12 @@ from torch import Tensor
 
 from fairseq_deepnet.files import write_json, write_text
 from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools.checkpoints import Model
+from fairseq_deepnet.tools.checkpoints import TrainedModel
 from fairseq_deepnet.tools.corpora.builder import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import record
 from fairseq_deepnet.tools.export.folding import learned_positions, position_table
-from fairseq_deepnet.tools.export.layout import RECORD
+from fairseq_deepnet.tools.export.layout import BEAM, MAX_LENGTH, RECORD
 from fairseq_deepnet.tools.export.model_card import model_card
 from fairseq_deepnet.tools.export.stock import fold_translator
 from fairseq_deepnet.tools.export.vocabularies import (
@@ -39,7 +39,6 @@ from fairseq_deepnet.tools.export.vocabularies import (
     no_counterpart,
     read_vocabularies,
 )
-from fairseq_deepnet.tools.translation.engine import MAX_LENGTH, Search
 
 ENGINE: Final = "transformers"
 ACTIVATIONS: Final = {
@@ -65,7 +64,11 @@ _NOT_WEIGHTS: Final = re.compile(r"(encoder|decoder)\.(version|embed_positions\.
 
 
 def write_folder(
-    part: Path, model: Model, data: DataFolder, state: dict[str, Any], request: dict[str, Any]
+    part: Path,
+    model: TrainedModel,
+    data: DataFolder,
+    state: dict[str, Any],
+    request: dict[str, Any],
 ) -> None:
     """Write the folder.
 
@@ -197,8 +200,8 @@ def generation_settings(positions: int) -> dict[str, Any]:
     """
     longest = min(MAX_LENGTH, positions - 1)
     return {
-        "num_beams": Search.beam,
-        "length_penalty": Search.lenpen,
+        "num_beams": BEAM,
+        "length_penalty": 1.0,
         "early_stopping": True,
         "max_length": longest + 2,  # the </s> that it starts with, and its own
         "min_new_tokens": 1,
