@@ -41,9 +41,9 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "sweep": ("experiments.sweep", "train and score the cells of a table"),
         "analysis": ("experiments.analysis", "the paper's figures 3, 4 and 5 beside ours"),
     },
-    "stages that scripts call": {
-        "evaluation-set": ("tools.evaluation.sets", "text of Flores-101, TED, OPUS-100, WMT"),
-        "directions": ("experiments.directions", "table and averages of many directions"),
+    "many directions": {
+        "m2m": ("experiments.m2m", "score Flores-101, TED, OPUS-100 or WMT as the paper does"),
+        "directions": ("experiments.directions", "table and averages of what was scored"),
     },
 }
 """Task -> name -> (module within this package, one line of help).

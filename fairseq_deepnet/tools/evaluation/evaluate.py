@@ -31,6 +31,7 @@ from fairseq_deepnet.tools.checkpoints import TrainedModel, choose_model, find_d
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import scoring
+from fairseq_deepnet.tools.evaluation.directions import summarise
 from fairseq_deepnet.tools.processor import all_cores, threads_of
 from fairseq_deepnet.tools.training import launch
 from fairseq_deepnet.tools.translation import stream
@@ -54,10 +55,17 @@ _OTHER_RESULT: Final = re.compile(r"[STDP]-\d+\t")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet evaluate`."""
+    parser.add_argument("--split", default="test", help="part of the data (test)")
+    text = "translate this folder's SPLIT.A-B.A and score against SPLIT.A-B.B"
+    parser.add_argument("--text", type=Path, help=text)
+    add_scoring_arguments(parser)
+
+
+def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what any scoring of a model takes: which model, which data, how it translates."""
     parser.add_argument("target", nargs="?", type=Path, help="run or checkpoint (the newest run)")
     parser.add_argument("extra", nargs="*", help="options of fairseq-generate, after --")
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
-    parser.add_argument("--split", default="test", help="part of the data (test)")
     parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
     parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty (1)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
@@ -77,11 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", default="all", help="GPUs to use; 0 is the CPU (all visible)")
     parser.add_argument("--processes", type=int, help="processes on the CPU (one a core)")
     parser.add_argument("--directions", default="", help="of many: only these, as in de-en,en-de")
-    parser.add_argument(
-        "--text",
-        type=Path,
-        help="translate this folder's SPLIT.A-B.A and score against SPLIT.A-B.B",
-    )
     parser.add_argument("--tokenizer", help="of many: BLEU's tokenizer (by target language)")
     parser.add_argument("--out", type=Path, help="folder of the scores (scores/ in the run)")
 
@@ -97,7 +100,8 @@ def run(args: argparse.Namespace) -> int:
             " for a perplexity run scripts/eval_perplexity.sh"
         )
     if data.is_multilingual or args.text:
-        return _score_many(args, model, data)
+        print(summarise(*score_directions(args, model, data)))
+        return 0
     if args.directions:
         raise ValueError(f"{shown(data.path)} holds one direction; leave --directions out")
     if args.tokenizer:
@@ -238,10 +242,15 @@ def evaluate(
     return scores, hypotheses
 
 
-def _score_many(args: argparse.Namespace, model: TrainedModel, data: DataFolder) -> int:
-    """Score every direction of a split, or of a folder of text; a table on standard output."""
+def score_directions(
+    args: argparse.Namespace, model: TrainedModel, data: DataFolder
+) -> tuple[Path, list[str], dict[str, int]]:
+    """Score every direction of a split, or of a folder of text.
+
+    Returns the folder of the scores, the directions, and the training lines by pair.
+    """
     # what scores one direction needs none of these
-    from fairseq_deepnet.tools.evaluation import directions, many_directions
+    from fairseq_deepnet.tools.evaluation import many_directions
     from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
     from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 
@@ -277,8 +286,7 @@ def _score_many(args: argparse.Namespace, model: TrainedModel, data: DataFolder)
     many_directions.translate_all(jobs, load, threads, processes, gpus)
     lines = data.lines("train")
     training = lines if isinstance(lines, dict) else {Direction(*data.languages).pair: lines}
-    print(directions.summarise(out, [str(job.direction) for job in jobs], training))
-    return 0
+    return out, [str(job.direction) for job in jobs], training
 
 
 def cores_of(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`deepnet evaluation-set`: the test sets of the paper's table 3 as text that can be translated.
+"""The test sets of the paper's table 3 as text that can be translated, for `deepnet m2m`.
 
 A set is defined in configs/evaluation/NAME.yaml. This writes SET.A-B.A and SET.A-B.B for every
 pair, as `deepnet evaluate RUN --text FOLDER --split SET` reads them, in the codes of the model.
@@ -9,7 +9,6 @@ folder or tar archive as it was published; files are found by their names at any
 
 from __future__ import annotations
 
-import argparse
 import csv
 import hashlib
 import io
@@ -25,11 +24,10 @@ import yaml
 
 from fairseq_deepnet.files import ROOT, say, shown, whole_folder, write_json, write_text
 from fairseq_deepnet.records import read_record
-from fairseq_deepnet.tools.checkpoints import choose_model, find_data
 from fairseq_deepnet.tools.corpora.archive import opened
-from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.moses import detokenise
-from fairseq_deepnet.tools.languages import CODES, find, language, languages
+from fairseq_deepnet.tools.languages import find, language, languages
 
 FOLDER: Final = ROOT / "configs" / "evaluation"
 ARCHIVES: Final = (".tar.gz", ".tgz", ".tar")
@@ -288,29 +286,3 @@ def make(
         write_text(part / "directions.txt", "".join(f"{pair}\n" for pair in sorted(lines)))
         write_json(part / "evaluation.json", facts)
     return facts
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `deepnet evaluation-set`."""
-    parser.add_argument("set", help=", ".join(sets()))
-    parser.add_argument("--raw", type=Path, help="folder or archive of the published files")
-    parser.add_argument("--out", type=Path, required=True, help="folder to make")
-    parser.add_argument("--model", type=Path, help="run or checkpoint: only languages it knows")
-    parser.add_argument("--data", type=Path, help="its data folder (as the run recorded it)")
-    parser.add_argument("--codes", choices=CODES, default="own", help="codes without a model (own)")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Make a set, and say how much of it the model can be scored on."""
-    known = None
-    if args.model is not None:
-        known = find_data(choose_model(args.model, 0), args.data).languages
-    elif args.data is not None:
-        known = DataFolder.open(args.data).languages
-    facts = make(args.set, args.raw, args.out, known, args.codes)
-    total = sum(facts["lines"].values())
-    print(
-        f"{args.set}: {facts['directions']:,} of {facts['of']:,} directions, {total:,} lines"
-        f" to translate: {shown(args.out)}"
-    )
-    return 0
