@@ -229,12 +229,12 @@ def estimated(shape: Shape, device: str) -> Any:
     """The plan of a shape."""
     from fairseq_deepnet.models import account
     from fairseq_deepnet.tools import fairseq_options
-    from fairseq_deepnet.tools.planning import plan
+    from fairseq_deepnet.tools.planning import estimates
 
     args = fairseq_options.parse_training(shape.arguments())
     model = account.read_model(args, (shape.vocabulary, shape.vocabulary))
     training = account.read_training(args, 1 if device == "cuda" else 0, shape.length)
-    return plan.make_plan(model, training, 16, 1, shape.length)
+    return estimates.make_plan(model, training, 16, 1, shape.length)
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "preprocess": ("tools.corpora.preprocess", "raw text to what fairseq-train reads"),
     },
     "training": {
-        "plan": ("tools.planning.command", "parameters, memory and time; what makes it fit"),
-        "train": ("tools.training.command", "train as a config says, and see it to its end"),
+        "plan": ("tools.planning.plan", "parameters, memory and time; what makes it fit"),
+        "train": ("tools.training.train", "train as a config says, and see it to its end"),
         "args": ("tools.configs", "the fairseq-train arguments that a config stands for"),
         "options": ("tools.fairseq_options", "the options of an architecture"),
     },
@@ -31,10 +31,10 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "score": ("tools.evaluation.scoring", "sacreBLEU and chrF of a file of hypotheses"),
         "average": ("tools.checkpoints", "the mean of several checkpoints"),
         "join": ("tools.joining", "one file of a checkpoint that --use-sharded-state has split"),
-        "export": ("tools.export.command", "for stock fairseq, CTranslate2 or Hugging Face"),
+        "export": ("tools.export.export", "for stock fairseq, CTranslate2 or Hugging Face"),
     },
     "looking into it": {
-        "check": ("tools.checking.command", "is a model what it is said to be? measured"),
+        "check": ("tools.checking.check_command", "is a model what it is said to be? measured"),
         "plot": ("tools.plotting.plot", "losses, scores, what was measured, layer by layer"),
         "report": ("experiments.report", "runs as tables, beside the paper's numbers"),
     },
@@ -42,14 +42,15 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "sweep": ("experiments.sweep", "train and score the cells of a table"),
         "analysis": ("experiments.analysis", "the paper's figures 3, 4 and 5 beside ours"),
     },
-    "stages that scripts call": {
-        "evaluation-set": ("tools.evaluation.sets", "text of Flores-101, TED, OPUS-100, WMT"),
-        "directions": ("experiments.directions", "table and averages of many directions"),
+    "many directions": {
+        "m2m": ("experiments.m2m", "score Flores-101, TED, OPUS-100 or WMT as the paper does"),
+        "directions": ("experiments.directions", "table and averages of what was scored"),
     },
 }
 """Task -> name -> (module within this package, one line of help).
 
-A module offers add_arguments and run, and INTERMIXED where options may stand between its files.
+A module offers add_arguments(parser) and run(args) -> int, and parse(parser, words) -> args where
+argparse by itself would not do.
 """
 
 SUBCOMMANDS: Final = {name: entry for group in GROUPS.values() for name, entry in group.items()}
@@ -88,12 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module = importlib.import_module(f"fairseq_deepnet.{module_name}")
     parser = argparse.ArgumentParser(prog=f"deepnet {name}", description=help_line)
     module.add_arguments(parser)
-    intermixed = getattr(module, "INTERMIXED", False)
+    parse = getattr(module, "parse", argparse.ArgumentParser.parse_args)
     try:
         if rest[:1] == ["--variables"] and name in variables.OF_SUBCOMMAND:  # a script
             rest = [*variables.options(name, os.environ), *rest[1:]]
-        args = parser.parse_intermixed_args(rest) if intermixed else parser.parse_args(rest)
-        return int(module.run(args))
+        return int(module.run(parse(parser, rest)))
     except BrokenPipeError:
         return 1
     except ValueError as error:

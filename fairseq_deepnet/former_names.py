@@ -44,6 +44,7 @@ FORMER_STAGES: Final[Mapping[str, str]] = {
     "iwslt14": "preprocess iwslt14",
     "wmt17": "preprocess wmt17",
     "opus100": "preprocess opus100",
+    "evaluation-set": "m2m",
 }
 """Subcommands that only scripts called -> that of which they are stages."""
 

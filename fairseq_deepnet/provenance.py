@@ -23,8 +23,11 @@ _DISTRIBUTIONS: Final = (
 
 
 def sha256(path: Path) -> str | None:
-    """Return the digest of a (small) file; None where it is not there."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    """Return the digest of a file; None where it is not there."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
@@ -46,10 +49,14 @@ def installed(name: str) -> str | None:
         return None
 
 
+def now() -> str:
+    """Return the time as records write it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def made_now() -> dict[str, Any]:
     """Return what a record says of its making: versions, commit and time."""
-    made = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"versions": versions(), "git": git_revision(), "made": made}
+    return {"versions": versions(), "git": git_revision(), "made": now()}
 
 
 def git_revision() -> str | None:

@@ -7,7 +7,6 @@ earlier versions or written by hand, are read too: their shape is checked, which
 from __future__ import annotations
 
 import functools
-import gzip
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -15,25 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.files import shown, write_json
+from fairseq_deepnet.provenance import sha256
 
 SEAL: Final = "sha256"
 """Key of a record's digest of itself."""
 Shape = dict[str, Any]
 """Key -> type, tuple of types, a Shape, or [what each item is]; "key?" may be missing or null."""
 NUMBER: Final = (int, float)
-
-
-def digest(path: Path, packed: bool = True) -> str:
-    """Return the SHA-256 of a file, of the unpacked bytes where it ends in .gz and `packed`."""
-    result = hashlib.sha256()
-    opener = gzip.open if packed and path.suffix == ".gz" else open
-    try:
-        with opener(path, "rb") as stream:
-            while block := stream.read(1 << 20):
-                result.update(block)
-    except (OSError, EOFError) as error:
-        raise ValueError(f"{path} cannot be read whole: {error}; fetch it again") from error
-    return result.hexdigest()
 
 
 def sealed(record: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +128,7 @@ def refuse_changed(folder: Path, files: Any, names: Iterable[str], record: Path)
             continue
         if not path.is_file():
             raise ValueError(f"{shown(path)} is gone, and {shown(record)} lists it; copy it again")
-        if _digest(path, path.stat().st_size, path.stat().st_mtime_ns) != recorded:
+        if _known_sha256(path, path.stat().st_size, path.stat().st_mtime_ns) != recorded:
             raise ValueError(
                 f"{shown(path)} is damaged or another file than {shown(record)} recorded"
                 f" (SHA-256 {str(recorded)[:12]}...): copy it again from where it was made"
@@ -149,6 +136,6 @@ def refuse_changed(folder: Path, files: Any, names: Iterable[str], record: Path)
 
 
 @functools.lru_cache(maxsize=1024)
-def _digest(path: Path, size: int, modified: int) -> str:
+def _known_sha256(path: Path, size: int, modified: int) -> str | None:
     """Return that of a file not written since: once a process, however many ask for it."""
-    return digest(path, packed=False)
+    return sha256(path)

@@ -28,39 +28,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
-
-[[ $# -gt 0 && $1 != -* ]] || die "which model? name a run folder or a checkpoint; --help says more"
-target=$1
-shift
-[[ -e $target ]] || die "there is no run or checkpoint $target"
-SET=${SET:-flores101}
-[[ $SET =~ ^[a-z0-9_]+$ && -f $ROOT/configs/evaluation/$SET.yaml ]] || die "SET is '$SET'; choose flores101, ted28, opus30 or wmt10"
-corpus=$(sed -n 's/^download: *//p' "$ROOT/configs/evaluation/$SET.yaml")
-paper=$(sed -n 's/^paper: *//p' "$ROOT/configs/evaluation/$SET.yaml")
-tokenizer=$(sed -n '/^tokenizer: *null/d; s/^tokenizer: *//p' "$ROOT/configs/evaluation/$SET.yaml")
-if [[ -n $corpus ]]; then
-    RAW=${RAW:-$ROOT/data/downloads/$corpus}
-    [[ -e $RAW ]] || die "there is no $RAW: bash scripts/download.sh $corpus, or set RAW to what you have"
-fi
-model_spm=$ROOT/data/downloads/flores101/sacrebleu_tokenizer_spm.model
-if [[ $tokenizer == flores101 && -z ${FLORES101_SPM:-} && -f $model_spm ]]; then
-    export FLORES101_SPM=$model_spm
-fi
-folder=$target
-[[ -d $target ]] || folder=$(dirname "$target")
-OUT=${OUT:-$folder/scores/$SET}
-TEXT=${TEXT:-$OUT/text}
-
-activate_environment
-make=(evaluation-set "$SET" --out "$TEXT" --model "$target")
-[[ -z ${RAW:-} || -z $corpus ]] || make+=(--raw "$RAW")
-[[ -z ${DATA:-} ]] || make+=(--data "$DATA")
-deepnet "${make[@]}" >&2
-
-export BEAM=${BEAM:-5} LENPEN=${LENPEN:-1} TEXT OUT SPLIT=$SET TOKENIZER=${TOKENIZER:-$tokenizer}
-deepnet evaluate --variables "$target" -- "$@" >/dev/null
-newest=$(cd "$OUT" && find . -mindepth 2 -maxdepth 2 -path "./$SET.*" -name summary.json -printf '%T@ %h\n' | sort -g | tail -1)
-[[ -n $newest ]] || die "the evaluation left no summary in $OUT"
-expect=(--expect "$TEXT/directions.txt")
-[[ -z ${DIRECTIONS:-} ]] || expect=()
-deepnet directions "$OUT/${newest#* ./}" "${expect[@]}" --paper "$paper"
+evaluate m2m "$@"

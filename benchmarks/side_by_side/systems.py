@@ -117,7 +117,7 @@ def estimated_gib(system: System, shape: Shape, gpus: int = 0) -> float:
     from fairseq_deepnet.models import account
     from fairseq_deepnet.models.checkpoint_memory import memory_of
     from fairseq_deepnet.tools import fairseq_options
-    from fairseq_deepnet.tools.planning import plan
+    from fairseq_deepnet.tools.planning import estimates
 
     length = 18  # Multi30k's
     alike = dataclasses.replace(system, kind="ours" if system.kind == "ours" else "stock")
@@ -130,7 +130,9 @@ def estimated_gib(system: System, shape: Shape, gpus: int = 0) -> float:
             raise
         return estimated_gib(dataclasses.replace(system, options=()), shape, gpus)
     memory = memory_of(args, None)
-    return float(plan.make_plan(model, training, 16, 1, length, checkpoint_gib=memory).needed_gib)
+    return float(
+        estimates.make_plan(model, training, 16, 1, length, checkpoint_gib=memory).needed_gib
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

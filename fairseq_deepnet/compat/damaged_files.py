@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,25 @@ def _checked_ensemble(load: Any, filenames: list[str], *args: Any, **kwargs: Any
     try:
         return load(filenames, *args, **kwargs)
     except RuntimeError as error:
-        if "loading state_dict" not in str(error):
+        reason = _misfit(error)
+        if not reason:
             raise
-        reason = str(error).strip().splitlines()[-1].strip()
         raise ConfigurationError(
             f"{', '.join(filenames)} does not fit the data folder's dictionaries or the options:"
             f" {reason}"
         ) from error
+
+
+def _misfit(error: BaseException | None) -> str:
+    """Return what torch first says of weights that do not fit a model; empty for another error."""
+    while error is not None and "loading state_dict" not in str(error):
+        error = error.__context__
+    line = ([] if error is None else str(error).strip().splitlines()[1:]) or [""]
+    for words, text in (("Missing key(s)", "it lacks"), ("Unexpected key(s)", "no place for")):
+        if words in line[0]:
+            first, *others = re.findall(r'"([^"]+)"', line[0])
+            return f"{text} {first}" + (f" and {len(others)} more" if others else "")
+    return line[0].strip()
 
 
 def _checked_resume(load: Any, trainer: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
@@ -94,7 +107,10 @@ def _checked_resume(load: Any, trainer: Any, filename: str, *args: Any, **kwargs
     except Exception as error:
         if "Cannot load model parameters" not in str(error):
             raise
-        raise ConfigurationError(f"{error} (--arch, layers, widths and dictionary)") from error
+        raise ConfigurationError(
+            f"{filename} does not fit the model that the options describe: {_misfit(error)}"
+            " (--arch, --residual-scheme, layers, widths and dictionary)"
+        ) from error
 
 
 def _checked_dictionary(load: Any, dictionary: Any, file: Any) -> Any:

@@ -144,7 +144,7 @@ class Judge(Observer):
             return  # processes that disagree are no divergence
         self.over = True
         # fairseq has run the update a second time, to search for the module; its gradients are
-        # neither reduced nor scaled, so that only whether they are finite tells something
+        # neither reduced nor scaled, so that only whether they are finite means anything
         suspected = [finding.started for finding in self.known.values()]
         finding = self.nan_report.finding(error, update, self._norms(), suspected)
         self._report(update, {**self.known, finding.kind: finding})
@@ -233,8 +233,8 @@ class Watch(Observer):
         )
         record: dict[str, Any] = {"update": update, "attempt": self.settings.attempt}
         if event is not None:
-            told = event.record()
-            record |= {key: told[key] for key in ("kind", "started", "what", "cause")}
+            whole = event.record()
+            record |= {key: whole[key] for key in ("kind", "started", "what", "cause")}
         if good is None:
             text += "There is no good state from before; start anew with other options"
         else:

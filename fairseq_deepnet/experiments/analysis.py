@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any, Final
 from fairseq_deepnet.experiments import panels, paper
 from fairseq_deepnet.experiments.notes import trained
 from fairseq_deepnet.experiments.panels import STOCK, Curve, CurvePanel
-from fairseq_deepnet.files import shown, write_text
+from fairseq_deepnet.files import say, shown, write_text
 from fairseq_deepnet.tools.plotting.style import clean, look_of, new_figure, save
 from fairseq_deepnet.tools.tables import comma_separated, markdown
 
@@ -61,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     write_text(csv, to_csv(made))
     save(draw(made, setting), image)
     for file in (csv, image):
-        print(f"written: {shown(file)}", file=sys.stderr)
+        say(f"written: {shown(file)}")
     return 0
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import functools
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from fairseq_deepnet.experiments import paper
+from fairseq_deepnet.files import say
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.evaluation.directions import (
@@ -86,6 +86,6 @@ def run(args: argparse.Namespace) -> int:
         raise FileNotFoundError(f"there is no folder {args.folder}")
     beside = functools.partial(beside_paper, published=args.paper) if args.paper else None
     print(summarise(args.folder, expected, lines, beside))
-    print(f"written: {args.folder}/table.md, table.csv, summary.json", file=sys.stderr)
+    say(f"written: {args.folder}/table.md, table.csv, summary.json")
     complete = read_record(args.folder / "summary.json")["complete"]
     return 0 if complete else 1

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.configs import load_config
 from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.evaluation.run_scores import read_score
 from fairseq_deepnet.tools.plotting.curves import Curves, read_curves
 
 MODELS = {"deepnorm": "DeepNorm", "post-ln": "Post-LN"}
@@ -48,19 +48,18 @@ class Result(NamedTuple):
 
 
 def read_result(run: Path, name: str) -> Result:
-    """Read log, scores and hypotheses of a run folder; several scores: the newest."""
+    """Read log, newest test score and hypotheses of a run folder."""
     try:
         curves = read_curves(run, "nll_loss")
     except (FileNotFoundError, ValueError):
         curves = Curves(name)  # it ended before its first line
     diverged = (run / "diverged").is_file()
-    records = sorted((run / "scores").glob("test.*.json"), key=lambda path: path.stat().st_mtime)
-    if not records:
+    score = read_score(run)
+    if score is None:
         return Result(name, curves, diverged)
-    scores = read_record(records[-1])
-    hypotheses = tuple(read_lines(records[-1].parent / scores["hypotheses"]))
-    signature = scores["bleu_signature"]
-    return Result(name, curves, diverged, scores["bleu"], scores["chrf"], signature, hypotheses)
+    hypotheses = tuple(read_lines(run / "scores" / score.facts["hypotheses"]))
+    bleu, chrf = score.values["bleu"], score.values["chrf"]
+    return Result(name, curves, diverged, bleu, chrf, score.signatures["bleu"], hypotheses)
 
 
 def verdict(deep: Result, twin: Result) -> str:

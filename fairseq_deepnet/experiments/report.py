@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from fairseq_deepnet.experiments.definition import load_sweep
 from fairseq_deepnet.experiments.figures import Figure
 from fairseq_deepnet.experiments.runs import RunResult, find_runs, read_result
 from fairseq_deepnet.experiments.systems import find_systems
-from fairseq_deepnet.files import shown, write_text
+from fairseq_deepnet.files import say, shown, write_text
 from fairseq_deepnet.tools.plotting.style import save as save_image
 from fairseq_deepnet.tools.tables import Section
 
@@ -112,14 +111,14 @@ def save(
         for figure in report.figures:
             file = plots / f"{figure.name}.png"
             save_image(figure.draw(), file)
-            print(f"written: {shown(file)}", file=sys.stderr)
+            say(f"written: {shown(file)}")
             if markdown is not None:
                 parts.append(f"![{figure.name}]({os.path.relpath(file, markdown.parent)})\n")
     for target, content in ((markdown, parts), (csv, report.csv)):
         if target is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
             write_text(target, "\n".join(content))
-            print(f"written: {shown(target)}", file=sys.stderr)
+            say(f"written: {shown(target)}")
 
 
 def run(args: argparse.Namespace) -> int:

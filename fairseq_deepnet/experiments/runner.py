@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +16,7 @@ from fairseq_deepnet.experiments import state
 from fairseq_deepnet.experiments.cells import Cell
 from fairseq_deepnet.experiments.runs import Status, read_cell_record
 from fairseq_deepnet.files import ROOT, shown, write_text
+from fairseq_deepnet.provenance import now
 from fairseq_deepnet.signals import end_with_parent
 from fairseq_deepnet.tools.training.progress import clock
 
@@ -113,7 +113,7 @@ class Runner:
         while state.is_training(folder) and time.monotonic() < limit:
             time.sleep(self.pause)
         config, before = cell.resolve(), read_cell_record(folder)
-        facts = {"definition": self.definition, "started": before.get("started") or _now()}
+        facts = {"definition": self.definition, "started": before.get("started") or now()}
         starts = int(before.get("starts", 0)) + 1
         state.write(folder, cell, Status.UNFINISHED, **facts, starts=starts)
         write_text(folder / CONFIG, config.to_yaml())
@@ -144,14 +144,10 @@ class Runner:
         outcome, facts = state.judge(folder, work.stage, status, cell.score is not None)
         seconds = time.monotonic() - work.started
         before = float(read_cell_record(folder).get("seconds", 0.0))
-        facts |= {"ended": _now(), "seconds": round(before + seconds, 1)}
+        facts |= {"ended": now(), "seconds": round(before + seconds, 1)}
         state.write(folder, cell, outcome, **facts)
         state.prune(folder, cell)
         self.say(f"{work.label}: {facts['reason']} ({clock(seconds)})")
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 # The scripts: each in a session of its own, none of them outliving the sweep.

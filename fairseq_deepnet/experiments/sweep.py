@@ -27,13 +27,14 @@ RETRIES: Final = {
     "diverged": (Status.DIVERGED,),
     "all": (Status.FAILED, Status.DIVERGED),
 }
-INTERMIXED: Final = True
+parse: Final = argparse.ArgumentParser.parse_intermixed_args
+"""Options may stand between the overrides."""
 SHORT_OUTPUT: Final = ("--max-len-b", "5")
 """Options of fairseq-generate in a rehearsal: an untrained model would write 200 words a line."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `deepnet sweep`; options may stand between the overrides."""
+    """Declare the arguments of `deepnet sweep`."""
     add = parser.add_argument
     add("sweep", help="a name in configs/sweeps/ (table1, compare_methods, ...) or a file")
     values = "values of a factor (depth=6,18), or a fairseq-train option of all cells (lr=1e-3)"

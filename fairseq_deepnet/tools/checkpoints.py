@@ -47,7 +47,7 @@ _ONLY_FOR_TRAINING: Final = re.compile(
 
 
 @dataclasses.dataclass
-class Model:
+class TrainedModel:
     """What is to be used: a checkpoint, and the run it belongs to (None if it is alone)."""
 
     path: Path
@@ -83,7 +83,7 @@ def newest_run(runs: Path) -> Path:
     return max(written)[1]
 
 
-def choose_model(target: Path | None, average: int) -> Model:
+def choose_model(target: Path | None, average: int) -> TrainedModel:
     """Return the checkpoint that stands for `target`, a run folder or a checkpoint; None is the
     newest run, which is named on standard error.
 
@@ -107,18 +107,20 @@ def choose_model(target: Path | None, average: int) -> Model:
             raise ValueError(
                 f"AVERAGE={average} needs a run folder, and {target} is one checkpoint"
             )
-        return Model(target, run, [target])
+        return TrainedModel(target, run, [target])
     if average:
-        return Model(folder / f"average_{average}.pt", run, last_checkpoints(folder, average))
+        return TrainedModel(
+            folder / f"average_{average}.pt", run, last_checkpoints(folder, average)
+        )
     for name in (BEST, "checkpoint_last.pt"):
         if (folder / name).is_file():
-            return Model(folder / name, run, [folder / name])
+            return TrainedModel(folder / name, run, [folder / name])
     raise FileNotFoundError(
         f"{shown(folder)} holds no checkpoint_best.pt or checkpoint_last.pt yet"
     )
 
 
-def find_data(model: Model, given: Path | None) -> DataFolder:
+def find_data(model: TrainedModel, given: Path | None) -> DataFolder:
     """Return the data folder: as given, as the run recorded it, or as the checkpoint remembers it.
 
     Raises ValueError for one whose dictionaries or subwords have changed since it was made, or are

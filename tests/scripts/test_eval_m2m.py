@@ -1,30 +1,19 @@
-"""scripts/eval_m2m.sh from a published layout to the table, with a fake translator."""
+"""scripts/eval_m2m.sh and `deepnet m2m`: from a published layout to the table, without a model."""
 
 from __future__ import annotations
 
 import json
-import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from fairseq_deepnet import cli
+from fairseq_deepnet.tools.evaluation import evaluate
 from tests.support.evaluation_sets import flores101
 from tests.support.shell import FakeBin, run_script
 
-EVALUATE = """
-if [[ $1 == evaluate ]]; then
-    out=$OUT text=$TEXT
-    echo "SET $SPLIT $TOKENIZER $BEAM $LENPEN $TEXT" >&2
-    mkdir -p "$out/flores101.checkpoint_best.beam5.lenpen1"
-    while read -r pair; do
-        echo '{"bleu": 12.0, "chrf": 30.0, "lines": 3, "bleu_signature": "tok:flores101"}' \\
-            >"$out/flores101.checkpoint_best.beam5.lenpen1/$pair.json"
-    done <"$text/directions.txt"
-    touch "$out/flores101.checkpoint_best.beam5.lenpen1/summary.json"
-    exit 0
-fi
-exec PYTHON -m fairseq_deepnet.cli "$@"
-"""
+SCORE = {"bleu": 12.0, "chrf": 30.0, "lines": 3, "bleu_signature": "tok:flores101"}
 
 
 @pytest.fixture
@@ -35,52 +24,86 @@ def run_folder(tmp_path: Path) -> Path:
     data.mkdir()
     record = {"languages": ["de", "en", "zh"], "directions": {}, "lines": {}}
     (data / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
+    (data / "spm.model").touch()
+    (data / "languages.txt").touch()
     (run / "config.yaml").write_text(f"recipe:\n  data: {data}\n", encoding="utf-8")
     (run / "checkpoints" / "checkpoint_best.pt").touch()
     return run
 
 
+def test_the_script_hands_over(fake_bin: FakeBin, run_folder: Path) -> None:
+    fake_bin.add("deepnet")
+    words = [run_folder, "--max-len-b", "50"]
+    assert run_script("eval_m2m.sh", *words, path=fake_bin.path()).returncode == 0
+    due = ["m2m", "--variables", str(run_folder), "--", "--max-len-b", "50"]
+    assert fake_bin.calls("deepnet") == [due]
+
+
+@pytest.mark.parametrize(("only", "status"), [("", 0), ("de-en", 0), ("missing", 1)])
 def test_a_set_goes_from_its_published_files_to_the_table(
-    fake_bin: FakeBin, run_folder: Path, tmp_path: Path
+    only: str,
+    status: int,
+    run_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    fake_bin.add("deepnet", EVALUATE.replace("PYTHON", sys.executable))
-    env = {"SET": "flores101", "RAW": str(flores101(tmp_path)), "GPUS": "0"}
-    result = run_script(
-        "eval_m2m.sh", run_folder, "--max-len-b", "50", env=env, path=fake_bin.path()
-    )
-    assert result.returncode == 0, result.stderr
-    made, evaluated, table = fake_bin.calls("deepnet")
-    assert made[:2] == ["evaluation-set", "flores101"]
-    assert table[0] == "directions"
+    asked: list[Namespace] = []
+
+    def score_directions(
+        args: Namespace, model: object, data: object
+    ) -> tuple[Path, list[str], dict[str, int]]:
+        asked.append(args)
+        folder = args.out / "flores101.checkpoint_best.beam5.lenpen1"
+        folder.mkdir(parents=True)
+        pairs = (args.text / "directions.txt").read_text(encoding="utf-8").split()
+        chosen = [args.directions] if args.directions else pairs[only == "missing" :]
+        for pair in chosen:
+            (folder / f"{pair}.json").write_text(json.dumps(SCORE), encoding="utf-8")
+        return folder, chosen, {}
+
+    monkeypatch.setattr(evaluate, "score_directions", score_directions)
+    variables = {"SET": "flores101", "RAW": str(flores101(tmp_path)), "GPUS": "0"}
+    variables |= {"DIRECTIONS": only} if "-" in only else {}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    words = ["m2m", "--variables", str(run_folder), "--", "--max-len-b", "50"]
+    assert cli.main(words) == status
+    (args,) = asked
     text = run_folder / "scores" / "flores101" / "text"
-    assert f"SET flores101 flores101 5 1 {text}\n" in result.stderr
-    assert evaluated == ["evaluate", "--variables", str(run_folder), "--", "--max-len-b", "50"]
+    assert (args.split, args.tokenizer, args.beam, args.lenpen) == ("flores101", "flores101", 5, 1)
+    assert (args.text, args.extra, args.gpus) == (text, ["--max-len-b", "50"], "0")
     assert (text / "flores101.de-zh.zh").read_text(encoding="utf-8").startswith("两只狗")
-    assert "6 of 7,482 directions" in result.stderr
+    printed = capsys.readouterr()
+    assert "6 of 7,482 directions, 18 lines" in printed.err
     rows = [
-        [cell.strip() for cell in line.strip("| ").split("|")]
-        for line in result.stdout.splitlines()
+        [cell.strip() for cell in row.strip("| ").split("|")] for row in printed.out.split("\n")
     ]
     assert ["M2M-100, 48 layers (12B)", "13.6"] in rows
-    assert ["this model", "12.00 (over 6 of 7,482 directions)"] in rows
+    scored = {"": 6, "de-en": 1, "missing": 5}[only]
+    assert ["this model", f"12.00 (over {scored} of 7,482 directions)"] in rows
 
 
 @pytest.mark.parametrize(
-    ("words", "env", "message"),
+    ("words", "variables", "message"),
     [
         ([], {}, "which model? name a run folder or a checkpoint"),
-        (["/nowhere"], {}, "there is no run or checkpoint /nowhere"),
-        (["RUN"], {"SET": "flores"}, "SET is 'flores'; choose flores101, ted28, opus30 or wmt10"),
+        (["/nowhere"], {"RAW": "RUN"}, "there is no run or checkpoint /nowhere"),
+        (["RUN"], {"SET": "flores"}, "no evaluation set 'flores'; choose from flores101, opus30"),
         (["RUN"], {"RAW": "/nowhere"}, "bash scripts/download.sh flores101, or set RAW"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(
-    fake_bin: FakeBin, run_folder: Path, words: list[str], env: dict[str, str], message: str
+    words: list[str],
+    variables: dict[str, str],
+    message: str,
+    run_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    fake_bin.add("deepnet")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.replace("RUN", str(run_folder)))
     words = [word.replace("RUN", str(run_folder)) for word in words]
-    result = run_script("eval_m2m.sh", *words, env=env, path=fake_bin.path())
-    assert result.returncode == 2
-    (error,) = result.stderr.splitlines()
+    assert cli.main(["m2m", "--variables", *words, "--"]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
     assert message in error
-    assert fake_bin.calls("deepnet") == []

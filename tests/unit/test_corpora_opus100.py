@@ -13,7 +13,7 @@ import pytest
 from fairseq_deepnet.tools.corpora.builder import Row
 from fairseq_deepnet.tools.corpora.published import opus100
 from fairseq_deepnet.tools.corpora.published.opus100 import (
-    Side,
+    OpusFile,
     find_archives,
     read_name,
     tabulate,
@@ -45,15 +45,15 @@ def files_below(folder: Path) -> set[str]:
     [
         (
             "opus-100-corpus/v1.0/supervised/de-en/opus.de-en-train.de",
-            Side("supervised", ("de", "en"), "train", "de", False),
+            OpusFile("supervised", ("de", "en"), "train", "de", False),
         ),
         (
             "zero-shot/ar-de/opus.ar-de-test.ar",
-            Side("zero-shot", ("ar", "de"), "test", "ar", False),
+            OpusFile("zero-shot", ("ar", "de"), "test", "ar", False),
         ),
         (
             "x/supervised/en-fr/opus.en-fr-dev.fr.gz",
-            Side("supervised", ("en", "fr"), "dev", "fr", True),
+            OpusFile("supervised", ("en", "fr"), "dev", "fr", True),
         ),
         ("supervised/de-en/opus.de-fr-train.de", None),
         ("supervised/de-en/opus.de-en-train.fr", None),
@@ -62,7 +62,7 @@ def files_below(folder: Path) -> set[str]:
         ("supervised/de-en/README", None),
     ],
 )
-def test_a_name_says_what_a_file_is(name: str, meaning: Side | None) -> None:
+def test_a_name_says_what_a_file_is(name: str, meaning: OpusFile | None) -> None:
     assert read_name(name) == meaning
     if meaning:
         assert name.endswith(meaning.path)

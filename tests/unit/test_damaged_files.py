@@ -20,7 +20,8 @@ from fairseq.data import Dictionary, data_utils
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, refuse_damaged
 from fairseq_deepnet.errors import ConfigurationError, describe_os_error, in_one_line
-from fairseq_deepnet.records import digest, misshapen, read_record, write_record
+from fairseq_deepnet.provenance import sha256
+from fairseq_deepnet.records import misshapen, read_record, write_record
 from fairseq_deepnet.tools.corpora import builder
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from tests.support.runs import TINY, make_checkpoint, make_data
@@ -95,7 +96,7 @@ def test_a_run_is_not_used_with_another_dictionary_than_its_own(
 ) -> None:
     run = tmp_path / "run"
     make_trained_run(run, data)
-    digests = {path.name: digest(path) for path in data.glob("dict*.txt")}
+    digests = {path.name: sha256(path) for path in data.glob("dict*.txt")}
     write_record(run / "environment.json", {"data": {"dictionaries_sha256": digests}})
     swap_lines(data / "dict.en.txt")
     (data / "corpus.json").write_text('{"source": "de", "target": "en"}', encoding="utf-8")

@@ -12,7 +12,7 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.tools.checkpoints import Model, choose_model
+from fairseq_deepnet.tools.checkpoints import TrainedModel, choose_model
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.corpora.subwords import SubwordOptions, train_model
 from fairseq_deepnet.tools.evaluation.evaluate import request, what_scores_depend_on
@@ -309,7 +309,7 @@ def test_a_score_of_moses_tokens_depends_on_the_references_in_tokens(tmp_path: P
 
     def wanted() -> dict[str, Any]:
         files = what_scores_depend_on(data, "test")
-        return request(args, Model(checkpoint, None, [checkpoint]), files)
+        return request(args, TrainedModel(checkpoint, None, [checkpoint]), files)
 
     before = wanted()
     assert wanted() == before

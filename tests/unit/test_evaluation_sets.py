@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation.sets import definition, directions_of, make, sets
 from tests.support.evaluation_sets import SENTENCES, flores101, opus100, pack, ted
@@ -195,17 +194,3 @@ def test_half_an_archive_is_refused(tmp_path: Path) -> None:
     archive.write_bytes(archive.read_bytes()[:200])
     with pytest.raises(ValueError, match="is no whole tar archive"):
         make("flores101", archive, tmp_path / "out", model=["de", "en"])
-
-
-def test_deepnet_evaluation_set_says_how_much_of_the_set_can_be_scored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    record = {"languages": ["de", "en", "fr"], "directions": {}, "lines": {}}
-    (data / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
-    words = ["--raw", str(flores101(tmp_path)), "--data", str(data)]
-    assert cli.main(["evaluation-set", "flores101", *words, "--out", str(tmp_path / "o")]) == 0
-    assert capsys.readouterr().out.startswith("flores101: 6 of 7,482 directions, 18 lines")
-    assert cli.main(["evaluation-set", "flores", *words, "--out", str(tmp_path / "p")]) == 2
-    assert "no evaluation set 'flores'" in capsys.readouterr().err

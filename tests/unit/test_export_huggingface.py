@@ -85,6 +85,34 @@ def test_transformers_gives_the_same_log_probabilities(
     assert gap(model, tmp_path / "run" / "export" / "huggingface") < 1e-4
 
 
+@pytest.mark.parametrize("learned", [False, True], ids=["sinusoids", "learned"])
+def test_no_sentence_gets_positions_that_the_model_does_not_have(
+    learned: bool, tmp_path: Path, data: Path
+) -> None:
+    options = {"encoder_learned_pos": learned, "decoder_learned_pos": learned}
+    lengths = {"max_source_positions": 12, "max_target_positions": 40}
+    model = make_trained_run(tmp_path / "run", data, **options, **lengths)
+    assert export(tmp_path / "run") == 0
+    tokenizer, theirs = load(tmp_path / "run" / "export" / "huggingface")
+    source = torch.randint(4, 40, (2, 30))
+    start = torch.full((2, 1), theirs.config.decoder_start_token_id)
+
+    def translate() -> Any:
+        with torch.no_grad():
+            return theirs(source, decoder_input_ids=start).logits.log_softmax(-1)
+
+    assert tokenizer.model_max_length == 12
+    if learned:  # the encoder has no more, and a table has one length for both sides
+        assert theirs.config.max_position_embeddings == 12
+        assert theirs.generation_config.max_length <= 12 + 1
+        with pytest.raises(IndexError):
+            translate()
+        return
+    # sinusoids go on without an end: what fairseq's own model computes, whatever its task allows
+    ours = model(source, torch.full((2,), 30), start)[0].log_softmax(-1)
+    assert torch.allclose(translate(), ours, atol=1e-4)
+
+
 def test_the_tokenizer_gives_fairseqs_numbers_and_the_text_back(tmp_path: Path, data: Path) -> None:
     make_trained_run(tmp_path / "run", data)
     export(tmp_path / "run")

@@ -32,7 +32,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 from fairseq_deepnet.tools.training import processes, supervisor
-from fairseq_deepnet.tools.training.fallbacks import FallbackState, Plan, parse
+from fairseq_deepnet.tools.training.fallbacks import FallbackState, SupervisorPlan, parse
 
 def fall_back(run, plan, state):
     if state.step == len(plan.fallbacks):
@@ -47,7 +47,7 @@ args = Namespace(
     run=Path(run), nodes=1 + int(node), node_rank=int(node), node_timeout=30, preemption_grace=None,
     cpu_processes=int(number),
 )
-plan = Plan(tuple(command), parse(steps) if steps else None)
+plan = SupervisorPlan(tuple(command), parse(steps) if steps else None)
 status = supervisor.Supervisor(args, plan).supervise()
 assert "torch" not in sys.modules
 sys.exit(status)

@@ -16,15 +16,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from fairseq_deepnet.files import locked, put_folder_in_place, say, write_json
-from fairseq_deepnet.provenance import installed
-from fairseq_deepnet.records import digest, read_record, write_record
+from fairseq_deepnet.provenance import installed, now, sha256
+from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.tools.corpora.parallel import as_done
-from fairseq_deepnet.tools.corpora.text import find_side
+from fairseq_deepnet.tools.corpora.text import find_side, text_sha256
 
 _WAIT = 2.0
 """Seconds that a second run waits for one that may be at its end."""
@@ -105,7 +104,7 @@ class Blueprint(ABC):
                 with contextlib.suppress(FileNotFoundError):
                     found[f"{self.name(row)}.{language}"] = find_side(row.prefix, language)
         with ThreadPoolExecutor() as pool:  # hashing and unpacking leave Python's lock to others
-            return dict(zip(found, pool.map(digest, found.values()), strict=True))
+            return dict(zip(found, pool.map(text_sha256, found.values()), strict=True))
 
     def each_row(
         self, what: str, work: Callable[[Row, Path, int], dict[str, Any]], folder: Path
@@ -182,7 +181,7 @@ def build(design: Callable[[], Blueprint], out: Path, force: bool = False) -> bo
                 name: installed(name) or "not installed"
                 for name in (*blueprint.tools, "fairseq-fixed")
             },
-            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            "made": now(),
         }
         write_record(part / "whole" / "corpus.json", record)
         put_folder_in_place(part / "whole", out)
@@ -294,14 +293,13 @@ def link_folder(source: Path, target: Path) -> None:
     shutil.copytree(source, target, copy_function=link, ignore=ignored, dirs_exist_ok=True)
 
 
-def folder_digests(folder: Path) -> dict[str, str]:
+def folder_digests(folder: Path) -> dict[str, str | None]:
     """Return SHA-256 of every file of a folder by its name there; not of corpus.json and logs."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [str(path.relative_to(folder)) for path in paths if path.suffix != ".log"]
     names = [name for name in names if name != "corpus.json"]
     with ThreadPoolExecutor() as pool:
-        found = pool.map(lambda name: digest(folder / name, packed=False), names)
-        return dict(zip(names, found, strict=True))
+        return dict(zip(names, pool.map(sha256, map(folder.joinpath, names)), strict=True))
 
 
 def summary(record: dict[str, Any], counts: dict[str, dict[str, Any]]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fairseq_deepnet.files import say
 from fairseq_deepnet.tools.corpora.parallel import CHUNK, map_in_order
 from fairseq_deepnet.tools.corpora.text import (
     PairChunk,
@@ -234,7 +234,7 @@ def clean_split(
             counted += chunk.counted
             before, read = read, read + chunk.read
             if read // _PROGRESS_EVERY > before // _PROGRESS_EVERY:
-                print(f"{name}: {read:,} lines read", file=sys.stderr, flush=True)
+                say(f"{name}: {read:,} lines read")
     if kept == 0:
         reasons = ", ".join(f"{count} {reason}" for reason, count in counted.most_common())
         what = "pair" if len(sides) == 2 else "line"

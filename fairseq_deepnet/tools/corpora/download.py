@@ -21,12 +21,12 @@ import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
 from fairseq_deepnet.files import ROOT, locked, write_json
+from fairseq_deepnet.provenance import now
 from fairseq_deepnet.records import misshapen, read_record
 from fairseq_deepnet.tools.corpora.archive import open_packed
 from fairseq_deepnet.tools.corpora.published import Corpus, File, catalogue
@@ -149,9 +149,8 @@ class Downloader:
 
     def _remember(self, name: str, found: dict[str, Any], source: str) -> None:
         """Record a file that was found to be right."""
-        checked = datetime.now(UTC).isoformat(timespec="seconds")
         with self._lock:
-            records = self.records() | {name: found | {"source": source, "checked": checked}}
+            records = self.records() | {name: found | {"source": source, "checked": now()}}
             write_json(self.folder / RECORDS, dict(sorted(records.items())))
 
     def urls(self, file: File) -> list[str]:

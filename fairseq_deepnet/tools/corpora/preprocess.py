@@ -22,7 +22,7 @@ from fairseq_deepnet.tools.corpora.clean import Limits
 from fairseq_deepnet.tools.corpora.extract import MARK
 from fairseq_deepnet.tools.corpora.moses import Tokenisation
 from fairseq_deepnet.tools.corpora.moses_folder import MosesPair
-from fairseq_deepnet.tools.corpora.published import Fetch, Kind, catalogue
+from fairseq_deepnet.tools.corpora.published import DataKind, Fetch, catalogue
 from fairseq_deepnet.tools.corpora.subwords import SubwordOptions
 from fairseq_deepnet.tools.corpora.text_folders import ManyPairs, OneLanguage, OnePair, read_table
 from fairseq_deepnet.tools.processor import all_cores
@@ -224,15 +224,15 @@ def _own_rows(value: SimpleNamespace, fetch: Fetch) -> list[Row]:
     return rows_of(pair, value.train, value.valid, value.test)
 
 
-def _own(text: str, folder: str, out: str, required: str) -> Kind:
-    return Kind(text, folder, _own_rows, out, options="TRAIN VALID TEST", required=required)
+def _own(text: str, folder: str, out: str, required: str) -> DataKind:
+    return DataKind(text, folder, _own_rows, out, options="TRAIN VALID TEST", required=required)
 
 
-KINDS: Final[dict[str, Kind]] = {
+KINDS: Final[dict[str, DataKind]] = {
     "pair": _own(
         "one language pair, sentencepiece", "pair", "corpus.{src}-{tgt}", "SRC TGT TRAIN VALID"
     ),
-    "pairs": Kind(
+    "pairs": DataKind(
         "many pairs with language tokens, from a table",
         folder="pairs",
         rows=lambda value, fetch: read_table(Path(value.table)),

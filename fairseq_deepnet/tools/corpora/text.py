@@ -8,6 +8,7 @@ memory to clean; the longest of Multi30k, Tatoeba and Flores-101 has 2,750 bytes
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 import zlib
@@ -67,6 +68,15 @@ def open_bytes(path: Path) -> BinaryIO:
     Reading raises ValueError where a gzipped file unpacks to more than it may.
     """
     return open_packed(path) if path.suffix == ".gz" else path.open("rb")
+
+
+def text_sha256(path: Path) -> str:
+    """Return the SHA-256 of a text: of the unpacked bytes where it ends in .gz."""
+    try:
+        with open_bytes(path) as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read whole: {error}; fetch it again") from error
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:

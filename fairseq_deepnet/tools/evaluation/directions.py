@@ -208,11 +208,13 @@ class Results:
         found = []
         for name, members in self.groups().items():
             present = [self.scores[one].values for one in members if one in self.scores]
-            told = [values for values in present if values["off_target"] is not None]
+            identified = [values for values in present if values["off_target"] is not None]
             means = {key: _mean([values[key] for values in present]) for key in METRICS}
             for key in SHARES:
-                means[key] = _mean([values[key] for values in told if values[key] is not None])
-            found.append(GroupAverage(name, len(present), len(members), means, len(told)))
+                means[key] = _mean(
+                    [values[key] for values in identified if values[key] is not None]
+                )
+            found.append(GroupAverage(name, len(present), len(members), means, len(identified)))
         return found
 
     def matrix(self) -> str:
@@ -355,8 +357,8 @@ def summarise(
     english = results.english_table() if len(languages) > 4 else None
     by_language = [] if english is None else [english]
     matrix = ["BLEU by direction (* zero-shot, ? still to be scored):", results.matrix()]
-    is_told = bool(by_language) and all(ENGLISH in direction for direction in wanted)
-    parts = [*notes, *tables, *by_language, *([] if wide and is_told else matrix)]
+    has_all_of_it = bool(by_language) and all(ENGLISH in direction for direction in wanted)
+    parts = [*notes, *tables, *by_language, *([] if wide and has_all_of_it else matrix)]
     write_text(folder / "table.md", "\n\n".join(parts) + "\n")
     write_text(folder / "table.csv", results.csv())
     summary = {

@@ -27,10 +27,11 @@ from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.files import PACKAGE, say, shown, write_text
 from fairseq_deepnet.provenance import fingerprint, made_now, sha256
 from fairseq_deepnet.records import record_of, write_record
-from fairseq_deepnet.tools.checkpoints import Model, choose_model, find_data
+from fairseq_deepnet.tools.checkpoints import TrainedModel, choose_model, find_data
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import scoring
+from fairseq_deepnet.tools.evaluation.directions import summarise
 from fairseq_deepnet.tools.processor import all_cores, threads_of
 from fairseq_deepnet.tools.training import launch
 from fairseq_deepnet.tools.translation import stream
@@ -54,10 +55,17 @@ _OTHER_RESULT: Final = re.compile(r"[STDP]-\d+\t")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet evaluate`."""
+    parser.add_argument("--split", default="test", help="part of the data (test)")
+    text = "translate this folder's SPLIT.A-B.A and score against SPLIT.A-B.B"
+    parser.add_argument("--text", type=Path, help=text)
+    add_scoring_arguments(parser)
+
+
+def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what any scoring of a model takes: which model, which data, how it translates."""
     parser.add_argument("target", nargs="?", type=Path, help="run or checkpoint (the newest run)")
     parser.add_argument("extra", nargs="*", help="options of fairseq-generate, after --")
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
-    parser.add_argument("--split", default="test", help="part of the data (test)")
     parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
     parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty (1)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
@@ -77,11 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", default="all", help="GPUs to use; 0 is the CPU (all visible)")
     parser.add_argument("--processes", type=int, help="processes on the CPU (one a core)")
     parser.add_argument("--directions", default="", help="of many: only these, as in de-en,en-de")
-    parser.add_argument(
-        "--text",
-        type=Path,
-        help="translate this folder's SPLIT.A-B.A and score against SPLIT.A-B.B",
-    )
     parser.add_argument("--tokenizer", help="of many: BLEU's tokenizer (by target language)")
     parser.add_argument("--out", type=Path, help="folder of the scores (scores/ in the run)")
 
@@ -97,7 +100,8 @@ def run(args: argparse.Namespace) -> int:
             " for a perplexity run scripts/eval_perplexity.sh"
         )
     if data.is_multilingual or args.text:
-        return _score_many(args, model, data)
+        print(summarise(*score_directions(args, model, data)))
+        return 0
     if args.directions:
         raise ValueError(f"{shown(data.path)} holds one direction; leave --directions out")
     if args.tokenizer:
@@ -133,7 +137,7 @@ def engine_facts(args: argparse.Namespace) -> dict[str, str]:
     return {"engine": args.engine, "quantization": args.quantization}
 
 
-def score_name(args: argparse.Namespace, model: Model) -> str:
+def score_name(args: argparse.Namespace, model: TrainedModel) -> str:
     """Return the name of a score: what was scored, and how."""
     name = f"{args.split}.{model.path.stem}.beam{args.beam}.lenpen{args.lenpen:g}"
     engine = "-".join(engine_facts(args).values())
@@ -148,7 +152,7 @@ def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
     return [*text, data.subword_model(target), *own]
 
 
-def request(args: argparse.Namespace, model: Model, files: Sequence[Path]) -> dict[str, Any]:
+def request(args: argparse.Namespace, model: TrainedModel, files: Sequence[Path]) -> dict[str, Any]:
     """Return all that decides the scores; where it is as recorded, there is nothing to do."""
     digests = {
         # the reference in tokens is called as the one in text is
@@ -166,7 +170,7 @@ def request(args: argparse.Namespace, model: Model, files: Sequence[Path]) -> di
     }
 
 
-def _score_one(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
+def _score_one(args: argparse.Namespace, model: TrainedModel, data: DataFolder) -> int:
     """Score a direction and print one line; of Moses tokens BLEU has a line of its own."""
     folder, name = args.out or model.scores, score_name(args, model)
     record, text = folder / f"{name}.json", folder / f"{name}.txt"
@@ -191,7 +195,7 @@ def _score_one(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
 
 
 def evaluate(
-    args: argparse.Namespace, model: Model, data: DataFolder
+    args: argparse.Namespace, model: TrainedModel, data: DataFolder
 ) -> tuple[dict[str, Any], list[str]]:
     """Translate and score; return the scores with what they are of, and the hypotheses."""
     direction = Direction(*data.languages)
@@ -238,10 +242,15 @@ def evaluate(
     return scores, hypotheses
 
 
-def _score_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int:
-    """Score every direction of a split, or of a folder of text; a table on standard output."""
+def score_directions(
+    args: argparse.Namespace, model: TrainedModel, data: DataFolder
+) -> tuple[Path, list[str], dict[str, int]]:
+    """Score every direction of a split, or of a folder of text.
+
+    Returns the folder of the scores, the directions, and the training lines by pair.
+    """
     # what scores one direction needs none of these
-    from fairseq_deepnet.tools.evaluation import directions, many_directions
+    from fairseq_deepnet.tools.evaluation import many_directions
     from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
     from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 
@@ -277,8 +286,7 @@ def _score_many(args: argparse.Namespace, model: Model, data: DataFolder) -> int
     many_directions.translate_all(jobs, load, threads, processes, gpus)
     lines = data.lines("train")
     training = lines if isinstance(lines, dict) else {Direction(*data.languages).pair: lines}
-    print(directions.summarise(out, [str(job.direction) for job in jobs], training))
-    return 0
+    return out, [str(job.direction) for job in jobs], training
 
 
 def cores_of(args: argparse.Namespace) -> int:
@@ -293,14 +301,14 @@ def gpus_of(args: argparse.Namespace) -> int:
     return launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
 
 
-def _exported(args: argparse.Namespace, model: Model, data: DataFolder) -> Path:
+def _exported(args: argparse.Namespace, model: TrainedModel, data: DataFolder) -> Path:
     """Return the folder of the model exported for CTranslate2, made now if need be."""
     if data.is_moses:
         raise ValueError(
             f"{shown(data.path)} holds Moses tokens, and ctranslate2 is given raw text here; set "
             "ENGINE=fairseq"
         )
-    from fairseq_deepnet.tools.export.command import export_for_ctranslate2  # imports all models
+    from fairseq_deepnet.tools.export.export import export_for_ctranslate2  # imports all models
 
     return export_for_ctranslate2(model, data.path, args.quantization)
 
@@ -311,7 +319,7 @@ def ctranslate2_search(args: argparse.Namespace) -> Search:
 
 
 def _translate_with_ctranslate2(
-    args: argparse.Namespace, model: Model, data: DataFolder, direction: Direction
+    args: argparse.Namespace, model: TrainedModel, data: DataFolder, direction: Direction
 ) -> list[str]:
     """Return a translation of each line of the split's source."""
     from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
@@ -335,7 +343,7 @@ def _translate_with_ctranslate2(
 
 
 def _translate_with_fairseq(
-    args: argparse.Namespace, model: Model, data: DataFolder, sentences: int
+    args: argparse.Namespace, model: TrainedModel, data: DataFolder, sentences: int
 ) -> list[str]:
     """Return the subwords of each sentence, by fairseq-generate."""
     source, target = data.languages

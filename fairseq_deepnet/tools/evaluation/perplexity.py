@@ -21,7 +21,7 @@ from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.files import PACKAGE, say, shown
 from fairseq_deepnet.provenance import fingerprint, made_now, sha256
 from fairseq_deepnet.records import record_of, write_record
-from fairseq_deepnet.tools.checkpoints import Model, choose_model, find_data, task_options
+from fairseq_deepnet.tools.checkpoints import TrainedModel, choose_model, find_data, task_options
 from fairseq_deepnet.tools.corpora.clean import count_words
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, DataFolder
 from fairseq_deepnet.tools.corpora.text import read_lines
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(
-    args: argparse.Namespace, model: Model, data: DataFolder, task: dict[str, Any]
+    args: argparse.Namespace, model: TrainedModel, data: DataFolder, task: dict[str, Any]
 ) -> dict[str, Any]:
     """Run fairseq's own evaluation and return what is to be recorded."""
     model.make()

@@ -170,9 +170,9 @@ def _read_many(folder: Path, run: Path) -> RunScore | None:
     """Return the means over the directions of a multilingual model: X-En and En-X of those trained,
     their average as in the paper's table 2, and the rest zero-shot.
     """
-    summary = folder / "summary.json"
-    told = read_record(summary, {"left_out?": [str]}, _REMEDY) if summary.is_file() else {}
-    surplus = told.get("left_out") or []
+    file = folder / "summary.json"
+    summary = read_record(file, {"left_out?": [str]}, _REMEDY) if file.is_file() else {}
+    surplus = summary.get("left_out") or []
     scores = {
         direction: score
         for direction, score in read_directions(folder).items()
@@ -187,10 +187,10 @@ def _read_many(folder: Path, run: Path) -> RunScore | None:
     signatures = sorted({score.signature for score in scores.values()})
     first = read_record(folder / f"{next(iter(scores))}.json", SHAPE, _REMEDY)
     asked = first.get("request") or {}
-    facts = {key: asked.get(key, first.get(key)) for key in ("beam", "lenpen", "split")}
+    facts = {key: summary[key] for key in ("expected", "mixed") if key in summary}
+    facts |= {key: asked.get(key, first.get(key)) for key in ("beam", "lenpen", "split")}
     facts |= {key: asked.get(key) for key in ("engine", "quantization")}
     facts |= {key: first.get(key) for key in ("updates", "averaged")}
     facts |= {"lines": sum(score.lines for score in scores.values()), "directions": len(scores)}
-    facts |= {key: told[key] for key in ("expected", "mixed") if key in told}
     facts["request"] = json.loads(next(iter(scores.values())).settings)
     return RunScore(str(folder.relative_to(run)), values, {"bleu": "; ".join(signatures)}, facts)

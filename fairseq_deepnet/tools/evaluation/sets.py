@@ -1,4 +1,4 @@
-"""`deepnet evaluation-set`: the test sets of the paper's table 3 as text that can be translated.
+"""The test sets of the paper's table 3 as text that can be translated, for `deepnet m2m`.
 
 A set is defined in configs/evaluation/NAME.yaml. This writes SET.A-B.A and SET.A-B.B for every
 pair, as `deepnet evaluate RUN --text FOLDER --split SET` reads them, in the codes of the model.
@@ -9,11 +9,9 @@ folder or tar archive as it was published; files are found by their names at any
 
 from __future__ import annotations
 
-import argparse
 import csv
 import hashlib
 import io
-import sys
 import tarfile
 import urllib.error
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,12 +22,12 @@ from typing import Any, Final
 
 import yaml
 
-from fairseq_deepnet.files import ROOT, shown, whole_folder, write_json, write_text
+from fairseq_deepnet.files import ROOT, say, shown, whole_folder, write_json, write_text
 from fairseq_deepnet.records import read_record
-from fairseq_deepnet.tools.checkpoints import choose_model, find_data
 from fairseq_deepnet.tools.corpora.archive import opened
-from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
-from fairseq_deepnet.tools.languages import CODES, find, language, languages
+from fairseq_deepnet.tools.corpora.folder import Direction
+from fairseq_deepnet.tools.corpora.moses import detokenise
+from fairseq_deepnet.tools.languages import find, language, languages
 
 FOLDER: Final = ROOT / "configs" / "evaluation"
 ARCHIVES: Final = (".tar.gz", ".tgz", ".tar")
@@ -134,16 +132,8 @@ def read_ted(
 
 def _detokenised(cells: Sequence[str | None], code: str) -> list[str]:
     """Return plain text; "" where a talk has no translation."""
-    try:
-        from sacremoses import MosesDetokenizer
-    except ImportError as error:
-        raise ValueError(
-            "the TED talks are published tokenised; detokenising them needs sacremoses: "
-            "pip install 'fairseq_deepnet[moses]'"
-        ) from error
-    detokenizer = MosesDetokenizer(lang=code)
     plain = [" ".join((cell or "").split()) for cell in cells]
-    return ["" if cell in NO_TALK else detokenizer.detokenize(cell.split()) for cell in plain]
+    return ["" if cell in NO_TALK else detokenise(cell, code) for cell in plain]
 
 
 def read_wmt(
@@ -273,7 +263,7 @@ def make(
     if record.is_file():
         before = read_record(record, {"request": dict, "lines": dict}, "remove its folder")
         if before["request"] == request:
-            print(f"{shown(out)} is there already", file=sys.stderr)
+            say(f"{shown(out)} is there already")
             return before
     if out.exists():
         raise ValueError(f"{out} exists and holds something else: remove it, or choose another OUT")
@@ -296,29 +286,3 @@ def make(
         write_text(part / "directions.txt", "".join(f"{pair}\n" for pair in sorted(lines)))
         write_json(part / "evaluation.json", facts)
     return facts
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `deepnet evaluation-set`."""
-    parser.add_argument("set", help=", ".join(sets()))
-    parser.add_argument("--raw", type=Path, help="folder or archive of the published files")
-    parser.add_argument("--out", type=Path, required=True, help="folder to make")
-    parser.add_argument("--model", type=Path, help="run or checkpoint: only languages it knows")
-    parser.add_argument("--data", type=Path, help="its data folder (as the run recorded it)")
-    parser.add_argument("--codes", choices=CODES, default="own", help="codes without a model (own)")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Make a set, and say how much of it the model can be scored on."""
-    known = None
-    if args.model is not None:
-        known = find_data(choose_model(args.model, 0), args.data).languages
-    elif args.data is not None:
-        known = DataFolder.open(args.data).languages
-    facts = make(args.set, args.raw, args.out, known, args.codes)
-    total = sum(facts["lines"].values())
-    print(
-        f"{args.set}: {facts['directions']:,} of {facts['of']:,} directions, {total:,} lines"
-        f" to translate: {shown(args.out)}"
-    )
-    return 0

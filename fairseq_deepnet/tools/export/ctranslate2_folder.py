@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools.checkpoints import Model
+from fairseq_deepnet.tools.checkpoints import TrainedModel
 from fairseq_deepnet.tools.corpora.builder import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import record
@@ -48,7 +48,11 @@ ACTIVATIONS: Final = {
 
 
 def write_folder(
-    part: Path, model: Model, data: DataFolder, state: dict[str, Any], request: dict[str, Any]
+    part: Path,
+    model: TrainedModel,
+    data: DataFolder,
+    state: dict[str, Any],
+    request: dict[str, Any],
 ) -> None:
     """Write the folder.
 

@@ -228,11 +228,26 @@ def sinusoids(longest: int, width: int) -> Tensor:
     return SinusoidalPositionalEmbedding.get_embedding(FIRST_POSITION + longest, width, PADDING)
 
 
-def position_table(weights: Mapping[str, Tensor], args: Namespace, side: str) -> Tensor:
-    """What a stock model adds at each position [positions, C], from the first word on."""
-    if f"{side}.embed_positions.weight" in weights:
-        return weights[f"{side}.embed_positions.weight"].float()[FIRST_POSITION:]
-    longest = args.max_source_positions if side == "encoder" else args.max_target_positions
+def learned_positions(weights: Mapping[str, Tensor], side: str) -> Tensor | None:
+    """Return what a side has learned for each position [positions, C], from the first word on."""
+    table = weights.get(f"{side}.embed_positions.weight")
+    return None if table is None else table.float()[FIRST_POSITION:]
+
+
+def position_table(
+    weights: Mapping[str, Tensor], args: Namespace, side: str, longest: int | None = None
+) -> Tensor:
+    """Return what a stock model adds at each position [positions, C], from the first word on.
+
+    Args:
+        longest: how many positions; as many as the model takes where it is None. There are no more
+            learned ones than the model has.
+    """
+    learned = learned_positions(weights, side)
+    if learned is not None:
+        return learned[:longest]
+    if longest is None:
+        longest = args.max_source_positions if side == "encoder" else args.max_target_positions
     width = getattr(args, f"{side}_embed_dim")
     if args.no_token_positional_embeddings:
         return torch.zeros(longest, width)

@@ -21,16 +21,16 @@ from typing import Any, Final
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_deepnet.files import write_json, write_text
 from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools.checkpoints import Model
+from fairseq_deepnet.tools.checkpoints import TrainedModel
 from fairseq_deepnet.tools.corpora.builder import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import record
-from fairseq_deepnet.tools.export.folding import position_table
-from fairseq_deepnet.tools.export.layout import RECORD
+from fairseq_deepnet.tools.export.folding import learned_positions, position_table
+from fairseq_deepnet.tools.export.layout import BEAM, MAX_LENGTH, RECORD
 from fairseq_deepnet.tools.export.model_card import model_card
 from fairseq_deepnet.tools.export.stock import fold_translator
 from fairseq_deepnet.tools.export.vocabularies import (
@@ -58,15 +58,17 @@ _SPECIAL: Final = {
     "decoder_start_token_id": EOS,
     "forced_eos_token_id": EOS,
 }
-BEAM: Final = 5
-MAX_LENGTH: Final = 200
-"""Longest translation in subwords, as of `deepnet translate`."""
+SIDES: Final = ("encoder", "decoder")
 _OUTPUT: Final = "decoder.output_projection.weight"
 _NOT_WEIGHTS: Final = re.compile(r"(encoder|decoder)\.(version|embed_positions\..*)")
 
 
 def write_folder(
-    part: Path, model: Model, data: DataFolder, state: dict[str, Any], request: dict[str, Any]
+    part: Path,
+    model: TrainedModel,
+    data: DataFolder,
+    state: dict[str, Any],
+    request: dict[str, Any],
 ) -> None:
     """Write the folder.
 
@@ -87,8 +89,12 @@ def write_folder(
     write_json(part / "config.json", marian_config(weights, args, vocabularies))
     save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
     shutil.copymode(part / "config.json", part / "model.safetensors")  # it lets nobody else read
-    write_json(part / "generation_config.json", generation_settings(args))
-    write_tokenizer(part, args, data, vocabularies)
+    longest = longest_of(folded.weights, args)
+    write_json(
+        part / "generation_config.json",
+        generation_settings(min(longest, args.max_target_positions)),
+    )
+    write_tokenizer(part, min(longest, args.max_source_positions), data, vocabularies)
     facts = record.describe(model, state, request)
     card = model_card(model, state, data, vocabularies.tokens, request["scores"])
     write_text(part / "README.md", card)
@@ -97,7 +103,7 @@ def write_folder(
 
 def check_structure(weights: Mapping[str, Tensor], args: Namespace) -> None:
     """Refuse a stock Transformer that Marian's layers are not; ValueError names the option."""
-    for side in ("encoder", "decoder"):
+    for side in SIDES:
         if getattr(args, f"{side}_normalize_before"):
             raise ValueError(
                 f"the {side} is Pre-LN (--residual-scheme pre-ln and others that become it), and"
@@ -105,7 +111,7 @@ def check_structure(weights: Mapping[str, Tensor], args: Namespace) -> None:
             )
         if f"{side}.layernorm_embedding.weight" in weights:
             raise ValueError(no_counterpart("--layernorm-embedding", ENGINE))
-    tables = {weights[f"{side}.embed_tokens.weight"].size(1) for side in ("encoder", "decoder")}
+    tables = {weights[f"{side}.embed_tokens.weight"].size(1) for side in SIDES}
     if len({args.encoder_embed_dim, args.decoder_embed_dim, *tables, *_output_width(weights)}) > 1:
         raise ValueError(no_counterpart("sides, or words, of another width", ENGINE))
 
@@ -124,17 +130,16 @@ def marian_weights(weights: Mapping[str, Tensor], args: Namespace) -> dict[str, 
     }
     # old checkpoints of fairseq's do not name a table twice
     output = found.pop(f"model.{_OUTPUT}", found["model.decoder.embed_tokens.weight"])
-    source, target = (found[f"model.{side}.embed_tokens.weight"] for side in ("encoder", "decoder"))
+    source, target = (found[f"model.{side}.embed_tokens.weight"] for side in SIDES)
     if _equal(source, target) and _equal(target, output):
         found["model.shared.weight"] = source
-        for side in ("encoder", "decoder"):
+        for side in SIDES:
             del found[f"model.{side}.embed_tokens.weight"]
     elif not _equal(target, output):
         found["lm_head.weight"] = output
-    for side in ("encoder", "decoder"):
-        table = position_table(weights, args, side)
-        missing = longest_of(args) - table.size(0)  # Marian has one number for both sides
-        found[f"model.{side}.embed_positions.weight"] = nn.functional.pad(table, (0, 0, 0, missing))
+    for side in SIDES:
+        table = position_table(weights, args, side, longest_of(weights, args))
+        found[f"model.{side}.embed_positions.weight"] = table
     found["final_logits_bias"] = torch.zeros(1, output.size(0))
     # copies: a file of safetensors shares no memory
     return {name: found[name].float().contiguous().clone() for name in sorted(found)}
@@ -144,9 +149,13 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.equal(a, b)
 
 
-def longest_of(args: Namespace) -> int:
-    """Positions of the longer side."""
-    return max(args.max_source_positions, args.max_target_positions)
+def longest_of(weights: Mapping[str, Tensor], args: Namespace) -> int:
+    """Return how many positions Marian gives to both sides: those of the shorter learned table, as
+    a sentence beyond it would be translated wrongly; sinusoids are there for any.
+    """
+    tables = (learned_positions(weights, side) for side in SIDES)
+    lengths = [len(table) for table in tables if table is not None]
+    return min(lengths, default=max(args.max_source_positions, args.max_target_positions))
 
 
 def marian_config(
@@ -154,7 +163,7 @@ def marian_config(
 ) -> dict[str, Any]:
     """Return the content of config.json."""
     sides: dict[str, Any] = {}
-    for side in ("encoder", "decoder"):
+    for side in SIDES:
         layers = {
             name.split(".")[3] for name in weights if name.startswith(f"model.{side}.layers.")
         }
@@ -174,7 +183,7 @@ def marian_config(
         "dropout": args.dropout,
         "attention_dropout": args.attention_dropout,
         "activation_dropout": args.activation_dropout,
-        "max_position_embeddings": longest_of(args),
+        "max_position_embeddings": len(weights["model.encoder.embed_positions.weight"]),
         "scale_embedding": not args.no_scale_embedding,
         "share_encoder_decoder_embeddings": "model.shared.weight" in weights,
         "tie_word_embeddings": "lm_head.weight" not in weights,
@@ -184,12 +193,12 @@ def marian_config(
     }
 
 
-def generation_settings(args: Namespace) -> dict[str, Any]:
+def generation_settings(positions: int) -> dict[str, Any]:
     """Return the content of generation_config.json: the search of `deepnet translate`.
 
     As in fairseq, a translation has a word, holds no <pad>, and `</s>` counts in its length.
     """
-    longest = min(MAX_LENGTH, args.max_target_positions - 1)
+    longest = min(MAX_LENGTH, positions - 1)
     return {
         "num_beams": BEAM,
         "length_penalty": 1.0,
@@ -202,7 +211,7 @@ def generation_settings(args: Namespace) -> dict[str, Any]:
 
 
 def write_tokenizer(
-    part: Path, args: Namespace, data: DataFolder, vocabularies: Vocabularies
+    part: Path, positions: int, data: DataFolder, vocabularies: Vocabularies
 ) -> None:
     """Write the sentencepiece models, the vocabularies and tokenizer_config.json.
 
@@ -229,7 +238,7 @@ def write_tokenizer(
         "source_lang": None if tokens else first,
         "target_lang": None if tokens else last,
         "separate_vocabs": separate,
-        "model_max_length": args.max_source_positions,
+        "model_max_length": positions,
         "clean_up_tokenization_spaces": False,
         "unk_token": "<unk>",
         "eos_token": "</s>",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from fairseq_deepnet.tools.checkpoints import Model
+    from fairseq_deepnet.tools.checkpoints import TrainedModel
 
 RECORD: Final = "export.json"
 """In a CTranslate2 folder: the record of its export. A fairseq checkpoint holds it as `export`."""
@@ -32,6 +32,9 @@ QUANTIZATIONS: Final = (
     *("int16", "bfloat16", "float16"),
 )
 """CTranslate2's types of weights that this exports to."""
+BEAM: Final = 5
+MAX_LENGTH: Final = 200
+"""Longest translation in subwords, as fairseq-generate has it (--max-len-a 0 --max-len-b 200)."""
 HUGGINGFACE: Final = "huggingface"
 NO_SAFETENSORS: Final = (
     "safetensors is not installed: pip install 'transformers>=4.57,<6' brings it (the extra: pip"
@@ -48,12 +51,12 @@ def is_exported(folder: Path) -> bool:
     return (folder / MODEL).is_file()
 
 
-def exports_of(model: Model) -> Path:
+def exports_of(model: TrainedModel) -> Path:
     """Where a model's exports are: in its run, or beside a checkpoint that belongs to none."""
     return (model.run or model.path.resolve().parent) / "export"
 
 
-def folder_name(model: Model, name: str) -> str:
+def folder_name(model: TrainedModel, name: str) -> str:
     """The usual name of a folder: that of a run's best checkpoint is the shortest, any other has
     the checkpoint's name before.
     """
@@ -64,6 +67,6 @@ def folder_name(model: Model, name: str) -> str:
     return f"{model.path.stem}.{name}"
 
 
-def ctranslate2_name(model: Model, quantization: str) -> str:
+def ctranslate2_name(model: TrainedModel, quantization: str) -> str:
     """The usual name of a CTranslate2 folder."""
     return folder_name(model, f"ctranslate2-{quantization}")

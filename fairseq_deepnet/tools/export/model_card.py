@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import num_updates
 from fairseq_deepnet.records import NUMBER, Shape, read_record
-from fairseq_deepnet.tools.checkpoints import Model
+from fairseq_deepnet.tools.checkpoints import TrainedModel
 from fairseq_deepnet.tools.configs import load_config
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name
@@ -32,7 +32,7 @@ _SHOWN: Final = (
 """Options of the training that the card lists, where the run set them."""
 
 
-def read_scores(model: Model) -> dict[str, dict[str, Any]]:
+def read_scores(model: TrainedModel) -> dict[str, dict[str, Any]]:
     """Return the test scores of a model by fairseq's engine that its run holds, by file name.
 
     One of a single direction is a file, those of many a file each in a folder.
@@ -54,7 +54,7 @@ def read_scores(model: Model) -> dict[str, dict[str, Any]]:
 
 
 def model_card(
-    model: Model,
+    model: TrainedModel,
     state: dict[str, Any],
     data: DataFolder,
     tokens: LanguageTokens | None,

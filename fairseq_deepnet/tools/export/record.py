@@ -8,27 +8,26 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.files import say, shown, try_lock
-from fairseq_deepnet.provenance import fingerprint, git_revision, sha256, versions
+from fairseq_deepnet.provenance import fingerprint, installed, made_now, sha256
 from fairseq_deepnet.records import read_record, refuse_changed
-from fairseq_deepnet.tools.checkpoints import Model
+from fairseq_deepnet.tools.checkpoints import TrainedModel
 from fairseq_deepnet.tools.corpora.folder import DataFolder
-from fairseq_deepnet.tools.export.layout import RECORD, SHAPE, is_exported
+from fairseq_deepnet.tools.export.layout import HUGGINGFACE, RECORD, SHAPE, is_exported
 from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name
 
-_EDITION: Final = 1  # counted up where the same request leads to other files
+_EDITIONS: Final = {HUGGINGFACE: 2}
+"""Of a format, 1 at first: counted up where the same request leads to other files."""
 
 
-def make_request(model: Model, form: str, **more: Any) -> dict[str, Any]:
+def make_request(model: TrainedModel, form: str, **more: Any) -> dict[str, Any]:
     """All that decides an export; where it is as recorded, there is nothing to do."""
     sources = [fingerprint(path) for path in model.sources]
-    return {"format": form, "edition": _EDITION, "checkpoints": sources, **more}
+    return {"format": form, "edition": _EDITIONS.get(form, 1), "checkpoints": sources, **more}
 
 
 def subword_files(data: DataFolder) -> dict[str, str]:
@@ -53,12 +52,10 @@ def data_digests(data: DataFolder) -> dict[str, str | None]:
     return {name: sha256(data.path / name) for name in sorted(names)}
 
 
-def describe(model: Model, state: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+def describe(model: TrainedModel, state: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     """What is known of an export by itself: where its model came from, and when."""
-    try:
-        engine = metadata.version("ctranslate2")
-    except metadata.PackageNotFoundError:
-        engine = None
+    making = made_now()
+    making["versions"] |= {"ctranslate2": installed("ctranslate2")}
     return {
         "format": request["format"],
         "checkpoint": shown(model.path),
@@ -66,9 +63,7 @@ def describe(model: Model, state: dict[str, Any], request: dict[str, Any]) -> di
         "num_updates": num_updates(state),
         "scheme": scheme_name(required_arguments(state)),
         "request": request,
-        "versions": versions() | {"ctranslate2": engine},
-        "git": git_revision(),
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        **making,
     }
 
 
@@ -130,7 +125,7 @@ def _damage(output: Path) -> str:
 
 
 @contextmanager
-def export_lock(model: Model) -> Iterator[None]:
+def export_lock(model: TrainedModel) -> Iterator[None]:
     """One export of a checkpoint at a time: another process waits here, and finds it done.
 
     Two would write the same parts. The lock is on the folder of the checkpoint, and goes with the

@@ -13,7 +13,7 @@ from fairseq_deepnet.footprint.setting import FULLY_SHARDED
 from fairseq_deepnet.models.checkpoint_memory import FREE_SHARE
 from fairseq_deepnet.schemes import Side
 from fairseq_deepnet.stock_names import STOCK_NAMES
-from fairseq_deepnet.tools.planning.plan import Plan, make_plan
+from fairseq_deepnet.tools.planning.estimates import Plan, make_plan
 from fairseq_deepnet.tools.training import launch
 
 SMALLEST_MICRO_BATCH: Final = 512

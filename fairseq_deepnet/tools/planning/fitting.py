@@ -11,7 +11,7 @@ from fairseq_deepnet.footprint.memory import GIB
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.planning import vocabulary
 from fairseq_deepnet.tools.planning.advice import Advice, advise
-from fairseq_deepnet.tools.planning.plan import DEVICE_GIB, estimate
+from fairseq_deepnet.tools.planning.estimates import DEVICE_GIB, estimate
 from fairseq_deepnet.tools.planning.report import as_arguments
 from fairseq_deepnet.tools.training.launch import Devices
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from tabulate import tabulate
 
 from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.planning.plan import estimate
+from fairseq_deepnet.tools.planning.estimates import estimate
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,186 +1,140 @@
-"""The plan of one training: parameters, memory, operations and time."""
+"""`deepnet plan`: what a training needs, before it starts."""
 
 from __future__ import annotations
 
-import dataclasses
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet.footprint import (
-    Memory,
-    Model,
-    Parameters,
-    Training,
-    count,
-    fit,
-    follow,
-    micro_batch,
-    needed_gib,
-)
-from fairseq_deepnet.footprint.memory import GIB, SENTENCE_LENGTH
-from fairseq_deepnet.models.account import read_model, read_training
-from fairseq_deepnet.models.checkpoint_memory import memory_of
-from fairseq_deepnet.models.deepnet_transformer import DeepNetTransformerModel
-from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.planning import compute
+from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH
+from fairseq_deepnet.tools import configs
+from fairseq_deepnet.tools.planning import compute, paper, report, vocabulary
+from fairseq_deepnet.tools.planning.advice import advise
+from fairseq_deepnet.tools.planning.estimates import DEVICE_GIB, Plan, estimate, require_plannable
 from fairseq_deepnet.tools.training import launch
 
-DEVICE_GIB: Final = 80
-"""Memory of a device, where nothing says it."""
+ARCH_DEFAULTS: Final = ("max-tokens=4096", "share-all-embeddings=true")
+"""What --arch adds to configs/base.yaml."""
+
+HALF: Final = ("fp16", "bf16", "memory-efficient-fp16", "memory-efficient-bf16")
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What a training needs.
-
-    Arguments:
-        counts: parameters by part
-        memory, flops: bytes, and operations of one micro-batch, on one device
-        memory_gib: what a device has
-        length, teraflops, utilisation: subwords of a sentence, and the speed, as assumed
-        checkpoint_gib: what --checkpoint-memory allows; None where it says nothing
-    """
-
-    model: Model
-    training: Training
-    counts: Parameters
-    memory: Memory
-    flops: compute.Flops
-    memory_gib: float
-    length: int
-    teraflops: float
-    utilisation: float
-    checkpoint_gib: float | None = None
-
-    @property
-    def parameters(self) -> int:
-        """Numbers that are learnt."""
-        return self.counts.total
-
-    @property
-    def flops_per_update(self) -> float:
-        """Operations of an update on all devices: forward, backward and recomputation."""
-        return self.flops.total * self.training.update_freq * self.training.devices
-
-    @property
-    def seconds_per_update(self) -> float:
-        """Estimated time of an update."""
-        what = (self.flops, self.model, self.training, self.counts.tensors)
-        return compute.seconds_per_update(*what, self.teraflops, self.utilisation)
-
-    @property
-    def hours(self) -> float | None:
-        """Estimated time of --max-update updates; None where that is not set."""
-        updates = self.training.max_update
-        return None if updates is None else updates * self.seconds_per_update / 3600
-
-    @property
-    def gpu_hours(self) -> float | None:
-        """Hours x devices."""
-        return None if self.hours is None else self.hours * self.training.devices
-
-    @property
-    def peak_gib(self) -> float:
-        """The most that tensors hold on one device, in GiB."""
-        return self.memory.peak / GIB
-
-    @property
-    def needed_gib(self) -> float:
-        """Memory that a device must have: the peak, what the allocator loses, the process."""
-        return needed_gib(self.memory.peak, self.training.gpus > 0)
-
-    @property
-    def fits(self) -> bool:
-        """Whether a device has that."""
-        return self.needed_gib <= self.memory_gib
-
-
-def require_plannable(arch: str) -> None:
-    """Raise ValueError for a model that is no encoder-decoder of ours or of fairseq's."""
-    from fairseq.models import ARCH_MODEL_REGISTRY
-    from fairseq.models.transformer import TransformerModel
-
-    if ARCH_MODEL_REGISTRY.get(arch) not in (DeepNetTransformerModel, TransformerModel):
-        raise ValueError(
-            f"--arch {arch}: a plan can be made for encoder-decoders alone: deepnet_transformer,"
-            " fairseq's transformer and their named shapes"
-        )
-
-
-def estimate(
-    config: configs.Config,
-    gpus: int,
-    memory_gib: float,
-    teraflops: float,
-    vocabulary: int | tuple[int, int],
-    length: int = SENTENCE_LENGTH,
-    utilisation: float = compute.UTILISATION,
-) -> Plan:
-    """Plan the training that a config describes.
-
-    Arguments:
-        gpus: devices in all; 0 is one CPU process
-        memory_gib: of one device
-        teraflops: peak of one device in the config's precision, 10^12 operations a second
-        vocabulary: entries of the dictionary, special symbols and language tokens included; or of
-            the source's and the target's
-        length: subwords of a sentence
-        utilisation: share of the peak that training reaches
-
-    Where the config has recipe.global-batch-tokens, update-freq follows from the devices, as
-    scripts/train.sh does it. Raises ValueError for what cannot be planned.
-    """
-    pair = (vocabulary, vocabulary) if isinstance(vocabulary, int) else vocabulary
-    if gpus < 0:
-        raise ValueError(f"--gpus {gpus}: 0 plans for the CPU")
-    for name, value in (("memory", memory_gib), ("teraflops", teraflops), ("length", length)):
-        if not value > 0:
-            raise ValueError(f"--{name} {value:g}: a positive number is expected")
-    if not 0 < utilisation <= 1:
-        raise ValueError(f"--utilisation {utilisation:g}: a share between 0 and 1 is expected")
-    if min(pair) < 5:
-        raise ValueError(
-            f"--vocabulary {min(pair)}: fairseq's four special symbols and a word are the least"
-        )
-    args = fairseq_options.parse_training(["DATA", *configs.to_arguments(config.options)])
-    require_plannable(args.arch)
-    model = read_model(args, pair)
-    training = read_training(args, gpus, length)
-    if training.precision == "fp16" and not gpus:
-        raise ValueError("--fp16 needs a GPU; the CPU trains in fp32 or bf16")
-    wanted = config.recipe.get("global-batch-tokens")
-    if wanted is not None and "update-freq" not in config.options:
-        tokens = launch.parse_tokens(wanted)
-        batch = launch.split_batch(tokens, training.max_tokens, training.devices)
-        training = dataclasses.replace(
-            training, max_tokens=batch.max_tokens, update_freq=batch.update_freq
-        )
-    checkpoint_gib = memory_of(args, (lambda: memory_gib) if gpus else None)
-    return make_plan(model, training, memory_gib, teraflops, length, utilisation, checkpoint_gib)
-
-
-def make_plan(
-    model: Model,
-    training: Training,
-    memory_gib: float,
-    teraflops: float,
-    length: int = SENTENCE_LENGTH,
-    utilisation: float = compute.UTILISATION,
-    checkpoint_gib: float | None = None,
-) -> Plan:
-    """Plan a training that is already read."""
-    counts = count(model)
-    batch = micro_batch(training, length)
-    if checkpoint_gib is not None:  # as the training will choose, which knows no length
-        model, _ = fit(model, training, micro_batch(training), checkpoint_gib)
-    return Plan(
-        model=model,
-        training=training,
-        counts=counts,
-        memory=follow(model, training, counts, batch),
-        flops=compute.count(model, batch),
-        memory_gib=memory_gib,
-        length=length,
-        teraflops=teraflops,
-        utilisation=utilisation,
-        checkpoint_gib=checkpoint_gib,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `deepnet plan`."""
+    add, default = parser.add_argument, "(%(default)s)"
+    words = "a YAML file or a name in configs/, and options that win"
+    add("words", nargs="*", metavar="CONFIG key=value", help=words)
+    add("--arch", help="a named shape, with configs/base.yaml where no CONFIG is")
+    add("--gpus", type=int, default=1, help=f"devices in all; 0 is the CPU {default}")
+    of_one = f"of one device {default}"
+    add("--memory", type=float, default=DEVICE_GIB, metavar="GIB", help=of_one)
+    entries = "entries of the dictionary, or of source and target"
+    add("--vocabulary", metavar="N[,M]", help=entries)
+    add("--data", type=Path, help="the data folder, for its dictionaries")
+    auto = "auto: as the options say, else bf16 on GPUs, as scripts/train.sh does"
+    add("--precision", choices=launch.PRECISIONS, default="auto", help=auto)
+    add("--length", type=int, default=SENTENCE_LENGTH, help=f"subwords of a sentence {default}")
+    add("--teraflops", type=float, help="peak of one device in that precision")
+    measured = "measure this machine's matrix products instead"
+    add("--measure", action="store_true", help=measured)
+    share = (
+        f"share of the peak that training reaches ({compute.UTILISATION} of --teraflops,"
+        f" {compute.GEMM_UTILISATION} of what --measure finds)"
     )
+    add("--utilisation", type=float, help=share)
+    add("--json", action="store_true", help="JSON on stdout")
+    add("--paper", action="store_true", help="count the models of the DeepNet paper, and end")
+
+
+def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line, where options may stand between the words."""
+    args, unknown = parser.parse_known_intermixed_args(words)
+    if unknown:
+        name = unknown[0].lstrip("-").partition("=")[0]
+        parser.error(
+            f"{unknown[0]} is no option of this command; options of the training are words:"
+            f" write {name}=VALUE ({name}=true for one without a value)"
+        )
+    return args
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan; 0 if it fits as it is or with other options, 1 if nothing makes it fit."""
+    if args.paper:
+        print(json.dumps(paper.as_json(), indent=2) if args.json else paper.as_text())
+        return 0
+    if args.teraflops is not None and args.measure:
+        raise ValueError("--teraflops and --measure contradict each other; give one")
+    config, assumptions = read_config(args)
+    require_plannable(str(config.options["arch"]))
+    words, where = read_vocabulary(args, config)
+    assumptions.append(f"vocabulary: {where}")
+    plan, timed = make(args, config, words)
+    advice = advise(plan)
+    if timed:
+        assumptions.append(
+            f"{100 * plan.utilisation:.0f} % of {plan.teraflops:.4g} TFLOP/s are reached"
+            f"{' (measured here)' if args.measure else ''}, and"
+            f" {1e6 * compute.KERNEL_SECONDS:.0f} microseconds start a kernel"
+        )
+    else:
+        assumptions.append("no time: give --teraflops (peak of a device) or --measure")
+    if args.json:
+        print(json.dumps(report.as_json(advice, timed), indent=2))
+    else:
+        print(report.as_text(advice, assumptions, timed))
+    return 0 if advice.fits else 1
+
+
+def read_config(args: argparse.Namespace) -> tuple[configs.Config, list[str]]:
+    """Return the config that the words and --arch name, and what was assumed."""
+    words, assumptions = list(args.words), []
+    named = bool(words) and "=" not in words[0]
+    if not named and args.arch is None:
+        raise ValueError("give a config (a file, or a name in configs/) or --arch NAME")
+    name, first = (words.pop(0), []) if named else ("base", list(ARCH_DEFAULTS))
+    if args.arch is not None:
+        first.append(f"arch={args.arch}")
+        if first[:-1]:
+            assumptions.append(f"configs/base.yaml and {' '.join(first[:-1])}, unless overridden")
+    config = configs.load_config(name, [*first, *words])
+    if args.precision == "auto":
+        if args.gpus and not any(config.options.get(name) for name in HALF):
+            config.options["bf16"] = True
+            assumptions.append("bf16, as scripts/train.sh trains on GPUs that can")
+    else:
+        config.options = {k: v for k, v in config.options.items() if k not in HALF}
+        if args.precision != "fp32":
+            config.options[args.precision] = True
+    configs.check_options(config)
+    return config, assumptions
+
+
+def read_vocabulary(
+    args: argparse.Namespace, config: configs.Config
+) -> tuple[tuple[int, int], str]:
+    """Return the entries of both dictionaries, and where the numbers come from."""
+    if args.vocabulary is not None:
+        return vocabulary.parse(args.vocabulary), "as given"
+    if args.data is not None:
+        return vocabulary.from_folder(args.data), f"of {args.data}"
+    usual = config.recipe.get("data")
+    folder = None if usual is None else configs.CONFIG_FOLDER.parent / str(usual)
+    return vocabulary.of_recipe(config, folder)
+
+
+def make(
+    args: argparse.Namespace, config: configs.Config, words: tuple[int, int]
+) -> tuple[Plan, bool]:
+    """Return the plan, and whether its times mean anything."""
+    teraflops, usual = args.teraflops, compute.UTILISATION
+    timed = args.measure or teraflops is not None
+    if args.measure:
+        draft = estimate(config, args.gpus, args.memory, 1, words, args.length)
+        teraflops = compute.measure_teraflops(draft.model, draft.training)
+        usual = compute.GEMM_UTILISATION
+    utilisation = usual if args.utilisation is None else args.utilisation
+    machine = (args.gpus, args.memory, teraflops if timed else 1)
+    return estimate(config, *machine, words, args.length, utilisation), timed

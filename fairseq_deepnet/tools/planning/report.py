@@ -19,7 +19,7 @@ from fairseq_deepnet.footprint.setting import CRITERIONS, Training
 from fairseq_deepnet.footprint.sharded import exchanged
 from fairseq_deepnet.schemes import Side
 from fairseq_deepnet.tools.planning.advice import Advice
-from fairseq_deepnet.tools.planning.plan import Plan
+from fairseq_deepnet.tools.planning.estimates import Plan
 
 GPUS_A_NODE: Final = 8
 """Processes that share a host's memory, where there are more: assumed."""

@@ -1,6 +1,7 @@
 """The figures of the page, as plotly draws them.
 
-What page.js is told of a figure lies in its layout's `meta`; `run` in a trace's is its run's place.
+What page.js needs to know of a figure is in its layout's `meta`; in a trace's, `run` is the run's
+place.
 """
 
 from __future__ import annotations
@@ -195,14 +196,14 @@ def _layout(x_title: str, y_title: str) -> dict[str, Any]:
 
 
 def _marks(run: Run, shade: str, number: int) -> tuple[list[Any], list[Any]]:
-    """Return dashed lines where events began, and triangles above them that tell what they were."""
+    """Return dashed lines where events began, and triangles above them that say what they were."""
     starts: dict[int, list[str]] = {}
     for event in run.events:
         if not event.is_end:
             finding = event.finding
-            told = f"{run.name}, update {finding.started:,}: {finding.kind.words}"
+            what = f"{run.name}, update {finding.started:,}: {finding.kind.words}"
             where = region_text(finding.layers)
-            starts.setdefault(finding.started, []).append(plain(f"{told} {where}".strip()))
+            starts.setdefault(finding.started, []).append(plain(f"{what} {where}".strip()))
     shapes, notes = [], []
     for update, texts in sorted(starts.items())[:_MARKED]:
         line = {"color": shade, "width": 1.2, "dash": "dash"}

@@ -22,6 +22,7 @@ from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.evaluation.run_scores import read_scores
+from fairseq_deepnet.tools.evaluation.scoring import METRICS
 from fairseq_deepnet.tools.plotting.curves import Curves
 from fairseq_deepnet.tools.plotting.interactive import (
     Figure,
@@ -66,8 +67,7 @@ GROUPS: Final = {
 }
 """Quantities by what they tell; those that are in none come last."""
 _METRICS: Final = {
-    "bleu": "BLEU",
-    "chrf": "chrF",
+    **{key: metric.heading for key, metric in METRICS.items()},
     "bleu_tokenised": "BLEU of tokens",
     "perplexity": "perplexity",
     "word_perplexity": "perplexity a word",
@@ -77,7 +77,7 @@ Cell = tuple[str, object]
 
 
 class Plot(NamedTuple):
-    """A figure, and what page.js is told of it beside what is in it."""
+    """A figure, and what page.js needs to know besides."""
 
     figure: Figure
     caption: str = ""
@@ -183,10 +183,10 @@ def _part(runs: Sequence[Run], name: str, part: str, most: int) -> dict[str, Any
             grids[side] = found
     every = [grid for of_side in grids.values() for grid in of_side.values()]
     has_layers = any(grid.layers > 1 for grid in every)
-    told = ", at the top, in the middle, at the input" * has_layers
+    where = ", at the top, in the middle, at the input" * has_layers
     drawn = {side: lines_by_layer(runs, GridKey(name, side, part)) for side in grids}
     lines = [
-        Plot(line_figure(runs, drawn[side], name), f"{side}: over updates{told}") for side in grids
+        Plot(line_figure(runs, drawn[side], name), f"{side}: over updates{where}") for side in grids
     ]
     made: dict[str, Any] = {"name": part, "title": part_title(part), "lines": lines}
     if not has_layers:

@@ -155,8 +155,8 @@ def _logged(number: int, run: Run, metric: str) -> Iterator[Line]:
         points = getattr(curves, what, [])
         if points:
             updates, values = zip(*points, strict=True)
-            told = what if metric in METRICS else ""
-            yield Line(number, run.name, told, look, list(updates), list(values))
+            name = what if metric in METRICS else ""
+            yield Line(number, run.name, name, look, list(updates), list(values))
 
 
 def _measured(number: int, run: Run, quantity: str) -> Iterator[Line]:

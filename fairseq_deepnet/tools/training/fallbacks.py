@@ -249,7 +249,7 @@ class FallbackState:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SupervisorPlan:
     """What the supervisor is to start."""
 
     # fairseq-train or its launcher, with all options; empty where there is nothing to do

@@ -7,13 +7,12 @@ storage that all nodes share.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from fairseq_deepnet.files import ROOT, shown, write_json
+from fairseq_deepnet.files import ROOT, say, shown, write_json
 from fairseq_deepnet.provenance import sha256, versions
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.training import fallbacks
@@ -81,7 +80,7 @@ def wait_to_join(
             return False if is_complete() else None
         different = _mismatch(theirs, ours)
         if different and different != reason:
-            print(f"waiting: node 0 has another plan: {different}", file=sys.stderr, flush=True)
+            say(f"waiting: node 0 has another plan: {different}")
         reason = different or reason
         return None if different else True
 

@@ -25,7 +25,7 @@ from fairseq_deepnet.tools.checkpoints import refuse_other_words
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder
 from fairseq_deepnet.tools.planning import fitting
 from fairseq_deepnet.tools.training import fallbacks, launch, launchers, nodes, run_folder
-from fairseq_deepnet.tools.training.fallbacks import FallbackState, Plan, Step
+from fairseq_deepnet.tools.training.fallbacks import FallbackState, Step, SupervisorPlan
 
 MANAGED: Final = {
     "save-dir": "set RUN=FOLDER",
@@ -39,7 +39,7 @@ MANAGED: Final = {
 
 
 @dataclass(frozen=True)
-class Training:
+class PlannedRun:
     """A run that is settled: nothing of it is written yet."""
 
     config: configs.Config  # with the options of the command line, checked
@@ -142,7 +142,7 @@ def _read_config(args: argparse.Namespace) -> tuple[configs.Config, Path]:
     return config, data
 
 
-def settle(args: argparse.Namespace) -> Training:
+def settle(args: argparse.Namespace) -> PlannedRun:
     """Return what `deepnet train` is to do by its arguments, checked.
 
     Raises:
@@ -172,7 +172,7 @@ def settle(args: argparse.Namespace) -> Training:
     steps = _fallback_steps(config, parsed)
     for misfit in misfits(parsed.lr_scheduler, parsed, parsed.max_update):
         say(f"warning: {misfit}")
-    return Training(config, data, args.run, launcher, batch, precision, command, parsed, steps)
+    return PlannedRun(config, data, args.run, launcher, batch, precision, command, parsed, steps)
 
 
 def _share_batch(config: configs.Config, devices: launch.Devices) -> launch.Batch | None:
@@ -217,7 +217,7 @@ def _fallback_steps(config: configs.Config, parsed: argparse.Namespace) -> tuple
     return fallbacks.steps_of(None if text is None else str(text), vars(parsed))
 
 
-def plan_run(args: argparse.Namespace) -> Plan:
+def plan_run(args: argparse.Namespace) -> SupervisorPlan:
     """Plan a run and record it; with --dry-run only show it.
 
     Raises:
@@ -229,20 +229,20 @@ def plan_run(args: argparse.Namespace) -> Plan:
         say(training.summary())
         submission = launcher.submission(run, [args.config, *args.extra])
         if not args.dry_run:
-            return Plan(tuple(submission))
+            return SupervisorPlan(tuple(submission))
         if launcher.submits:
             print(f"# handed to the queue; the job runs the next line\n{shlex.join(submission)}")
         print("\n".join(launcher.lines(training.command)))
-        return Plan()
+        return SupervisorPlan()
     facts = nodes.facts(training.command, training.data, launcher.devices.nodes)
     words = (*launcher.prefix(), *training.command)
     if launcher.node_rank > 0:
         say(f"waiting for node 0 in {shown(run)}")
         is_complete = functools.partial(run_folder.is_complete, run, training.config)
         if nodes.wait_to_join(run, facts, is_complete, args.node_timeout):
-            return Plan(words, training.steps, _state_of(training))
+            return SupervisorPlan(words, training.steps, _state_of(training))
         say(f"{shown(run)} is complete: nothing to do")
-        return Plan()
+        return SupervisorPlan()
     nodes.withdraw(run)  # what a killed training left
     run_folder.refuse_changes(run, training.config, args.resume)
     state = _state_of(training)
@@ -250,12 +250,12 @@ def plan_run(args: argparse.Namespace) -> Plan:
         refuse_other_words(run, training.data)
     if (run / "done").is_file():
         say(f"{shown(run)} is complete: nothing to do (RUN=FOLDER trains another)")
-        return Plan()
+        return SupervisorPlan()
     updates, owes_validation = run_folder.standing(run)
     if 0 < training.parsed.max_update <= updates and not owes_validation:
         write_text(run / "done", f"{updates} updates\n")
         say(f"{shown(run)} is complete at update {updates:,}: nothing to do")
-        return Plan()
+        return SupervisorPlan()
     text = training.summary()  # what it refuses leaves no folder
     facts_of_start = run_folder.environment(
         training.config, training.data, launcher.devices, training.batch
@@ -266,10 +266,12 @@ def plan_run(args: argparse.Namespace) -> Plan:
     say(text)
     if updates:
         say(f"going on from update {updates:,}")
-    return Plan(words, training.steps, state, facts if launcher.devices.nodes > 1 else None)
+    return SupervisorPlan(
+        words, training.steps, state, facts if launcher.devices.nodes > 1 else None
+    )
 
 
-def _state_of(training: Training) -> FallbackState:
+def _state_of(training: PlannedRun) -> FallbackState:
     """Return the fallbacks that a run goes on with.
 
     Where a kill has cut the last one off, node 0 finishes it: it alone moves files.
@@ -296,7 +298,7 @@ def _state_of(training: Training) -> FallbackState:
     return FallbackState()
 
 
-def fall_back(run: Path, plan: Plan, state: FallbackState) -> FallbackState | None:
+def fall_back(run: Path, plan: SupervisorPlan, state: FallbackState) -> FallbackState | None:
     """Take the next fallback of a run that has diverged; None where none is left."""
     command = state.command(plan.command)
     options = command[command.index("fairseq-train") + 1 :]

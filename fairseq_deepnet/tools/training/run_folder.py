@@ -6,14 +6,13 @@ import os
 import platform
 import shlex
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import LAST, load_checkpoint, mend_last, num_updates
 from fairseq_deepnet.compat.owed_validation import OWED
 from fairseq_deepnet.files import inside_project, say, shown, write_text
-from fairseq_deepnet.provenance import git_revision, sha256, versions
+from fairseq_deepnet.provenance import git_revision, now, sha256, versions
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
@@ -57,7 +56,7 @@ def environment(
     import torch
 
     return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": now(),
         "versions": versions(),
         "git": git_revision(),
         "seed": config.options.get("seed", 1),

@@ -30,7 +30,7 @@ from typing import Any, NoReturn, TypeVar
 from fairseq_deepnet import signals
 from fairseq_deepnet.files import ROOT, shown, try_lock, write_text
 from fairseq_deepnet.tools.training import nodes
-from fairseq_deepnet.tools.training.fallbacks import FallbackState, Plan
+from fairseq_deepnet.tools.training.fallbacks import FallbackState, SupervisorPlan
 from fairseq_deepnet.tools.training.processes import Processes, check_nodes, option, say
 
 Result = TypeVar("Result")
@@ -74,7 +74,7 @@ def train(args: argparse.Namespace) -> int:
 class Supervisor:
     """One training, from its start to its end, however many attempts that takes."""
 
-    def __init__(self, args: argparse.Namespace, plan: Plan) -> None:
+    def __init__(self, args: argparse.Namespace, plan: SupervisorPlan) -> None:
         self.run, self.plan, self.state = args.run, plan, plan.state
         self.node, self.nodes, self.patience = args.node_rank or 0, args.nodes, args.node_timeout
         grace = args.preemption_grace
@@ -198,13 +198,13 @@ class RunLock:
         return "of another user, or on another machine"
 
 
-def _plan(args: argparse.Namespace) -> Plan:
+def _plan(args: argparse.Namespace) -> SupervisorPlan:
     from fairseq_deepnet.tools.training.plan import plan_run
 
     return plan_run(args)
 
 
-def _fall_back(run: Path, plan: Plan, state: FallbackState) -> FallbackState | None:
+def _fall_back(run: Path, plan: SupervisorPlan, state: FallbackState) -> FallbackState | None:
     from fairseq_deepnet.tools.training.plan import fall_back
 
     return fall_back(run, plan, state)

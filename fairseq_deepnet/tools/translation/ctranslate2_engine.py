@@ -15,11 +15,17 @@ from fairseq_deepnet import records
 from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
-from fairseq_deepnet.tools.export.layout import AGAIN, BLANK, NO_CTRANSLATE2, RECORD, SHAPE
+from fairseq_deepnet.tools.export.layout import (
+    AGAIN,
+    BLANK,
+    MAX_LENGTH,
+    NO_CTRANSLATE2,
+    RECORD,
+    SHAPE,
+)
 from fairseq_deepnet.tools.translation.engine import (
     BATCH,
     CPU_BATCH,
-    MAX_LENGTH,
     Engine,
     Hypothesis,
     Search,

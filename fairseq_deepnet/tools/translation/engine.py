@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fairseq_deepnet.tools.corpora.folder import Direction
+from fairseq_deepnet.tools.export.layout import BEAM
 
 ENGINES: Final = ("fairseq", "ctranslate2")
-MAX_LENGTH: Final = 200
-"""Longest translation in subwords, as fairseq-generate has it (--max-len-a 0 --max-len-b 200)."""
 BATCH: Final = 64
 """Sentences at a time; but on a CPU CTranslate2 takes:"""
 CPU_BATCH: Final = 16
@@ -35,7 +34,7 @@ class Search:
         batch_tokens: source tokens at a time instead, padding included.
     """
 
-    beam: int = 5
+    beam: int = BEAM
     lenpen: float = 1.0
     batch: int | None = None
     nbest: int = 1

@@ -70,8 +70,8 @@ class Translator(Engine):
         from fairseq import utils
 
         # the task works in one direction at a time
-        told = self.task.args if self.folder.is_multilingual else self.task.cfg
-        told.source_lang, told.target_lang = direction
+        settings = self.task.args if self.folder.is_multilingual else self.task.cfg
+        settings.source_lang, settings.target_lang = direction
         generator = self.task.build_generator(self.models, self.config.generation)
         ignored = generator.symbols_to_strip_from_output
         result: list[list[Hypothesis]] = [[] for _ in lines]

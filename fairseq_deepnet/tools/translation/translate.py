@@ -38,12 +38,12 @@ from fairseq_deepnet.tools.translation.engine import (
 from fairseq_deepnet.tools.translation.stream import STANDARD_INPUT, translated, windows_of
 
 if TYPE_CHECKING:
-    from fairseq_deepnet.tools.checkpoints import Model
+    from fairseq_deepnet.tools.checkpoints import TrainedModel
 
 # An exported folder needs neither torch nor fairseq, which take seconds to import: only the
 # functions that do need them import them.
 
-INTERMIXED = True
+parse: Final = argparse.ArgumentParser.parse_intermixed_args
 """Options may stand before files, as people type them: argparse by itself refuses that."""
 HALF: Final = ("--bf16", "--fp16")
 """fairseq-generate's, which this plugin's models both follow."""
@@ -94,7 +94,7 @@ def open_engine(target: Path, search: Search, options: EngineOptions) -> Opened:
         return _on_ctranslate2(target, search, options, options.quantization)
 
     from fairseq_deepnet.tools.checkpoints import choose_model
-    from fairseq_deepnet.tools.export.command import export_for_ctranslate2
+    from fairseq_deepnet.tools.export.export import export_for_ctranslate2
 
     model = choose_model(target, options.average)
     if options.engine == "ctranslate2":
@@ -135,7 +135,7 @@ def _on_ctranslate2(
     )
 
 
-def _on_fairseq(model: Model, search: Search, options: EngineOptions) -> Opened:
+def _on_fairseq(model: TrainedModel, search: Search, options: EngineOptions) -> Opened:
     import torch
 
     from fairseq_deepnet.tools.checkpoints import find_data

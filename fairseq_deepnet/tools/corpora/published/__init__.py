@@ -44,7 +44,7 @@ def file_at(places: Iterable[str], name: str, **known: Any) -> File:
     return File(name, tuple(f"{place}/{name}" for place in places), **known)
 
 
-class Kind(NamedTuple):
+class DataKind(NamedTuple):
     """A kind of data folder. Values are those of variables, by name in small letters.
 
     Attributes:
@@ -77,7 +77,7 @@ class Corpus:
     what: str
     files: tuple[File, ...]
     parts: tuple[File, ...] = ()
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    kinds: Mapping[str, DataKind] = field(default_factory=dict)
 
     def select(self, languages: Iterable[str] = ()) -> tuple[File, ...]:
         """Return the files to fetch: all, or those parts that hold nothing but `languages`.

@@ -15,7 +15,7 @@ from typing import Final
 
 from fairseq_deepnet.tools.corpora.builder import Row, rows_of
 from fairseq_deepnet.tools.corpora.extract import Archives, Part, Sides, read_pair, require_pair
-from fairseq_deepnet.tools.corpora.published import Corpus, Fetch, Kind, file_at
+from fairseq_deepnet.tools.corpora.published import Corpus, DataKind, Fetch, file_at
 from fairseq_deepnet.tools.corpora.text import read_lines
 
 # Metadata, never translated. fairseq's recipe names the first three, which its 2014 files have;
@@ -89,7 +89,7 @@ CORPORA: Final = {
         # wit3's file had 19,982,877 bytes; whether fairseq's copy has as many is not known.
         (file_at(_PLACES, _ARCHIVE),),
         kinds={
-            "iwslt14": Kind(
+            "iwslt14": DataKind(
                 "IWSLT 2014 German-English, as fairseq's recipe makes it",
                 folder="moses",
                 rows=tokenized,
@@ -98,7 +98,7 @@ CORPORA: Final = {
                 check=check,
                 extracts=True,
             ),
-            "iwslt14-sentencepiece": Kind(
+            "iwslt14-sentencepiece": DataKind(
                 "IWSLT 2014 German-English, raw cased text",
                 folder="pair",
                 rows=raw,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Final
 
 from fairseq_deepnet.tools.corpora.builder import Row
-from fairseq_deepnet.tools.corpora.published import Corpus, Fetch, Kind, file_at
+from fairseq_deepnet.tools.corpora.published import Corpus, DataKind, Fetch, file_at
 from fairseq_deepnet.tools.corpora.text import find_side, raw_lines
 
 LANGUAGES: Final = ("de", "en", "fr", "cs")
@@ -104,7 +104,7 @@ CORPORA: Final = {
         _FILES,
         _FILES,
         {
-            "multi30k": Kind(
+            "multi30k": DataKind(
                 "Multi30k, one pair",
                 folder="pair",
                 rows=rows,
@@ -112,7 +112,7 @@ CORPORA: Final = {
                 defaults={"SRC": "de", "TGT": "en", "VOCAB_SIZE": 4000},
                 check=check,
             ),
-            "multi30k-lm": Kind(
+            "multi30k-lm": DataKind(
                 "Multi30k, one language",
                 folder="language",
                 rows=rows,
@@ -120,7 +120,7 @@ CORPORA: Final = {
                 defaults={"LANG_CODE": "en", "VOCAB_SIZE": 4000},
                 check=check,
             ),
-            "multi30k-multilingual": Kind(
+            "multi30k-multilingual": DataKind(
                 "Multi30k, several languages",
                 folder="pairs",
                 rows=pairs,

@@ -20,7 +20,7 @@ from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.tools.corpora.archive import opened, write
 from fairseq_deepnet.tools.corpora.builder import Row
 from fairseq_deepnet.tools.corpora.parallel import map_in_order
-from fairseq_deepnet.tools.corpora.published import Corpus, Fetch, File, Kind, file_at
+from fairseq_deepnet.tools.corpora.published import Corpus, DataKind, Fetch, File, file_at
 from fairseq_deepnet.tools.corpora.text import find_side, raw_lines
 from fairseq_deepnet.tools.corpora.text_folders import read_table
 from fairseq_deepnet.tools.languages import languages
@@ -36,7 +36,7 @@ _SPLITS: Final = {"train": "train", "dev": "valid", "test": "test"}
 _MARK: Final = "unpacked.json"
 
 
-class Side(NamedTuple):
+class OpusFile(NamedTuple):
     """What the name of one of OPUS-100's files says."""
 
     kind: str
@@ -53,16 +53,16 @@ class Side(NamedTuple):
         return f"{self.kind}/{pair}/opus.{pair}-{self.split}.{self.language}{end}"
 
 
-def read_name(name: str) -> Side | None:
+def read_name(name: str) -> OpusFile | None:
     """Return the meaning of a path, or None for one that is no text of OPUS-100."""
     match = _FILE.fullmatch(name)
     if not match or match["a"] == match["b"]:
         return None
     pair = (match["a"], match["b"])
-    return Side(match["kind"], pair, match["split"], match["language"], bool(match["gz"]))
+    return OpusFile(match["kind"], pair, match["split"], match["language"], bool(match["gz"]))
 
 
-def is_wanted(side: Side, chosen: Iterable[str]) -> bool:
+def is_wanted(side: OpusFile, chosen: Iterable[str]) -> bool:
     """True if a file is needed for languages (none: all). Zero-shot pairs are only tested."""
     known = not chosen or {*chosen, "en"}.issuperset(side.pair)
     return known and (side.kind == "supervised" or side.split == "test")
@@ -282,7 +282,7 @@ CORPORA: Final = {
         # All zero-shot pairs are in one small archive, which comes with every choice of languages.
         (*map(_pair_file, LANGUAGES), file_at(_PLACES, "opus-100-corpus-zeroshot-v1.0.tar.gz")),
         {
-            "opus100": Kind(
+            "opus100": DataKind(
                 "OPUS-100, English with 99 languages",
                 folder="pairs",
                 rows=rows,

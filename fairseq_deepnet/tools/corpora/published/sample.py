@@ -11,7 +11,7 @@ from fairseq_deepnet.files import ROOT, whole_folder, write_json
 from fairseq_deepnet.tools.corpora.archive import opened
 from fairseq_deepnet.tools.corpora.builder import Row, rows_of
 from fairseq_deepnet.tools.corpora.extract import MARK, refuse_strange
-from fairseq_deepnet.tools.corpora.published import Corpus, Fetch, Kind
+from fairseq_deepnet.tools.corpora.published import Corpus, DataKind, Fetch
 
 ARCHIVE: Final = ROOT / "data" / "sample" / "sample.tar.bz2"
 LINES: Final = {"TRAIN_LINES": 25_000, "VALID_LINES": 500, "TEST_LINES": 500}
@@ -43,7 +43,7 @@ CORPORA: Final = {
         "German-English sentences of a grammar, part of this project",
         files=(),
         kinds={
-            "sample": Kind(
+            "sample": DataKind(
                 "the sample corpus of this project",
                 folder="pair",
                 rows=rows,

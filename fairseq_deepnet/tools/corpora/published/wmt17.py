@@ -18,7 +18,7 @@ from fairseq_deepnet.tools.corpora.extract import (
     read_pair,
     require_pair,
 )
-from fairseq_deepnet.tools.corpora.published import Corpus, Fetch, Kind, file_at
+from fairseq_deepnet.tools.corpora.published import Corpus, DataKind, Fetch, file_at
 
 
 def _text(name: str, archive: str, stem: str, lines: int) -> Part:
@@ -97,7 +97,7 @@ CORPORA: Final = {
             ),
         ),
         kinds={
-            "wmt17": Kind(
+            "wmt17": DataKind(
                 "WMT 2017 English-German, raw cased text",
                 folder="pair",
                 rows=rows,
@@ -106,7 +106,7 @@ CORPORA: Final = {
                 check=check,
                 extracts=True,
             ),
-            "wmt17-tokenized": Kind(
+            "wmt17-tokenized": DataKind(
                 "WMT 2017 English-German, as fairseq's recipe makes it",
                 folder="moses",
                 rows=rows,

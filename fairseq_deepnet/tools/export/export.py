@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
 from fairseq_deepnet.files import say, shown
-from fairseq_deepnet.tools.checkpoints import Model, choose_model, find_data
+from fairseq_deepnet.tools.checkpoints import TrainedModel, choose_model, find_data
 from fairseq_deepnet.tools.export import record
 from fairseq_deepnet.tools.export.layout import (
     HUGGINGFACE,
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def to_fairseq(model: Model, output: Path | None = None, force: bool = False) -> Path:
+def to_fairseq(model: TrainedModel, output: Path | None = None, force: bool = False) -> Path:
     """Write a checkpoint of fairseq's own model, called as the checkpoint is."""
     request = record.make_request(model, "fairseq")
 
@@ -89,7 +89,7 @@ def to_fairseq(model: Model, output: Path | None = None, force: bool = False) ->
 
 
 def to_ctranslate2(
-    model: Model,
+    model: TrainedModel,
     output: Path | None = None,
     quantization: str = QUANTIZATIONS[0],
     data: Path | None = None,
@@ -116,7 +116,7 @@ def to_ctranslate2(
 
 
 def to_huggingface(
-    model: Model, output: Path | None = None, data: Path | None = None, force: bool = False
+    model: TrainedModel, output: Path | None = None, data: Path | None = None, force: bool = False
 ) -> Path:
     """Write a folder that Hugging Face's transformers loads."""
     with _needing("safetensors", NO_SAFETENSORS):
@@ -135,7 +135,7 @@ def to_huggingface(
     return _export(model, output or folder_name(model, HUGGINGFACE), force, request, write)
 
 
-def export_for_ctranslate2(model: Model, data: Path | None, quantization: str) -> Path:
+def export_for_ctranslate2(model: TrainedModel, data: Path | None, quantization: str) -> Path:
     """Return a model's CTranslate2 folder under its usual name, written where it is not up to date.
 
     Raises:
@@ -165,7 +165,7 @@ def _needing(package: str, message: str) -> Iterator[None]:
 
 
 def _export(
-    model: Model,
+    model: TrainedModel,
     output: Path | str,
     force: bool,
     request: dict[str, Any],

@@ -63,13 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, help="of a new model (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON too")
 
-    def parse(words: Sequence[str] | None = None, namespace: object = None) -> Namespace:
-        args, rest = parser.parse_known_args(words)
-        args.rest = rest
-        return args
 
-    # so that any option of fairseq-train may be given, after the target
-    parser.parse_args = parse  # type: ignore[assignment,method-assign]
+def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> Namespace:
+    """Parse the command line; the target and any option of fairseq-train after it are the rest."""
+    args, args.rest = parser.parse_known_args(words)
+    return args
 
 
 def run(args: Namespace) -> int:

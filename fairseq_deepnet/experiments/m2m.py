@@ -1,0 +1,73 @@
+"""`deepnet m2m`: a multilingual model scored as M2M-100 and table 3 of the paper score theirs.
+
+A test set of tools/evaluation/sets.py is made in the codes of the model, translated and scored as
+by `deepnet evaluate`, and its averages stand beside the paper's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+from pathlib import Path
+from typing import Final
+
+from fairseq_deepnet.experiments.directions import beside_paper
+from fairseq_deepnet.files import ROOT, say, shown
+from fairseq_deepnet.records import read_record
+from fairseq_deepnet.tools.checkpoints import choose_model, find_data
+from fairseq_deepnet.tools.evaluation import evaluate, sets
+from fairseq_deepnet.tools.evaluation.directions import summarise
+
+DOWNLOADS: Final = ROOT / "data" / "downloads"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `deepnet m2m`."""
+    parser.add_argument("--set", default="flores101", help=f"{', '.join(sets.sets())} (flores101)")
+    raw = "its published folder or archive (data/downloads/CORPUS)"
+    parser.add_argument("--raw", type=Path, help=raw)
+    parser.add_argument("--text", type=Path, help="folder for the text to translate (OUT/text)")
+    evaluate.add_scoring_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table of a test set; exit status 1 where directions are still to be scored."""
+    if args.target is None:
+        raise ValueError("which model? name a run folder or a checkpoint")
+    evaluate.settle_engine(args)
+    content = sets.definition(args.set)
+    raw = raw_files(args.raw, content.get("download"))
+    model = choose_model(args.target, args.average)
+    data = find_data(model, args.data)
+    args.split, args.out = args.set, args.out or model.scores / args.set
+    args.text = args.text or args.out / "text"
+    args.tokenizer = args.tokenizer or content["tokenizer"]
+    facts = sets.make(args.set, raw, args.text, data.languages)
+    say(
+        f"{args.set}: {facts['directions']:,} of {facts['of']:,} directions,"
+        f" {sum(facts['lines'].values()):,} lines to translate: {shown(args.text)}"
+    )
+    folder, scored, _ = evaluate.score_directions(args, model, data)
+    expected = scored if args.directions else sorted(facts["lines"])
+    beside = functools.partial(beside_paper, published=content["paper"])
+    print(summarise(folder, expected, beside=beside))
+    return 0 if read_record(folder / "summary.json")["complete"] else 1
+
+
+def raw_files(given: Path | None, corpus: str | None) -> Path | None:
+    """Return where a set's published files are; None for one that sacreBLEU brings.
+
+    A model for spBLEU that was downloaded with them is used, unless FLORES101_SPM names another.
+    """
+    spm = DOWNLOADS / "flores101" / "sacrebleu_tokenizer_spm.model"
+    if spm.is_file() and not os.environ.get("FLORES101_SPM"):
+        os.environ["FLORES101_SPM"] = str(spm)
+    if corpus is None:
+        return None
+    raw = given or DOWNLOADS / corpus
+    if not raw.exists():
+        raise FileNotFoundError(
+            f"there is no {raw}: bash scripts/download.sh {corpus}, or set RAW to what you have"
+        )
+    return raw
