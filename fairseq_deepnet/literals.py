@@ -193,7 +193,7 @@ def check_options(options: object, source: str) -> None:
 
 
 def check_state(state: Mapping[str, Any], path: object) -> None:
-    """The same for a checkpoint that was read from `path`."""
+    """Check the options in a checkpoint that was read from `path` in the same way."""
     for part in ("cfg", "args"):
         check_options(state.get(part), str(path))
 

@@ -37,7 +37,7 @@ _OPTION: Final = re.compile(r"\beval\((?:\w+\.)*(\w+)\)")
 
 
 def evaluate(value: object, *namespaces: object) -> Any:
-    """What `eval` means in fairseq's modules: the value of a literal, and nothing is run.
+    """Return the value of a literal: what `eval` means in fairseq's modules, and nothing runs.
 
     Raises ConfigurationError for what is no literal, TypeError, as eval does, for what is no text.
     """

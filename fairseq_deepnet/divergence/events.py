@@ -134,7 +134,7 @@ def _event(line: Mapping[str, Any]) -> Event:
 
 
 def region_text(layers: Mapping[str, Region]) -> str:
-    """{"decoder": (1, 14, 18)} -> "decoder layers 1-14 of 18"."""
+    """Return "decoder layers 1-14 of 18" for {"decoder": (1, 14, 18)}."""
     return " and ".join(
         f"{side} layers {first}-{last} of {depth}"
         if first < last

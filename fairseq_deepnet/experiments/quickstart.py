@@ -63,7 +63,7 @@ def read_result(run: Path, name: str) -> Result:
 
 
 def verdict(deep: Result, twin: Result) -> str:
-    """One paragraph that the numbers of both allow, and no more."""
+    """Return one paragraph that the numbers of both allow, and no more."""
     if twin.diverged:
         return (
             f"{twin.name} diverged at about update {twin.updates:,}: its gradients were no longer"

@@ -146,7 +146,7 @@ def _start(
 
 @contextlib.contextmanager
 def _stopped_by_any_signal() -> Iterator[None]:
-    """Any signal that ends a program stops the cells as Ctrl-C does."""
+    """Let any signal that ends a program stop the cells as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

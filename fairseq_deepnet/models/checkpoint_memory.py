@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_memory_argument(parser: ArgumentParser) -> None:
-    """The option of models whose memory is known beforehand."""
+    """Add the option of models whose memory is known beforehand."""
     parser.add_argument(
         "--checkpoint-memory",
         metavar="GIB",

@@ -78,7 +78,7 @@ class DeepNetMaskedLM(RobertaModel):
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """fairseq's options of RoBERTa, ours, and those that its encoder reads besides."""
+        """Add fairseq's options of RoBERTa, ours, and those that its encoder reads besides."""
         RobertaModel.add_args(parser)
         add_scheme_arguments(parser)
         add_running_arguments(parser)

@@ -46,12 +46,12 @@ class Config:
     """Option -> the file (or command line) that set it, for error messages."""
 
     def choosing(self) -> list[str]:
-        """Those options that decide which other options there are, as fairseq-train takes them."""
+        """Return the options that decide which others there are, as fairseq-train takes them."""
         names = (name for name in fairseq_options.CHOOSING if name in self.options)
         return to_arguments({name: self.options[name] for name in names})
 
     def to_yaml(self) -> str:
-        """One flat config file that stands for all of them."""
+        """Return one flat config file that stands for all of them."""
         content = {**self.options, **({"recipe": self.recipe} if self.recipe else {})}
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
 

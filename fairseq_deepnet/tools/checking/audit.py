@@ -242,7 +242,7 @@ def _paths(names: Names) -> Sequence[str]:
 
 
 def _at(layer: nn.Module, path: str) -> Any:
-    """What stands at a path of attributes; None where there is nothing."""
+    """Return what stands at a path of attributes; None where there is nothing."""
     found: Any = layer
     for part in path.split("."):
         known = found._modules if isinstance(found, nn.ModuleList) else None
@@ -339,6 +339,6 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def norms_beside_branches(layer: Layer) -> list[nn.Module]:
-    """The norms of a layer that are not within a branch."""
+    """Return the norms of a layer that are not within a branch."""
     within = {part for branch in layer.branches for part in branch.entry.modules()}
     return [part for part in layer.module.modules() if is_norm(part) and part not in within]

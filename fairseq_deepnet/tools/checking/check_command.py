@@ -178,7 +178,7 @@ def check_saved(path: Path, claim: str | None) -> Findings:
 
 
 def _vocabulary(tensors: Mapping[str, Tensor], path: Path) -> list[int]:
-    """Entries of each side's dictionary, as the embeddings have rows."""
+    """Return the entries of each side's dictionary, as the embeddings have rows."""
     tables = {name: t for name, t in tensors.items() if name.endswith("embed_tokens.weight")}
     sides = [[t for name, t in tables.items() if side.value in name.split(".")] for side in Side]
     sizes = [found[-1].size(0) for found in sides if found]
@@ -201,7 +201,7 @@ def _load(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> list[F
 
 
 def check_record(args: Namespace, tensors: Mapping[str, Tensor]) -> list[Fault]:
-    """Whether the record that our checkpoints carry agrees with its formula and the layers."""
+    """Compare the record that our checkpoints carry with its formula and the layers."""
     if not hasattr(args, "residual_scheme"):
         return []
     record = getattr(args, "residual_record", None)

@@ -34,17 +34,17 @@ Start = ResidualScheme | Literal["fairseq", "roberta"]
 
 
 def xavier_std(linear: nn.Linear) -> float:
-    """sqrt(2 / (fan_in + fan_out))."""
+    """Return sqrt(2 / (fan_in + fan_out))."""
     return math.sqrt(2 / (linear.in_features + linear.out_features))
 
 
 def linear_default_std(linear: nn.Linear) -> float:
-    """Of weight and bias as nn.Linear draws them: uniform, +- 1/sqrt(fan_in)."""
+    """Return the standard deviation of nn.Linear's default: uniform, +- 1/sqrt(fan_in)."""
     return 1 / math.sqrt(3 * linear.in_features)
 
 
 def initial_std(start: Start, place: Place, branch: Branch, role: Role) -> tuple[float, float]:
-    """Standard deviations, around 0, of weight and bias of a new linear map.
+    """Return the standard deviations, around 0, of weight and bias of a new linear map.
 
     A scheme: Xavier times its gain, biases 0. fairseq: q, k and v Xavier-uniform and smaller by
     sqrt(2) where their fans are one, out_proj Xavier-uniform with bias 0, all else nn.Linear's
@@ -91,7 +91,7 @@ class Claim:
         return f"{scheme.name}{variant}" + ("" if self.scaled_ends else ", stock initialisation")
 
     def embedding_std(self, width: int) -> float:
-        """Of an embedding table or a vocabulary projection before the scheme changes it."""
+        """Return that of an embedding table or projection before the scheme changes it."""
         return BERT_STD if self.bert_ends else width**-0.5
 
 
@@ -139,7 +139,7 @@ def make_claim(
 
 
 def _stock_start(model: nn.Module, args: Namespace | None) -> Start | None:
-    """What `--init stock` means for this model; None for a model that is not fairseq's or ours."""
+    """Return what `--init stock` means for this model; None for one of neither fairseq nor us."""
     if isinstance(model, RobertaModel):
         return "roberta"
     known = isinstance(model, TransformerModelBase | TransformerLanguageModel)
@@ -147,7 +147,7 @@ def _stock_start(model: nn.Module, args: Namespace | None) -> Start | None:
 
 
 def end_factors(claim: Claim, stacks: Sequence[Stack]) -> dict[int, float]:
-    """What the schemes multiply embeddings and vocabulary projections by: id of weight -> factor.
+    """Return what the schemes multiply embeddings and projections by: id of weight -> factor.
 
     Found by applying them to ones, tied as the model's are.
     """

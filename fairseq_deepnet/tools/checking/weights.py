@@ -66,7 +66,7 @@ def shown_only(rows: Sequence[WeightRow]) -> list[WeightRow]:
 
 
 def tolerance(count: int) -> float:
-    """Of the std of `count` normal draws, relative; that of uniform ones varies less."""
+    """Return that of the std of `count` normal draws, relative; uniform ones vary less."""
     return STANDARD_ERRORS / math.sqrt(2 * count) + FLOOR
 
 
@@ -116,7 +116,7 @@ def drawn_maps(stack: Stack, claim: Claim) -> list[DrawnMap]:
 
 
 def check_linears(side: Side, maps: Sequence[DrawnMap], faults: list[Fault]) -> list[WeightRow]:
-    """Weights of the linear maps, one row a kind; one fault for kinds that are off alike."""
+    """Return a row for each kind of linear map; add one fault for kinds that are off alike."""
     kinds: dict[str, list[DrawnMap]] = defaultdict(list)
     for drawn in maps:
         kinds[drawn.kind].append(drawn)
@@ -140,7 +140,7 @@ def check_linears(side: Side, maps: Sequence[DrawnMap], faults: list[Fault]) -> 
 
 
 def _gain_text(gains: Sequence[float], uniform: bool) -> str:
-    """The gain of a kind of weight, pooled where all layers are to have the same."""
+    """Return the gain of a kind of weight, pooled where all layers are to have the same."""
     if uniform:
         return f"{math.sqrt(sum(gain**2 for gain in gains) / len(gains)):.3g}"
     return f"{gains[0]:.3g} (bottom) to {gains[-1]:.3g} (top)"
@@ -164,7 +164,7 @@ def betas(rows: Sequence[WeightRow]) -> tuple[str, str]:
 def check_biases(
     side: Side, maps: Sequence[DrawnMap], bias: bool, faults: list[Fault]
 ) -> list[WeightRow]:
-    """Biases of the linear maps: one row for those that start at 0, one for the others."""
+    """Return a row for the biases that start at 0, and one for the others; add their faults."""
     groups: dict[bool, list[tuple[str, float, Tensor]]] = defaultdict(list)
     wrong: dict[str, None] = {}
     for drawn in maps:
@@ -192,7 +192,7 @@ def check_biases(
 
 
 def _ends_only(row: WeightRow) -> WeightRow:
-    """The row with the least and the greatest of its numbers."""
+    """Return the row with the least and the greatest of its numbers."""
     expected, measured = (
         tuple(dict.fromkeys((min(numbers), max(numbers))))
         for numbers in (row.expected, row.measured)
@@ -201,7 +201,7 @@ def _ends_only(row: WeightRow) -> WeightRow:
 
 
 def check_norms(stack: Stack, faults: list[Fault]) -> list[WeightRow]:
-    """LayerNorms of a stack: weights 1, biases 0."""
+    """Return rows of a stack's LayerNorms: weights 1, biases 0; add their faults."""
     named = stack.module.named_modules()
     norms = {name: module for name, module in named if isinstance(module, nn.LayerNorm)}
     rows = []
@@ -222,7 +222,7 @@ def check_norms(stack: Stack, faults: list[Fault]) -> list[WeightRow]:
 def check_ends(
     model: nn.Module, stacks: Sequence[Stack], claim: Claim, faults: list[Fault]
 ) -> list[WeightRow]:
-    """Embeddings, learned positions and vocabulary projections."""
+    """Return rows of embeddings, learned positions and vocabulary projections; add their faults."""
     factors = end_factors(claim, stacks)
     tables = [
         (name, module, module.padding_idx)

@@ -126,7 +126,7 @@ class _Cleaned:
 def _clean_chunk(
     chunk: PairChunk, paths: tuple[Path, Path], train: bool, limits: Limits, odd: str
 ) -> _Cleaned:
-    """Work of one process on one chunk; duplicates are found only where all chunks meet."""
+    """Clean or check one chunk; duplicates are found only where all chunks meet."""
     counted: Counter[str] = Counter()
     pairs: Iterable[tuple[str, str]] = chunk.decode(*paths)
     if train:

@@ -267,7 +267,7 @@ def read(name: str, given: Given) -> SimpleNamespace:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `deepnet preprocess`."""
+    """Declare the options of `deepnet preprocess`."""
     parser.description = __doc__
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     kinds = parser.add_subparsers(required=True, metavar="KIND", dest="kind")

@@ -95,7 +95,7 @@ class RunScore:
 
 
 def _fact(record: Mapping[str, Any], key: str) -> Any:
-    """As recorded, or as asked for: of a direction only that is kept."""
+    """Return a fact as recorded, or as asked for: of a direction only that is kept."""
     return (record.get("request") or {}).get(key) if record.get(key) is None else record[key]
 
 

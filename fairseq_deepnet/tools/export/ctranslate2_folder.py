@@ -140,19 +140,19 @@ class _Side:
         }
 
     def option(self, name: str) -> Any:
-        """A side's option, --SIDE-NAME."""
+        """Return a side's option, --SIDE-NAME."""
         return getattr(self.args, f"{self.side}_{name}")
 
     def has(self, name: str) -> bool:
-        """Whether the side has such a module."""
+        """True if the side has such a module."""
         return f"{self.side}.{name}.weight" in self.weights
 
     def array(self, name: str) -> NDArray[np.float32]:
-        """A parameter in float32."""
+        """Return a parameter in float32."""
         return self.weights[f"{self.side}.{name}"].float().contiguous().numpy()
 
     def encoder(self) -> TransformerEncoderSpec:
-        """The encoder, complete."""
+        """Return the encoder, complete."""
         spec = TransformerEncoderSpec(**self.shape)
         self.ends(spec, spec.embeddings[0])
         for index, layer in enumerate(spec.layer):
@@ -161,7 +161,7 @@ class _Side:
         return spec
 
     def decoder(self) -> TransformerDecoderSpec:
-        """The decoder, complete with the projection to the vocabulary."""
+        """Return the decoder, complete with the projection to the vocabulary."""
         spec = TransformerDecoderSpec(
             **self.shape, no_final_norm=bool(getattr(self.args, "no_decoder_final_norm", False))
         )
@@ -179,7 +179,7 @@ class _Side:
         return spec
 
     def ends(self, spec: Any, embeddings: Any) -> None:
-        """Embeddings, positions, and the norms before and after the layers."""
+        """Fill in embeddings, positions, and the norms before and after the layers."""
         embeddings.weight = self.array("embed_tokens.weight")
         spec.scale_embeddings = 1.0 if self.args.no_scale_embedding else float(self.width) ** 0.5
         table = position_table(self.weights, self.args, self.side)
@@ -197,7 +197,7 @@ class _Side:
             spec.bias = self.array(f"{name}.bias")
 
     def fused(self, spec: LinearSpec, names: Sequence[str]) -> None:
-        """Several maps of one input as one."""
+        """Fill in several maps of one input as one."""
         parts = [LinearSpec() for _ in names]
         for part, name in zip(parts, names, strict=True):
             self.linear(part, name)

@@ -111,7 +111,7 @@ def _language(code: str) -> str:
 
 
 def _lines(data: DataFolder) -> str:
-    """The training lines, of many pairs all together; empty where they are not recorded."""
+    """Return the training lines, of many pairs all together; empty where they are not recorded."""
     counts = (data.record.get("lines") or {}).get("train")
     if isinstance(counts, dict):
         return f"{sum(counts.values()):,} of {len(counts)} pairs"

@@ -22,7 +22,7 @@ HALF: Final = ("fp16", "bf16", "memory-efficient-fp16", "memory-efficient-bf16")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet plan`."""
+    """Declare the arguments of `deepnet plan`."""
     add, default = parser.add_argument, "(%(default)s)"
     words = "a YAML file or a name in configs/, and options that win"
     add("words", nargs="*", metavar="CONFIG key=value", help=words)

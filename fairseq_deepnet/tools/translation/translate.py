@@ -197,7 +197,7 @@ def choose_direction(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet translate`."""
+    """Declare the arguments of `deepnet translate`."""
     parser.description = __doc__
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("model", type=Path, help="run, checkpoint, or folder of deepnet export")
