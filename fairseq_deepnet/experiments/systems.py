@@ -117,7 +117,7 @@ def read_scored(file: Path) -> Scored:
     hypotheses = list(read_lines(file.with_suffix(".txt")))
     folders = file.resolve().parents
     run = next((one for one in folders[1:4] if (one / "config.yaml").is_file()), None)
-    config = configs.load_config(str(run / "config.yaml")) if run else None
+    config = configs.recorded_config(run) if run else None
     try:
         reference, digests = _reference(file, record, request, config)
     except (KeyError, TypeError, StopIteration) as error:

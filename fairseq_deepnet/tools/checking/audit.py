@@ -29,7 +29,6 @@ from fairseq_deepnet.schemes import (
     Sublayer,
     scheme_class,
 )
-from fairseq_deepnet.tools.checking.claims import xavier_std
 from fairseq_deepnet.tools.checking.compare import check_finite, check_inputs, check_residuals
 from fairseq_deepnet.tools.checking.findings import Findings, StackFindings
 from fairseq_deepnet.tools.checking.measure import (
@@ -45,6 +44,7 @@ from fairseq_deepnet.tools.checking.weights import (
     check_biases,
     check_linears,
     shown_only,
+    xavier_std,
 )
 
 Names = str | Sequence[str]

@@ -18,9 +18,9 @@ from fairseq_deepnet.files import shown, write_json
 from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.schemes import SCHEMES, Side
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.checking.claims import make_claim
 from fairseq_deepnet.tools.checking.compare import check_model
 from fairseq_deepnet.tools.checking.findings import Fault, Findings, as_json, as_text, listed
+from fairseq_deepnet.tools.checking.weights import make_claim
 from fairseq_deepnet.tools.checkpoints import choose_model
 from fairseq_deepnet.tools.standalone import build_from_arguments, usual_task
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from fairseq_deepnet.anatomy import PROJECTIONS, TABLE, Layer, Stack
 from fairseq_deepnet.schemes import NormPlacement, Place, ResidualScheme, Role
-from fairseq_deepnet.tools.checking.claims import Claim
 from fairseq_deepnet.tools.checking.findings import (
     Fault,
     Findings,
@@ -36,7 +35,7 @@ from fairseq_deepnet.tools.checking.measure import (
     run_backward,
     same,
 )
-from fairseq_deepnet.tools.checking.weights import check_weights
+from fairseq_deepnet.tools.checking.weights import Claim, check_weights
 
 HALF_PRECISION_LIMIT: Final = 65504.0
 SMALL: Final = 1e-2

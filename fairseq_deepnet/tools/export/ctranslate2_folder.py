@@ -29,12 +29,7 @@ from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import record
 from fairseq_deepnet.tools.export.folding import position_table
 from fairseq_deepnet.tools.export.layout import BLANK, RECORD
-from fairseq_deepnet.tools.export.stock import fold_translator
-from fairseq_deepnet.tools.export.vocabularies import (
-    Vocabularies,
-    check_supported,
-    read_vocabularies,
-)
+from fairseq_deepnet.tools.export.vocabularies import Vocabularies, stock_translator
 
 ENGINE: Final = "CTranslate2"
 ACTIVATIONS: Final = {
@@ -59,9 +54,8 @@ def write_folder(
     Raises:
         ValueError: for a model that cannot be folded or that CTranslate2 cannot compute.
     """
-    folded, stock = fold_translator(state, ENGINE)
-    vocabularies = read_vocabularies(model.path, data, ENGINE)
-    converter = StockConverter(folded.weights, stock, vocabularies)
+    weights, stock, vocabularies = stock_translator(model, data, state, ENGINE, ACTIVATIONS)
+    converter = StockConverter(weights, stock, vocabularies)
     converter.convert(str(part), quantization=request["quantization"])
     subwords, tokens = record.subword_files(data), vocabularies.tokens
     for name in sorted(set(subwords.values())):
@@ -91,7 +85,6 @@ class StockConverter(Converter):
     def __init__(
         self, weights: Mapping[str, Tensor], args: Namespace, vocabularies: Vocabularies
     ) -> None:
-        check_supported(weights, args, vocabularies, ENGINE, ACTIVATIONS)
         self.weights, self.args, self.vocabularies = weights, args, vocabularies
 
     def _load(self) -> TransformerSpec:

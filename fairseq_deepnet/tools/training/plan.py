@@ -24,7 +24,7 @@ from fairseq_deepnet.tools import configs, fairseq_options, processor
 from fairseq_deepnet.tools.checkpoints import refuse_other_words
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder
 from fairseq_deepnet.tools.planning import fitting
-from fairseq_deepnet.tools.training import fallbacks, launch, launchers, nodes, run_folder
+from fairseq_deepnet.tools.training import fallbacks, launch, nodes, run_folder
 from fairseq_deepnet.tools.training.fallbacks import FallbackState, Step, SupervisorPlan
 
 MANAGED: Final = {
@@ -45,7 +45,7 @@ class PlannedRun:
     config: configs.Config  # with the options of the command line, checked
     data: Path  # folder
     run: Path  # folder
-    launcher: launchers.Launcher  # which starts the processes, and on what devices
+    launcher: launch.Launcher  # which starts the processes, and on what devices
     batch: launch.Batch | None  # of an update; None where the config has it another way
     precision: list[str]  # fairseq-train's options for it
     command: list[str]  # fairseq-train, with all options
@@ -155,7 +155,7 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     devices = launch.choose_devices(
         args.gpus, args.cpu_processes, args.nodes, visible, elsewhere=elsewhere
     )
-    launcher = launchers.choose_launcher(
+    launcher = launch.choose_launcher(
         args.launcher, devices, os.environ, args.node_rank, planned=args.dry_run
     )
     away = elsewhere and devices.gpus > visible
@@ -251,7 +251,7 @@ def plan_run(args: argparse.Namespace) -> SupervisorPlan:
     if (run / "done").is_file():
         say(f"{shown(run)} is complete: nothing to do (RUN=FOLDER trains another)")
         return SupervisorPlan()
-    updates, owes_validation = run_folder.standing(run)
+    updates, owes_validation = run_folder.resume_point(run)
     if 0 < training.parsed.max_update <= updates and not owes_validation:
         write_text(run / "done", f"{updates} updates\n")
         say(f"{shown(run)} is complete at update {updates:,}: nothing to do")

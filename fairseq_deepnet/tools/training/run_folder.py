@@ -90,10 +90,9 @@ def record(
 
 def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
     """Raise ValueError where a run that has been trained has other settings than these."""
-    recorded = run / "config.yaml"
-    if not recorded.is_file() or not any(run.glob("checkpoints/*.pt")):
+    if not (run / "config.yaml").is_file() or not any(run.glob("checkpoints/*.pt")):
         return
-    changed = differences(configs.load_config(str(recorded)), config)
+    changed = differences(configs.recorded_config(run), config)
     if not changed:
         return
     if not resume:
@@ -107,13 +106,12 @@ def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
 
 def is_complete(run: Path, config: configs.Config) -> bool:
     """True if a run of this config has been trained to its end."""
-    recorded = run / "config.yaml"
-    if not (run / "done").is_file() or not recorded.is_file():
+    if not all((run / name).is_file() for name in ("done", "config.yaml")):
         return False
-    return not differences(configs.load_config(str(recorded)), config)
+    return not differences(configs.recorded_config(run), config)
 
 
-def standing(run: Path) -> tuple[int, bool]:
+def resume_point(run: Path) -> tuple[int, bool]:
     """Return the updates in the checkpoint to resume from, mended where it is damaged, and whether
     a signal ended the run before fairseq had validated at the last of them.
     """
