@@ -131,7 +131,7 @@ def _checked_dataset(
         for number in itertools.count():
             part = f"{name}{number or ''}"
             files = [f"{part}.idx", f"{part}.bin"]
-            known = _refuse_changed(folder, files)  # which tells, too, what is gone
+            known = _refuse_changed(folder, files)  # which says, too, what is gone
             if not any((folder / file).is_file() for file in files):
                 break
             if not known:

@@ -27,8 +27,8 @@ import fairseq.checkpoint_utils
 import fairseq.data.fasta_dataset
 import omegaconf
 
-from fairseq_deepnet import literals
-from fairseq_deepnet.wrapping import wrap
+from .. import literals
+from ..wrapping import wrap
 
 PACKAGES: Final = ("fairseq", "fairseq_cli", "examples")
 """fairseq's top-level modules; its examples import one another by the last name."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ASSUMED_GIB: Final = 80.0
 """Memory of a GPU that a dry run plans for and that is not in this machine."""
 ASSUMED_TERAFLOPS: Final = 312.0
-"""Peak of a GPU whose speed is not told: an A100's in bf16."""
+"""Peak of a GPU whose speed is not given: an A100's in bf16."""
 _HEADING: Final = (
     *("cell", "settings", "parameters", "updates", "tokens/update", "hours", "GPU-hours", "state"),
 )
@@ -50,7 +50,7 @@ def machine_of(gpus: int, memory_gib: float | None, teraflops: float | None) -> 
 
 
 class Cost(NamedTuple):
-    """What a cell takes; None for what cannot be told, `plan` without a vocabulary."""
+    """What a cell takes; None for what is not known, `plan` without a vocabulary."""
 
     cell: Cell
     status: Status

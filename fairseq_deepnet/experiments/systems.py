@@ -28,7 +28,7 @@ class Scored:
 
     Args:
         file: the JSON of the score
-        seed: of the training; None where no config tells
+        seed: of the training; None where no config says
         settings: all that makes the system but the seed: equal texts mean equal systems
         hypotheses: detokenised, in corpus order
         reference: the raw text that they were scored against
@@ -207,7 +207,7 @@ def _grouped(runs: Sequence[Scored]) -> list[System]:
         if len(set(seeds)) < len(seeds):
             files = ", ".join(shown(run.file) for run in group)
             raise ValueError(f"the same system with the same seed more than once: {files}")
-    # the shortest of three kinds of names that tells all systems apart
+    # the shortest of three kinds of names by which all systems differ
     kinds = [(run.name, f"{run.name} {run.file.stem}", shown(run.file)) for run, *_ in members]
-    telling = [names for names in zip(*kinds, strict=True) if len(set(names)) == len(names)]
-    return [System(name, group) for name, group in zip(telling[0], members, strict=True)]
+    distinct = [names for names in zip(*kinds, strict=True) if len(set(names)) == len(names)]
+    return [System(name, group) for name, group in zip(distinct[0], members, strict=True)]

@@ -12,8 +12,7 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.tasks import FairseqTask
 from torch import nn
 
-from fairseq_deepnet.dictionaries import record_dictionaries
-
+from ..dictionaries import record_dictionaries
 from ..schemes import ResidualScheme, Side
 from .checkpoint_memory import settle_checkpointing
 from .encoder import DeepNetEncoder

@@ -16,8 +16,7 @@ from fairseq.models.transformer_lm import (
 )
 from fairseq.tasks import FairseqTask
 
-from fairseq_deepnet.dictionaries import record_dictionaries
-
+from ..dictionaries import record_dictionaries
 from ..schemes import Side
 from .checkpoint_memory import settle_checkpointing
 from .decoder import DeepNetDecoder

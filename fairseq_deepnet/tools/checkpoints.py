@@ -30,13 +30,13 @@ from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, DataFolder
 
 BEST: Final = "checkpoint_best.pt"
-WORDS: Final = {
+VOCABULARY_FILES: Final = {
     "subwords_sha256": ("spm*.model", "bpe.codes"),
     "dictionaries_sha256": ("dict*.txt", "languages.txt"),
 }
 """Files that decide which words a model's numbers stand for, as environment.json records them."""
 
-# How a model was told its languages; what a checkpoint was trained with holds for its use.
+# How languages are named to a model; what a checkpoint was trained with holds for its use.
 _TOKEN_OPTIONS: Final = ("encoder-langtok", "decoder-langtok", "lang-tok-style")
 _SHAPES_THE_MODEL: Final = re.compile(
     r"_name|arch|init|activation_fn|layernorm_embedding|(encoder|decoder|residual|share|no)_.*"
@@ -141,21 +141,21 @@ def find_data(model: TrainedModel, given: Path | None) -> DataFolder:
     folder = DataFolder.open(data)
     folder.refuse_changed(folder.model_files())
     if model.run is not None:
-        refuse_other_words(model.run, folder.path)
+        refuse_other_vocabulary(model.run, folder.path)
     return folder
 
 
-def refuse_other_words(run: Path, data: Path) -> None:
+def refuse_other_vocabulary(run: Path, data: Path) -> None:
     """Raise ValueError where a folder's dictionaries or subwords are not those that the run
     recorded; one that recorded none is taken as it is.
     """
     file = run / "environment.json"
     if not file.is_file():
         return
-    shape = {"data?": {f"{key}?": dict for key in WORDS}}
+    shape = {"data?": {f"{key}?": dict for key in VOCABULARY_FILES}}
     remedy = "copy it again, or remove it to go without what it records"
     recorded = read_record(file, shape, remedy).get("data") or {}
-    for key in WORDS:
+    for key in VOCABULARY_FILES:
         refuse_changed(data, recorded.get(key), recorded.get(key) or (), file)
 
 

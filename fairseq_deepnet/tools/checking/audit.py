@@ -3,7 +3,7 @@
     from fairseq_deepnet.tools.checking.audit import check
     print(check(model, {"input_ids": tokens}, claims="deepnorm"))
 
-Layers are found by the names of their linear maps: `STYLES` knows some houses, others are told by a
+Layers are found by the names of their linear maps: `STYLES` knows some houses, others come as a
 mapping of the same form. Nothing else is read off names: where a LayerNorm stands, whatever it is
 called, shows in what enters and leaves it. Measured is what the paper prescribes, and no more: what
 multiplies the residual, where LayerNorm stands, how weights and biases of the linear maps start.

@@ -203,7 +203,7 @@ def clean_split(
         name: of the files (the split).
         odd: what is done where it is not train: "refuse", "keep" or "drop" blank lines, or
             "clean" it, too.
-        wanted: tells by its number, from 0, whether a line that is left is written.
+        wanted: True for the numbers, from 0, of the lines left that are written.
     """
     sides = [find_side(prefix, language) for language in languages]
     paths = sides[0], sides[-1]

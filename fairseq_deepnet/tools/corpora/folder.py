@@ -1,6 +1,6 @@
 """A data folder, as scripts/preprocess*.sh make it: what is in it, and how its subwords read.
 
-A folder holds one language pair, many pairs that share one dictionary and are told apart by
+A folder holds one language pair, many pairs that share one dictionary and differ by
 language tokens, or text of one language. data/README.md shows the layouts.
 """
 
@@ -33,7 +33,7 @@ _SHAPES: dict[str, Shape] = {
     "language": {"language": str},
     "source": {"source": str, "target": str},
 }
-"""What a record must hold, by the key that tells kinds of folders apart."""
+"""What a record must hold, by the key that only this kind of folder has."""
 _EVERY: Shape = {"lines?": dict, "files?": dict, "lowercase?": bool, "tokenisation?": str}
 
 

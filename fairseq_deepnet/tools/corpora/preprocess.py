@@ -161,7 +161,7 @@ def _sentencepiece(value: SimpleNamespace) -> dict[str, Any]:
 
 
 def _pair(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:
-    given.dictionaries()  # sentencepiece decides, but a wrong option is told
+    given.dictionaries()  # sentencepiece decides, but a wrong option is refused
     common = _sentencepiece(value)
     options = value.fairseq_options
     return lambda rows: OnePair(rows, **common, joint=value.joint, fairseq_options=options)

@@ -59,9 +59,9 @@ def fit_into(
     """
     planned = config.options | {word.removeprefix("--"): True for word in precision}
     gpus = devices.total if devices.gpus else 0
-    words, _ = vocabulary.of_recipe(config, data)
+    sizes, _ = vocabulary.of_recipe(config, data)
     wanted = dataclasses.replace(config, options=planned)
-    advice = advise(estimate(wanted, gpus, memory_gib, teraflops=1, vocabulary=words))
+    advice = advise(estimate(wanted, gpus, memory_gib, teraflops=1, vocabulary=sizes))
     device = "a GPU" if gpus else "the CPU"
     room = f"of {memory_gib:.4g} GiB of {device}"
     if advice.wanted.fits:

@@ -69,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--teraflops and --measure contradict each other; give one")
     config, assumptions = read_config(args)
     require_plannable(str(config.options["arch"]))
-    words, where = read_vocabulary(args, config)
+    sizes, where = read_vocabulary(args, config)
     assumptions.append(f"vocabulary: {where}")
-    plan, timed = make(args, config, words)
+    plan, timed = make(args, config, sizes)
     advice = advise(plan)
     if timed:
         assumptions.append(
@@ -126,15 +126,15 @@ def read_vocabulary(
 
 
 def make(
-    args: argparse.Namespace, config: configs.Config, words: tuple[int, int]
+    args: argparse.Namespace, config: configs.Config, sizes: tuple[int, int]
 ) -> tuple[Plan, bool]:
     """Return the plan, and whether its times mean anything."""
     teraflops, usual = args.teraflops, compute.UTILISATION
     timed = args.measure or teraflops is not None
     if args.measure:
-        draft = estimate(config, args.gpus, args.memory, 1, words, args.length)
+        draft = estimate(config, args.gpus, args.memory, 1, sizes, args.length)
         teraflops = compute.measure_teraflops(draft.model, draft.training)
         usual = compute.GEMM_UTILISATION
     utilisation = usual if args.utilisation is None else args.utilisation
     machine = (args.gpus, args.memory, teraflops if timed else 1)
-    return estimate(config, *machine, words, args.length, utilisation), timed
+    return estimate(config, *machine, sizes, args.length, utilisation), timed

@@ -201,7 +201,7 @@ def _marks(run: Run, shade: str, number: int) -> tuple[list[Any], list[Any]]:
     for event in run.events:
         if not event.is_end:
             finding = event.finding
-            what = f"{run.name}, update {finding.started:,}: {finding.kind.words}"
+            what = f"{run.name}, update {finding.started:,}: {finding.kind.label}"
             where = region_text(finding.layers)
             starts.setdefault(finding.started, []).append(plain(f"{what} {where}".strip()))
     shapes, notes = [], []

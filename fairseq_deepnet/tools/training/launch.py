@@ -129,7 +129,7 @@ def split_batch(wanted: int, max_tokens: int, devices: int) -> Batch:
     """Share `wanted` tokens an update out over devices that hold `max_tokens` at a time.
 
     Where one step of all devices is more than is wanted, each takes an equal, smaller share.
-    Otherwise update-freq is the nearest whole number, and `is_exact` tells whether it fits.
+    Otherwise update-freq is the nearest whole number, and `is_exact` says whether it fits.
     """
     if wanted < devices:
         raise ValueError(f"{wanted} tokens cannot be shared out over {devices} devices")

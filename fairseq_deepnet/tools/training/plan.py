@@ -1,5 +1,5 @@
 """What a run is going to do: config, command line, data folder and devices, checked against each
-other; recorded in the run folder; told in five lines.
+other; recorded in the run folder; printed in five lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.signals import DIVERGENCE_RECORD, RECORD
 from fairseq_deepnet.tools import configs, fairseq_options, processor
-from fairseq_deepnet.tools.checkpoints import refuse_other_words
+from fairseq_deepnet.tools.checkpoints import refuse_other_vocabulary
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder
 from fairseq_deepnet.tools.planning import fitting
 from fairseq_deepnet.tools.training import fallbacks, launch, nodes, run_folder
@@ -235,19 +235,19 @@ def plan_run(args: argparse.Namespace) -> SupervisorPlan:
         print("\n".join(launcher.lines(training.command)))
         return SupervisorPlan()
     facts = nodes.facts(training.command, training.data, launcher.devices.nodes)
-    words = (*launcher.prefix(), *training.command)
+    command = (*launcher.prefix(), *training.command)
     if launcher.node_rank > 0:
         say(f"waiting for node 0 in {shown(run)}")
         is_complete = functools.partial(run_folder.is_complete, run, training.config)
         if nodes.wait_to_join(run, facts, is_complete, args.node_timeout):
-            return SupervisorPlan(words, training.steps, _state_of(training))
+            return SupervisorPlan(command, training.steps, _state_of(training))
         say(f"{shown(run)} is complete: nothing to do")
         return SupervisorPlan()
     nodes.withdraw(run)  # what a killed training left
     run_folder.refuse_changes(run, training.config, args.resume)
     state = _state_of(training)
     if any(run.glob("checkpoints/*.pt")):
-        refuse_other_words(run, training.data)
+        refuse_other_vocabulary(run, training.data)
     if (run / "done").is_file():
         say(f"{shown(run)} is complete: nothing to do (RUN=FOLDER trains another)")
         return SupervisorPlan()
@@ -260,14 +260,14 @@ def plan_run(args: argparse.Namespace) -> SupervisorPlan:
     facts_of_start = run_folder.environment(
         training.config, training.data, launcher.devices, training.batch
     )
-    run_folder.record(run, training.config, words, facts_of_start)
+    run_folder.record(run, training.config, command, facts_of_start)
     for name in (RECORD, DIVERGENCE_RECORD):  # of how it ended before
         (run / name).unlink(missing_ok=True)
     say(text)
     if updates:
         say(f"going on from update {updates:,}")
     return SupervisorPlan(
-        words, training.steps, state, facts if launcher.devices.nodes > 1 else None
+        command, training.steps, state, facts if launcher.devices.nodes > 1 else None
     )
 
 

@@ -16,7 +16,7 @@ from fairseq_deepnet.provenance import git_revision, now, sha256, versions
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.checkpoints import WORDS
+from fairseq_deepnet.tools.checkpoints import VOCABULARY_FILES
 from fairseq_deepnet.tools.training import launch
 
 _MAY_DIFFER: Final = HARMLESS | {
@@ -65,7 +65,7 @@ def environment(
             "corpus_sha256": sha256(data / "corpus.json"),
             **{
                 key: {path.name: sha256(path) for name in names for path in data.glob(name)}
-                for key, names in WORDS.items()
+                for key, names in VOCABULARY_FILES.items()
             },
         },
         "devices": str(devices),
