@@ -66,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> Namespace:
     """Parse the command line; the target and any option of fairseq-train after it are the rest."""
-    args, args.rest = parser.parse_known_args(words)
+    args, rest = parser.parse_known_args(words)
+    args.rest = rest
     return args
 
 
