@@ -12,9 +12,10 @@ from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.distributed import utils as distributed_utils
 from omegaconf import OmegaConf
 
+from fairseq_deepnet.tools.devices import Devices
 from fairseq_deepnet.tools.fairseq_options import parse_training
 from fairseq_deepnet.tools.training import launch
-from fairseq_deepnet.tools.training.launch import Devices, Launcher, choose_launcher
+from fairseq_deepnet.tools.training.launch import Launcher, choose_launcher
 
 ALONE = "--load-checkpoint-on-all-dp-ranks"
 

@@ -25,7 +25,7 @@ from fairseq_deepnet.tools.corpora.moses_folder import MosesPair
 from fairseq_deepnet.tools.corpora.published import DataKind, Fetch, catalogue
 from fairseq_deepnet.tools.corpora.subwords import SubwordOptions
 from fairseq_deepnet.tools.corpora.text_folders import ManyPairs, OneLanguage, OnePair, read_table
-from fairseq_deepnet.tools.processor import all_cores
+from fairseq_deepnet.tools.devices import all_cores
 
 OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "SRC": ("", "source language, the files' ending"),

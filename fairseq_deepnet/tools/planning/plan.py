@@ -10,9 +10,10 @@ from typing import Final
 
 from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH
 from fairseq_deepnet.tools import configs
+from fairseq_deepnet.tools.devices import DEVICE_GIB
 from fairseq_deepnet.tools.planning import compute, paper, report, vocabulary
 from fairseq_deepnet.tools.planning.advice import advise
-from fairseq_deepnet.tools.planning.estimates import DEVICE_GIB, Plan, estimate, require_plannable
+from fairseq_deepnet.tools.planning.estimates import Plan, estimate, require_plannable
 from fairseq_deepnet.tools.training import launch
 
 ARCH_DEFAULTS: Final = ("max-tokens=4096", "share-all-embeddings=true")

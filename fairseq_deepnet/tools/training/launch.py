@@ -1,5 +1,5 @@
-"""What a machine adds to a config: devices, their share of the global batch, precision; how the
-processes that share an update are started, and where they meet.
+"""What devices add to a config: their share of the global batch, precision; how the processes that
+share an update are started, and where they meet.
 
 - fairseq: one node. fairseq-train starts one process a GPU by itself; scripts/train.sh starts the
   processes of a CPU run.
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from fairseq_deepnet.files import ROOT
+from fairseq_deepnet.tools.devices import Devices
 
 PRECISIONS: Final = ("auto", "bf16", "fp16", "fp32")
 SMALL_SHARE: Final = 512
@@ -32,57 +33,6 @@ SBATCH_FILE: Final = ROOT / "scripts" / "slurm_train.sbatch"
 
 # otherwise rank 0 sends the others what it read, with classes that torch refuses to unpickle
 _ALONE: Final = "--load-checkpoint-on-all-dp-ranks"
-
-
-@dataclasses.dataclass(frozen=True)
-class Devices:
-    """The processes that share one update."""
-
-    gpus: int  # GPUs on each node; 0 trains on the CPU
-    cpu_processes: int = 1  # data-parallel processes where there are no GPUs
-    nodes: int = 1  # machines that take part, each with the same number of devices
-
-    @property
-    def total(self) -> int:
-        """Processes in all; each holds one model and one part of the batch."""
-        return (self.gpus or self.cpu_processes) * self.nodes
-
-    def __str__(self) -> str:
-        kind, more = ("GPU", "s") if self.gpus else ("CPU process", "es")
-        text = f"{self.total} {kind}{more if self.total > 1 else ''}"
-        each = self.total // self.nodes
-        return text if self.nodes == 1 else f"{text} ({self.nodes} nodes of {each})"
-
-
-def choose_devices(
-    wanted: str, cpu_processes: int, nodes: int, visible: int, elsewhere: bool = False
-) -> Devices:
-    """Return the devices to train on.
-
-    Arguments:
-        wanted: a number of GPUs a node, or "all" for those that are visible
-        cpu_processes: processes a node where there are no GPUs
-        nodes: machines
-        visible: GPUs of this machine
-        elsewhere: the training is for another machine, so `wanted` is taken as said
-
-    Raises ValueError for more GPUs than there are, and for numbers that make no sense.
-    """
-    if cpu_processes < 1:
-        raise ValueError(f"CPU_PROCESSES={cpu_processes}: at least 1 is needed")
-    if nodes < 1:
-        raise ValueError(f"NODES={nodes}: at least 1 is needed")
-    if wanted == "all":
-        return Devices(visible, 1 if visible else cpu_processes, nodes)
-    if not wanted.isdecimal():
-        raise ValueError(f"GPUS={wanted}: a number is expected; 0 trains on the CPU")
-    gpus = int(wanted)
-    if gpus > visible and not elsewhere:
-        raise ValueError(
-            f"GPUS={gpus}, but {visible} visible; set GPUS={visible}"
-            + ("" if visible else " to train on the CPU")
-        )
-    return Devices(gpus, 1 if gpus else cpu_processes, nodes)
 
 
 def parse_tokens(value: object) -> int:

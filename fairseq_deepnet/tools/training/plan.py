@@ -20,9 +20,10 @@ from fairseq_deepnet.files import PACKAGE, inside_project, say, shown, write_tex
 from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.signals import DIVERGENCE_RECORD, RECORD
-from fairseq_deepnet.tools import configs, fairseq_options, processor
+from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.checkpoints import refuse_other_vocabulary
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder
+from fairseq_deepnet.tools.devices import Devices, bf16_remark, choose_devices
 from fairseq_deepnet.tools.planning import fitting
 from fairseq_deepnet.tools.training import fallbacks, launch, nodes, run_folder
 from fairseq_deepnet.tools.training.fallbacks import FallbackState, Step, SupervisorPlan
@@ -152,7 +153,7 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     visible = torch.cuda.device_count()
     queued = args.launcher == "slurm" and "SLURM_JOB_ID" not in os.environ
     elsewhere = (args.dry_run or queued) and args.gpus != "all"
-    devices = launch.choose_devices(
+    devices = choose_devices(
         args.gpus, args.cpu_processes, args.nodes, visible, elsewhere=elsewhere
     )
     launcher = launch.choose_launcher(
@@ -160,7 +161,7 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     )
     away = elsewhere and devices.gpus > visible
     precision = launch.precision_arguments(args.precision, devices.gpus > 0, away)
-    if precision == ["--bf16"] and not devices.gpus and (remark := processor.bf16_remark()):
+    if precision == ["--bf16"] and not devices.gpus and (remark := bf16_remark()):
         say(remark)
     memory = fitting.device_memory(args.memory, devices, away) if args.memory else None
     if memory is not None:
@@ -175,7 +176,7 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     return PlannedRun(config, data, args.run, launcher, batch, precision, command, parsed, steps)
 
 
-def _share_batch(config: configs.Config, devices: launch.Devices) -> launch.Batch | None:
+def _share_batch(config: configs.Config, devices: Devices) -> launch.Batch | None:
     """Return the recipe's batch on these devices; None if the config has it another way."""
     wanted = config.recipe.get("global-batch-tokens")
     limit = config.options.get("max-tokens")

@@ -17,6 +17,7 @@ from fairseq_deepnet.records import write_record
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.checkpoints import VOCABULARY_FILES
+from fairseq_deepnet.tools.devices import Devices
 from fairseq_deepnet.tools.training import launch
 
 _MAY_DIFFER: Final = HARMLESS | {
@@ -50,7 +51,7 @@ def differences(old: configs.Config, new: configs.Config) -> list[str]:
 
 
 def environment(
-    config: configs.Config, data: Path, devices: launch.Devices, batch: launch.Batch | None
+    config: configs.Config, data: Path, devices: Devices, batch: launch.Batch | None
 ) -> dict[str, Any]:
     """Return what a person needs, besides config and command, to repeat a run."""
     import torch
