@@ -83,7 +83,7 @@ def _memory(plan: Plan) -> str:
 
 
 def _held(training: Training, precision: str = "") -> str:
-    """In what type, and in how many parts."""
+    """Say in what type something is held, and in how many parts."""
     if training.sharded:
         where = "host" if training.offload else f"1 / {training.devices}"
         return f"fp32, {where}"
