@@ -22,6 +22,10 @@ from .errors import ConfigurationError
 from .files import whole
 
 LAST: Final = "checkpoint_last.pt"
+SPLIT: Final = "split_files"
+"""Key of a checkpoint whose weights and optimiser state lie in other files: docs/sharding.md."""
+ROWS: Final = "split"
+"""Folder of these files, in that of the checkpoint or above it."""
 _PERIODIC: Final = re.compile(
     r"checkpoint(\d+|_\d+_\d+)\.pt"
 )  # checkpoint7.pt, checkpoint_7_2000.pt
@@ -99,14 +103,15 @@ def is_known_whole(path: Path | str) -> bool:
 def recorded_arguments(path: Path | str) -> Namespace | None:
     """Return `model_arguments` of a file, which is opened only if this process has not yet."""
     if Path(path) not in _KNOWN or _KNOWN[Path(path)][0] != _stamp(Path(path)):
-        load_checkpoint(path)
+        load_checkpoint(path, split=True)
     return model_arguments(_KNOWN[Path(path)][2])
 
 
-def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
+def load_checkpoint(path: Path | str, entire: bool = False, split: bool = False) -> dict[str, Any]:
     """Return a checkpoint on the CPU, its tensors mapped from the file: only what is used is read.
 
-    With `entire`, all of it is read first and compared with its checksums.
+    With `entire`, all of it is read first and compared with its checksums. With `split` it may be a
+    split one, whose weights lie elsewhere.
 
     Raises FileNotFoundError where there is none, ValueError for a file that is damaged, that holds
     other classes than fairseq's or options that would run code, or that is no checkpoint.
@@ -116,17 +121,18 @@ def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
         raise FileNotFoundError(f"there is no checkpoint {path}")
     stamp = _stamp(path)
     refuse_damaged(path, weights=entire)
-    with telling_damage(path):
+    with naming_damage(path):
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise ConfigurationError(f"{path} is not a fairseq checkpoint: it holds no model")
     literals.check_state(state, path)
+    check_split(path, state, split, entire)
     _KNOWN[path] = stamp, entire, {"cfg": state.get("cfg"), "args": state.get("args")}
     return state
 
 
 @contextmanager
-def telling_damage(path: Path | str) -> Iterator[None]:
+def naming_damage(path: Path | str) -> Iterator[None]:
     """Turn what torch raises over a damaged file into a ConfigurationError of one line.
 
     What the file system refuses (there is no such file, no permission) stays as it is.
@@ -148,6 +154,62 @@ def telling_damage(path: Path | str) -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def check_split(path: Path | str, state: Mapping[str, Any], allowed: bool, entire: bool) -> None:
+    """Raise ConfigurationError for a split checkpoint that is not `allowed`, or not whole."""
+    if SPLIT not in state:
+        return
+    if not allowed:
+        raise ConfigurationError(
+            f"{path} is split, its weights lie in other files; make one file of it first: deepnet"
+            f" join {path}"
+        )
+    folder, again = rows_folder(path, state), "copy it again, or use another checkpoint"
+    for name, (size, known) in state[SPLIT]["files"].items():
+        file = folder / Path(name).name
+        if not file.is_file():
+            raise ConfigurationError(f"{path} is split, and its {file} is gone; {again}")
+        if file.stat().st_size != size or (entire and checksum(file) != known):
+            raise ConfigurationError(f"{path} is split, and its {file} is damaged; {again}")
+
+
+def rows_folder(path: Path | str, state: Mapping[str, Any]) -> Path:
+    """Return the folder with the weights of a split checkpoint, which may have been moved in."""
+    here, name = Path(path).resolve().parent, Path(state[SPLIT]["folder"]).name
+    places = [place / ROWS / name for place in (here, here.parent)]
+    return next((place for place in places if place.is_dir()), places[0])
+
+
+def remove_unused_rows(folder: Path, only: Path | None = None) -> Path | None:
+    """Remove from a folder of checkpoints the files of split ones that are there no more; with
+    `only`, this folder of them at the most.
+
+    Returns a checkpoint that cannot be read, because of which nothing was removed; or None.
+    """
+    if not (folder / ROWS).is_dir():
+        return None
+    used = set()
+    for path in folder.rglob("*.pt"):
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except (*_DAMAGE, pickle.UnpicklingError):
+            return path
+        if SPLIT in state:
+            used.add(rows_folder(path, state))
+    for rows in (folder / ROWS).iterdir():
+        if rows.resolve() not in used and only in (None, rows.resolve()):
+            shutil.rmtree(rows)
+    return None
+
+
+def checksum(path: Path) -> int:
+    """Return the CRC-32 of a file's bytes."""
+    found = 0
+    with path.open("rb") as stream:
+        while part := stream.read(2**24):
+            found = zlib.crc32(part, found)
+    return found
 
 
 def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
@@ -239,7 +301,7 @@ def mend_last(folder: Path, only_damaged: bool = False) -> Path | None:
     damage = None
     if last.is_file():
         try:
-            load_checkpoint(last, entire=True)
+            load_checkpoint(last, entire=True, split=True)
             return None
         except ValueError as error:
             damage = error
@@ -248,7 +310,7 @@ def mend_last(folder: Path, only_damaged: bool = False) -> Path | None:
     found: dict[int, Path] = {}
     for path in [*periodic_checkpoints(folder), *sorted(folder.glob("checkpoint[_.]best*.pt"))]:
         try:
-            state = load_checkpoint(path, entire=True)
+            state = load_checkpoint(path, entire=True, split=True)
         except (ValueError, FileNotFoundError):
             continue
         if state.get("last_optimizer_state") is not None:

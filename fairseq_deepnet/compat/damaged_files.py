@@ -22,7 +22,13 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import _code_to_dtype
 
-from ..checkpoints import is_known_whole, recorded_arguments, refuse_damaged, telling_damage
+from ..checkpoints import (
+    check_split,
+    is_known_whole,
+    naming_damage,
+    recorded_arguments,
+    refuse_damaged,
+)
 from ..dictionaries import RECORD
 from ..errors import ConfigurationError
 from ..files import say
@@ -42,12 +48,17 @@ def apply() -> None:
     wrap(fairseq.trainer.Trainer, "load_checkpoint")(_checked_resume)
 
 
-def _checked_checkpoint(load: Any, path: str, *args: Any, **kwargs: Any) -> Any:
-    """Read a checkpoint whose records are as their checksums say."""
-    with telling_damage(path):
-        if not is_known_whole(path):
+def _checked_checkpoint(
+    load: Any, path: str, *args: Any, split: bool = False, **kwargs: Any
+) -> Any:
+    """Read a checkpoint whose records are as their checksums say; a split one where asked."""
+    with naming_damage(path):
+        whole = is_known_whole(path)
+        if not whole:
             refuse_damaged(path)
-        return load(path, *args, **kwargs)
+        state = load(path, *args, **kwargs)
+        check_split(path, state, split, entire=not whole)
+        return state
 
 
 def _checked_ensemble(load: Any, filenames: list[str], *args: Any, **kwargs: Any) -> Any:

@@ -75,7 +75,7 @@ def _resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
     yield from _saved(save_dir)
     for path in sorted(save_dir.glob("checkpoint*.pt")):
         with contextlib.suppress(ValueError, OSError):
-            state = load_checkpoint(path)
+            state = load_checkpoint(path, split=True)
             extra = state.get("extra_state", {})
             if state.get("last_optimizer_state") is not None and "train_iterator" in extra:
                 yield num_updates(state), path
@@ -149,7 +149,7 @@ def set_aside(save_dir: Path, after: int | None, folder: Path) -> None:
     later += save_dir.glob("crash.pt")
     for path in save_dir.glob("checkpoint*.pt"):
         try:
-            is_later = after is None or num_updates(load_checkpoint(path)) > after
+            is_later = after is None or num_updates(load_checkpoint(path, split=True)) > after
         except (ValueError, OSError):
             is_later = True  # half a file can be gone on from as little
         later += [path] if is_later else []

@@ -88,20 +88,25 @@ class Exchange:
         """Return the most numbers of a tensor that a process holds."""
         return math.ceil(shape[0] / self.size) * shape[1:].numel()
 
-    def _buckets(
-        self, parts: Sequence[Tensor], shapes: Sequence[torch.Size]
-    ) -> Iterator[list[int]]:
-        """Yield indices of tensors to exchange together: of one type, up to BUCKET bytes."""
-        by_type: dict[torch.dtype, list[int]] = {}
-        for index, part in enumerate(parts):
-            by_type.setdefault(part.dtype, []).append(index)
-        for kind, indices in by_type.items():
-            bucket: list[int] = []
-            held = 0
-            for index in indices:
-                if bucket and held >= BUCKET:
-                    yield bucket
-                    bucket, held = [], 0
-                bucket.append(index)
-                held += self._share(shapes[index]) * kind.itemsize
-            yield bucket
+    def _buckets(self, parts: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[list[int]]:
+        """Return indices of tensors to exchange together: of one type, up to BUCKET bytes."""
+        kinds = [part.dtype for part in parts]
+        each = zip(kinds, shapes, strict=True)
+        return buckets(kinds, [self._share(s) * kind.itemsize for kind, s in each], BUCKET)
+
+
+def buckets(kinds: Sequence[Any], sizes: Sequence[int], limit: int) -> list[list[int]]:
+    """Return indices of things of one kind that come together: until they reach the limit."""
+    alike: dict[Any, list[int]] = {}
+    for index, kind in enumerate(kinds):
+        alike.setdefault(kind, []).append(index)
+    found: list[list[int]] = []
+    for indices in alike.values():
+        held = limit
+        for index in indices:
+            if held >= limit:
+                found.append([])
+                held = 0
+            found[-1].append(index)
+            held += sizes[index]
+    return found

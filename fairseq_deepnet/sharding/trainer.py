@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
@@ -31,18 +32,19 @@ from fairseq.trainer import Trainer
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
+from ..checkpoints import ROWS, SPLIT, remove_unused_rows, rows_folder
 from ..compat.fp32_weights import WEIGHTS
 from ..compat.owed_validation import training_program
+from ..divergence.good_states import free_folder
 from ..divergence.precision import parts_of, split
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, describe_os_error
 from ..footprint.setting import FULLY_SHARDED, MEGABYTE
 from ..wrapping import wrap
 from .model import ShardedModel
+from .split_files import BLOCK, BY_ROWS, MODEL, write
 
 logger = logging.getLogger(__name__)
 
-SPLIT: Final = "split by rows"
-"""Stands for a tensor of the optimiser's state in what rank 0 tells the others."""
 LINGER: Final = 3.0
 """Seconds for which rank 0, which keeps that word, stays for the others to read it."""
 FAILURE: Final = "fairseq_deepnet/failure"
@@ -64,6 +66,11 @@ def install() -> None:
     ) -> None:
         wanted: Any = getattr(cfg, "distributed_training", None)
         if type(self) is not Trainer or getattr(wanted, "ddp_backend", None) != FULLY_SHARDED:
+            if getattr(wanted, "use_sharded_state", False):
+                raise ConfigurationError(
+                    f"--use-sharded-state splits the checkpoints of --ddp-backend {FULLY_SHARDED}"
+                    " alone: give that too, or leave it out"
+                )
             initialise(self, cfg, task, model, criterion, quantizer)
             return
         refuse(cfg, model, criterion)
@@ -79,8 +86,16 @@ def install() -> None:
     nothing: Any = contextlib.nullcontext
     fairseq.distributed.fsdp_enable_wrap = nothing  # it imports fairscale
     program: Any = training_program()
-    if program is not None:
-        program.fsdp_enable_wrap = nothing
+    if program is None:
+        return
+    program.fsdp_enable_wrap = nothing
+
+    @wrap(program, "validate_and_save")
+    def validate_and_save(act: Any, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        found = act(cfg, trainer, *args, **kwargs)
+        if getattr(trainer, "split_record", None) is not None:  # fairseq has removed old ones now
+            trainer.remove_unused_rows()
+        return found
 
 
 def end_at_once() -> None:
@@ -121,7 +136,6 @@ def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
         (cfg.ema.store_ema, "--store-ema", "leave it out, and average checkpoints instead"),
         (cfg.optimization.use_bmuf, "--use-bmuf", "leave it out"),
         (shared.zero_sharding != "none", "--zero-sharding", "leave it out: it is built in"),
-        (shared.use_sharded_state, "--use-sharded-state", "leave it out: there is one file"),
         (shared.pipeline_model_parallel, "--pipeline-model-parallel", "leave it out"),
         (common.model_parallel_size > 1, "--model-parallel-size", "leave it out"),
         (common.quantization_config_path, "--quantization-config-path", "leave it out"),
@@ -164,9 +178,11 @@ class ShardedTrainer(Trainer):
 
     Attributes:
         offloads: --cpu-offload.
+        split_record: of the rows that were written for the checkpoint to come; on rank 0.
     """
 
     offloads: bool
+    split_record: dict[str, Any] | None = None
     _gathered_optim_state: Any
     is_fsdp = False
     use_distributed_wrapper = True
@@ -296,11 +312,66 @@ class ShardedTrainer(Trainer):
         """
         if _is_alone_with_error():
             return
+        self.split_record = None
         keep = not self.cfg.checkpoint.no_save_optimizer_state
         state = self.optimizer.state_dict() if keep else {}
         with torch.no_grad(), self._telling_others():
+            if self.cfg.distributed_training.use_sharded_state:
+                self._write_rows(state)
+                return
             exact = self.sharded.gather(keep_fp32=WEIGHTS in state)
             self._gathered_optim_state = self._gather_state(state, exact) if keep else None
+
+    def _write_rows(self, state: dict[str, Any]) -> None:
+        """Write this process's rows beside the checkpoint that rank 0 writes next.
+
+        Args:
+            state: the optimiser's, of this process; empty if it is not saved.
+        """
+        sharded, save_dir = self.sharded, Path(self.cfg.checkpoint.save_dir)
+        found: Any = None
+        if sharded.exchange.rank == 0:
+            try:
+                self.remove_unused_rows()
+                found = free_folder(save_dir / ROWS, f"update_{self.get_num_updates()}", 1)
+                found.mkdir(parents=True)
+            except OSError as error:
+                found = describe_os_error(error)
+        found = distributed.broadcast_object(found, 0, sharded.exchange.group)
+        if isinstance(found, str):
+            raise ConfigurationError(f"no checkpoint was written: {found}")
+        names = [name for name, own in sharded.own.items() if own.requires_grad]
+        held = {MODEL: {name: own.detach() for name, own in sharded.own.items()}}
+        for key in _split_keys(state.get("state", {})):
+            parts = state["state"].items()
+            held[key] = {names[index]: one[key] for index, one in parts if key in one}
+        record = {
+            "folder": found.name,
+            "files": write(found, held, sharded.shapes, sharded.exchange),
+            "shapes": {name: [*shape] for name, shape in sharded.shapes.items()},
+            "trained": names,
+            "block": BLOCK,
+            "half": "" if sharded.dtype is torch.float32 else str(sharded.dtype).split(".")[1],
+            "flat": self._is_flat(),
+        }
+        if self.is_data_parallel_master:
+            self.split_record, sharded.gathered = record, {name: name for name in sharded.own}
+            self._gathered_optim_state = _skeleton(state) if state else None
+
+    def remove_unused_rows(self) -> None:
+        """Remove the rows of checkpoints that fairseq has removed."""
+        self.split_record = None
+        unread = remove_unused_rows(Path(self.cfg.checkpoint.save_dir))
+        if unread is not None:
+            logger.warning("nothing was removed from %s: %s cannot be read", ROWS, unread)
+
+    def state_dict(self) -> dict[str, Any]:
+        found = super().state_dict()
+        return found if self.split_record is None else {**found, SPLIT: self.split_record}
+
+    def _is_flat(self) -> bool:
+        """True if a checkpoint has the optimiser's state as a row of all parameters."""
+        return bool(self.cfg.common.fp16 and not self.cfg.common.fp16_no_flatten_grads)
 
     def save_checkpoint(self, filename: str, extra_state: Any) -> Any:
         if _is_alone_with_error():
@@ -316,7 +387,7 @@ class ShardedTrainer(Trainer):
             exact: whole fp32 weights in half precision.
         """
         shapes = self.sharded.trained_shapes()
-        flat = self.cfg.common.fp16 and not self.cfg.common.fp16_no_flatten_grads
+        flat = self._is_flat()
         total = sum(shape.numel() for shape in shapes)
         found: dict[int, dict[str, Any]] = {index: {**one} for index, one in state["state"].items()}
         rows: dict[str, Tensor] = {}
@@ -342,13 +413,18 @@ class ShardedTrainer(Trainer):
         return state
 
     def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> Any:
-        """Load an ordinary file; rank 0 alone reads it and gives each process its rows."""
+        """Load a checkpoint; rank 0 alone reads an ordinary file and gives each process its rows,
+        those of a split one each process reads.
+        """
         self.cfg.checkpoint.load_checkpoint_on_all_dp_ranks = False
         read = checkpoint_utils.load_checkpoint_to_cpu
 
         def read_for_all(*args: Any, **kwargs: Any) -> dict[str, Any]:
-            state: dict[str, Any] = read(*args, **kwargs)
+            state: dict[str, Any] = read(*args, split=True, **kwargs)
             self.sharded.to_load, state["model"] = state["model"], {}
+            if SPLIT in state:
+                record = state.pop(SPLIT)
+                state["model"] = {SPLIT: record, "folder": rows_folder(filename, {SPLIT: record})}
             self._state_to_load = state.get("last_optimizer_state")
             if self._state_to_load is not None:
                 state["last_optimizer_state"] = {}  # something to load; `_scatter_state` has it
@@ -359,7 +435,7 @@ class ShardedTrainer(Trainer):
             return super().load_checkpoint(filename, *args, **kwargs)
         finally:
             checkpoint_utils.load_checkpoint_to_cpu = read
-            self.sharded.to_load = self._state_to_load = None
+            self.sharded.to_load = self.sharded.split_files = self._state_to_load = None
 
     def _scatter_state(self) -> dict[str, Any]:
         """Return this process's part of the optimiser's state that rank 0 has read.
@@ -381,19 +457,28 @@ class ShardedTrainer(Trainer):
         if isinstance(skeleton, str):
             raise ConfigurationError(skeleton)
 
-        def take(indices: list[int], of: Any) -> list[Tensor]:
+        def take(indices: list[int], key: str, of: Any) -> list[Tensor]:
             parts = [torch.zeros_like(own[index], dtype=torch.float32) for index in indices]
-            exchange.scatter(lambda n: of(indices[n]), parts, [shapes[i] for i in indices])
+            files = self.sharded.split_files
+            if files is None:
+                exchange.scatter(lambda n: of(indices[n]), parts, [shapes[i] for i in indices])
+            else:
+                names = [files.trained[index] for index in indices]
+                files.read(key, names, zip(names, parts, strict=True))
             return parts
 
         state = skeleton["state"]
         for key in _split_keys(state):
-            held = [index for index, one in state.items() if one.get(key) == SPLIT]
-            parts = take(held, lambda index, key=key: whole["state"][index][key])
+            held = [index for index, one in state.items() if one.get(key) == BY_ROWS]
+            parts = take(held, key, lambda index, key=key: whole["state"][index][key])
             for index, part in zip(held, parts, strict=True):
                 state[index][key] = part
         if WEIGHTS in skeleton:
-            skeleton[WEIGHTS] = take([*range(len(own))], lambda index: whole[WEIGHTS][index])
+            skeleton[WEIGHTS] = own
+            if self.sharded.split_files is None:
+                skeleton[WEIGHTS] = take(
+                    [*range(len(own))], "", lambda index: whole[WEIGHTS][index]
+                )
         found: dict[str, Any] = skeleton
         return found
 
@@ -416,13 +501,12 @@ def _split_keys(state: Mapping[int, Mapping[str, Any]]) -> list[str]:
 
     Numbers that some optimisers keep as tensors, such as counts of steps, have no dimension.
     """
-    is_split = {
-        key: None
-        for one in state.values()
-        for key, value in one.items()
-        if value is SPLIT or value == SPLIT or (isinstance(value, Tensor) and value.dim())
-    }
+    is_split = {k: None for one in state.values() for k, held in one.items() if _is_split(held)}
     return [*is_split]
+
+
+def _is_split(value: Any) -> bool:
+    return value.dim() > 0 if isinstance(value, Tensor) else value == BY_ROWS
 
 
 def _by_parameter(state: Any, shapes: list[torch.Size]) -> dict[str, Any]:
@@ -451,10 +535,7 @@ def _by_parameter(state: Any, shapes: list[torch.Size]) -> dict[str, Any]:
 def _skeleton(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return an optimiser's state without the tensors that are split."""
     numbers = {
-        index: {
-            key: SPLIT if isinstance(value, Tensor) and value.dim() else value
-            for key, value in one.items()
-        }
+        index: {key: BY_ROWS if _is_split(value) else value for key, value in one.items()}
         for index, one in state["state"].items()
     }
     return {**state, "state": numbers, **({WEIGHTS: None} if WEIGHTS in state else {})}

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_deepnet import cli
+from fairseq_deepnet.checkpoints import SPLIT, load_checkpoint
 from fairseq_deepnet.schemes import SCHEMES
 from tests.integration.conftest import SMALL, TRAIN, RunCommand
 from tests.support.sharded_process import compare, leave_group
@@ -27,6 +29,7 @@ UPDATES += ["--clip-norm=1", "--bucket-cap-mb=0", "--log-interval=1"]
 BLEU = ["--eval-bleu", "--eval-bleu-args", '{"beam": 2, "max_len_b": 6}']
 BLEU += ["--eval-bleu-detok=space", "--best-checkpoint-metric=bleu"]
 SHARDED = "--ddp-backend=fully_sharded"
+SPLIT_UP = "--use-sharded-state"
 STATE = "last_optimizer_state"
 
 
@@ -49,6 +52,28 @@ def test_one_process_validates_with_bleu_saves_and_goes_on_as_unsharded(
     assert compare(plain["model"], parts["model"]) < 1e-6
     assert compare(plain[STATE], parts[STATE]) < 1e-6
     assert plain["extra_state"]["val_loss"] == parts["extra_state"]["val_loss"]
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_split_checkpoint_is_copied_pruned_resumed_and_joined(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    words = [*UPDATES, SHARDED, "--distributed-world-size=1", "--save-interval-updates=1"]
+    words += ["--keep-interval-updates=2", "--validate-interval-updates=2"]
+    plain = train_here(tiny_data, tmp_path / "plain", *words, "--max-update=5")
+    parts = tmp_path / "parts"
+    train_here(tiny_data, parts, *words, SPLIT_UP, "--max-update=3")
+    train_here(tiny_data, parts, *words, SPLIT_UP, "--max-update=5")
+    files = sorted(parts.glob("*.pt"))
+    assert [file.name for file in files] == sorted(
+        file.name for file in (tmp_path / "plain").glob("*.pt")
+    )
+    meant = {load_checkpoint(file, split=True)[SPLIT]["folder"] for file in files}
+    assert {folder.name for folder in (parts / "split").iterdir()} == meant
+    assert cli.main(["join", str(parts / "checkpoint_last.pt")]) == 0
+    joined = torch.load(parts / "checkpoint_last.pt", weights_only=True)
+    assert compare(plain["model"], joined["model"]) == 0
+    assert compare(plain[STATE], joined[STATE]) == 0
 
 
 def start(
@@ -163,17 +188,19 @@ def test_several_processes_train_sharded_what_they_train_whole(world: int, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("files", ["one_file", "split"])
 def test_killed_and_resumed_on_other_numbers_of_processes_and_under_either_backend(
-    tiny_data: Path, tmp_path: Path
+    files: str, tiny_data: Path, tmp_path: Path
 ) -> None:
     """4 -> 2 -> 1 -> 4, with 4 micro-batches in every update."""
+    way = [SHARDED, *([SPLIT_UP] if files == "split" else [])]
     words = [*UPDATES, "--max-tokens=100", "--disable-validation"]
     whole = train(
         4, tiny_data, tmp_path / "whole", *words, "--max-update=9", "--ddp-backend=legacy_ddp"
     )
     parts = tmp_path / "parts"
     killed = start(
-        *(4, tiny_data, parts, *words, SHARDED, "--max-update=9", "--save-interval-updates=2")
+        *(4, tiny_data, parts, *words, *way, "--max-update=9", "--save-interval-updates=2")
     )
     file = parts / "checkpoint_1_2.pt"
     until = time.monotonic() + 300
@@ -186,9 +213,11 @@ def test_killed_and_resumed_on_other_numbers_of_processes_and_under_either_backe
     held = torch.load(last if last.exists() else file, weights_only=True)
     made = held["optimizer_history"][-1]["num_updates"]
     assert 2 <= made < 9
-    stages = ((2, 2, made + 1, SHARDED), (1, 4, made + 2, SHARDED))
-    for world, micro, until_update, backend in (*stages, (4, 1, 9, "--ddp-backend=legacy_ddp")):
-        more = [f"--update-freq={micro}", f"--max-update={until_update}", backend]
+    stages = ((2, 2, made + 1, way), (1, 4, made + 2, way))
+    for world, micro, until_update, backend in (*stages, (4, 1, 9, ["--ddp-backend=legacy_ddp"])):
+        if files == "split" and backend is not way:
+            assert cli.main(["join", str(last)]) == 0
+        more = [f"--update-freq={micro}", f"--max-update={until_update}", *backend]
         part = train(world, tiny_data, parts, *words, *more)
         assert part["optimizer_history"][-1]["num_updates"] == until_update
     assert compare(whole["model"], part["model"]) < 1e-6
@@ -287,8 +316,8 @@ cli_main()
 """
 FULL = """
 import resource, sys
-if "--distributed-rank=0" in sys.argv:  # its files may have so many bytes: the model has more
-    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+if "--distributed-rank=RANK" in sys.argv:  # its files may have so many bytes: its rows have more
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 from fairseq_cli.train import cli_main
 sys.argv[0] = "fairseq-train"
 cli_main()
@@ -334,8 +363,21 @@ def test_all_processes_end_when_rank_0_has_no_room_for_a_checkpoint(
 ) -> None:
     folder = tmp_path / "run"
     words = ["--disable-validation", "--save-interval-updates=1", "--max-update=1000"]
-    assert all(finish(start_program(FULL, 2, tiny_data, folder, *words), 300))
+    assert all(finish(start_program(FULL.replace("RANK", "0"), 2, tiny_data, folder, *words), 300))
     lines = [said(folder, rank).strip().splitlines()[-1] for rank in (0, 1)]
     assert lines[0].startswith("fairseq_deepnet: error: ")
     assert ".pt" in lines[0]
     assert "rank 1 cannot go on: " in lines[1]
+
+
+@pytest.mark.slow
+def test_all_processes_say_which_has_no_room_for_its_rows(tiny_data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = ["--disable-validation", "--save-interval-updates=1", "--max-update=1000", SPLIT_UP]
+    code = FULL.replace("RANK", "1")
+    assert all(finish(start_program(code, 2, tiny_data, folder, *words), 300))
+    for rank in (0, 1):
+        last = said(folder, rank).strip().splitlines()[-1]
+        assert last.startswith("fairseq_deepnet: error: "), last
+        assert "split/update_1_1 was not written: rank 1: File too large" in last, last
+    assert not (folder / "checkpoint_last.pt").exists()

@@ -163,7 +163,6 @@ def test_the_monitor_says_what_it_cannot_measure(
         (("--bf16", "--memory-efficient-bf16"), "--memory-efficient"),
         (("--store-ema",), "--store-ema"),
         (("--zero-sharding=os",), "--zero-sharding"),
-        (("--use-sharded-state",), "--use-sharded-state"),
     ],
 )
 def test_what_cannot_be_had_with_a_sharded_model_is_refused(

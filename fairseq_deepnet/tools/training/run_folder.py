@@ -121,5 +121,5 @@ def resume_point(run: Path) -> tuple[int, bool]:
     if mended is not None:
         say(f"checkpoint_last.pt is damaged or missing: going on from {mended.name}")
     last = folder / LAST
-    state = load_checkpoint(last) if last.is_file() else {}
+    state = load_checkpoint(last, split=True) if last.is_file() else {}
     return num_updates(state), OWED in state.get("extra_state", {})
