@@ -11,8 +11,6 @@ from typing import Any, Final
 from fairseq_deepnet.schemes import Side
 from fairseq_deepnet.tools import tables
 
-SHOWN: Final = 3
-"""Names of a list that are written out."""
 MARKS: Final = {True: "ok", False: "OFF", None: ""}
 
 
@@ -104,12 +102,6 @@ class Findings:
 
     def __str__(self) -> str:
         return as_text(self)
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return a few names, and how many more."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 def counted(count: int, noun: str) -> str:

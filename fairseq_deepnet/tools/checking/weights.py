@@ -35,9 +35,9 @@ from fairseq_deepnet.tools.checking.findings import (
     Findings,
     WeightRow,
     inside,
-    listed,
 )
 from fairseq_deepnet.tools.checking.measure import rms
+from fairseq_deepnet.tools.tables import listed
 
 BERT_STD: Final = 0.02
 STANDARD_ERRORS: Final = 5

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools.checkpoints import TrainedModel
 from fairseq_deepnet.tools.corpora.builder import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import record
 from fairseq_deepnet.tools.export.folding import position_table
 from fairseq_deepnet.tools.export.layout import BLANK, RECORD
 from fairseq_deepnet.tools.export.vocabularies import Vocabularies, stock_translator
+from fairseq_deepnet.tools.trained_model import TrainedModel
 
 ENGINE: Final = "CTranslate2"
 ACTIVATIONS: Final = {

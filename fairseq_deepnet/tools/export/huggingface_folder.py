@@ -25,7 +25,6 @@ from torch import Tensor
 
 from fairseq_deepnet.files import write_json, write_text
 from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools.checkpoints import TrainedModel
 from fairseq_deepnet.tools.corpora.builder import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import record
@@ -37,6 +36,7 @@ from fairseq_deepnet.tools.export.vocabularies import (
     no_counterpart,
     stock_translator,
 )
+from fairseq_deepnet.tools.trained_model import TrainedModel
 
 ENGINE: Final = "transformers"
 ACTIVATIONS: Final = {

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import num_updates
 from fairseq_deepnet.records import NUMBER, Shape, read_record
-from fairseq_deepnet.tools.checkpoints import TrainedModel
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name
 from fairseq_deepnet.tools.export.vocabularies import LanguageTokens
 from fairseq_deepnet.tools.languages import find
+from fairseq_deepnet.tools.trained_model import TrainedModel
 
 _SCORE: Final[Shape] = {
     "bleu": NUMBER,

@@ -14,10 +14,10 @@ from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.files import put_folder_in_place, remove, say, shown, try_lock
 from fairseq_deepnet.provenance import fingerprint, installed, made_now, sha256
 from fairseq_deepnet.records import read_record, refuse_changed
-from fairseq_deepnet.tools.checkpoints import TrainedModel
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export.layout import HUGGINGFACE, RECORD, SHAPE, is_exported
 from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name
+from fairseq_deepnet.tools.trained_model import TrainedModel
 
 _EDITIONS: Final = {HUGGINGFACE: 2}
 """Of a format, 1 at first: counted up where the same request leads to other files."""

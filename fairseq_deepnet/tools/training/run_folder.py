@@ -16,8 +16,8 @@ from fairseq_deepnet.provenance import git_revision, now, sha256, versions
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.checkpoints import VOCABULARY_FILES
 from fairseq_deepnet.tools.devices import Devices
+from fairseq_deepnet.tools.trained_model import VOCABULARY_FILES
 from fairseq_deepnet.tools.training import launch
 
 _MAY_DIFFER: Final = HARMLESS | {

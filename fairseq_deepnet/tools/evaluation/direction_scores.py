@@ -24,7 +24,7 @@ from fairseq_deepnet.records import NUMBER, Shape, read_record, write_record
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.evaluation.scoring import METRICS
 from fairseq_deepnet.tools.languages import RESOURCE_CLASSES, resource_class
-from fairseq_deepnet.tools.tables import comma_separated, markdown
+from fairseq_deepnet.tools.tables import comma_separated, listed, markdown
 
 ENGLISH: Final = "en"
 SHARES: Final = ("off_target", "off_target_floor")
@@ -295,11 +295,6 @@ def tokenisations(scores: Iterable[DirectionScore]) -> str:
     return "; ".join(f"{text} ({count} directions)" for text, count in counts.most_common())
 
 
-def _list(names: Sequence[object], limit: int = 12) -> str:
-    shown = ", ".join(map(str, names[:limit]))
-    return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")
-
-
 def summarise(
     folder: Path,
     expected: Sequence[str] = (),
@@ -331,16 +326,16 @@ def summarise(
     if missing:
         notes.append(
             f"INCOMPLETE: {len(scores)} of {len(wanted)} directions are scored; to be scored:"
-            f" {_list(missing)}. Averages marked with ! lack some of their directions."
+            f" {listed(missing, 12)}. Averages marked with ! lack some of their directions."
         )
     if surplus:
-        notes.append(f"Not among the expected directions, and left out: {_list(surplus)}.")
+        notes.append(f"Not among the expected directions, and left out: {listed(surplus, 12)}.")
     if len(settings) > 1:
         usual = settings.most_common(1)[0][0]
         others = [direction for direction in scores if scores[direction].settings != usual]
         notes.append(
             "MIXED: these were scored with another model or other options than the rest:"
-            f" {_list(others)}."
+            f" {listed(others, 12)}."
         )
     notes.append(f"BLEU: {tokenisations(scores.values())}.")
     classes = [item for item in averages if item.name.endswith(" resource")]
