@@ -95,7 +95,7 @@ def _stamp(path: Path) -> Stamp:
 
 
 def is_known_whole(path: Path | str) -> bool:
-    """True if `load_checkpoint` has read all of this very file in this process."""
+    """Return True if `load_checkpoint` has read all of this very file in this process."""
     stamp, entire, _ = _KNOWN.get(Path(path), (None, False, {}))
     return entire and stamp == _stamp(Path(path))
 

@@ -131,7 +131,7 @@ def _checked_dictionary(load: Any, dictionary: Any, file: Any) -> Any:
 def _checked_dataset(
     load: Any, path: str, dictionary: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    """Binarised text as corpus.json recorded it; without a record, of the right shape at least.
+    """Open binarised text as corpus.json recorded it; without a record, of the right shape.
 
     One process of a training does it: all of them read the same files, at 1 GB/s.
     """

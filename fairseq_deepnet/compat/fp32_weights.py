@@ -123,7 +123,7 @@ def _by_parameter(optimizer: Any, *lists: Sequence[Tensor]) -> Iterator[tuple[Te
 
 
 def _is_rounded(p: Tensor, weights: Tensor) -> bool:
-    """True if p holds these weights, rounded to its type, or to either half precision before."""
+    """Return True if p holds these weights, rounded to its type or to a half precision before."""
     there = weights.to(p.device)
     kinds = (p.dtype, torch.bfloat16, torch.float16)
     return any(torch.equal(there.to(kind).to(p.dtype), p) for kind in kinds)

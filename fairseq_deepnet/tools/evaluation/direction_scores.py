@@ -86,7 +86,7 @@ class GroupAverage:
         return self.present == self.expected
 
     def record(self) -> dict[str, Any]:
-        """For JSON: the mean of an incomplete group bears another name than that of a whole one."""
+        """Return it for JSON; the mean of an incomplete group bears another name."""
         prefix = "" if self.complete else "incomplete_"
         means = {
             f"{prefix}{key}": None if value is None else round(value, 4)
@@ -154,7 +154,7 @@ class Results:
     training_lines: Mapping[str, int]
 
     def lines(self, direction: Direction) -> int | None:
-        """Training lines of a pair, under either of its names; None for one that is not trained."""
+        """Return a pair's training lines, under either name; None for one that is not trained."""
         reverse = Direction(direction.target, direction.source)
         return self.training_lines.get(str(direction), self.training_lines.get(str(reverse)))
 

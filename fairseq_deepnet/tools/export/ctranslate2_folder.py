@@ -137,7 +137,7 @@ class _Side:
         return getattr(self.args, f"{self.side}_{name}")
 
     def has(self, name: str) -> bool:
-        """True if the side has such a module."""
+        """Return True if the side has such a module."""
         return f"{self.side}.{name}.weight" in self.weights
 
     def array(self, name: str) -> NDArray[np.float32]:

@@ -47,7 +47,7 @@ NO_CTRANSLATE2: Final = (
 
 
 def is_exported(folder: Path) -> bool:
-    """True if a folder holds a CTranslate2 model."""
+    """Return True if a folder holds a CTranslate2 model."""
     return (folder / MODEL).is_file()
 
 

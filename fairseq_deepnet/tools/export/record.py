@@ -67,7 +67,7 @@ def describe(model: TrainedModel, state: dict[str, Any], request: dict[str, Any]
 
 
 def may_write(output: Path, request: dict[str, Any], force: bool) -> bool:
-    """True if an export is to be written; False if the one that is there is up to date.
+    """Return True if an export is to be written; False if the one that is there is up to date.
 
     An export of ours that is out of date is replaced.
 

@@ -106,7 +106,7 @@ def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
 
 
 def is_complete(run: Path, config: configs.Config) -> bool:
-    """True if a run of this config has been trained to its end."""
+    """Return True if a run of this config has been trained to its end."""
     if not all((run / name).is_file() for name in ("done", "config.yaml")):
         return False
     return not differences(configs.recorded_config(run), config)
