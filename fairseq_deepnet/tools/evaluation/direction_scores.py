@@ -107,10 +107,12 @@ def read_direction(path: Path) -> DirectionScore:
         if str(direction) != path.stem:
             raise ValueError(f"it says that it is of {direction}")
         request = content.get("request", {})
+        numbers = ((key, content.get(key)) for key in (*METRICS, *SHARES))
+        found = {key: float(value) for key, value in numbers if value is not None}
         own = ("source", "reference", "tokenizer")  # differ between directions anyway
         return DirectionScore(
             direction,
-            {key: _number(content.get(key)) for key in (*METRICS, *SHARES)},
+            dict.fromkeys((*METRICS, *SHARES)) | found,
             content["lines"],
             content["bleu_signature"],
             content.get("zero_shot"),
@@ -120,10 +122,6 @@ def read_direction(path: Path) -> DirectionScore:
         raise ValueError(
             f"{path} is no score of a direction ({error}): remove it and score the direction again"
         ) from error
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None else float(value)
 
 
 def read_directions(folder: Path) -> dict[Direction, DirectionScore]:

@@ -107,14 +107,10 @@ def check_structure(weights: Mapping[str, Tensor], args: Namespace) -> None:
             )
         if f"{side}.layernorm_embedding.weight" in weights:
             raise ValueError(no_counterpart("--layernorm-embedding", ENGINE))
-    tables = {weights[f"{side}.embed_tokens.weight"].size(1) for side in SIDES}
-    if len({args.encoder_embed_dim, args.decoder_embed_dim, *tables, *_output_width(weights)}) > 1:
+    names = (*(f"{side}.embed_tokens.weight" for side in SIDES), _OUTPUT)
+    widths = {weights[name].size(1) for name in names if name in weights}
+    if len({args.encoder_embed_dim, args.decoder_embed_dim, *widths}) > 1:
         raise ValueError(no_counterpart("sides, or words, of another width", ENGINE))
-
-
-def _output_width(weights: Mapping[str, Tensor]) -> set[int]:
-    table = weights.get(_OUTPUT)
-    return set() if table is None else {table.size(1)}
 
 
 def marian_weights(weights: Mapping[str, Tensor], args: Namespace) -> dict[str, Tensor]:
