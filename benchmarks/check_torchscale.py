@@ -106,9 +106,9 @@ def main() -> int:
 
     from fairseq_deepnet.anatomy import find_stacks
     from fairseq_deepnet.files import write_json
-    from fairseq_deepnet.tools.checking.claims import make_claim
     from fairseq_deepnet.tools.checking.compare import check_model
     from fairseq_deepnet.tools.checking.findings import as_json, as_text
+    from fairseq_deepnet.tools.checking.weights import make_claim
 
     subject = f"torchscale {args.version}, EncoderDecoder with deepnorm=True ({args.switch})"
     model = build(args)

@@ -131,7 +131,7 @@ def planned(shape: Shape, world: int) -> Any:
 
 def in_processes(what: str, shape: Shape, world: int) -> list[dict[str, float]]:
     """What each of so many processes measures."""
-    from fairseq_deepnet.tools.training.launchers import free_port
+    from fairseq_deepnet.tools.training.launch import free_port
 
     port = free_port()
     words = [sys.executable, __file__, what, "--shape", json.dumps(dataclasses.asdict(shape))]

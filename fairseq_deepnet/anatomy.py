@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from fairseq_deepnet.schemes import Role, Side, Sublayer
+from .schemes import Role, Side, Sublayer
 
 ATTENTION_ROLES = (Role.Q_PROJ, Role.K_PROJ, Role.V_PROJ, Role.OUT_PROJ)
 TABLE = "embed_tokens"

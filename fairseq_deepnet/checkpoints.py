@@ -17,9 +17,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from fairseq_deepnet import literals
-from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.files import whole
+from . import literals
+from .errors import ConfigurationError
+from .files import whole
 
 LAST: Final = "checkpoint_last.pt"
 SPLIT: Final = "split_files"
@@ -86,7 +86,7 @@ def refuse_damaged(path: Path | str, weights: bool = True) -> None:
 Stamp = tuple[int, int, int]
 _KNOWN: Final[dict[Path, tuple[Stamp, bool, dict[str, Any]]]] = {}
 """Of files that this process has read: what they were then, whether all of it was compared with its
-checksums, and what tells of the model."""
+checksums, and what describes the model."""
 
 
 def _stamp(path: Path) -> Stamp:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fairseq_deepnet.files import say
+from .files import say
 
 TRAINING: Final[Mapping[str, str]] = {"checkpoint-every": "checkpoint-activations-every"}
 """Options of fairseq-train, as configs write them."""

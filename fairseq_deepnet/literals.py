@@ -15,7 +15,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from fairseq_deepnet.errors import ConfigurationError
+from .errors import ConfigurationError
 
 MAX_OPTION: Final = 10_000
 """Characters of an option; those of fairseq's own archs have up to 500."""
@@ -28,7 +28,7 @@ MAX_ITEMS: Final = 100_000
 class Form(NamedTuple):
     """What an option's literal may be: in words, an example, and the test of a value."""
 
-    words: str
+    description: str
     example: str
     fits: Callable[[Any], bool]
 
@@ -124,7 +124,7 @@ def evaluate(text: str, name: str | None = None) -> Any:
         pass  # refused below, whatever is wrong with it
     raise ConfigurationError(
         f"{name or 'an option'} is {shortened(text)}; fairseq would run it as Python, so that only"
-        f" {form.words} is taken, such as {form.example}"
+        f" {form.description} is taken, such as {form.example}"
     )
 
 
@@ -193,7 +193,7 @@ def check_options(options: object, source: str) -> None:
 
 
 def check_state(state: Mapping[str, Any], path: object) -> None:
-    """The same for a checkpoint that was read from `path`."""
+    """Check the options in a checkpoint that was read from `path` in the same way."""
     for part in ("cfg", "args"):
         check_options(state.get(part), str(path))
 

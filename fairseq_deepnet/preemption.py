@@ -44,7 +44,7 @@ by its launcher."""
 
 
 def add_preemption_arguments(parser: ArgumentParser) -> None:
-    """--preemption-grace."""
+    """Add --preemption-grace."""
     parser.add_argument(
         "--preemption-grace",
         type=float,
@@ -197,7 +197,7 @@ def _end_as_spawned_processes_do(heard_by: Listener) -> None:
 
 
 def _forget() -> None:
-    """In a forked process: the signals are no business of it."""
+    """Leave signals alone in a forked process: they are no business of it."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)

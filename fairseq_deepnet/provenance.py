@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.files import ROOT, shown
+from .files import ROOT, shown
 
 _DISTRIBUTIONS: Final = (
     "fairseq_deepnet",

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.files import shown, write_json
-from fairseq_deepnet.provenance import sha256
+from .files import shown, write_json
+from .provenance import sha256
 
 SEAL: Final = "sha256"
 """Key of a record's digest of itself."""

@@ -45,7 +45,7 @@ PATCHES = (
     schedules,
     schedule_length,
     owed_validation,
-    damaged_files,  # last: what it wraps is to be told of damage by all of the above
+    damaged_files,  # last: it reports damage in whatever all of the above read
 )
 """Modules that mend a part of fairseq each, in the order in which they wrap it."""
 

@@ -51,7 +51,7 @@ def apply() -> None:
 def _checked_checkpoint(
     load: Any, path: str, *args: Any, split: bool = False, **kwargs: Any
 ) -> Any:
-    """A checkpoint whose records are as their checksums say; a split one where it is asked for."""
+    """Read a checkpoint whose records are as their checksums say; a split one where asked for."""
     with telling_damage(path):
         whole = is_known_whole(path)
         if not whole:
@@ -62,7 +62,7 @@ def _checked_checkpoint(
 
 
 def _checked_ensemble(load: Any, filenames: list[str], *args: Any, **kwargs: Any) -> Any:
-    """Models that fit the dictionaries and options at hand."""
+    """Load models that fit the dictionaries and options at hand."""
     try:
         return load(filenames, *args, **kwargs)
     except RuntimeError as error:
@@ -88,7 +88,7 @@ def _misfit(error: BaseException | None) -> str:
 
 
 def _checked_resume(load: Any, trainer: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
-    """A training goes on with the dictionaries that it began with."""
+    """Load a checkpoint whose training had the dictionaries at hand."""
     path = Path(filename)
     if path.is_file() and trainer.data_parallel_rank == 0:
         before = getattr(recorded_arguments(path), RECORD, None) or {}
@@ -114,7 +114,7 @@ def _checked_resume(load: Any, trainer: Any, filename: str, *args: Any, **kwargs
 
 
 def _checked_dictionary(load: Any, dictionary: Any, file: Any) -> Any:
-    """A dictionary as corpus.json recorded it, every line a word and its count."""
+    """Read a dictionary as corpus.json recorded it, every line a word and its count."""
     if not isinstance(file, str):
         return load(dictionary, file)
     path = Path(file)
@@ -142,7 +142,7 @@ def _checked_dataset(
         for number in itertools.count():
             part = f"{name}{number or ''}"
             files = [f"{part}.idx", f"{part}.bin"]
-            known = _refuse_changed(folder, files)  # which tells, too, what is gone
+            known = _refuse_changed(folder, files)  # which says, too, what is gone
             if not any((folder / file).is_file() for file in files):
                 break
             if not known:
@@ -175,7 +175,7 @@ def _recorded(record: Path, size: int, modified: int) -> dict[str, str]:
 
 
 def misshapen(path: Path, dictionary: Any) -> str:
-    """What is wrong with binarised text (fairseq's mmap kind), from what its parts say of another.
+    """Return what is wrong with binarised text (fairseq's mmap kind), by what its parts say.
 
     Args:
         path: without the endings.

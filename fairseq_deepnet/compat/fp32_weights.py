@@ -65,7 +65,7 @@ def _extend(kind: Any) -> None:
 
 
 def _held(optimizer: Any) -> Sequence[Tensor]:
-    """The fp32 weights of an FP16Optimizer; it keeps rows by the number of their device."""
+    """Return an FP16Optimizer's fp32 weights; it keeps rows by the number of their device."""
     held = optimizer.fp32_params
     return list(held.values()) if isinstance(held, dict) else held
 
@@ -110,7 +110,7 @@ def _take(optimizer: Any, saved: Sequence[Tensor]) -> None:
 
 
 def _by_parameter(optimizer: Any, *lists: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-    """Each parameter of the model, and its part of every list of fp32 weights, in its shape."""
+    """Yield each parameter of the model with its part of every list of fp32 weights."""
     params = optimizer.fp16_params
     if not isinstance(optimizer.fp32_params, dict):
         yield from zip(params, *lists, strict=True)
@@ -123,7 +123,7 @@ def _by_parameter(optimizer: Any, *lists: Sequence[Tensor]) -> Iterator[tuple[Te
 
 
 def _is_rounded(p: Tensor, weights: Tensor) -> bool:
-    """Whether p holds these weights, rounded to its type, or to either half precision before."""
+    """True if p holds these weights, rounded to its type, or to either half precision before."""
     there = weights.to(p.device)
     kinds = (p.dtype, torch.bfloat16, torch.float16)
     return any(torch.equal(there.to(kind).to(p.dtype), p) for kind in kinds)

@@ -27,8 +27,8 @@ import fairseq.checkpoint_utils
 import fairseq.data.fasta_dataset
 import omegaconf
 
-from fairseq_deepnet import literals
-from fairseq_deepnet.wrapping import wrap
+from .. import literals
+from ..wrapping import wrap
 
 PACKAGES: Final = ("fairseq", "fairseq_cli", "examples")
 """fairseq's top-level modules; its examples import one another by the last name."""
@@ -37,7 +37,7 @@ _OPTION: Final = re.compile(r"\beval\((?:\w+\.)*(\w+)\)")
 
 
 def evaluate(value: object, *namespaces: object) -> Any:
-    """What `eval` means in fairseq's modules: the value of a literal, and nothing is run.
+    """Return the value of a literal: what `eval` means in fairseq's modules, and nothing runs.
 
     Raises ConfigurationError for what is no literal, TypeError, as eval does, for what is no text.
     """

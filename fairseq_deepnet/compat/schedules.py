@@ -1,6 +1,6 @@
 """Let a schedule that is resumed at the start of an epoch know how the last one was validated.
 
-fairseq saves at the end of an epoch, and tells the schedule of the validation afterwards. A
+fairseq saves at the end of an epoch, and calls the schedule with the validation loss afterwards. A
 training that is resumed from there never hears of it: `best` is that of an epoch before, and
 reduce_lr_on_plateau misses a step. Nor does that one save how many epochs were no better.
 """

@@ -59,14 +59,14 @@ class Losses(NamedTuple):
 
 
 def chunk_rows(width: int, vocabulary: int, on_gpu: bool) -> int:
-    """n, the tokens of a chunk, for features of `width` channels."""
+    """Return n, the tokens of a chunk, for features of `width` channels."""
     if on_gpu:
         return max(CPU_ROWS[1], GPU_TABLE // vocabulary)
     return min(max(width, CPU_ROWS[0]), CPU_ROWS[1])
 
 
 def product_dtype(features: Tensor) -> torch.dtype:
-    """What matrix products are computed in: autocast's type, or else that of the features.
+    """Return the type of matrix products: autocast's, or else that of the features.
 
     On the CPU fp16 is brought to fp32: products come back in fp16 there, where a sum of many tokens
     overflows. GPUs give them in fp32.
@@ -213,7 +213,7 @@ class ChunkWalk:
         return self.x.new_empty((self.rows, self.w.size(0)), dtype=dtype)
 
     def run(self) -> Losses:
-        """All chunks."""
+        """Compute all chunks."""
         count = len(self.target)
         nll, log_sum = (self.x.new_empty(count, dtype=self.sums) for _ in range(2))
         correct = torch.zeros((), dtype=torch.long, device=self.x.device)
@@ -236,19 +236,19 @@ class ChunkWalk:
         return Losses(self.on_target * total + self.each * smooth, total, correct)
 
     def _multiply(self, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
-        """A matrix product into `out`, which is of the type of sums."""
+        """Write a matrix product into `out`, which is of the type of sums."""
         if self.half is None:
             return torch.mm(left, right, out=out)
         return out.copy_(self._half_product(left, right))
 
     def _half_product(self, left: Tensor, right: Tensor) -> Tensor:
-        """A matrix product in half precision; GPUs do not round its sums."""
+        """Return a matrix product in half precision; GPUs do not round its sums."""
         if left.is_cuda:
             return torch.mm(left, right, out_dtype=self.sums)
         return torch.mm(left, right)
 
     def _logits(self, part: slice) -> Tensor:
-        """z [n, V] of a chunk."""
+        """Return z [n, V] of a chunk."""
         x = self.x[part]
         logits = self.table[: len(x)]
         if self.half is None or x.is_cuda:
@@ -260,7 +260,7 @@ class ChunkWalk:
     def _differences(
         self, logits: Tensor, part: slice, nll: Tensor, log_sum: Tensor
     ) -> Tensor | None:
-        """p - a [v = t] [n, V] of a chunk, lifted and in the type of the products.
+        """Return p - a [v = t] [n, V] of a chunk, lifted and in the type of the products.
 
         None where no gradient is wanted. Fills the chunk's part of -log p_t and of log(sum e^z),
         both [N].
@@ -281,7 +281,7 @@ class ChunkWalk:
         return table if self.half is None else self.half[: len(table)].copy_(table)
 
     def _probabilities(self, logits: Tensor, part: slice, nll: Tensor, log_sum: Tensor) -> Tensor:
-        """p [n, V] of a chunk; fills its part of -log p_t and of log(sum e^z), both [N]."""
+        """Return p [n, V] of a chunk; fill its part of -log p_t and of log(sum e^z), both [N]."""
         if self.spare is None:
             self.spare = self._table(self.sums)
         table = torch.softmax(logits, dim=1, out=self.spare[: len(logits)])

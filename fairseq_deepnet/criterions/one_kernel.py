@@ -34,7 +34,7 @@ def differences(
     on_target: float,
     lift: float,
 ) -> None:
-    """The formulas above.
+    """Compute the formulas above.
 
     Args:
         logits: z, [n, V]. target: t, [n].

@@ -1,7 +1,7 @@
 """What counts as trouble: each detector is fed a series and holds what it has found so far.
 
 None knows fairseq, files or policies. `finding` is what is wrong now, None while all is well or
-after it has passed. Losses are bits a token, negative log-likelihood where the criterion tells it.
+after it has passed. Losses are bits a token, negative log-likelihood where the criterion logs it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ENOUGH: Final = 10
 
 LOOKBACK: Final = STALL_WINDOW + WINDOW
 """Updates after its start by which trouble is found, a slow rise of the loss aside: a stall takes
-its whole window; the rest is for the interval between two looks and for processes to be told."""
+its whole window; the rest is for the interval between two looks and for the broadcast."""
 
 VANISHED: Final = 1e-4
 """A stack's lowest gradient norm over its highest below which gradients have vanished. Post-LN of

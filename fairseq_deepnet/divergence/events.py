@@ -37,7 +37,7 @@ class Kind(StrEnum):
     LOSS_SCALE = "loss_scale"
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         """As figures name it."""
         return self.value.replace("_", " ")
 
@@ -64,7 +64,7 @@ class Event:
     last_good: Mapping[str, Any]
     policy: str  # what is to be done
     attempt: int  # fallbacks taken before
-    is_end: bool = False  # it tells that the trouble is over, and no more
+    is_end: bool = False  # of the trouble, and no event of its own
 
     def record(self) -> dict[str, Any]:
         """Return the line of divergence.jsonl."""
@@ -97,7 +97,7 @@ class Event:
 
 
 def ended(finding: Finding, update: int, attempt: int) -> dict[str, Any]:
-    """Return the line that tells of a recovery."""
+    """Return the line that reports a recovery."""
     kind, started = finding.kind.value, finding.started
     return {"update": update, "kind": kind, "started": started, "ended": True, "attempt": attempt}
 
@@ -134,7 +134,7 @@ def _event(line: Mapping[str, Any]) -> Event:
 
 
 def region_text(layers: Mapping[str, Region]) -> str:
-    """{"decoder": (1, 14, 18)} -> "decoder layers 1-14 of 18"."""
+    """Return "decoder layers 1-14 of 18" for {"decoder": (1, 14, 18)}."""
     return " and ".join(
         f"{side} layers {first}-{last} of {depth}"
         if first < last

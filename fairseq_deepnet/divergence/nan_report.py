@@ -55,7 +55,7 @@ class NanReport(logging.Handler):
             error: fairseq's
             update: that could not be made
             norms: gradient norms by side and layer, of fairseq's second run of the update; only
-                whether they are finite is told, since they are of this process's own batches, not
+                whether they are finite counts, since they are of this process's own batches, not
                 divided by their size, and times the loss scale
             suspected: updates at which something was wrong already
         """

@@ -29,8 +29,9 @@ SMOOTHING: Final = 5
 
 STOPPED: Final = "the training diverged at update"
 """What the divergence watch says when it ends a training (--on-divergence stop)."""
-_FELL_BACK: Final = re.compile(r"fallback \d+: starting again from")
-"""What the supervisor writes into the log when the training begins anew, gentler."""
+STARTING: Final = "starting again from"
+"""What the supervisor says, and writes into the log, when it takes a fallback."""
+_FELL_BACK: Final = re.compile(rf"fallback \d+: {STARTING}")
 _GAVE_UP: Final = re.compile(rf"FloatingPointError|Minimum loss scale reached|{STOPPED}")
 
 

@@ -1,7 +1,7 @@
 """The divergence watch: rank 0 judges, and all processes end the training together.
 
 What rank 0 reads (gradient norms, the targets of its own batches) is partly its own, so that it
-alone decides; where there are several processes it tells the others at every LOOK-th update, at
+alone decides; where there are several processes it broadcasts that at every LOOK-th update, at
 which all of them listen. fairseq's own FloatingPointError reaches all at once. Nothing here changes
 a number of the training, and no mistake of the judge ends it.
 """

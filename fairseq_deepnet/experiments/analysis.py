@@ -74,7 +74,7 @@ def number(value: float | None, mark: str = "") -> str:
 
 
 def to_markdown(plots: Sequence[CurvePanel], setting: str) -> str:
-    """One table a panel: a row a curve for ours, and one below it for the paper's, marked ≈."""
+    """Return a table a panel: a row a curve for ours, below it one for the paper's, marked ≈."""
     parts, notes = [], [f"ours: {setting}"]
     for panel in plots:
         table = paper.tables().get(panel.name)  # None where it is of ours alone

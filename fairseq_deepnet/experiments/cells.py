@@ -109,7 +109,7 @@ class Cell:
         return variables, options
 
     def described(self) -> str:
-        """Return what tells it from the others: the values of its factors."""
+        """Return what sets it apart from the others: the values of its factors."""
         place = self.places[0]
         return ", ".join(f"{factor} {value}" for factor, value in place.values.items())
 

@@ -11,15 +11,13 @@ from fairseq_deepnet.experiments import state
 from fairseq_deepnet.experiments.cells import Cell
 from fairseq_deepnet.experiments.runs import Status, tokens_of, updates_of, vocabulary_of
 from fairseq_deepnet.tools import tables
-from fairseq_deepnet.tools.training.launch import choose_devices
+from fairseq_deepnet.tools.devices import DEVICE_GIB, choose_devices, gpu_gib
 
 if TYPE_CHECKING:
     from fairseq_deepnet.tools.planning import Plan
 
-ASSUMED_GIB: Final = 80.0
-"""Memory of a GPU that a dry run plans for and that is not in this machine."""
 ASSUMED_TERAFLOPS: Final = 312.0
-"""Peak of a GPU whose speed is not told: an A100's in bf16."""
+"""Peak of a GPU whose speed is not given: an A100's in bf16."""
 _HEADING: Final = (
     *("cell", "settings", "parameters", "updates", "tokens/update", "hours", "GPU-hours", "state"),
 )
@@ -36,21 +34,16 @@ class Machine(NamedTuple):
 
 def machine_of(gpus: int, memory_gib: float | None, teraflops: float | None) -> Machine:
     """Return one cell's share, with the memory that is there unless it is given."""
-    if memory_gib is None:
-        import torch
-
-        if gpus and torch.cuda.is_available():
-            memory_gib = torch.cuda.get_device_properties(0).total_memory / 2**30
-        elif gpus:
-            memory_gib = ASSUMED_GIB
-        else:
-            memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    if memory_gib is None and gpus:
+        memory_gib = gpu_gib(1) or DEVICE_GIB  # a dry run may be for another machine
+    elif memory_gib is None:
+        memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     assumed = ASSUMED_TERAFLOPS if gpus else None
     return Machine(gpus, round(memory_gib, 1), teraflops or assumed, teraflops is None)
 
 
 class Cost(NamedTuple):
-    """What a cell takes; None for what cannot be told, `plan` without a vocabulary."""
+    """What a cell takes; None for what is not known, `plan` without a vocabulary."""
 
     cell: Cell
     status: Status
@@ -117,16 +110,6 @@ def _sums(costs: Sequence[Cost], machine: Machine) -> list[str]:
         f"estimated for {devices} of {machine.memory_gib:g} GiB a cell, "
         f"peak {machine.teraflops:g} TFLOP/s each{assumed}",
     ]
-
-
-def visible_gpus() -> list[str]:
-    """Return the GPUs of this machine, as CUDA_VISIBLE_DEVICES names them."""
-    import torch
-
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = torch.cuda.device_count()
-    names = [name.strip() for name in named.split(",")] if named else []
-    return names[:count] if len(names) >= count else list(map(str, range(count)))
 
 
 def shares(gpus: str, parallel: int, visible: list[str], cores: int) -> list[dict[str, str]]:

@@ -52,7 +52,7 @@ import yaml
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.runs import MEASURES
 from fairseq_deepnet.files import inside_project
-from fairseq_deepnet.tools.configs import CONFIG_FOLDER, Value, load_config
+from fairseq_deepnet.tools.configs import CONFIG_FOLDER, Value, load_config, read_yaml
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS
 
 FOLDER: Final = CONFIG_FOLDER / "sweeps"
@@ -247,13 +247,7 @@ def find_sweep(name: str) -> Path:
 def load_sweep(name: str) -> Sweep:
     """Read and check a definition; ValueError names the file and the key that is wrong."""
     path = find_sweep(name)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        detail = " ".join(str(error).split())
-        raise ValueError(f"{path}: not a valid sweep: {detail}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: a sweep is a mapping of keys, see configs/sweeps/table1.yaml")
+    content = read_yaml(path, "sweep", "key: value")
     try:
         return _sweep(path.stem, content)
     except (ValueError, TypeError, AttributeError) as error:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_deepnet.tools.configs import load_config
+from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation.run_scores import read_score
 from fairseq_deepnet.tools.plotting.curves import Curves, read_curves
@@ -63,7 +63,7 @@ def read_result(run: Path, name: str) -> Result:
 
 
 def verdict(deep: Result, twin: Result) -> str:
-    """One paragraph that the numbers of both allow, and no more."""
+    """Return one paragraph that the numbers of both allow, and no more."""
     if twin.diverged:
         return (
             f"{twin.name} diverged at about update {twin.updates:,}: its gradients were no longer"
@@ -138,7 +138,7 @@ def main(arguments: list[str]) -> int:
     """Print the page of a quickstart folder; `arguments` are FOLDER and DATA."""
     folder, data = Path(arguments[0]), Path(arguments[1])
     deep, twin = (read_result(folder / run, name) for run, name in MODELS.items())
-    options = load_config(str(folder / "deepnorm" / "config.yaml")).options
+    options = recorded_config(folder / "deepnorm").options
     depth = f"{options['encoder-layers']}L-{options['decoder-layers']}L"
     sources, references = (list(read_lines(data / f"text/test.{name}")) for name in ("de", "en"))
     print(summary(deep, twin, depth, (sources, references)))

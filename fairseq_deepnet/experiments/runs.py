@@ -87,7 +87,7 @@ def read_evidence(run: Path) -> Evidence:
     curves = _nll(_logged(run))
     if curves is None:
         return Evidence(log_tail=log)
-    config = configs.load_config(str(run / "config.yaml"))
+    config = configs.recorded_config(run)
     warmup = int(str(config.options.get("warmup-updates", 0)))
     symbols, (data, target) = vocabulary_of(config), _target(config)
     unigram = None if symbols is None else unigram_nll(data.resolve(), target, symbols)

@@ -20,7 +20,7 @@ from fairseq_deepnet.experiments.cells import Cell
 from fairseq_deepnet.experiments.definition import Sweep
 from fairseq_deepnet.experiments.runs import Status
 from fairseq_deepnet.files import ROOT, inside_project, say, shown
-from fairseq_deepnet.tools.processor import all_cores
+from fairseq_deepnet.tools.devices import all_cores, visible_gpus
 
 RETRIES: Final = {
     "failed": (Status.FAILED,),
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     folder = args.runs or ROOT / "runs" / sweep.name
     if args.tiny:  # beside the real runs, never among them
         folder = folder.parent / f"{folder.name}.tiny"
-    visible = costs.visible_gpus()
+    visible = visible_gpus()
     if args.dry_run and args.gpus.isdecimal():
         visible = [str(number) for number in range(int(args.gpus))]  # a plan for another machine
     shares = costs.shares(args.gpus, args.parallel, visible, all_cores())
@@ -146,7 +146,7 @@ def _start(
 
 @contextlib.contextmanager
 def _stopped_by_any_signal() -> Iterator[None]:
-    """Any signal that ends a program stops the cells as Ctrl-C does."""
+    """Let any signal that ends a program stop the cells as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -28,7 +28,7 @@ class Scored:
 
     Args:
         file: the JSON of the score
-        seed: of the training; None where no config tells
+        seed: of the training; None where no config says
         settings: all that makes the system but the seed: equal texts mean equal systems
         hypotheses: detokenised, in corpus order
         reference: the raw text that they were scored against
@@ -117,7 +117,7 @@ def read_scored(file: Path) -> Scored:
     hypotheses = list(read_lines(file.with_suffix(".txt")))
     folders = file.resolve().parents
     run = next((one for one in folders[1:4] if (one / "config.yaml").is_file()), None)
-    config = configs.load_config(str(run / "config.yaml")) if run else None
+    config = configs.recorded_config(run) if run else None
     try:
         reference, digests = _reference(file, record, request, config)
     except (KeyError, TypeError, StopIteration) as error:
@@ -207,7 +207,7 @@ def _grouped(runs: Sequence[Scored]) -> list[System]:
         if len(set(seeds)) < len(seeds):
             files = ", ".join(shown(run.file) for run in group)
             raise ValueError(f"the same system with the same seed more than once: {files}")
-    # the shortest of three kinds of names that tells all systems apart
+    # the shortest of three kinds of names by which all systems differ
     kinds = [(run.name, f"{run.name} {run.file.stem}", shown(run.file)) for run, *_ in members]
-    telling = [names for names in zip(*kinds, strict=True) if len(set(names)) == len(names)]
-    return [System(name, group) for name, group in zip(telling[0], members, strict=True)]
+    distinct = [names for names in zip(*kinds, strict=True) if len(set(names)) == len(names)]
+    return [System(name, group) for name, group in zip(distinct[0], members, strict=True)]

@@ -108,7 +108,7 @@ class Entry:
 
 @dataclass
 class ResultTable:
-    """Entries by row and column, and what is told of them.
+    """Entries by row and column, and what is said of them.
 
     Args:
         published: what the table stands beside; None: it is the sweep's own
@@ -280,7 +280,7 @@ def _decimal(value: float | None, digits: int) -> str:
 
 
 def _model_of(options: Mapping[str, Any]) -> str:
-    """Return what tells models apart: depth, width, scheme or architecture."""
+    """Return what sets models apart: depth, width, scheme or architecture."""
     depth = f"{options.get('encoder-layers', '?')}L-{options.get('decoder-layers', '?')}L"
     scheme = options.get("residual-scheme", options.get("arch", ""))
     width = options.get("encoder-embed-dim")

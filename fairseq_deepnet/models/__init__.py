@@ -3,15 +3,14 @@
 fairseq does so for a user-dir. What is mended in fairseq comes first: the rest builds on it.
 """
 
-from fairseq_deepnet import compat
+from .. import compat
 
 compat.apply()
 
 # ruff: noqa: E402
-from fairseq_deepnet import criterions, optim, preemption, sharding
-from fairseq_deepnet.monitoring import trainer
-from fairseq_deepnet.observers import build_observers
-
+from .. import criterions, optim, preemption, sharding
+from ..monitoring import trainer
+from ..observers import build_observers
 from . import other_scheme
 from .deepnet_masked_lm import DeepNetMaskedLM
 from .deepnet_transformer import DeepNetTransformerModel

@@ -13,10 +13,10 @@ from fairseq.models.transformer import TransformerConfig
 
 from ..footprint.memory import SENTENCE_LENGTH
 from ..footprint.setting import MEGABYTE, STATES, Model, Training
-from ..schemes import Depths, ResidualScheme, Side
+from ..schemes import Side
 from .options import layer_shape
 from .running_options import checkpointing_of, segment_of
-from .scheme_options import scheme_of, stock_scheme
+from .scheme_options import scheme_in
 
 
 def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
@@ -42,7 +42,12 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
             f"--share-all-embeddings needs equal widths, not --encoder-embed-dim"
             f" {cfg.encoder.embed_dim} and --decoder-embed-dim {cfg.decoder.embed_dim}"
         )
-    scheme = _scheme(args)
+    scheme = scheme_in(args)
+    if scheme is None:  # only where the sides differ: the plan takes no other models
+        raise ValueError(
+            "--encoder-normalize-before without --decoder-normalize-before (or the reverse) is not"
+            " covered by the plan; give both or none"
+        )
     layers = {side: layer_shape(cfg, side) for side in Side}
     rows = {Side.ENCODER: cfg.max_source_positions, Side.DECODER: cfg.max_target_positions}
     without = bool(cfg.no_token_positional_embeddings)
@@ -65,19 +70,6 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
         checkpointing={side: checkpointing_of(cfg, side, scheme, layers[side]) for side in Side},
         segment=segment_of(cfg),
     )
-
-
-def _scheme(args: Namespace) -> ResidualScheme:
-    """Return our scheme by its name; fairseq's own Transformer is Post-LN or Pre-LN."""
-    if getattr(args, "residual_scheme", None):
-        return scheme_of(args)
-    schemes = {stock_scheme(args, side) for side in Side}
-    if len(schemes) > 1:
-        raise ValueError(
-            "--encoder-normalize-before without --decoder-normalize-before (or the reverse) is not"
-            " covered by the plan; give both or none"
-        )
-    return schemes.pop()(Depths(args.encoder_layers, args.decoder_layers))
 
 
 def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> Training:

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_memory_argument(parser: ArgumentParser) -> None:
-    """The option of models whose memory is known beforehand."""
+    """Add the option of models whose memory is known beforehand."""
     parser.add_argument(
         "--checkpoint-memory",
         metavar="GIB",
@@ -122,9 +122,9 @@ class FirstTrainingPass:
 def choose(args: Namespace, stacks: dict[Side, Any], on_gpu: bool, memory: float) -> None:
     """Recompute as few layers of an encoder-decoder as fit into so many GiB, and log it."""
     training = training_of(args, on_gpu)
-    words = tuple(len(stacks[side].dictionary) for side in Side)
+    source, target = (len(stacks[side].dictionary) for side in Side)
     try:
-        model = read_model(args, (words[0], words[1]))
+        model = read_model(args, (source, target))
     except ValueError as error:
         raise ConfigurationError(f"--checkpoint-memory: {error}") from error
     model, needed = fit(model, training, micro_batch(training), memory)

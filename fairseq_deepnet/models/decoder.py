@@ -257,12 +257,12 @@ class DeepNetDecoder(TransformerDecoderBase):
         self.reorder_incremental_state(incremental_state, new_order)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """fairseq's word before each micro-batch: the updates that are finished."""
+        """Take fairseq's word before each micro-batch: the updates that are finished."""
         if self.training:
             log_learned(self, Side.DECODER, num_updates, self.log_interval)
 
     def make_generation_fast_(self, need_attn: bool | str | None = False, **kwargs: Any) -> None:
-        """fairseq-generate's hook: whether alignments will be printed; no more training follows."""
+        """Prepare for fairseq-generate, whether it prints alignments; no more training follows."""
         self.need_attn = bool(need_attn)
         for layer in self.layers:
             lay_out(layer)

@@ -12,8 +12,7 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.tasks import FairseqTask
 from torch import nn
 
-from fairseq_deepnet.dictionaries import record_dictionaries
-
+from ..dictionaries import record_dictionaries
 from ..schemes import ResidualScheme, Side
 from .checkpoint_memory import settle_checkpointing
 from .encoder import DeepNetEncoder
@@ -78,7 +77,7 @@ class DeepNetMaskedLM(RobertaModel):
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """fairseq's options of RoBERTa, ours, and those that its encoder reads besides."""
+        """Add fairseq's options of RoBERTa, ours, and those that its encoder reads besides."""
         RobertaModel.add_args(parser)
         add_scheme_arguments(parser)
         add_running_arguments(parser)

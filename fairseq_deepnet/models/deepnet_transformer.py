@@ -12,8 +12,7 @@ from fairseq.models.transformer import TransformerModel, base_architecture
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from fairseq_deepnet.dictionaries import record_dictionaries
-
+from ..dictionaries import record_dictionaries
 from ..schemes import Side
 from .checkpoint_memory import add_memory_argument, check_memory, settle_checkpointing
 from .decoder import DeepNetDecoder
@@ -35,7 +34,7 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """fairseq's Transformer options, and ours."""
+        """Add fairseq's Transformer options, and ours."""
         super().add_args(parser)
         add_scheme_arguments(parser)
         add_running_arguments(parser)
@@ -101,7 +100,7 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
 
 
 def complete(args: Namespace) -> None:
-    """What the user left open, of the base shape; refuse what contradicts itself."""
+    """Set what the user left open, of the base shape; refuse what contradicts itself."""
     default_scheme(args)
     default_shape(args, 512, 2048, 8)
     default_depth(args, 6)

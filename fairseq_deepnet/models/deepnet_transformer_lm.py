@@ -16,8 +16,7 @@ from fairseq.models.transformer_lm import (
 )
 from fairseq.tasks import FairseqTask
 
-from fairseq_deepnet.dictionaries import record_dictionaries
-
+from ..dictionaries import record_dictionaries
 from ..schemes import Side
 from .checkpoint_memory import settle_checkpointing
 from .decoder import DeepNetDecoder
@@ -46,7 +45,7 @@ class DeepNetTransformerLM(HonoursBf16, TransformerLanguageModel):
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """fairseq's options of a Transformer language model, and ours."""
+        """Add fairseq's options of a Transformer language model, and ours."""
         gen_parser_from_dataclass(parser, TransformerLanguageModelConfig(), delete_default=True)
         add_scheme_arguments(parser)
         add_running_arguments(parser)
@@ -76,7 +75,7 @@ class DeepNetTransformerLM(HonoursBf16, TransformerLanguageModel):
         return model
 
     def set_beam_size(self, beam_size: int) -> None:
-        """fairseq's word from a generator: how many hypotheses a sentence has (decoding_of)."""
+        """Take a generator's word: how many hypotheses a sentence has (decoding_of)."""
         self.decoder.set_beam_size(beam_size)
 
 

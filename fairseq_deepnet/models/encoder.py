@@ -134,7 +134,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         return batch.spread(x)
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """fairseq-generate's hook: no more training follows."""
+        """Prepare for fairseq-generate: no more training follows."""
         self.generates = True
         for layer in self.layers:
             lay_out(layer)
@@ -162,7 +162,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         return reordered | note
 
     def set_num_updates(self, num_updates: int) -> None:
-        """fairseq's word before each micro-batch: the updates that are finished."""
+        """Take fairseq's word before each micro-batch: the updates that are finished."""
         if self.training:
             log_learned(self, Side.ENCODER, num_updates, self.log_interval)
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY
+
 from ..divergence.options import settings as watch_settings
 from ..errors import ConfigurationError
 from ..modules import LayerShape, TransformerLayer
@@ -38,6 +40,20 @@ class ModelKind:
 ENCODER_DECODER = ModelKind("deepnet_transformer", "transformer", (Side.ENCODER, Side.DECODER))
 DECODER_ONLY = ModelKind("deepnet_transformer_lm", "transformer_lm", (Side.DECODER,))
 ENCODER_ONLY = ModelKind("deepnet_masked_lm", "roberta", (Side.ENCODER,))
+KIND_OF = {
+    name: kind
+    for kind in (ENCODER_DECODER, DECODER_ONLY, ENCODER_ONLY)
+    for name in (kind.arch, kind.stock)
+}
+"""Our models and fairseq's of the same structure, by the names that they are registered with."""
+
+
+def model_name(args: Any) -> str | None:
+    """Return the registered name of the model that arguments describe; None for an unknown one."""
+    for name in (getattr(args, "arch", None), getattr(args, "_name", None)):
+        if name in KIND_OF or name in ARCH_MODEL_NAME_REGISTRY:
+            return str(ARCH_MODEL_NAME_REGISTRY.get(name, name))
+    return None
 
 
 # Stock options that our layers do not implement: attribute, option as typed, neutral values.
@@ -75,7 +91,7 @@ def default(args: Namespace, **values: Any) -> None:
 def default_shape(
     args: Namespace, width: int, ffn: int, heads: int, sides: Iterable[Side] = BOTH
 ) -> None:
-    """Width, feed-forward width and heads of these sides."""
+    """Set width, feed-forward width and heads of these sides where they were left open."""
     for side in sides:
         default(
             args,
@@ -88,7 +104,7 @@ def default_shape(
 
 
 def default_depth(args: Namespace, layers: int, sides: Iterable[Side] = BOTH) -> None:
-    """Layers of each of these sides."""
+    """Set the layers of each of these sides where they were left open."""
     default(args, **{f"{side.value}_layers": layers for side in sides})
 
 
@@ -152,7 +168,7 @@ def check_every_layer_runs(args: Namespace, side: Side, scheme: type[ResidualSch
 
 
 def check_shape(args: Namespace, side: Side) -> None:
-    """Depth, width and heads of one side."""
+    """Refuse a depth, width or heads of one side that cannot be."""
     name = side.value
     layers, heads = getattr(args, f"{name}_layers"), getattr(args, f"{name}_attention_heads")
     width = getattr(args, f"{name}_embed_dim")

@@ -12,16 +12,15 @@ import math
 from typing import Any, Final
 
 from fairseq.file_io import PathManager
-from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from fairseq.trainer import Trainer
 
 from ..checkpoints import LAST, recorded_arguments
 from ..errors import ConfigurationError
 from ..monitoring.trainer import broadcast_from_rank0
-from ..schemes import Depths, ResidualScheme, Side
+from ..schemes import ResidualScheme, Side
 from ..wrapping import wrap
-from .options import DECODER_ONLY, ENCODER_DECODER, ENCODER_ONLY, ModelKind
-from .scheme_options import scheme_of, stock_scheme
+from .options import KIND_OF, model_name
+from .scheme_options import scheme_in
 
 logger = logging.getLogger(__name__)
 
@@ -74,31 +73,6 @@ def _refusal(cfg: Any, filename: str) -> str | None:
     return f"{what}: {given}, or {OPTION} to train its weights on as those of the latter"
 
 
-def scheme_in(args: Any) -> ResidualScheme | None:
-    """Return the scheme of the model that these arguments describe, of ours or of fairseq's own.
-
-    None for any other model, and for one of fairseq's that is no scheme of ours.
-    """
-    kind = _kind_of(args)
-    if kind is None:
-        return None
-    if hasattr(args, "residual_scheme"):
-        return scheme_of(args, kind.sides)
-    found = {stock_scheme(args, side) for side in kind.sides}
-    if len(found) > 1:
-        return None
-    layers = {side: getattr(args, f"{side.value}_layers") for side in kind.sides}
-    return found.pop()(Depths(*(layers.get(side, 0) for side in Side)))
-
-
-def _kind_of(args: Any) -> ModelKind | None:
-    """Return which of our models an arch is, or which is fairseq's of the same structure."""
-    arch = getattr(args, "arch", None) or getattr(args, "_name", None)
-    model = ARCH_MODEL_NAME_REGISTRY.get(arch, arch)
-    kinds = (ENCODER_DECODER, DECODER_ONLY, ENCODER_ONLY)
-    return next((kind for kind in kinds if model in (kind.arch, kind.stock)), None)
-
-
 def differ(one: ResidualScheme, other: ResidualScheme) -> bool:
     """True if two schemes have another name, variant or alpha.
 
@@ -116,9 +90,8 @@ def differ(one: ResidualScheme, other: ResidualScheme) -> bool:
 def _as_options(scheme: ResidualScheme, args: Any) -> str:
     """Return the options that choose a scheme, where `args` are those of the command line."""
     words = ["--residual-scheme", scheme.name]
-    kind = _kind_of(args)
-    if kind is not None and not hasattr(args, "residual_scheme"):
-        words = ["--arch", kind.arch, *words]
+    if not hasattr(args, "residual_scheme"):
+        words = ["--arch", KIND_OF[str(model_name(args))].arch, *words]
     if scheme.variant:
         words += ["--scheme-variant", scheme.variant]
     for side in Side:

@@ -18,7 +18,7 @@ AUTO = "auto"
 
 
 def add_running_arguments(parser: ArgumentParser) -> None:
-    """The options that each of our models has."""
+    """Add the options that each of our models has."""
     parser.add_argument(
         "--checkpoint-activations-every",
         dest="checkpoint_every",  # as checkpoints hold it
@@ -81,7 +81,7 @@ class HonoursBf16(BaseFairseqModel):
     """Heeds --bf16 when it will only generate: fairseq's commands take the option and forget it."""
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """fairseq's call after loading; cfg is the whole configuration of the command."""
+        """Prepare as fairseq asks after loading; cfg is the whole configuration of the command."""
         if cfg.common.bf16:
             self.to(dtype=torch.bfloat16)
         super().prepare_for_inference_(cfg)

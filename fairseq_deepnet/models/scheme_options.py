@@ -25,13 +25,13 @@ from ..schemes import (
     Side,
     scheme_class,
 )
-from .options import BOTH, default
+from .options import BOTH, KIND_OF, default, model_name
 
 logger = logging.getLogger(__name__)
 
 
 def add_scheme_arguments(parser: ArgumentParser) -> None:
-    """The options that each of our models has besides fairseq's."""
+    """Add the options that each of our models has besides fairseq's."""
     schemes = "; ".join(f"{name}: {scheme.summary}" for name, scheme in SCHEMES.items())
     parser.add_argument(
         "--residual-scheme",
@@ -68,7 +68,7 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
 
 
 def default_scheme(args: Namespace) -> None:
-    """The scheme and its initial weights, where the user left them open, and what it implies."""
+    """Set scheme and initial weights where the user left them open, and what the scheme implies."""
     default(args, residual_scheme=DEFAULT_SCHEME, init="scheme")
     if scheme_class(args.residual_scheme).embedding_norm:
         args.layernorm_embedding = True
@@ -97,7 +97,7 @@ def record_scheme(args: Namespace, sides: tuple[Side, ...] = BOTH) -> ResidualSc
 def finish_model(
     model: nn.Module, args: Namespace, scheme: ResidualScheme, stacks: dict[Side, nn.Module]
 ) -> None:
-    """What a scheme does to a model that is built: ends of its stacks, hooks.
+    """Let a scheme work on a model that is built: ends of its stacks, hooks.
 
     Args:
         model: the whole of it.
@@ -143,6 +143,22 @@ def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
         )
     alphas = {Side(side): alpha for side, alpha in record["alphas"].items()}
     return chosen(Depths(*record["depths"]), alphas, trained)
+
+
+def scheme_in(args: Any) -> ResidualScheme | None:
+    """Return the scheme of the model that arguments describe, of ours or of fairseq's own.
+
+    None for any other model, and for one of fairseq's whose sides differ in it.
+    """
+    kind = KIND_OF.get(model_name(args) or "")
+    if kind is None:
+        return None
+    if getattr(args, "residual_scheme", None):
+        return scheme_of(args, kind.sides)
+    found = {stock_scheme(args, side) for side in kind.sides}
+    layers = {side: getattr(args, f"{side.value}_layers") for side in kind.sides}
+    depths = Depths(*(layers.get(side, 0) for side in Side))
+    return found.pop()(depths) if len(found) == 1 else None
 
 
 def learned_means(stack: Any) -> dict[str, Tensor]:

@@ -51,7 +51,7 @@ class MultiheadAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """fairseq's own start, kept by `--init stock`: uniform, q, k and v smaller by sqrt(2)."""
+        """Draw fairseq's start, kept by `--init stock`: uniform, q, k, v smaller by sqrt(2)."""
         same_dim = self.k_proj.in_features == self.q_proj.in_features
         gain = 1 / math.sqrt(2) if same_dim else 1.0
         for projection in (self.k_proj, self.v_proj, self.q_proj):

@@ -225,7 +225,7 @@ class LayerMemory:
             self.source = (change(self.source[0], 0), change(self.source[1], 0))
 
     def separate(self, sentence: Tensor, slots: Tensor, room: int) -> None:
-        """A row's own history [R', T] out of its sentence's slots, alone in `room` slots."""
+        """Return a row's own history [R', T] out of its sentence's slots, alone in `room` slots."""
         assert self.target is not None
         found = self.target.transpose(2, 3)[:, sentence.unsqueeze(1), slots]  # [2, R', T, H, D]
         free = (0, 0, 0, room - slots.size(1))

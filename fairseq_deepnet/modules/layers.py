@@ -88,11 +88,11 @@ class TransformerLayer(nn.Module):
         return None if scheme.norm is NormPlacement.NONE else LayerNorm(shape.embed_dim)
 
     def residual(self, sublayer: Sublayer) -> Residual:
-        """How a branch of this layer joins the residual stream."""
+        """Return how a branch of this layer joins the residual stream."""
         return cast(Residual, self.residuals[sublayer])
 
     def linears(self) -> Iterator[tuple[Sublayer, Role, nn.Linear]]:
-        """Every linear map of the layer with its branch and its role there."""
+        """Yield every linear map of the layer with its branch and its role there."""
         for sublayer in self.sublayers[:-1]:
             for role in (Role.Q_PROJ, Role.K_PROJ, Role.V_PROJ, Role.OUT_PROJ):
                 yield sublayer, role, getattr(getattr(self, sublayer.value), role.value)
@@ -111,7 +111,7 @@ class TransformerLayer(nn.Module):
         causal: bool = False,
         batch: Unpadded | None = None,
     ) -> Stream:
-        """The self-attention sublayer: the stream before it and after it."""
+        """Return the stream after the self-attention sublayer, from that before it."""
         residual, norm = self.residual(Sublayer.SELF_ATTN), self.self_attn_layer_norm
         h = residual.enter(x, norm)
         key, value = self.self_attn.project(h, batch)
@@ -119,7 +119,7 @@ class TransformerLayer(nn.Module):
         return residual.leave(x, branch, norm, self.dropout_module)
 
     def feed_forward(self, x: Stream) -> Tensor:
-        """The feed-forward sublayer: the stream before it, and the layer's output."""
+        """Return the layer's output, from the stream before the feed-forward sublayer."""
         residual, norm = self.residual(Sublayer.FFN), self.final_layer_norm
         h = self.fc1(residual.enter(x, norm))
         if self.pre_activation_transform is not None:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.files import write_text
+from ..files import write_text
 
 NAME: Final = "monitor.jsonl"
 Record = dict[str, Any]

@@ -39,7 +39,7 @@ class FusedAdam(Adam):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update; `closure` computes the loss again, as torch's optimisers allow.
+        """Make one update; `closure` computes the loss again, as torch's optimisers allow.
 
         Raises:
             RuntimeError: for sparse gradients, as fairseq.
@@ -93,12 +93,12 @@ class FusedAdam(Adam):
 
 
 def _laid_out(x: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
-    """x in the order in memory of a weight, which torch's kernel takes for granted."""
+    """Return x in the order in memory of a weight, which torch's kernel takes for granted."""
     return torch.empty_like(like, dtype=dtype).copy_(x)
 
 
 def _settings(group: dict[str, Any], step: int) -> dict[str, Any]:
-    """Arguments of torch's kernel for fairseq's step."""
+    """Return arguments of torch's kernel for fairseq's step."""
     beta1, beta2 = group["betas"]
     if group.get("amsgrad"):
         raise ValueError("fused_adam has no amsgrad, which --optimizer adam has not either")
@@ -115,7 +115,7 @@ def _settings(group: dict[str, Any], step: int) -> dict[str, Any]:
 
 
 def _divisor(factor: float | Tensor, device: torch.device) -> Tensor | None:
-    """1 / factor, by which torch's kernel divides; None where there is nothing to do."""
+    """Return 1 / factor, by which torch's kernel divides; None where there is nothing to do."""
     if not torch.is_tensor(factor):
         return None if factor == 1.0 else torch.full((), 1.0 / factor, device=device)
     return factor.to(device, torch.float32).reciprocal()

@@ -38,7 +38,7 @@ DEFAULT_SCHEME = DeepNorm.name
 
 
 def scheme_class(name: str) -> type[ResidualScheme]:
-    """The scheme called `name`; ConfigurationError with the known names otherwise."""
+    """Return the scheme called `name`; ConfigurationError with the known names otherwise."""
     if name not in SCHEMES:
         raise ConfigurationError(
             f"--residual-scheme {name} is unknown; choose one of {', '.join(SCHEMES)}"

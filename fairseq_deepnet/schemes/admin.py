@@ -158,7 +158,7 @@ class AdminLog(ResidualScheme):
         return None
 
     def omega(self, side: Side) -> float:
-        """What a side's residual weights start at."""
+        """Return what a side's residual weights start at."""
         n = self.depths.sublayers(side)
         if self.variant == "constant":
             return math.sqrt(n)

@@ -30,7 +30,7 @@ class BottomToTopResidual(Residual):
 
 
 def pair(x: Stream) -> tuple[Tensor, Tensor]:
-    """x and the layer's input, which in the first sublayer are one."""
+    """Return x and the layer's input, which in the first sublayer are one."""
     return (x, x) if isinstance(x, Tensor) else x
 
 

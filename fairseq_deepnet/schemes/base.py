@@ -84,7 +84,7 @@ class Depths:
         return self.encoder if side is Side.ENCODER else self.decoder
 
     def sublayers(self, side: Side) -> int:
-        """Residual branches on this side: 2N; 3M in a decoder that has an encoder, else 2M."""
+        """Count the residual branches: 2N; 3M in a decoder that has an encoder, else 2M."""
         crossed = side is Side.DECODER and self.encoder > 0
         return self.of(side) * (3 if crossed else 2)
 
@@ -143,7 +143,7 @@ class ResidualScheme:
 
     @classmethod
     def check_variant(cls, variant: str | None) -> str | None:
-        """The variant, or the default one; None for a scheme that has none."""
+        """Return the variant, or the default one; None for a scheme that has none."""
         if variant is None:
             return next(iter(cls.variants), None)
         if variant not in cls.variants:
@@ -161,7 +161,7 @@ class ResidualScheme:
         return cls.norm is NormPlacement.POST and not own_way
 
     def default_alpha(self, side: Side) -> float | None:
-        """Constant that multiplies the residual before its LayerNorm; None where there is none."""
+        """Return what multiplies the residual before its LayerNorm; None where nothing does."""
         return 1.0 if self.norm is NormPlacement.POST else None
 
     # How a branch joins, and what it carries
@@ -169,7 +169,7 @@ class ResidualScheme:
     def build_residuals(
         self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
     ) -> dict[Sublayer, Residual]:
-        """One residual a sublayer of the layer at `place`; `embed_dim` sizes learned vectors."""
+        """Return a residual for each sublayer at `place`; `embed_dim` sizes learned vectors."""
         if self.norm is NormPlacement.POST:
             return {sublayer: PostNormResidual(self.alphas[place.side]) for sublayer in sublayers}
         kind = PreNormResidual if self.norm is NormPlacement.PRE else Residual
@@ -178,21 +178,21 @@ class ResidualScheme:
     def build_head_transform(
         self, place: Place, sublayer: Sublayer, num_heads: int, embed_dim: int
     ) -> nn.Module | None:
-        """What acts on the heads' outputs [B, H, T, D] before out_proj (as in NormFormer)."""
+        """Return what acts on the heads [B, H, T, D] before out_proj (as in NormFormer)."""
         return None
 
     def build_ffn_transforms(
         self, place: Place, ffn_dim: int
     ) -> tuple[nn.Module | None, nn.Module | None]:
-        """What acts on the FFN's hidden [B, T, F] before the activation, and before fc2."""
+        """Return what acts on the FFN's hidden [B, T, F] before the activation, and before fc2."""
         return None, None
 
     def build_combination(self, side: Side, embed_dim: int) -> Combination | None:
-        """What maps all layers' outputs so far to the next layer's input (as in DLCL)."""
+        """Return what maps all layers' outputs so far to the next layer's input (as in DLCL)."""
         return None
 
     def build_output_transform(self, side: Side, embed_dim: int) -> nn.Module | None:
-        """What acts on the stack's output (as in R-Fixup), and makes one of more `streams`.
+        """Return what acts on the stack's output (as in R-Fixup), and makes one of more `streams`.
 
         Pre-LN's norm is not it.
         """
@@ -201,13 +201,13 @@ class ResidualScheme:
     # What of it stock layers can compute, once its weights are folded (tools/export/folding.py)
 
     def why_not_stock(self) -> str | None:
-        """Why fairseq's own layers cannot compute it, whatever their weights; None if they can."""
+        """Return why fairseq's layers cannot compute it, whatever the weights; None if they can."""
         if self.norm is NormPlacement.NONE:
             return "it has no LayerNorm, and a stock layer normalises in every sublayer"
         return None
 
     def residual_weight(self, place: Place, learned: Mapping[str, Tensor]) -> float | Tensor:
-        """What multiplies the residual of a trained sublayer, where LayerNorm stands after it.
+        """Return what multiplies a trained sublayer's residual, where LayerNorm stands after it.
 
         Args:
             place: of its layer.
@@ -219,20 +219,20 @@ class ResidualScheme:
         return self.alphas[place.side]
 
     def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """A trained layer's parameters, by name, as those of a stock layer.
+        """Return a trained layer's parameters, by name, as those of a stock layer.
 
         The residuals' own are left out: `residual_weight` has told what they multiply.
         """
         return {name: weight for name, weight in layer.items() if not name.startswith("residuals.")}
 
     def stock_options(self) -> dict[str, bool]:
-        """fairseq's model options that give a stock layer what `stock_layer` names."""
+        """Return fairseq's model options that give a stock layer what `stock_layer` names."""
         return {}
 
     # How weights start
 
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
-        """A weight's standard deviation over Xavier's, sqrt(2 / (fan_in + fan_out))."""
+        """Return a weight's standard deviation over Xavier's, sqrt(2 / (fan_in + fan_out))."""
         return 1.0
 
     def initialise(self, place: Place, sublayer: Sublayer, role: Role, linear: nn.Linear) -> None:

@@ -32,7 +32,7 @@ class GrowingBranchResidual(Residual):
         return 1 / self.scale.item()
 
     def set_num_updates(self, num_updates: int) -> None:
-        """fairseq's word before each batch of a training: the updates that are finished."""
+        """Take fairseq's word before each batch of a training: the updates that are finished."""
         self.scale.fill_(min(1.0, max(self.reached, (num_updates + 1) / self.growth)))
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *more: Any) -> None:

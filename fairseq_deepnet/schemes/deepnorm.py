@@ -14,7 +14,7 @@ class Gains(NamedTuple):
 
 
 def gains(encoder_layers: int, decoder_layers: int) -> dict[Side, Gains]:
-    """alpha and beta of each side for N encoder and M decoder layers (paper, Fig. 2(b)).
+    """Return alpha and beta of each side for N encoder and M decoder layers (paper, Fig. 2(b)).
 
     A model of one stack has depth 0 on the other side. The paper's printed constants are kept:
     0.81 rounds 27^(-1/16), 0.87 rounds 2^(-1/2) 27^(1/16) (App. B).

@@ -125,7 +125,7 @@ class TFixup(ResidualScheme):
         return 0.67 * depth ** (-1 / 4) if place.side is Side.ENCODER else (9 * depth) ** (-1 / 4)
 
     def embedding_gain(self, side: Side) -> float:
-        """Factor on fairseq's N(0, 1 / C) of a side's embeddings."""
+        """Return the factor on fairseq's N(0, 1 / C) of a side's embeddings."""
         return float((9 * self.depths.of(side)) ** (-1 / 4))
 
     def initialise_ends(self, stacks: Mapping[Side, nn.Module]) -> None:
@@ -135,7 +135,7 @@ class TFixup(ResidualScheme):
 
 
 def embedding_tables(stacks: Mapping[Side, Any]) -> Iterator[tuple[Side, nn.Embedding]]:
-    """Every embedding table once, with the first side that reads it."""
+    """Yield every embedding table once, with the first side that reads it."""
     seen = set()
     for side, stack in stacks.items():
         if id(stack.embed_tokens.weight) not in seen:

@@ -38,7 +38,7 @@ class LNScaling(ResidualScheme):
 
     @staticmethod
     def scale(place: Place) -> float:
-        """What multiplies a LayerNorm's output."""
+        """Return what multiplies a LayerNorm's output."""
         return float((place.layer + 1) ** -0.5)
 
     def build_residuals(
@@ -47,7 +47,7 @@ class LNScaling(ResidualScheme):
         return {sublayer: ScaledNormResidual(self.scale(place)) for sublayer in sublayers}
 
     def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The scale multiplied into the norms' weights and biases."""
+        """Return the scale multiplied into the norms' weights and biases."""
         return {
             name: weight.float() * self.scale(place) if "_layer_norm." in name else weight
             for name, weight in layer.items()

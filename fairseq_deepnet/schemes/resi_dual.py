@@ -21,7 +21,7 @@ class DualResidual(Residual):
         self.embed_dim, self.scale, self.is_last = embed_dim, scale, is_last
 
     def pair(self, x: Stream) -> tuple[Tensor, Tensor]:
-        """x and r; of embeddings [B, T, C] these are x and s x."""
+        """Return x and r; of embeddings [B, T, C] these are x and s x."""
         if not isinstance(x, Tensor):
             return x
         if x.size(-1) == self.embed_dim:

@@ -34,7 +34,7 @@ class Residual(nn.Module):
         return entry
 
     def leave(self, x: Stream, branch: Tensor, norm: Map | None, dropout: Map) -> Stream:
-        """The stream after the sublayer, from the stream before it and the branch's output."""
+        """Return the stream after the sublayer, from that before it and the branch's output."""
         return x + dropout(branch)
 
 
@@ -113,11 +113,11 @@ class Combination(nn.Module):
     """What a layer reads instead of the output of the layer below: a function of all outputs."""
 
     def keep(self, output: Tensor, layer: int) -> Tensor:
-        """What is kept of an output [B, T, C]; `layer` counts from 0, the embeddings."""
+        """Return what is kept of an output [B, T, C]; `layer` counts from 0, the embeddings."""
         return output
 
     def forward(self, kept: list[Tensor]) -> Tensor:
-        """The next layer's input [B, T, C] from what is kept of all outputs so far."""
+        """Return the next layer's input [B, T, C] from what is kept of all outputs so far."""
         raise NotImplementedError
 
     def learned(self) -> dict[str, Tensor]:

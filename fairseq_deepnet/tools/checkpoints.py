@@ -26,17 +26,17 @@ from fairseq_deepnet.checkpoints import (
 )
 from fairseq_deepnet.files import ROOT, inside_project, say, shown
 from fairseq_deepnet.records import read_record, refuse_changed
-from fairseq_deepnet.tools.configs import load_config
+from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, DataFolder
 
 BEST: Final = "checkpoint_best.pt"
-WORDS: Final = {
+VOCABULARY_FILES: Final = {
     "subwords_sha256": ("spm*.model", "bpe.codes"),
     "dictionaries_sha256": ("dict*.txt", "languages.txt"),
 }
 """Files that decide which words a model's numbers stand for, as environment.json records them."""
 
-# How a model was told its languages; what a checkpoint was trained with holds for its use.
+# How languages are named to a model; what a checkpoint was trained with holds for its use.
 _TOKEN_OPTIONS: Final = ("encoder-langtok", "decoder-langtok", "lang-tok-style")
 _SHAPES_THE_MODEL: Final = re.compile(
     r"_name|arch|init|activation_fn|layernorm_embedding|(encoder|decoder|residual|share|no)_.*"
@@ -83,6 +83,12 @@ def newest_run(runs: Path) -> Path:
     return max(written)[1]
 
 
+def checkpoint_folder(target: Path) -> Path:
+    """Return the folder of checkpoints: a run's checkpoints/, else the folder itself."""
+    inside = target / "checkpoints"
+    return inside if inside.is_dir() else target
+
+
 def choose_model(target: Path | None, average: int) -> TrainedModel:
     """Return the checkpoint that stands for `target`, a run folder or a checkpoint; None is the
     newest run, which is named on standard error.
@@ -94,10 +100,8 @@ def choose_model(target: Path | None, average: int) -> TrainedModel:
     if target is None:
         target = newest_run(ROOT / "runs")
         say(f"newest run: {shown(target)}")
-    if target.is_file():
-        folder = target.resolve().parent  # a link may lie anywhere
-    else:
-        folder = target / "checkpoints" if (target / "checkpoints").is_dir() else target
+    # a link to a checkpoint may lie anywhere
+    folder = target.resolve().parent if target.is_file() else checkpoint_folder(target)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run or checkpoint {target}")
     above = folder.resolve().parent
@@ -130,28 +134,28 @@ def find_data(model: TrainedModel, given: Path | None) -> DataFolder:
         data = inside_project(given)
         data = data if data.exists() else given  # as it was typed
     elif model.run is not None:
-        data = ROOT / str(load_config(str(model.run / "config.yaml")).recipe.get("data", ""))
+        data = ROOT / str(recorded_config(model.run).recipe.get("data", ""))
     else:
         recorded = task_options(model.sources[-1]).get("data", "")
         data = Path(str(recorded).split(os.pathsep)[0])
     folder = DataFolder.open(data)
     folder.refuse_changed(folder.model_files())
     if model.run is not None:
-        refuse_other_words(model.run, folder.path)
+        refuse_other_vocabulary(model.run, folder.path)
     return folder
 
 
-def refuse_other_words(run: Path, data: Path) -> None:
+def refuse_other_vocabulary(run: Path, data: Path) -> None:
     """Raise ValueError where a folder's dictionaries or subwords are not those that the run
     recorded; one that recorded none is taken as it is.
     """
     file = run / "environment.json"
     if not file.is_file():
         return
-    shape = {"data?": {f"{key}?": dict for key in WORDS}}
+    shape = {"data?": {f"{key}?": dict for key in VOCABULARY_FILES}}
     remedy = "copy it again, or remove it to go without what it records"
     recorded = read_record(file, shape, remedy).get("data") or {}
-    for key in WORDS:
+    for key in VOCABULARY_FILES:
         refuse_changed(data, recorded.get(key), recorded.get(key) or (), file)
 
 
@@ -293,8 +297,7 @@ def run(args: argparse.Namespace) -> int:
     if args.last is not None:
         if len(paths) != 1 or not paths[0].is_dir():
             raise ValueError("--last takes one folder: a run, or its checkpoints/")
-        inside = paths[0] / "checkpoints"
-        paths = last_checkpoints(inside if inside.is_dir() else paths[0], args.last)
+        paths = last_checkpoints(checkpoint_folder(paths[0]), args.last)
     elif any(path.is_dir() for path in paths):
         raise ValueError("a folder needs --last N; otherwise name the checkpoints")
     for path in paths:

@@ -46,12 +46,12 @@ class Config:
     """Option -> the file (or command line) that set it, for error messages."""
 
     def choosing(self) -> list[str]:
-        """Those options that decide which other options there are, as fairseq-train takes them."""
+        """Return the options that decide which others there are, as fairseq-train takes them."""
         names = (name for name in fairseq_options.CHOOSING if name in self.options)
         return to_arguments({name: self.options[name] for name in names})
 
     def to_yaml(self) -> str:
-        """One flat config file that stands for all of them."""
+        """Return one flat config file that stands for all of them."""
         content = {**self.options, **({"recipe": self.recipe} if self.recipe else {})}
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
 
@@ -66,6 +66,8 @@ class _StrictLoader(_Loader):  # type: ignore[misc]
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
+            if key_node.tag.endswith(":merge"):  # <<, whose keys may be set again
+                continue
             key = self.construct_object(key_node, deep=deep)
             if not isinstance(key, Hashable):
                 raise ValueError(f"line {key_node.start_mark.line + 1}: a key is a word, no list")
@@ -84,18 +86,17 @@ def find_config(name: str, folder: Path = CONFIG_FOLDER) -> Path:
     raise FileNotFoundError(f"no config {name!r}: not a file, and configs/ holds {there}")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, what: str = "config", of: str = "option: value") -> dict[str, Any]:
+    """Return a file's mapping, `of` keys and values; ValueError for one that is no such `what`."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         detail = " ".join(str(error).split())
-        raise ValueError(f"{path}: not a valid config: {detail}") from error
+        raise ValueError(f"{path}: not a valid {what}: {detail}") from error
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ValueError(
-            f"{path}: a config is a mapping `option: value`, not {type(content).__name__}"
-        )
+        raise ValueError(f"{path}: a {what} is a mapping `{of}`, not {type(content).__name__}")
     return content
 
 
@@ -158,7 +159,7 @@ def _load_into(config: Config, path: Path, above: tuple[Path, ...]) -> None:
     if resolved in above:
         chain = " -> ".join(item.name for item in (*above, resolved))
         raise ValueError(f"{path}: defaults: the files build on one another in a circle: {chain}")
-    content = _read(path)
+    content = read_yaml(path)
     defaults = content.get("defaults") or []
     if not isinstance(defaults, list) or not all(isinstance(item, str) for item in defaults):
         raise ValueError(f"{path}: defaults: a list of names is expected, such as [base]")
@@ -200,6 +201,11 @@ def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_
     recipe = {key.removeprefix("recipe."): said.pop(key) for key in recipes}
     override(config, {**said, "recipe": recipe}, "command line")
     return config
+
+
+def recorded_config(run: Path) -> Config:
+    """Return the config that a run folder recorded."""
+    return load_config(str(run / "config.yaml"))
 
 
 def to_arguments(options: dict[str, Value]) -> list[str]:

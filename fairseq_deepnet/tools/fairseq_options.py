@@ -165,7 +165,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet options`."""
+    """Declare the arguments of `deepnet options`."""
     parser.add_argument(
         "arch", nargs="?", default="deepnet_transformer", help="as after --arch (%(default)s)"
     )

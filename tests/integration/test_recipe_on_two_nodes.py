@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.tools.training.launchers import free_port
+from fairseq_deepnet.tools.training.launch import free_port
 from tests.support.runs import TINY, make_data
 from tests.support.shell import ROOT
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools import processor
+from fairseq_deepnet.tools import devices
 from fairseq_deepnet.tools.checkpoints import choose_model
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.evaluation import evaluate
@@ -311,7 +311,7 @@ def test_bf16_on_a_cpu_whose_products_gain_nothing_is_one_warning(
     translate: Translate,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(processor, "bf16_gain", lambda: gain)
+    monkeypatch.setattr(devices, "bf16_gain", lambda: gain)
     done = translate(run, text, "--beam=1", "--bf16", "--cpu")
     assert done.returncode == 0
     assert done.stderr.count("warning: bf16 gains nothing") == told

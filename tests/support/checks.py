@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from fairseq_deepnet.anatomy import find_stacks
 from fairseq_deepnet.schemes import Role, Sublayer
-from fairseq_deepnet.tools.checking.claims import make_claim
 from fairseq_deepnet.tools.checking.compare import check_model
 from fairseq_deepnet.tools.checking.findings import Findings
+from fairseq_deepnet.tools.checking.weights import make_claim
 from tests.support.models import build_model
 
 N, M = 6, 4

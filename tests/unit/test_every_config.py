@@ -9,6 +9,7 @@ import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_deepnet.tools import configs, fairseq_options
+from fairseq_deepnet.tools.devices import choose_devices
 from fairseq_deepnet.tools.standalone import VocabularyTask
 from fairseq_deepnet.tools.training import launch
 
@@ -66,7 +67,7 @@ def test_the_batch_is_kept_on_any_number_of_gpus_and_nodes(name: str) -> None:
     wanted = launch.parse_tokens(config.recipe["global-batch-tokens"])
     limit = int(str(config.options["max-tokens"]))
     for gpus, nodes in ((1, 1), (8, 1), (8, 4), (8, 16)):
-        devices = launch.choose_devices(str(gpus), 1, nodes, visible=gpus)
+        devices = choose_devices(str(gpus), 1, nodes, visible=gpus)
         batch = launch.split_batch(wanted, limit, devices.total)
         assert batch.tokens <= wanted
         assert wanted - batch.tokens < devices.total  # what no equal share can hold

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fairseq_deepnet.tools.devices import Devices, choose_devices
 from fairseq_deepnet.tools.training import launch
 
 
@@ -27,7 +28,7 @@ def test_anything_else_is_refused(text: object) -> None:
 def test_update_freq_keeps_the_papers_batch_for_any_number_of_gpus_and_nodes(
     gpus: int, nodes: int, update_freq: int
 ) -> None:
-    devices = launch.choose_devices(str(gpus), 1, nodes, visible=gpus)
+    devices = choose_devices(str(gpus), 1, nodes, visible=gpus)
     batch = launch.split_batch(128 * 4096, 4096, devices.total)
     assert (batch.max_tokens, batch.update_freq) == (4096, update_freq)
     assert batch.is_exact
@@ -65,10 +66,10 @@ def test_more_devices_than_tokens_are_refused() -> None:
 
 
 def test_all_visible_gpus_are_used_unless_told_otherwise() -> None:
-    assert launch.choose_devices("all", 1, 1, visible=8) == launch.Devices(gpus=8)
-    assert launch.choose_devices("2", 1, 1, visible=8) == launch.Devices(gpus=2)
-    assert launch.choose_devices("0", 2, 1, visible=8) == launch.Devices(gpus=0, cpu_processes=2)
-    assert launch.choose_devices("all", 2, 1, visible=0).total == 2
+    assert choose_devices("all", 1, 1, visible=8) == Devices(gpus=8)
+    assert choose_devices("2", 1, 1, visible=8) == Devices(gpus=2)
+    assert choose_devices("0", 2, 1, visible=8) == Devices(gpus=0, cpu_processes=2)
+    assert choose_devices("all", 2, 1, visible=0).total == 2
 
 
 @pytest.mark.parametrize(
@@ -85,11 +86,11 @@ def test_devices_that_are_not_there_are_refused(
     wanted: str, processes: int, nodes: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        launch.choose_devices(wanted, processes, nodes, visible=0)
+        choose_devices(wanted, processes, nodes, visible=0)
 
 
 def test_gpus_of_another_machine_are_taken_as_said() -> None:
-    devices = launch.choose_devices("8", 1, 4, visible=0, elsewhere=True)
+    devices = choose_devices("8", 1, 4, visible=0, elsewhere=True)
     assert (devices.total, str(devices)) == (32, "32 GPUs (4 nodes of 8)")
     assert launch.precision_arguments("auto", has_gpus=True, elsewhere=True) == ["--bf16"]
 

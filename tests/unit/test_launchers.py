@@ -12,10 +12,10 @@ from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.distributed import utils as distributed_utils
 from omegaconf import OmegaConf
 
+from fairseq_deepnet.tools.devices import Devices
 from fairseq_deepnet.tools.fairseq_options import parse_training
-from fairseq_deepnet.tools.training import launchers
-from fairseq_deepnet.tools.training.launch import Devices
-from fairseq_deepnet.tools.training.launchers import Launcher, choose_launcher
+from fairseq_deepnet.tools.training import launch
+from fairseq_deepnet.tools.training.launch import Launcher, choose_launcher
 
 ALONE = "--load-checkpoint-on-all-dp-ranks"
 
@@ -108,7 +108,7 @@ def test_outside_a_job_slurm_is_handed_the_training(tmp_path: Path) -> None:
     assert chosen.submission(tmp_path / "run", [str(config), "--lr", "1"]) == [
         *("sbatch", "--nodes=2", "--gpus-per-node=4", "--job-name=run"),
         f"--output={tmp_path}/run/slurm-%j.out",
-        *(str(launchers.SBATCH_FILE), str(config), "--lr", "1"),
+        *(str(launch.SBATCH_FILE), str(config), "--lr", "1"),
     ]
 
 

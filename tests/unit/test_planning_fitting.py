@@ -10,8 +10,8 @@ import torch
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools.configs import load_config
+from fairseq_deepnet.tools.devices import Devices
 from fairseq_deepnet.tools.planning.fitting import device_memory, fit_into
-from fairseq_deepnet.tools.training.launch import Devices
 
 EIGHT = Devices(gpus=8)
 
@@ -72,6 +72,7 @@ def test_the_memory_of_visible_gpus_is_that_of_the_smallest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes = [SimpleNamespace(total_memory=size << 30) for size in (80, 40)]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", sizes.__getitem__)
     assert device_memory("auto", Devices(gpus=2), elsewhere=False) == 40
     assert device_memory("auto", Devices(gpus=2), elsewhere=True) == 80

@@ -14,7 +14,7 @@ import yaml
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
 from fairseq_deepnet.signals import PREEMPTED
-from fairseq_deepnet.tools import processor
+from fairseq_deepnet.tools import devices
 from fairseq_deepnet.tools.fairseq_options import option_actions, training_parser
 from fairseq_deepnet.tools.training import supervisor
 from fairseq_deepnet.tools.training.fallbacks import FallbackState, Pending
@@ -244,7 +244,7 @@ def test_a_training_warns_of_its_schedule_itself(record: Recorder) -> None:
 def test_bf16_on_a_cpu_whose_products_gain_nothing_is_one_warning(
     gain: float, told: bool, record: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor, "bf16_gain", lambda: gain)
+    monkeypatch.setattr(devices, "bf16_gain", lambda: gain)
     assert record(precision="bf16")
     warnings = [line for line in record.said.splitlines() if line.startswith("warning: ")]
     assert ["at 0.55 times the speed of fp32" in line for line in warnings] == [True] * told

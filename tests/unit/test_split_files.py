@@ -114,6 +114,8 @@ def test_who_wants_one_file_is_told_to_join_it(
     for words in (["average", str(file), str(file)], ["export", str(file), "--to", "fairseq"]):
         assert cli.main([*words, "--out", out]) == 2
         assert f"deepnet join {file}" in capsys.readouterr().err
+    assert cli.main(["check", str(file)]) == 2
+    assert f"deepnet join {file}" in capsys.readouterr().err
     assert cli.main(["join", str(file), "--out", out]) == 0
     assert cli.main(["join", out]) == 2
     assert "is no split checkpoint" in capsys.readouterr().err

@@ -3,7 +3,7 @@
     from fairseq_deepnet.tools.checking.audit import check
     print(check(model, {"input_ids": tokens}, claims="deepnorm"))
 
-Layers are found by the names of their linear maps: `STYLES` knows some houses, others are told by a
+Layers are found by the names of their linear maps: `STYLES` knows some houses, others come as a
 mapping of the same form. Nothing else is read off names: where a LayerNorm stands, whatever it is
 called, shows in what enters and leaves it. Measured is what the paper prescribes, and no more: what
 multiplies the residual, where LayerNorm stands, how weights and biases of the linear maps start.
@@ -29,7 +29,6 @@ from fairseq_deepnet.schemes import (
     Sublayer,
     scheme_class,
 )
-from fairseq_deepnet.tools.checking.claims import xavier_std
 from fairseq_deepnet.tools.checking.compare import check_finite, check_inputs, check_residuals
 from fairseq_deepnet.tools.checking.findings import Findings, StackFindings
 from fairseq_deepnet.tools.checking.measure import (
@@ -45,6 +44,7 @@ from fairseq_deepnet.tools.checking.weights import (
     check_biases,
     check_linears,
     shown_only,
+    xavier_std,
 )
 
 Names = str | Sequence[str]
@@ -242,7 +242,7 @@ def _paths(names: Names) -> Sequence[str]:
 
 
 def _at(layer: nn.Module, path: str) -> Any:
-    """What stands at a path of attributes; None where there is nothing."""
+    """Return what stands at a path of attributes; None where there is nothing."""
     found: Any = layer
     for part in path.split("."):
         known = found._modules if isinstance(found, nn.ModuleList) else None
@@ -339,6 +339,6 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def norms_beside_branches(layer: Layer) -> list[nn.Module]:
-    """The norms of a layer that are not within a branch."""
+    """Return the norms of a layer that are not within a branch."""
     within = {part for branch in layer.branches for part in branch.entry.modules()}
     return [part for part in layer.module.modules() if is_norm(part) and part not in within]

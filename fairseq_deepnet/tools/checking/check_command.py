@@ -18,9 +18,9 @@ from fairseq_deepnet.files import shown, write_json
 from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.schemes import SCHEMES, Side
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.checking.claims import make_claim
 from fairseq_deepnet.tools.checking.compare import check_model
 from fairseq_deepnet.tools.checking.findings import Fault, Findings, as_json, as_text, listed
+from fairseq_deepnet.tools.checking.weights import make_claim
 from fairseq_deepnet.tools.checkpoints import choose_model
 from fairseq_deepnet.tools.standalone import build_from_arguments, usual_task
 
@@ -66,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> Namespace:
     """Parse the command line; the target and any option of fairseq-train after it are the rest."""
-    args, args.rest = parser.parse_known_args(words)
+    args, rest = parser.parse_known_args(words)
+    args.rest = rest
     return args
 
 
@@ -178,7 +179,7 @@ def check_saved(path: Path, claim: str | None) -> Findings:
 
 
 def _vocabulary(tensors: Mapping[str, Tensor], path: Path) -> list[int]:
-    """Entries of each side's dictionary, as the embeddings have rows."""
+    """Return the entries of each side's dictionary, as the embeddings have rows."""
     tables = {name: t for name, t in tensors.items() if name.endswith("embed_tokens.weight")}
     sides = [[t for name, t in tables.items() if side.value in name.split(".")] for side in Side]
     sizes = [found[-1].size(0) for found in sides if found]
@@ -201,7 +202,7 @@ def _load(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> list[F
 
 
 def check_record(args: Namespace, tensors: Mapping[str, Tensor]) -> list[Fault]:
-    """Whether the record that our checkpoints carry agrees with its formula and the layers."""
+    """Compare the record that our checkpoints carry with its formula and the layers."""
     if not hasattr(args, "residual_scheme"):
         return []
     record = getattr(args, "residual_record", None)

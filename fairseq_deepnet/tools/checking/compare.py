@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from fairseq_deepnet.anatomy import PROJECTIONS, TABLE, Layer, Stack
 from fairseq_deepnet.schemes import NormPlacement, Place, ResidualScheme, Role
-from fairseq_deepnet.tools.checking.claims import Claim
 from fairseq_deepnet.tools.checking.findings import (
     Fault,
     Findings,
@@ -36,7 +35,7 @@ from fairseq_deepnet.tools.checking.measure import (
     run_backward,
     same,
 )
-from fairseq_deepnet.tools.checking.weights import check_weights
+from fairseq_deepnet.tools.checking.weights import Claim, check_weights
 
 HALF_PRECISION_LIMIT: Final = 65504.0
 SMALL: Final = 1e-2
@@ -98,7 +97,7 @@ def check_model(
 
 
 def check_finite(model: nn.Module) -> Iterable[Fault]:
-    """Parameters with NaN or infinity; these become 0, so that the rest can be measured."""
+    """Find parameters with NaN or infinity; these become 0, so that the rest can be measured."""
     for name, parameter in model.named_parameters():
         broken = ~torch.isfinite(parameter.detach())
         if broken.any():
@@ -109,7 +108,7 @@ def check_finite(model: nn.Module) -> Iterable[Fault]:
 
 
 def extra_parameters(layer: Layer) -> list[nn.Parameter]:
-    """The parameters of a layer besides those of its linear maps and LayerNorms."""
+    """Return the parameters of a layer besides those of its linear maps and LayerNorms."""
     known = {id(p) for b in layer.branches for m in b.linears.values() for p in m.parameters()}
     norms = [branch.norm for branch in layer.branches if branch.norm is not None]
     known |= {id(p) for norm in norms for p in norm.parameters()}
@@ -117,7 +116,7 @@ def extra_parameters(layer: Layer) -> list[nn.Parameter]:
 
 
 def check_sharing(model: nn.Module, stacks: Sequence[Stack]) -> list[Fault]:
-    """Tensors in two places that are no tie of embeddings and no residual's within a layer.
+    """Find tensors in two places that are no tie of embeddings and no residual's within a layer.
 
     Whether these are to be shared shows in their number, which `check_sizes` compares.
     """
@@ -141,12 +140,12 @@ def check_sharing(model: nn.Module, stacks: Sequence[Stack]) -> list[Fault]:
 
 
 def check_copies(model: nn.Module) -> list[Fault]:
-    """Different tensors with the same numbers, where numbers are random."""
+    """Find different tensors with the same numbers, where numbers are random."""
     first: dict[tuple[object, ...], str] = {}
     pairs: dict[tuple[str, str], list[str]] = defaultdict(list)
 
     def owner(name: str) -> str:
-        """The layer that a parameter belongs to, or the parameter itself."""
+        """Return the layer that a parameter belongs to, or the parameter itself."""
         parts = name.split(".")
         inside = "layers" in parts[:-2]
         return ".".join(parts[: parts.index("layers") + 2]) if inside else name
@@ -166,7 +165,7 @@ def check_copies(model: nn.Module) -> list[Fault]:
 
 
 def check_trainable(model: nn.Module) -> list[Fault]:
-    """What the optimiser will not train: frozen parameters, tensors that are not registered."""
+    """Find what the optimiser will not train: frozen parameters, unregistered tensors."""
 
     def leaves(value: object) -> Iterable[Tensor]:
         if isinstance(value, Tensor):
@@ -199,7 +198,7 @@ def check_trainable(model: nn.Module) -> list[Fault]:
 
 
 def check_sizes(stack: Stack, scheme: ResidualScheme) -> list[Fault]:
-    """Whether layers carry as many numbers besides linear maps and norms as the scheme says."""
+    """Compare how many numbers layers carry besides linear maps and norms with the scheme."""
     off: dict[tuple[int, int], list[int]] = defaultdict(list)
     for index, layer in enumerate(stack.layers):
         place, branches = Place(stack.side, index), layer.branches
@@ -235,7 +234,7 @@ def check_forward(
     batch: dict[str, Tensor],
     found: Findings,
 ) -> None:
-    """Residual connections, the growth of the stream, and which parameters matter."""
+    """Compare residual connections, and find which parameters matter; note the stream's growth."""
     backward = run_backward(model, stacks, batch)
     fits, normed = fit_residuals(model, stacks, batch)
     for stack, side, layers, final in zip(stacks, found.sides, fits, normed, strict=True):
@@ -318,7 +317,7 @@ def check_residuals(
 
 
 def formula(fits: Sequence[Fit]) -> str:
-    """A sublayer of all layers, such as `LN(1.999 x + G(x))`; ranges where layers differ."""
+    """Return a sublayer of all layers, such as `LN(1.999 x + G(x))`; ranges where layers differ."""
     norms = list(dict.fromkeys(fit.norm for fit in fits))
     if len(norms) > 1:
         return " or ".join(formula([f for f in fits if f.norm is norm]) for norm in norms)
@@ -336,7 +335,7 @@ def formula(fits: Sequence[Fit]) -> str:
 
 
 def factor(ends: Sequence[tuple[float, float]]) -> str:
-    """`1.999 `, `1.2..3.4 `, or nothing for 1."""
+    """Return `1.999 `, `1.2..3.4 `, or nothing for 1."""
     least, greatest = min(low for low, _ in ends), max(high for _, high in ends)
     texts = [f"{value:.4g}" for value in (least, greatest)]
     texts = list(dict.fromkeys("0" if abs(float(text)) < SAME else text for text in texts))
@@ -344,7 +343,7 @@ def factor(ends: Sequence[tuple[float, float]]) -> str:
 
 
 def check_final_norm(side: StackFindings, normed: bool, due: bool) -> list[Fault]:
-    """Whether a LayerNorm follows the stack where one should: Pre-LN needs one."""
+    """Compare whether a LayerNorm follows the stack: Pre-LN needs one."""
     side.norm += ", and after the stack" if normed else ""
     side.expected_norm += ", and after the stack" if due else ""
     texts = {True: "a LayerNorm after the stack", False: "no LayerNorm after the stack"}
@@ -355,7 +354,7 @@ def check_final_norm(side: StackFindings, normed: bool, due: bool) -> list[Fault
 def check_inputs(
     stack: Stack, scheme: ResidualScheme, streams: Sequence[Sequence[Tensor]]
 ) -> list[Fault]:
-    """Whether each layer reads the output of the one below, or a combination where that is due."""
+    """Find layers that read neither the output of the one below nor a combination that is due."""
     plain = all(same(below[1], above[0]) for below, above in pairwise(streams))
     due = scheme.build_combination(stack.side, streams[0][0].size(-1)) is None
     if len(streams) < 2 or plain is due:
@@ -372,7 +371,7 @@ def check_gradients(
     before: Backward,
     found: Findings,
 ) -> None:
-    """Parameters without a gradient.
+    """Find parameters without a gradient.
 
     Schemes start some tensors at 0, and what is behind them has no gradient in the first update.
     So those tensors are moved a little, and only what still has none is at fault.

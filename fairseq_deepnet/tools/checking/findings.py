@@ -28,7 +28,7 @@ class Fault:
     expected: str
 
     def sentence(self) -> str:
-        """The whole in one sentence."""
+        """Return the whole in one sentence."""
         return f"{self.where}: {self.found}, expected {self.expected}."
 
 
@@ -106,25 +106,25 @@ class Findings:
 
 
 def listed(names: Sequence[str]) -> str:
-    """A few names, and how many more."""
+    """Return a few names, and how many more."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 tensor`, `2 tensors`."""
+    """Return `1 tensor`, `2 tensors`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def layer_numbers(numbers: Sequence[int]) -> str:
-    """`layer 3`, `layers 0, 2`, `layers 0 to 17`."""
+    """Return `layer 3`, `layers 0, 2`, `layers 0 to 17`."""
     if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
         return f"layers {numbers[0]} to {numbers[-1]}"
     return f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
 def inside(off: Sequence[int], layers: int) -> str:
-    """` in layer 3` where some layers are off, nothing where all are."""
+    """Return ` in layer 3` where some layers are off, nothing where all are."""
     return f" in {layer_numbers(off)}" if 0 < len(off) < layers else ""
 
 
@@ -194,7 +194,7 @@ def _weights(rows: Sequence[WeightRow], judged: bool) -> list[str]:
 
 
 def _span(values: Sequence[float], digits: int = 4) -> str:
-    """One number for all layers, or the bottom's and the top's where depth decides."""
+    """Return one number for all layers, or the bottom's and the top's where depth decides."""
     if not values:
         return ""
     texts = [f"{value:.{digits}g}" for value in values]
@@ -208,7 +208,7 @@ def _span(values: Sequence[float], digits: int = 4) -> str:
 
 
 def _grid(rows: Sequence[Sequence[str]], ruled: bool = True) -> list[str]:
-    """Aligned columns, indented."""
+    """Return aligned columns, indented."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  " + "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip()

@@ -178,7 +178,7 @@ def run_on(model: nn.Module, batch: Any) -> Any:
 
 
 def own_norms(layer: Layer) -> list[nn.Module]:
-    """The LayerNorms of a layer's branches."""
+    """Return the LayerNorms of a layer's branches."""
     return [branch.norm for branch in layer.branches if branch.norm is not None]
 
 
@@ -264,12 +264,12 @@ def fit_layer(layer: Layer, norms: Sequence[nn.Module], calls: Calls) -> LayerFi
 
 
 def _giving(known: Mapping[nn.Module, list[Tensor]], tensor: Tensor) -> nn.Module | None:
-    """The norm of which this is the output, perhaps scaled."""
+    """Return the norm of which this is the output, perhaps scaled."""
     return next((norm for norm, call in known.items() if times(call[1], tensor)), None)
 
 
 def _left(z: Tensor, *terms: Tensor) -> float:
-    """What least squares leaves of z in terms of others."""
+    """Return what least squares leaves of z in terms of others."""
     columns = torch.stack([*terms, torch.ones_like(z)], dim=-1).flatten(0, 1)
     z = z.reshape(-1, 1)
     return float((columns @ _solve(columns, z) - z).norm())
@@ -305,7 +305,7 @@ def fit(norm: NormPlacement | None, x: Tensor, b: Tensor, z: Tensor, bottom: Ten
 
 
 def _solve(columns: Tensor, z: Tensor) -> Tensor:
-    """Least squares."""
+    """Solve by least squares."""
     return torch.linalg.lstsq(columns, z).solution
 
 

@@ -1,20 +1,35 @@
-"""Initial weights beside what a claim says of them: standard deviations around 0."""
+"""What a model is claimed to be, its scheme and how its weights start; and its initial weights
+beside that: standard deviations around 0.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import torch
+from fairseq.models.roberta import RobertaModel
+from fairseq.models.transformer import TransformerModelBase
+from fairseq.models.transformer_lm import TransformerLanguageModel
 from torch import Tensor, nn
 
-from fairseq_deepnet.anatomy import Stack, kind_of, projections
-from fairseq_deepnet.schemes import Place, Side
+from fairseq_deepnet.anatomy import PROJECTIONS, Branch, Stack, kind_of, projections
+from fairseq_deepnet.models.scheme_options import scheme_of, stock_scheme
+from fairseq_deepnet.schemes import (
+    Depths,
+    NormPlacement,
+    Place,
+    ResidualScheme,
+    Role,
+    Side,
+    Sublayer,
+    scheme_class,
+)
 from fairseq_deepnet.schemes.base import VALUE_PATH
-from fairseq_deepnet.tools.checking.claims import Claim, end_factors, initial_std, xavier_std
 from fairseq_deepnet.tools.checking.findings import (
     Fault,
     Findings,
@@ -24,11 +39,153 @@ from fairseq_deepnet.tools.checking.findings import (
 )
 from fairseq_deepnet.tools.checking.measure import rms
 
+BERT_STD: Final = 0.02
 STANDARD_ERRORS: Final = 5
 FLOOR: Final = 0.002
 """A ratio of standard deviations may be off by so many standard errors, plus so much."""
 ONE_GAIN: Final = 0.01
 """Gains that differ by less are shown as one."""
+
+Start = ResidualScheme | Literal["fairseq", "roberta"]
+"""Who draws the linear maps' first weights."""
+
+
+def xavier_std(linear: nn.Linear) -> float:
+    """Return sqrt(2 / (fan_in + fan_out))."""
+    return math.sqrt(2 / (linear.in_features + linear.out_features))
+
+
+def linear_default_std(linear: nn.Linear) -> float:
+    """Return the standard deviation of nn.Linear's default: uniform, +- 1/sqrt(fan_in)."""
+    return 1 / math.sqrt(3 * linear.in_features)
+
+
+def initial_std(start: Start, place: Place, branch: Branch, role: Role) -> tuple[float, float]:
+    """Return the standard deviations, around 0, of weight and bias of a new linear map.
+
+    A scheme: Xavier times its gain, biases 0. fairseq: q, k and v Xavier-uniform and smaller by
+    sqrt(2) where their fans are one, out_proj Xavier-uniform with bias 0, all else nn.Linear's
+    default. fairseq's RoBERTa: N(0, 0.02), biases 0.
+    """
+    linear = branch.linears[role]
+    if isinstance(start, ResidualScheme):
+        return start.gain(place, branch.sublayer, role) * xavier_std(linear), 0.0
+    if start == "roberta":
+        return BERT_STD, 0.0
+    default = linear_default_std(linear)
+    if branch.sublayer is Sublayer.FFN:
+        return default, default
+    if role is Role.OUT_PROJ:
+        return xavier_std(linear), 0.0
+    same_dim = branch.linears[Role.K_PROJ].in_features == branch.linears[Role.Q_PROJ].in_features
+    return xavier_std(linear) / (math.sqrt(2) if same_dim else 1), default
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """What a model is to be.
+
+    Args:
+        schemes: of each side.
+        starts: how each side's linear maps start.
+        final_norms: whether a LayerNorm follows each stack.
+        scaled_ends: whether the scheme may change embeddings and vocabulary projection.
+        bert_ends: embeddings N(0, 0.02) instead of N(0, 1 / C).
+        text: what makes the claim, to follow "judged as".
+    """
+
+    schemes: dict[Side, ResidualScheme]
+    starts: dict[Side, Start]
+    final_norms: dict[Side, bool]
+    scaled_ends: bool
+    bert_ends: bool
+    text: str
+
+    def scheme_text(self, side: Side) -> str:
+        """Name the scheme of a side, and what of it is not its default."""
+        scheme = self.schemes[side]
+        variant = f", variant {scheme.variant}" if scheme.variant else ""
+        return f"{scheme.name}{variant}" + ("" if self.scaled_ends else ", stock initialisation")
+
+    def embedding_std(self, width: int) -> float:
+        """Return that of an embedding table or projection before the scheme changes it."""
+        return BERT_STD if self.bert_ends else width**-0.5
+
+
+def make_claim(
+    model: nn.Module, args: Namespace | None, stacks: Sequence[Stack], name: str | None
+) -> Claim:
+    """Return the claim called `name`, or, where None, the one that the model's arguments make.
+
+    Raises:
+        ValueError: for a model of which the arguments claim nothing that is known.
+    """
+    layers = {stack.side: len(stack.layers) for stack in stacks}
+    depths = Depths(layers.get(Side.ENCODER, 0), layers.get(Side.DECODER, 0))
+    own = getattr(args, "residual_scheme", None)
+    stock = _stock_start(model, args)
+    if own is not None and name in (None, own):
+        recorded = scheme_of(args, tuple(layers))
+        # without the alphas that a checkpoint recorded: the formula is what is claimed
+        scheme = type(recorded)(recorded.depths, variant=recorded.variant)
+        schemes = dict.fromkeys(layers, scheme)
+        is_stock, text = getattr(args, "init", "scheme") == "stock", "its own arguments say"
+    elif name is not None:
+        schemes = dict.fromkeys(layers, scheme_class(name)(depths))
+        # fairseq's own start is part of some schemes' claim, and only fairseq's models have it
+        is_stock = stock is not None and own is None and scheme_class(name).stock_initialisation
+        text = f"--claim {name} says"
+    elif stock is not None:
+        schemes = {side: stock_scheme(args, side)(depths) for side in layers}
+        is_stock, text = True, "its own arguments say"
+    else:
+        raise ValueError(
+            f"{type(model).__name__} is neither ours nor fairseq's Transformer, so that nothing is"
+            " claimed by itself: say what it is meant to be, with --claim SCHEME"
+        )
+    starts: dict[Side, Start] = {
+        side: stock if is_stock and stock is not None else scheme
+        for side, scheme in schemes.items()
+    }
+    without = {Side.DECODER} if getattr(args, "no_decoder_final_norm", False) else set()
+    norms = {
+        side: scheme.norm is NormPlacement.PRE and side not in without
+        for side, scheme in schemes.items()
+    }
+    return Claim(schemes, starts, norms, not is_stock, isinstance(model, RobertaModel), text)
+
+
+def _stock_start(model: nn.Module, args: Namespace | None) -> Start | None:
+    """Return what `--init stock` means for this model; None for one of neither fairseq nor us."""
+    if isinstance(model, RobertaModel):
+        return "roberta"
+    known = isinstance(model, TransformerModelBase | TransformerLanguageModel)
+    return "fairseq" if known and args is not None else None
+
+
+def end_factors(claim: Claim, stacks: Sequence[Stack]) -> dict[int, float]:
+    """Return what the schemes multiply embeddings and projections by: id of weight -> factor.
+
+    Found by applying them to ones, tied as the model's are.
+    """
+    weights: dict[int, nn.Parameter] = {}
+    ends: dict[Side, nn.Module] = {}
+    for stack in stacks:
+        end = ends[stack.side] = nn.Module()
+        for name in ("embed_tokens", *PROJECTIONS):
+            table: Any = getattr(stack.module, name, None)
+            weight = getattr(table, "weight", None)
+            if isinstance(weight, nn.Parameter):
+                small = nn.Embedding(2, 2) if isinstance(table, nn.Embedding) else nn.Linear(2, 2)
+                small.weight = weights.setdefault(id(weight), nn.Parameter(torch.ones(2, 2)))
+                setattr(end, name, small)
+    if claim.scaled_ends:
+        for scheme in {id(scheme): scheme for scheme in claim.schemes.values()}.values():
+            scheme.initialise_ends(ends)
+    return {key: float(weight.detach().square().mean().sqrt()) for key, weight in weights.items()}
+
+
+# Weights beside the claim.
 
 
 class DrawnMap(NamedTuple):
@@ -66,7 +223,7 @@ def shown_only(rows: Sequence[WeightRow]) -> list[WeightRow]:
 
 
 def tolerance(count: int) -> float:
-    """Of the std of `count` normal draws, relative; that of uniform ones varies less."""
+    """Return that of the std of `count` normal draws, relative; uniform ones vary less."""
     return STANDARD_ERRORS / math.sqrt(2 * count) + FLOOR
 
 
@@ -116,7 +273,7 @@ def drawn_maps(stack: Stack, claim: Claim) -> list[DrawnMap]:
 
 
 def check_linears(side: Side, maps: Sequence[DrawnMap], faults: list[Fault]) -> list[WeightRow]:
-    """Weights of the linear maps, one row a kind; one fault for kinds that are off alike."""
+    """Return a row for each kind of linear map; add one fault for kinds that are off alike."""
     kinds: dict[str, list[DrawnMap]] = defaultdict(list)
     for drawn in maps:
         kinds[drawn.kind].append(drawn)
@@ -140,7 +297,7 @@ def check_linears(side: Side, maps: Sequence[DrawnMap], faults: list[Fault]) -> 
 
 
 def _gain_text(gains: Sequence[float], uniform: bool) -> str:
-    """The gain of a kind of weight, pooled where all layers are to have the same."""
+    """Return the gain of a kind of weight, pooled where all layers are to have the same."""
     if uniform:
         return f"{math.sqrt(sum(gain**2 for gain in gains) / len(gains)):.3g}"
     return f"{gains[0]:.3g} (bottom) to {gains[-1]:.3g} (top)"
@@ -164,7 +321,7 @@ def betas(rows: Sequence[WeightRow]) -> tuple[str, str]:
 def check_biases(
     side: Side, maps: Sequence[DrawnMap], bias: bool, faults: list[Fault]
 ) -> list[WeightRow]:
-    """Biases of the linear maps: one row for those that start at 0, one for the others."""
+    """Return a row for the biases that start at 0, and one for the others; add their faults."""
     groups: dict[bool, list[tuple[str, float, Tensor]]] = defaultdict(list)
     wrong: dict[str, None] = {}
     for drawn in maps:
@@ -192,7 +349,7 @@ def check_biases(
 
 
 def _ends_only(row: WeightRow) -> WeightRow:
-    """The row with the least and the greatest of its numbers."""
+    """Return the row with the least and the greatest of its numbers."""
     expected, measured = (
         tuple(dict.fromkeys((min(numbers), max(numbers))))
         for numbers in (row.expected, row.measured)
@@ -201,7 +358,7 @@ def _ends_only(row: WeightRow) -> WeightRow:
 
 
 def check_norms(stack: Stack, faults: list[Fault]) -> list[WeightRow]:
-    """LayerNorms of a stack: weights 1, biases 0."""
+    """Return rows of a stack's LayerNorms: weights 1, biases 0; add their faults."""
     named = stack.module.named_modules()
     norms = {name: module for name, module in named if isinstance(module, nn.LayerNorm)}
     rows = []
@@ -222,7 +379,7 @@ def check_norms(stack: Stack, faults: list[Fault]) -> list[WeightRow]:
 def check_ends(
     model: nn.Module, stacks: Sequence[Stack], claim: Claim, faults: list[Fault]
 ) -> list[WeightRow]:
-    """Embeddings, learned positions and vocabulary projections."""
+    """Return rows of embeddings, learned positions and vocabulary projections; add their faults."""
     factors = end_factors(claim, stacks)
     tables = [
         (name, module, module.padding_idx)

@@ -149,7 +149,7 @@ def _files(path: Path, stream: BinaryIO, tar: tarfile.TarFile) -> Files:
         if member.isfile():
             yield member, cast(BinaryIO, tar.extractfile(member))
     while stream.read(1 << 20):
-        pass  # tarfile takes a cut archive for a whole one; the end of the packed file tells
+        pass  # tarfile takes a cut archive for a whole one; the end of the packed file shows
 
 
 def write(content: BinaryIO, place: Path) -> None:

@@ -218,7 +218,7 @@ def unigram_nll(data: Path, target: str | None, symbols: int) -> float | None:
 
 
 def _parts(data: Path, split: str, target: str | None) -> list[Path]:
-    """The files of a split without their endings, and its further parts (train1, train2, ...)."""
+    """Return the files of a split and of its further parts (train1, ...), without endings."""
     language = re.escape(target or "")
     pair = rf"\.([^.]+-{language}|{language}-[^.]+)\.{language}" if target else ""
     name = re.compile(rf"{split}\d*{pair}\.idx")
@@ -227,7 +227,7 @@ def _parts(data: Path, split: str, target: str | None) -> list[Path]:
 
 
 def _counts(prefixes: Sequence[Path], symbols: int) -> np.ndarray | None:
-    """How often each symbol occurs: [V], int64; None for what is not memory-mapped or not V's."""
+    """Count each symbol: [V], int64; None for what is not memory-mapped or has others."""
     from fairseq.data import indexed_dataset
 
     total = np.zeros(symbols, dtype=np.int64)

@@ -126,7 +126,7 @@ class _Cleaned:
 def _clean_chunk(
     chunk: PairChunk, paths: tuple[Path, Path], train: bool, limits: Limits, odd: str
 ) -> _Cleaned:
-    """Work of one process on one chunk; duplicates are found only where all chunks meet."""
+    """Clean or check one chunk; duplicates are found only where all chunks meet."""
     counted: Counter[str] = Counter()
     pairs: Iterable[tuple[str, str]] = chunk.decode(*paths)
     if train:
@@ -203,7 +203,7 @@ def clean_split(
         name: of the files (the split).
         odd: what is done where it is not train: "refuse", "keep" or "drop" blank lines, or
             "clean" it, too.
-        wanted: tells by its number, from 0, whether a line that is left is written.
+        wanted: True for the numbers, from 0, of the lines left that are written.
     """
     sides = [find_side(prefix, language) for language in languages]
     paths = sides[0], sides[-1]

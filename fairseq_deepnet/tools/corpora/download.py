@@ -237,7 +237,7 @@ class Downloader:
 def indexed_by_mtdata(files: Sequence[File]) -> dict[str, tuple[str, ...]]:
     """Return the URLs that mtdata's index has for each file. Takes seconds: the index is large.
 
-    Every year's WMT has a dev.tgz: without a checksum that tells them apart, an address counts only
+    Every year's WMT has a dev.tgz: without a checksum by which they differ, an address counts only
     if nothing but its host is new. Raises ValueError if mtdata is not installed.
     """
     try:

@@ -1,6 +1,6 @@
 """A data folder, as scripts/preprocess*.sh make it: what is in it, and how its subwords read.
 
-A folder holds one language pair, many pairs that share one dictionary and are told apart by
+A folder holds one language pair, many pairs that share one dictionary and differ by
 language tokens, or text of one language. data/README.md shows the layouts.
 """
 
@@ -33,7 +33,7 @@ _SHAPES: dict[str, Shape] = {
     "language": {"language": str},
     "source": {"source": str, "target": str},
 }
-"""What a record must hold, by the key that tells kinds of folders apart."""
+"""What a record must hold, by the key that only this kind of folder has."""
 _EVERY: Shape = {"lines?": dict, "files?": dict, "lowercase?": bool, "tokenisation?": str}
 
 
@@ -100,7 +100,7 @@ class DataFolder:
         refuse_changed(self.path, self.record.get("files"), names, self.path / "corpus.json")
 
     def model_files(self) -> list[str]:
-        """The files that decide how raw text goes into a model and comes out again."""
+        """Return the files that decide how raw text goes into a model and comes out again."""
         models = {self.subword_model(language).name for language in self.languages}
         dictionaries = {path.name for path in self.path.glob("dict*.txt")}
         recorded = {name for name in self.record.get("files") or () if name.startswith("dict.")}
@@ -127,7 +127,7 @@ class DataFolder:
         return [self.record["source"], self.record["target"]]
 
     def directions(self, split: str) -> list[Direction]:
-        """The directions that a split has text of; empty where there is no such split."""
+        """Return the directions that a split has text of; empty where there is no such split."""
         if self.is_monolingual:
             return []
         if self.is_multilingual:
@@ -137,7 +137,7 @@ class DataFolder:
         return [only] if there else []
 
     def text(self, split: str, direction: Direction, language: str) -> Path:
-        """The raw text of one side."""
+        """Return the raw text of one side."""
         name = f"{split}.{direction.pair}" if self.is_multilingual else split
         return self.path / "text" / f"{name}.{language}"
 
@@ -152,37 +152,36 @@ class DataFolder:
         return bool(self.record.get("lowercase", False))
 
     def tokenised(self, split: str, language: str) -> Path:
-        """The tokens of one side, where `is_moses`."""
+        """Return the tokens of one side, where `is_moses`."""
         return self.path / "tokenised" / f"{split}.{language}"
 
     def subword_model(self, language: str) -> Path:
-        """The sentencepiece model of a language, its own or the joint one; byte-pair codes where
-        `is_moses`."""
+        """Return a language's sentencepiece model, own or joint; byte-pair codes if `is_moses`."""
         if self.is_moses:
             return self.path / "bpe.codes"
         own = self.path / f"spm.{language}.model"
         return own if own.is_file() else self.path / "spm.model"
 
     def decode(self, lines: Iterable[str], language: str) -> list[str]:
-        """Text from lines of space-separated subwords."""
+        """Return the text of lines of space-separated subwords."""
         if self.is_moses:
             return [moses.decode_line(line, language) for line in lines]
         model = self._loaded(language)
         return [decode_line(model, line) for line in lines]
 
     def encode(self, lines: Iterable[str], language: str) -> Iterator[str]:
-        """Lines of text as space-separated sentencepiece subwords."""
+        """Yield lines of text as space-separated sentencepiece subwords."""
         return encode_lines(self._loaded(language), lines, 1)
 
     def _loaded(self, language: str) -> sentencepiece.SentencePieceProcessor:
-        """The subword model of a language, read once: thousands of directions may share it."""
+        """Return the subword model of a language, read once: thousands of directions share it."""
         path = self.subword_model(language)
         if path not in self._models:
             self._models[path] = load_model(path)
         return self._models[path]
 
     def lines(self, split: str) -> Any:
-        """Lines of a split, by pair in a folder of many; ValueError where it is not recorded."""
+        """Return the lines of a split, by pair in a folder of many; ValueError if not recorded."""
         counts = self.record.get("lines") or {}
         if split not in counts:
             known = ", ".join(counts) or "none"
@@ -192,7 +191,7 @@ class DataFolder:
         return counts[split]
 
     def task_options(self) -> dict[str, str]:
-        """What fairseq's task needs to be told to read this folder, by option name."""
+        """Return the options of fairseq's task that this folder needs, by name."""
         if self.is_monolingual:
             return {}
         if not self.is_multilingual:

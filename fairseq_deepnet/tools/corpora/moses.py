@@ -29,7 +29,7 @@ _FINAL_STOP = re.compile(r"(?<=[^\s.])\.$")
 
 
 def _extra(module: str) -> Any:
-    """A module of the extra "moses"; ValueError that says how to install it."""
+    """Return a module of the extra "moses"; ValueError that says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -70,7 +70,7 @@ def _punctuation(language: str) -> Any:
 
 
 def tokenise(line: str, language: str, how: Tokenisation) -> str:
-    """The tokens of a line, separated by single spaces."""
+    """Return the tokens of a line, separated by single spaces."""
     if how.apostrophes:
         line = line.replace("\u2019", "'")
     if how.punctuation:
@@ -85,22 +85,22 @@ def tokenise(line: str, language: str, how: Tokenisation) -> str:
 
 
 def detokenise(line: str, language: str) -> str:
-    """Text from one line of tokens, as detokenizer.perl: escapes undone, spaces mended."""
+    """Return the text of a line of tokens, as detokenizer.perl: escapes undone, spaces mended."""
     return str(_detokeniser(language).detokenize(line.split(), return_str=True))
 
 
 def remove_bpe(line: str) -> str:
-    """Tokens from subwords, as `fairseq-generate --remove-bpe`."""
+    """Return the tokens of subwords, as `fairseq-generate --remove-bpe`."""
     return f"{line} ".replace(f"{JOINER} ", "").rstrip()
 
 
 def decode_line(line: str, language: str) -> str:
-    """Text from one line of subwords."""
+    """Return the text of a line of subwords."""
     return detokenise(remove_bpe(line), language)
 
 
 def why_dropped(source: str, target: str, limits: Limits) -> str | None:
-    """The reason why a pair of lines of tokens is dropped, or None: clean-corpus-n.perl's rules."""
+    """Return why a pair of lines of tokens is dropped, or None, by clean-corpus-n.perl's rules."""
     sides = source.split(), target.split()
     counts = sorted(len(side) for side in sides)
     if counts[0] == 0:
@@ -140,7 +140,7 @@ def _codes_of_this_process(path: Path, modified: int) -> Any:
 
 
 def encode_lines(lines: Iterable[str], codes: Path) -> list[str]:
-    """Lines of tokens as subwords."""
+    """Return lines of tokens as subwords."""
     if not codes.is_file():
         raise FileNotFoundError(f"there are no byte-pair codes at {codes}")
     bpe = _codes_of_this_process(codes, codes.stat().st_mtime_ns)

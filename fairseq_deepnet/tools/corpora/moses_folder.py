@@ -281,7 +281,7 @@ def _tokenise_chunk(
     limits: Limits | None,
     checked: bool,
 ) -> tuple[list[_Forms], Counter[str]]:
-    """Work of one process: tokens, and the pairs whose tokens are within the limits."""
+    """Tokenise a chunk; return tokens, and the pairs whose tokens are within the limits."""
 
     def tokenised(pair: _Pair) -> _Forms:
         source, target = map(moses.tokenise, pair, languages, (how, how))
@@ -299,7 +299,7 @@ def _encode_chunk(
     codes: Path,
     limits: Limits | None,
 ) -> tuple[list[_Forms], Counter[str]]:
-    """Work of one process: subwords, and the pairs whose subwords are within the limits."""
+    """Encode a chunk; return subwords, and the pairs whose subwords are within the limits."""
     text, tokens = (list(chunk.decode(*names)) for chunk, names in zip(chunks, paths, strict=True))
     source, target = (moses.encode_lines((pair[side] for pair in tokens), codes) for side in (0, 1))
     subwords = zip(source, target, strict=True)

@@ -22,7 +22,7 @@ CHUNK = 10_000
 
 
 def end_with_parent() -> None:
-    """A worker whose parent is killed with -9 would wait for work for ever."""
+    """End this worker with its parent: where that is killed with -9, it would wait for ever."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

@@ -25,7 +25,7 @@ from fairseq_deepnet.tools.corpora.moses_folder import MosesPair
 from fairseq_deepnet.tools.corpora.published import DataKind, Fetch, catalogue
 from fairseq_deepnet.tools.corpora.subwords import SubwordOptions
 from fairseq_deepnet.tools.corpora.text_folders import ManyPairs, OneLanguage, OnePair, read_table
-from fairseq_deepnet.tools.processor import all_cores
+from fairseq_deepnet.tools.devices import all_cores
 
 OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "SRC": ("", "source language, the files' ending"),
@@ -161,7 +161,7 @@ def _sentencepiece(value: SimpleNamespace) -> dict[str, Any]:
 
 
 def _pair(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:
-    given.dictionaries()  # sentencepiece decides, but a wrong option is told
+    given.dictionaries()  # sentencepiece decides, but a wrong option is refused
     common = _sentencepiece(value)
     options = value.fairseq_options
     return lambda rows: OnePair(rows, **common, joint=value.joint, fairseq_options=options)
@@ -267,7 +267,7 @@ def read(name: str, given: Given) -> SimpleNamespace:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `deepnet preprocess`."""
+    """Declare the options of `deepnet preprocess`."""
     parser.description = __doc__
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     kinds = parser.add_subparsers(required=True, metavar="KIND", dest="kind")

@@ -74,7 +74,7 @@ def text_sha256(path: Path) -> str:
     """Return the SHA-256 of a text: of the unpacked bytes where it ends in .gz."""
     try:
         with open_bytes(path) as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+            return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read whole: {error}; fetch it again") from error
 

@@ -159,12 +159,12 @@ class Results:
         return self.training_lines.get(str(direction), self.training_lines.get(str(reverse)))
 
     def level(self, direction: Direction) -> str | None:
-        """High, medium or low by the pair's training lines; None for one that is not trained."""
+        """Return high, medium or low by the training lines; None for one that is not trained."""
         lines = self.lines(direction)
         return resource_class(lines) if lines else None
 
     def zero_shot(self, direction: Direction) -> bool | None:
-        """What the score says, or without one the training lines; None where neither is known."""
+        """Return what the score says, else the training lines; None where neither is known."""
         score = self.scores.get(direction)
         if score is not None and score.zero_shot is not None:
             return score.zero_shot
@@ -218,7 +218,7 @@ class Results:
         return found
 
     def matrix(self) -> str:
-        """BLEU of every source (down) into every target (across); * zero-shot, ? to be scored."""
+        """Return BLEU of each source (down) into each target; * zero-shot, ? to be scored."""
         wanted = set(self.wanted)
         targets = sorted({direction.target for direction in wanted})
         rows = [["from \\ into", *targets]]

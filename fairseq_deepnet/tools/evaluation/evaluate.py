@@ -30,10 +30,15 @@ from fairseq_deepnet.records import record_of, write_record
 from fairseq_deepnet.tools.checkpoints import TrainedModel, choose_model, find_data
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.devices import (
+    all_cores,
+    choose_devices,
+    gpu_names,
+    threads_of,
+    visible_gpus,
+)
 from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.evaluation.directions import summarise
-from fairseq_deepnet.tools.processor import all_cores, threads_of
-from fairseq_deepnet.tools.training import launch
 from fairseq_deepnet.tools.translation import stream
 from fairseq_deepnet.tools.translation.engine import (
     BATCH,
@@ -296,9 +301,7 @@ def cores_of(args: argparse.Namespace) -> int:
 
 def gpus_of(args: argparse.Namespace) -> int:
     """Return the number of GPUs: as many as --gpus says, or all that are visible."""
-    import torch
-
-    return launch.choose_devices(args.gpus, 1, 1, torch.cuda.device_count()).gpus
+    return choose_devices(args.gpus, 1, 1, len(visible_gpus())).gpus
 
 
 def _exported(args: argparse.Namespace, model: TrainedModel, data: DataFolder) -> Path:
@@ -375,8 +378,6 @@ def generate(
     Raises ValueError with the end of the log if a process fails or a sentence is missing.
     """
     environment = dict(os.environ, PYTHONUNBUFFERED="1", OMP_NUM_THREADS=str(threads))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = visible.split(",") if visible else list(map(str, range(gpus)))
     found: list[tuple[int, str]] = []
     counter, lock = stream.LineCounter(sys.stderr, sentences), threading.Lock()
 
@@ -399,7 +400,7 @@ def generate(
                 shard = ["--distributed-world-size", str(processes)]
                 shard += ["--distributed-rank", str(index)]
                 if gpus:
-                    environment["CUDA_VISIBLE_DEVICES"] = devices[index % gpus]
+                    environment["CUDA_VISIBLE_DEVICES"] = gpu_names(gpus)[index % gpus]
                 process = subprocess.Popen(
                     ["fairseq-generate", *arguments, *(shard if processes > 1 else [])],
                     stdout=subprocess.PIPE,

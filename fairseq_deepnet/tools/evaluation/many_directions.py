@@ -21,9 +21,9 @@ from fairseq_deepnet.records import record_of, write_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.parallel import end_with_parent
 from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.devices import use_gpu
 from fairseq_deepnet.tools.evaluation import off_target, scoring
 from fairseq_deepnet.tools.translation.engine import Engine
-from fairseq_deepnet.tools.translation.fairseq_engine import use_device
 
 
 class Texts(NamedTuple):
@@ -142,7 +142,7 @@ def _start(load: Callable[..., Engine], threads: int, devices: Any) -> None:
 
     end_with_parent()
     device = devices.get()
-    use_device(device)
+    use_gpu(device)
     torch.set_num_threads(threads)
     try:
         _engine = load(cpu=device is None)

@@ -87,15 +87,15 @@ def measure(
 ) -> dict[str, Any]:
     """Run fairseq's own evaluation and return what is to be recorded."""
     model.make()
-    words = [str(data.path.resolve()), "--user-dir", str(PACKAGE)]
-    words += ["--path", str(model.path.resolve())]
-    words += ["--task", task["_name"], "--max-tokens", str(args.batch)]
-    words += ["--distributed-world-size", "1", *([] if gpus_of(args) else ["--cpu"])]
+    command = [str(data.path.resolve()), "--user-dir", str(PACKAGE)]
+    command += ["--path", str(model.path.resolve())]
+    command += ["--task", task["_name"], "--max-tokens", str(args.batch)]
+    command += ["--distributed-world-size", "1", *([] if gpus_of(args) else ["--cpu"])]
     started = time.monotonic()
     if task["_name"] == "language_modeling":
-        measured = _evaluate_lm(words, args, data, task)
+        measured = _evaluate_lm(command, args, data, task)
     else:
-        measured = _evaluate_masked(words, args, data, task)
+        measured = _evaluate_masked(command, args, data, task)
     return measured | {
         "task": task["_name"],
         "model": shown(model.path),
@@ -110,15 +110,15 @@ def measure(
 
 
 def _evaluate_lm(
-    words: list[str], args: argparse.Namespace, data: DataFolder, task: dict[str, Any]
+    command: list[str], args: argparse.Namespace, data: DataFolder, task: dict[str, Any]
 ) -> dict[str, Any]:
     """Run fairseq-eval-lm, which takes the shape of a sample from its command line."""
-    words = ["fairseq-eval-lm", *words, "--gen-subset", args.split, "--log-format", "none"]
+    command = ["fairseq-eval-lm", *command, "--gen-subset", args.split, "--log-format", "none"]
     for name in ("sample_break_mode", "tokens_per_sample"):
-        words += [f"--{name.replace('_', '-')}", str(task[name])]
-    words += ["--add-bos-token"] if task.get("add_bos_token") else []
+        command += [f"--{name.replace('_', '-')}", str(task[name])]
+    command += ["--add-bos-token"] if task.get("add_bos_token") else []
     found, counted = _printed(
-        [*words, *args.extra],
+        [*command, *args.extra],
         r"Loss \(base 2\): ([\d.]+), Perplexity: [\d.]+",
         r"Evaluated ([\d,]+) tokens",
     )
@@ -141,11 +141,11 @@ def _evaluate_lm(
 
 
 def _evaluate_masked(
-    words: list[str], args: argparse.Namespace, data: DataFolder, task: dict[str, Any]
+    command: list[str], args: argparse.Namespace, data: DataFolder, task: dict[str, Any]
 ) -> dict[str, Any]:
     """Run fairseq-validate, which masks as the training did, with the training's seed."""
-    words = ["fairseq-validate", *words, "--valid-subset", args.split, "--log-format", "json"]
-    (found,) = _printed([*words, *args.extra], rf'"{args.split}_loss": "([\d.]+)"')
+    command = ["fairseq-validate", *command, "--valid-subset", args.split, "--log-format", "json"]
+    (found,) = _printed([*command, *args.extra], rf'"{args.split}_loss": "([\d.]+)"')
     return {
         "bits": float(found),
         "perplexity": 2 ** float(found),

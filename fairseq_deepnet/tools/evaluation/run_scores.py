@@ -95,7 +95,7 @@ class RunScore:
 
 
 def _fact(record: Mapping[str, Any], key: str) -> Any:
-    """As recorded, or as asked for: of a direction only that is kept."""
+    """Return a fact as recorded, or as asked for: of a direction only that is kept."""
     return (record.get("request") or {}).get(key) if record.get(key) is None else record[key]
 
 
@@ -187,7 +187,7 @@ def _read_many(folder: Path, run: Path) -> RunScore | None:
     signatures = sorted({score.signature for score in scores.values()})
     first = read_record(folder / f"{next(iter(scores))}.json", SHAPE, _REMEDY)
     asked = first.get("request") or {}
-    facts = {key: summary[key] for key in ("expected", "mixed") if key in summary}
+    facts: dict[str, Any] = {key: summary[key] for key in ("expected", "mixed") if key in summary}
     facts |= {key: asked.get(key, first.get(key)) for key in ("beam", "lenpen", "split")}
     facts |= {key: asked.get(key) for key in ("engine", "quantization")}
     facts |= {key: first.get(key) for key in ("updates", "averaged")}

@@ -29,12 +29,7 @@ from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import record
 from fairseq_deepnet.tools.export.folding import position_table
 from fairseq_deepnet.tools.export.layout import BLANK, RECORD
-from fairseq_deepnet.tools.export.stock import fold_translator
-from fairseq_deepnet.tools.export.vocabularies import (
-    Vocabularies,
-    check_supported,
-    read_vocabularies,
-)
+from fairseq_deepnet.tools.export.vocabularies import Vocabularies, stock_translator
 
 ENGINE: Final = "CTranslate2"
 ACTIVATIONS: Final = {
@@ -59,9 +54,8 @@ def write_folder(
     Raises:
         ValueError: for a model that cannot be folded or that CTranslate2 cannot compute.
     """
-    folded, stock = fold_translator(state, ENGINE)
-    vocabularies = read_vocabularies(model.path, data, ENGINE)
-    converter = StockConverter(folded.weights, stock, vocabularies)
+    weights, stock, vocabularies = stock_translator(model, data, state, ENGINE, ACTIVATIONS)
+    converter = StockConverter(weights, stock, vocabularies)
     converter.convert(str(part), quantization=request["quantization"])
     subwords, tokens = record.subword_files(data), vocabularies.tokens
     for name in sorted(set(subwords.values())):
@@ -91,7 +85,6 @@ class StockConverter(Converter):
     def __init__(
         self, weights: Mapping[str, Tensor], args: Namespace, vocabularies: Vocabularies
     ) -> None:
-        check_supported(weights, args, vocabularies, ENGINE, ACTIVATIONS)
         self.weights, self.args, self.vocabularies = weights, args, vocabularies
 
     def _load(self) -> TransformerSpec:
@@ -140,19 +133,19 @@ class _Side:
         }
 
     def option(self, name: str) -> Any:
-        """A side's option, --SIDE-NAME."""
+        """Return a side's option, --SIDE-NAME."""
         return getattr(self.args, f"{self.side}_{name}")
 
     def has(self, name: str) -> bool:
-        """Whether the side has such a module."""
+        """True if the side has such a module."""
         return f"{self.side}.{name}.weight" in self.weights
 
     def array(self, name: str) -> NDArray[np.float32]:
-        """A parameter in float32."""
+        """Return a parameter in float32."""
         return self.weights[f"{self.side}.{name}"].float().contiguous().numpy()
 
     def encoder(self) -> TransformerEncoderSpec:
-        """The encoder, complete."""
+        """Return the encoder, complete."""
         spec = TransformerEncoderSpec(**self.shape)
         self.ends(spec, spec.embeddings[0])
         for index, layer in enumerate(spec.layer):
@@ -161,7 +154,7 @@ class _Side:
         return spec
 
     def decoder(self) -> TransformerDecoderSpec:
-        """The decoder, complete with the projection to the vocabulary."""
+        """Return the decoder, complete with the projection to the vocabulary."""
         spec = TransformerDecoderSpec(
             **self.shape, no_final_norm=bool(getattr(self.args, "no_decoder_final_norm", False))
         )
@@ -179,7 +172,7 @@ class _Side:
         return spec
 
     def ends(self, spec: Any, embeddings: Any) -> None:
-        """Embeddings, positions, and the norms before and after the layers."""
+        """Fill in embeddings, positions, and the norms before and after the layers."""
         embeddings.weight = self.array("embed_tokens.weight")
         spec.scale_embeddings = 1.0 if self.args.no_scale_embedding else float(self.width) ** 0.5
         table = position_table(self.weights, self.args, self.side)
@@ -197,7 +190,7 @@ class _Side:
             spec.bias = self.array(f"{name}.bias")
 
     def fused(self, spec: LinearSpec, names: Sequence[str]) -> None:
-        """Several maps of one input as one."""
+        """Fill in several maps of one input as one."""
         parts = [LinearSpec() for _ in names]
         for part, name in zip(parts, names, strict=True):
             self.linear(part, name)

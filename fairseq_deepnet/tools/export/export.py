@@ -33,7 +33,7 @@ FORMATS: Final = ("fairseq", "ctranslate2", HUGGINGFACE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet export`."""
+    """Declare the arguments of `deepnet export`."""
     parser.epilog = "Example: deepnet export runs/multi30k --to ctranslate2 --quantization int8"
     parser.add_argument("target", type=Path, help="run (its best checkpoint) or checkpoint")
     parser.add_argument(

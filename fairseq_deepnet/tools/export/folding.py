@@ -87,12 +87,13 @@ class _Stack:
     layers: list[dict[str, Tensor]] = field(default_factory=list)
 
     def at(self, layer: int) -> str:
-        """What the names of a layer's parameters begin with."""
+        """Return what the names of a layer's parameters begin with."""
         return f"{self.prefix}layers.{layer}."
 
     def walk(self) -> Iterator[tuple[Place, Sublayer, str, dict[str, Tensor]]]:
-        """Every sublayer from the input on: what its layer's names begin with, and what its
-        residual has learned."""
+        """Yield every sublayer from the input on, with what its layer's names begin with and what
+        its residual has learned.
+        """
         for number, layer in enumerate(self.layers):
             for sublayer in Sublayer:
                 if f"{_EXIT[sublayer]}.weight" in layer:
@@ -106,12 +107,12 @@ class _Stack:
 
 
 def foldable() -> list[str]:
-    """The schemes whose encoder-decoders fold."""
+    """Return the schemes whose encoder-decoders fold."""
     return [name for name, kind in SCHEMES.items() if kind(Depths(1, 1)).why_not_stock() is None]
 
 
 def fold(weights: Mapping[str, Tensor], args: Namespace, scheme: ResidualScheme) -> Folded:
-    """A model of ours as a stock one: parameters and changed options.
+    """Return a model of ours as a stock one: parameters and changed options.
 
     Args:
         weights: the state dict of any of our models.
@@ -171,7 +172,7 @@ def _fold_residuals(folded: Folded, args: Namespace, scheme: ResidualScheme, sta
 
 
 def one_number(factor: Tensor | float) -> Tensor | float:
-    """A vector of equal numbers as that number; anything else as it is."""
+    """Return a vector of equal numbers as that number; anything else as it is."""
     if isinstance(factor, Tensor) and bool((factor == factor.flatten()[0]).all()):
         return float(factor.flatten()[0])
     return factor

@@ -32,12 +32,10 @@ from fairseq_deepnet.tools.export import record
 from fairseq_deepnet.tools.export.folding import learned_positions, position_table
 from fairseq_deepnet.tools.export.layout import BEAM, MAX_LENGTH, RECORD
 from fairseq_deepnet.tools.export.model_card import model_card
-from fairseq_deepnet.tools.export.stock import fold_translator
 from fairseq_deepnet.tools.export.vocabularies import (
     Vocabularies,
-    check_supported,
     no_counterpart,
-    read_vocabularies,
+    stock_translator,
 )
 
 ENGINE: Final = "transformers"
@@ -75,21 +73,19 @@ def write_folder(
     Raises:
         ValueError: for a model that cannot be folded or that Marian cannot compute.
     """
-    folded, args = fold_translator(state, ENGINE)
     if data.is_moses:
         raise ValueError(
             f"{data.path} holds Moses tokens, and {ENGINE} has a tokenizer for sentencepiece alone;"
             " use --to fairseq or --to ctranslate2"
         )
-    vocabularies = read_vocabularies(model.path, data, ENGINE)
-    check_supported(folded.weights, args, vocabularies, ENGINE, ACTIVATIONS)
-    check_structure(folded.weights, args)
+    stock, args, vocabularies = stock_translator(model, data, state, ENGINE, ACTIVATIONS)
+    check_structure(stock, args)
     part.mkdir()
-    weights = marian_weights(folded.weights, args)
+    weights = marian_weights(stock, args)
     write_json(part / "config.json", marian_config(weights, args, vocabularies))
     save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
     shutil.copymode(part / "config.json", part / "model.safetensors")  # it lets nobody else read
-    longest = longest_of(folded.weights, args)
+    longest = longest_of(stock, args)
     write_json(
         part / "generation_config.json",
         generation_settings(min(longest, args.max_target_positions)),

@@ -47,19 +47,17 @@ NO_CTRANSLATE2: Final = (
 
 
 def is_exported(folder: Path) -> bool:
-    """Whether a folder holds a CTranslate2 model."""
+    """True if a folder holds a CTranslate2 model."""
     return (folder / MODEL).is_file()
 
 
 def exports_of(model: TrainedModel) -> Path:
-    """Where a model's exports are: in its run, or beside a checkpoint that belongs to none."""
+    """Return where a model's exports are: in its run, or beside a checkpoint without one."""
     return (model.run or model.path.resolve().parent) / "export"
 
 
 def folder_name(model: TrainedModel, name: str) -> str:
-    """The usual name of a folder: that of a run's best checkpoint is the shortest, any other has
-    the checkpoint's name before.
-    """
+    """Return the usual name of a folder: any but a run's best checkpoint has its name before."""
     from fairseq_deepnet.tools.checkpoints import BEST  # imports torch
 
     if model.run is not None and model.path.name == BEST:
@@ -68,5 +66,5 @@ def folder_name(model: TrainedModel, name: str) -> str:
 
 
 def ctranslate2_name(model: TrainedModel, quantization: str) -> str:
-    """The usual name of a CTranslate2 folder."""
+    """Return the usual name of a CTranslate2 folder."""
     return folder_name(model, f"ctranslate2-{quantization}")

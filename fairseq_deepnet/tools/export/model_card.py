@@ -8,7 +8,7 @@ from typing import Any, Final
 from fairseq_deepnet.checkpoints import num_updates
 from fairseq_deepnet.records import NUMBER, Shape, read_record
 from fairseq_deepnet.tools.checkpoints import TrainedModel
-from fairseq_deepnet.tools.configs import load_config
+from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name
 from fairseq_deepnet.tools.export.vocabularies import LanguageTokens
@@ -111,7 +111,7 @@ def _language(code: str) -> str:
 
 
 def _lines(data: DataFolder) -> str:
-    """The training lines, of many pairs all together; empty where they are not recorded."""
+    """Return the training lines, of many pairs all together; empty where they are not recorded."""
     counts = (data.record.get("lines") or {}).get("train")
     if isinstance(counts, dict):
         return f"{sum(counts.values()):,} of {len(counts)} pairs"
@@ -121,7 +121,7 @@ def _lines(data: DataFolder) -> str:
 def _options(run: Path | None) -> dict[str, str]:
     if run is None:
         return {}
-    config = load_config(str(run / "config.yaml"))
+    config = recorded_config(run)
     shown = {name: str(config.options[name]) for name in _SHOWN if name in config.options}
     batch = config.recipe.get("global-batch-tokens")
     return shown | ({"tokens a batch": f"{batch:,}"} if isinstance(batch, int) else {})

@@ -25,13 +25,13 @@ _EDITIONS: Final = {HUGGINGFACE: 2}
 
 
 def make_request(model: TrainedModel, form: str, **more: Any) -> dict[str, Any]:
-    """All that decides an export; where it is as recorded, there is nothing to do."""
+    """Return all that decides an export; where it is as recorded, there is nothing to do."""
     sources = [fingerprint(path) for path in model.sources]
     return {"format": form, "edition": _EDITIONS.get(form, 1), "checkpoints": sources, **more}
 
 
 def subword_files(data: DataFolder) -> dict[str, str]:
-    """Each language's sentencepiece model (byte-pair codes of a Moses folder), by file name.
+    """Return each language's sentencepiece model (a Moses folder's codes), by file name.
 
     Raises FileNotFoundError where there is none.
     """
@@ -46,14 +46,14 @@ def subword_files(data: DataFolder) -> dict[str, str]:
 
 
 def data_digests(data: DataFolder) -> dict[str, str | None]:
-    """All of a data folder that decides how raw text goes into its models and comes out again."""
+    """Return digests of all that decides how raw text goes into its models and comes out again."""
     names = {*subword_files(data).values(), *(path.name for path in data.path.glob("dict*.txt"))}
     names |= {"languages.txt"} if data.is_multilingual else set()
     return {name: sha256(data.path / name) for name in sorted(names)}
 
 
 def describe(model: TrainedModel, state: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    """What is known of an export by itself: where its model came from, and when."""
+    """Return what is known of an export by itself: where its model came from, and when."""
     making = made_now()
     making["versions"] |= {"ctranslate2": installed("ctranslate2")}
     return {
@@ -68,7 +68,7 @@ def describe(model: TrainedModel, state: dict[str, Any], request: dict[str, Any]
 
 
 def may_write(output: Path, request: dict[str, Any], force: bool) -> bool:
-    """Whether an export is to be written; False if the one that is there is up to date.
+    """True if an export is to be written; False if the one that is there is up to date.
 
     An export of ours that is out of date is replaced.
 
@@ -100,7 +100,7 @@ def may_write(output: Path, request: dict[str, Any], force: bool) -> bool:
 
 
 def _recorded(output: Path) -> dict[str, Any] | None:
-    """The record of an earlier export in this place; None where there is none, or a damaged one."""
+    """Return the record of an earlier export here; None where there is none, or a damaged one."""
     try:
         if output.is_dir():
             found = json.loads((output / RECORD).read_bytes())
@@ -112,7 +112,7 @@ def _recorded(output: Path) -> dict[str, Any] | None:
 
 
 def _damage(output: Path) -> str:
-    """Why an export that is there cannot be used as it is; empty where it can."""
+    """Return why an export that is there cannot be used as it is; empty where it can."""
     try:
         if output.is_dir():
             found = read_record(output / RECORD, SHAPE if is_exported(output) else None)
@@ -126,7 +126,7 @@ def _damage(output: Path) -> str:
 
 @contextmanager
 def export_lock(model: TrainedModel) -> Iterator[None]:
-    """One export of a checkpoint at a time: another process waits here, and finds it done.
+    """Make one export of a checkpoint at a time: another process waits, and finds it done.
 
     Two would write the same parts. The lock is on the folder of the checkpoint, and goes with the
     process that holds it; where a file system has no locks, nobody waits.

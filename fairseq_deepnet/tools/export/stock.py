@@ -7,61 +7,47 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_REGISTRY
+from fairseq.models import MODEL_REGISTRY
 
 from fairseq_deepnet.checkpoints import model_arguments
-from fairseq_deepnet.models.options import DECODER_ONLY, ENCODER_DECODER, ENCODER_ONLY, ModelKind
+from fairseq_deepnet.models.options import ENCODER_DECODER, KIND_OF, ModelKind, model_name
 from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.stock_names import STOCK_NAMES, in_stock_names
 from fairseq_deepnet.tools.export.folding import Folded, fold
-
-KINDS: Final = {kind.arch: kind for kind in (ENCODER_DECODER, DECODER_ONLY, ENCODER_ONLY)}
-"""Our models by the name that they are registered with."""
 
 # What a model records besides its options, now and formerly.
 _RECORDS: Final = ("residual_record", "residual_depths", "residual_alphas", "dictionary_record")
 
 
 def required_arguments(state: Mapping[str, Any]) -> Namespace:
-    """The model's arguments in a checkpoint; ValueError where there are none."""
+    """Return the model's arguments in a checkpoint; ValueError where there are none."""
     args = model_arguments(state)
     if args is None:
         raise ValueError("the checkpoint does not say how its model is built (no cfg, no args)")
     return args
 
 
-def model_name(args: Namespace) -> str:
-    """The registered name of the model that `args` describe: of its arch's family.
-
-    Raises ValueError where neither fairseq nor this plugin knows it.
-    """
-    for name in (getattr(args, "arch", None), getattr(args, "_name", None)):
-        if name in ARCH_MODEL_NAME_REGISTRY:
-            return str(ARCH_MODEL_NAME_REGISTRY[name])
-        if name in (*KINDS, *(kind.stock for kind in KINDS.values())):
-            return str(name)
-    raise ValueError(f"arch {getattr(args, 'arch', None)} is known neither to fairseq nor here")
-
-
 def kind_of(args: Namespace) -> ModelKind:
-    """Which of our kinds a model is of, ours or its stock counterpart; ValueError for others."""
+    """Return which of our kinds a model is of, or its stock counterpart; ValueError for others."""
     name = model_name(args)
-    for kind in KINDS.values():
-        if name in (kind.arch, kind.stock):
-            return kind
-    raise ValueError(
-        f"a model of arch {args.arch} is not exported; of fairseq's own that is"
-        f" {', '.join(kind.stock for kind in KINDS.values())}"
-    )
+    if name is None:
+        raise ValueError(f"arch {getattr(args, 'arch', None)} is known neither to fairseq nor here")
+    if name not in KIND_OF:
+        stock = dict.fromkeys(kind.stock for kind in KIND_OF.values())
+        raise ValueError(
+            f"a model of arch {args.arch} is not exported; of fairseq's own that is"
+            f" {', '.join(stock)}"
+        )
+    return KIND_OF[name]
 
 
 def scheme_name(args: Namespace) -> str:
-    """The residual scheme of a model; `stock` for fairseq's own."""
+    """Return a model's residual scheme; `stock` for fairseq's own."""
     return str(getattr(args, "residual_scheme", "stock"))
 
 
 def fold_model(state: Mapping[str, Any]) -> tuple[Folded, Namespace]:
-    """The stock weights of a checkpoint's model, and the stock arguments that go with them.
+    """Return the stock weights of a checkpoint's model, and the stock arguments that go with them.
 
     Raises:
         ValueError: for a model that no stock layer can compute, with the reason.
@@ -86,7 +72,7 @@ def fold_translator(state: Mapping[str, Any], engine: str) -> tuple[Folded, Name
 
 
 def stock_arguments(args: Namespace, kind: ModelKind, options: Mapping[str, Any]) -> Namespace:
-    """`args` without what is ours, for the stock arch of the same structure."""
+    """Return `args` without what is ours, for the stock arch of the same structure."""
     ours = _options(kind.arch) - _options(kind.stock) | set(_RECORDS)
     kept = {name: value for name, value in vars(args).items() if name not in ours}
     names = {"arch": kind.stock, "_name": kind.stock, "user_dir": None}
@@ -94,14 +80,14 @@ def stock_arguments(args: Namespace, kind: ModelKind, options: Mapping[str, Any]
 
 
 def _options(model: str) -> set[str]:
-    """Names of the options of a registered model."""
+    """Return names of the options of a registered model."""
     parser = argparse.ArgumentParser(add_help=False)
     MODEL_REGISTRY[model].add_args(parser)
     return {action.dest for action in parser._actions}
 
 
 def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The checkpoint of a stock model that computes what the model in `state` does.
+    """Return the checkpoint of a stock model that computes what the model in `state` does.
 
     It carries the configuration and the count of updates but neither optimiser state nor meters: it
     can be translated with and fine-tuned from, not resumed. Arguments are plain mappings, so that

@@ -9,6 +9,7 @@ import dataclasses
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fairseq import tasks
 from fairseq.data import Dictionary
@@ -19,8 +20,9 @@ from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments
 from fairseq_deepnet.dictionaries import RECORD as DICTIONARY_RECORD
 from fairseq_deepnet.dictionaries import refuse_others
 from fairseq_deepnet.tools import fairseq_options
-from fairseq_deepnet.tools.checkpoints import task_arguments
+from fairseq_deepnet.tools.checkpoints import TrainedModel, task_arguments
 from fairseq_deepnet.tools.corpora.folder import DataFolder
+from fairseq_deepnet.tools.export.stock import fold_translator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +79,23 @@ def read_vocabularies(checkpoint: Path, folder: DataFolder, engine: str) -> Voca
     recorded = getattr(args, DICTIONARY_RECORD, None)
     refuse_others(recorded, {"source": found.source, "target": found.target})
     return found
+
+
+def stock_translator(
+    model: TrainedModel,
+    data: DataFolder,
+    state: Mapping[str, Any],
+    engine: str,
+    activations: Mapping[str, object],
+) -> tuple[dict[str, Tensor], Namespace, Vocabularies]:
+    """Return weights, arguments and dictionaries of the stock encoder-decoder that a model becomes.
+
+    Raises ValueError for one that cannot be folded or that `engine` cannot compute.
+    """
+    folded, args = fold_translator(state, engine)
+    vocabularies = read_vocabularies(model.path, data, engine)
+    check_supported(folded.weights, args, vocabularies, engine, activations)
+    return folded.weights, args, vocabularies
 
 
 def no_counterpart(option: str, engine: str) -> str:

@@ -18,7 +18,7 @@ from fairseq_deepnet.footprint.parameters import build_layer
 from fairseq_deepnet.schemes import Role, Side, Sublayer
 
 UTILISATION: Final = 0.3
-"""Share of the device's peak that training reaches, unless told: assumed, not measured."""
+"""Share of the device's peak that training reaches if nothing else is given: assumed."""
 
 GEMM_UTILISATION: Final = 0.6
 """Share of a measured rate of matrix products that training reaches: assumed, not measured. What it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
 
 from fairseq_deepnet.footprint import (
     Memory,
@@ -23,9 +22,6 @@ from fairseq_deepnet.models.deepnet_transformer import DeepNetTransformerModel
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.planning import compute
 from fairseq_deepnet.tools.training import launch
-
-DEVICE_GIB: Final = 80
-"""Memory of a device, where nothing says it."""
 
 
 @dataclasses.dataclass(frozen=True)

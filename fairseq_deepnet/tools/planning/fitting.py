@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet.footprint.memory import GIB
 from fairseq_deepnet.tools import configs
+from fairseq_deepnet.tools.devices import DEVICE_GIB, Devices, gpu_gib
 from fairseq_deepnet.tools.planning import vocabulary
 from fairseq_deepnet.tools.planning.advice import Advice, advise
-from fairseq_deepnet.tools.planning.estimates import DEVICE_GIB, estimate
+from fairseq_deepnet.tools.planning.estimates import estimate
 from fairseq_deepnet.tools.planning.report import as_arguments
-from fairseq_deepnet.tools.training.launch import Devices
 
 AUTO: Final = "auto"
 
@@ -31,12 +30,7 @@ def device_memory(wanted: str, devices: Devices, elsewhere: bool) -> float | Non
             raise ValueError(f"MEMORY={wanted}: give GiB of one GPU, or {AUTO}") from None
     if not devices.gpus:
         return None
-    if elsewhere:
-        return DEVICE_GIB
-    import torch
-
-    found = (torch.cuda.get_device_properties(i).total_memory for i in range(devices.gpus))
-    return float(min(found) / GIB)
+    return DEVICE_GIB if elsewhere else gpu_gib(devices.gpus)
 
 
 def fit_into(
@@ -59,9 +53,9 @@ def fit_into(
     """
     planned = config.options | {word.removeprefix("--"): True for word in precision}
     gpus = devices.total if devices.gpus else 0
-    words, _ = vocabulary.of_recipe(config, data)
+    sizes, _ = vocabulary.of_recipe(config, data)
     wanted = dataclasses.replace(config, options=planned)
-    advice = advise(estimate(wanted, gpus, memory_gib, teraflops=1, vocabulary=words))
+    advice = advise(estimate(wanted, gpus, memory_gib, teraflops=1, vocabulary=sizes))
     device = "a GPU" if gpus else "the CPU"
     room = f"of {memory_gib:.4g} GiB of {device}"
     if advice.wanted.fits:

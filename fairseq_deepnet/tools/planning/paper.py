@@ -61,7 +61,7 @@ def rounded(parameters: int) -> str:
 
 
 def as_json() -> list[dict[str, Any]]:
-    """The paper's models: printed size, vocabulary assumed, and our count."""
+    """Return the paper's models: printed size, vocabulary assumed, and our count."""
     rows = []
     for row in ROWS:
         counted = row.count()

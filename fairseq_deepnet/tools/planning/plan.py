@@ -10,9 +10,10 @@ from typing import Final
 
 from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH
 from fairseq_deepnet.tools import configs
+from fairseq_deepnet.tools.devices import DEVICE_GIB
 from fairseq_deepnet.tools.planning import compute, paper, report, vocabulary
 from fairseq_deepnet.tools.planning.advice import advise
-from fairseq_deepnet.tools.planning.estimates import DEVICE_GIB, Plan, estimate, require_plannable
+from fairseq_deepnet.tools.planning.estimates import Plan, estimate, require_plannable
 from fairseq_deepnet.tools.training import launch
 
 ARCH_DEFAULTS: Final = ("max-tokens=4096", "share-all-embeddings=true")
@@ -22,7 +23,7 @@ HALF: Final = ("fp16", "bf16", "memory-efficient-fp16", "memory-efficient-bf16")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet plan`."""
+    """Declare the arguments of `deepnet plan`."""
     add, default = parser.add_argument, "(%(default)s)"
     words = "a YAML file or a name in configs/, and options that win"
     add("words", nargs="*", metavar="CONFIG key=value", help=words)
@@ -69,9 +70,9 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--teraflops and --measure contradict each other; give one")
     config, assumptions = read_config(args)
     require_plannable(str(config.options["arch"]))
-    words, where = read_vocabulary(args, config)
+    sizes, where = read_vocabulary(args, config)
     assumptions.append(f"vocabulary: {where}")
-    plan, timed = make(args, config, words)
+    plan, timed = make(args, config, sizes)
     advice = advise(plan)
     if timed:
         assumptions.append(
@@ -126,15 +127,15 @@ def read_vocabulary(
 
 
 def make(
-    args: argparse.Namespace, config: configs.Config, words: tuple[int, int]
+    args: argparse.Namespace, config: configs.Config, sizes: tuple[int, int]
 ) -> tuple[Plan, bool]:
     """Return the plan, and whether its times mean anything."""
     teraflops, usual = args.teraflops, compute.UTILISATION
     timed = args.measure or teraflops is not None
     if args.measure:
-        draft = estimate(config, args.gpus, args.memory, 1, words, args.length)
+        draft = estimate(config, args.gpus, args.memory, 1, sizes, args.length)
         teraflops = compute.measure_teraflops(draft.model, draft.training)
         usual = compute.GEMM_UTILISATION
     utilisation = usual if args.utilisation is None else args.utilisation
     machine = (args.gpus, args.memory, teraflops if timed else 1)
-    return estimate(config, *machine, words, args.length, utilisation), timed
+    return estimate(config, *machine, sizes, args.length, utilisation), timed

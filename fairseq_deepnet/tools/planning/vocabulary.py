@@ -14,7 +14,7 @@ _SPECIAL_SYMBOLS: Final = 4
 
 
 def from_folder(path: Path) -> tuple[int, int]:
-    """Entries of the source's and the target's dictionary, special symbols included.
+    """Count the entries of the source's and the target's dictionary, special symbols included.
 
     A folder of many languages has one dictionary, to which fairseq adds a token a language.
     Raises FileNotFoundError for a folder that is not complete.
@@ -54,6 +54,6 @@ def parse(text: str) -> tuple[int, int]:
 
 
 def entries_of(dictionary: Path) -> int:
-    """Entries of a dictionary file of fairseq's, special symbols included."""
+    """Count the entries of a dictionary file of fairseq's, special symbols included."""
     with dictionary.open("rb") as file:
         return sum(1 for line in file if line.strip()) + _SPECIAL_SYMBOLS

@@ -222,7 +222,7 @@ def edges_of(updates: Any) -> Any:
 def _mark_events(axes: Any, runs: Sequence[tuple[Run, str]]) -> None:
     """Draw a dashed line where an event began, with a triangle at the top that a legend names."""
     for run, colour in runs:
-        kinds = dict.fromkeys(event.finding.kind.words for event in run.events if not event.is_end)
+        kinds = dict.fromkeys(event.finding.kind.label for event in run.events if not event.is_end)
         label = f"{run.name}, divergence watch: {', '.join(kinds)}"
         # a recovery has the start of its trouble
         for update in sorted({event.finding.started for event in run.events})[:20]:

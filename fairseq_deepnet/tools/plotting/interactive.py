@@ -58,7 +58,7 @@ def plain(text: str) -> str:
 
 
 def line_figure(runs: Sequence[Run], lines: Sequence[Line], show: str) -> Figure:
-    """Lines over updates, with the events of their runs."""
+    """Return lines over updates, with the events of their runs."""
     traces = [trace for line in lines for trace in _traces(line)]
     drawn = sorted({line.run for line in lines})
     marks = [_marks(runs[number], colour_of(number), number) for number in drawn]
@@ -137,8 +137,8 @@ def map_figure(run: Run, number: int, grid: Grid, scale: Scale, quantity: str, m
 
 
 def coded(grid: Grid) -> NDArray[np.float64]:
-    """Values as page.js reads them: nan where nothing was measured, infinity where it was and is
-    not finite.
+    """Return values as page.js reads them: nan where nothing was measured, infinity where what was
+    measured is not finite.
     """
     values = np.where(np.isfinite(grid.values), grid.values, np.inf)
     return np.where(grid.given, values, np.nan)
@@ -201,7 +201,7 @@ def _marks(run: Run, shade: str, number: int) -> tuple[list[Any], list[Any]]:
     for event in run.events:
         if not event.is_end:
             finding = event.finding
-            what = f"{run.name}, update {finding.started:,}: {finding.kind.words}"
+            what = f"{run.name}, update {finding.started:,}: {finding.kind.label}"
             where = region_text(finding.layers)
             starts.setdefault(finding.started, []).append(plain(f"{what} {where}".strip()))
     shapes, notes = [], []

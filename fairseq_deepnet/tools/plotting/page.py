@@ -49,7 +49,7 @@ from fairseq_deepnet.tools.training import fallbacks
 _POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
-"""What a browser lets the page do: it loads nothing and tells nobody anything."""
+"""What a browser lets the page do: it loads nothing and sends nothing."""
 _VALUES: Final = 1_600_000
 """Numbers in all heat maps of a page, at four bytes each, before updates are left out."""
 _COLUMNS: Final = (60, 300)
@@ -276,7 +276,7 @@ def events(runs: Sequence[Run]) -> dict[str, Any]:
             ("run", number),
             _number(finding.started, ",d"),
             _number(event.update, ",d"),
-            ("", finding.kind.words + ": recovered" * event.is_end),
+            ("", finding.kind.label + ": recovered" * event.is_end),
             ("", region_text(finding.layers)),
             ("text", _code("(--[a-z][a-z-]*[a-z])", prose)),  # options do not break over lines
         ]

@@ -52,7 +52,7 @@ class Grid:
         return int(self.values.shape[1])
 
     def take(self, columns: NDArray[np.int64]) -> Grid:
-        """Only some of the updates, by their index."""
+        """Return only some of the updates, by their index."""
         return Grid(self.updates[columns], self.values[columns], self.given[columns])
 
 

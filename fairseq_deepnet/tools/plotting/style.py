@@ -18,7 +18,7 @@ CROSS: Final[dict[str, Any]] = {"marker": "x", "markersize": 8, "markeredgewidth
 
 
 class Look(NamedTuple):
-    """How a line is told apart."""
+    """How a line differs from others."""
 
     color: str
     marker: str

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from fairseq_deepnet.divergence.verdict import STARTING
 from fairseq_deepnet.errors import ConfigurationError, did_you_mean
 from fairseq_deepnet.records import Shape, read_record, write_record
 from fairseq_deepnet.signals import ATTEMPT
@@ -32,8 +33,6 @@ _SHAPE: Final[Shape] = {
     "pending?": {"folder": str, "good?": int, "file?": str},
     "exhausted?": int,
 }
-STARTING: Final = "starting again from"
-"""What the supervisor says, and writes into the log, when it takes a fallback."""
 FP32: Final = "fp32"
 PRECISIONS: Final = ("fp16", "bf16", "amp", "memory-efficient-fp16", "memory-efficient-bf16")
 _RESETS: Final = ("reset-optimizer", "reset-lr-scheduler", "reset-meters", "reset-dataloader")

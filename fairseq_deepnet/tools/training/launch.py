@@ -1,66 +1,38 @@
-"""What a machine adds to a config: devices, their share of the global batch, precision."""
+"""What devices add to a config: their share of the global batch, precision; how the processes that
+share an update are started, and where they meet.
+
+- fairseq: one node. fairseq-train starts one process a GPU by itself; scripts/train.sh starts the
+  processes of a CPU run.
+- torchrun: the same command on every node, with NODE_RANK and MASTER_ADDR; fairseq reads RANK,
+  WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which torchrun sets for each process.
+- slurm: srun starts one fairseq-train a node, which finds its rank in SLURM's variables and starts
+  one process a GPU.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import re
+import shlex
+import shutil
+import socket
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
+
+from fairseq_deepnet.files import ROOT
+from fairseq_deepnet.tools.devices import Devices
 
 PRECISIONS: Final = ("auto", "bf16", "fp16", "fp32")
 SMALL_SHARE: Final = 512
 """Tokens; sentences are rarely longer."""
+LAUNCHERS: Final = ("auto", "fairseq", "torchrun", "slurm")
+DEFAULT_PORT: Final = 29500
+SBATCH_FILE: Final = ROOT / "scripts" / "slurm_train.sbatch"
 
-
-@dataclasses.dataclass(frozen=True)
-class Devices:
-    """The processes that share one update."""
-
-    gpus: int  # GPUs on each node; 0 trains on the CPU
-    cpu_processes: int = 1  # data-parallel processes where there are no GPUs
-    nodes: int = 1  # machines that take part, each with the same number of devices
-
-    @property
-    def total(self) -> int:
-        """Processes in all; each holds one model and one part of the batch."""
-        return (self.gpus or self.cpu_processes) * self.nodes
-
-    def __str__(self) -> str:
-        kind, more = ("GPU", "s") if self.gpus else ("CPU process", "es")
-        text = f"{self.total} {kind}{more if self.total > 1 else ''}"
-        each = self.total // self.nodes
-        return text if self.nodes == 1 else f"{text} ({self.nodes} nodes of {each})"
-
-
-def choose_devices(
-    wanted: str, cpu_processes: int, nodes: int, visible: int, elsewhere: bool = False
-) -> Devices:
-    """Return the devices to train on.
-
-    Arguments:
-        wanted: a number of GPUs a node, or "all" for those that are visible
-        cpu_processes: processes a node where there are no GPUs
-        nodes: machines
-        visible: GPUs of this machine
-        elsewhere: the training is for another machine, so `wanted` is taken as said
-
-    Raises ValueError for more GPUs than there are, and for numbers that make no sense.
-    """
-    if cpu_processes < 1:
-        raise ValueError(f"CPU_PROCESSES={cpu_processes}: at least 1 is needed")
-    if nodes < 1:
-        raise ValueError(f"NODES={nodes}: at least 1 is needed")
-    if wanted == "all":
-        return Devices(visible, 1 if visible else cpu_processes, nodes)
-    if not wanted.isdecimal():
-        raise ValueError(f"GPUS={wanted}: a number is expected; 0 trains on the CPU")
-    gpus = int(wanted)
-    if gpus > visible and not elsewhere:
-        raise ValueError(
-            f"GPUS={gpus}, but {visible} visible; set GPUS={visible}"
-            + ("" if visible else " to train on the CPU")
-        )
-    return Devices(gpus, 1 if gpus else cpu_processes, nodes)
+# otherwise rank 0 sends the others what it read, with classes that torch refuses to unpickle
+_ALONE: Final = "--load-checkpoint-on-all-dp-ranks"
 
 
 def parse_tokens(value: object) -> int:
@@ -107,7 +79,7 @@ def split_batch(wanted: int, max_tokens: int, devices: int) -> Batch:
     """Share `wanted` tokens an update out over devices that hold `max_tokens` at a time.
 
     Where one step of all devices is more than is wanted, each takes an equal, smaller share.
-    Otherwise update-freq is the nearest whole number, and `is_exact` tells whether it fits.
+    Otherwise update-freq is the nearest whole number, and `is_exact` says whether it fits.
     """
     if wanted < devices:
         raise ValueError(f"{wanted} tokens cannot be shared out over {devices} devices")
@@ -143,3 +115,195 @@ def _bf16_works() -> bool:
     # fairseq's parser takes --bf16 to mean a TPU, unless that is mended: the GPU would lie idle
     means_tpu = fairseq_options.parse_training(["DATA", "--arch", "transformer", "--bf16"]).tpu
     return torch.cuda.is_bf16_supported() and not means_tpu
+
+
+@dataclasses.dataclass(frozen=True)
+class Launcher:
+    """One way to start the processes of `devices`."""
+
+    name: str  # one of LAUNCHERS, but not auto
+    devices: Devices  # on each node, and the number of nodes
+    node_rank: int = 0  # this node among them, from 0
+    address: str = "127.0.0.1"  # host that all nodes can reach node 0 by (torchrun)
+    port: int = DEFAULT_PORT  # of node 0, where the processes meet
+    extra: tuple[str, ...] = ()  # further words for srun
+    submits: bool = False  # whether this is only to hand a job to SLURM's queue
+
+    def arguments(self, sharded: bool = False) -> list[str]:
+        """Return fairseq-train's options for the devices, the same on every node.
+
+        Processes on the CPU that fairseq's launcher is to start lack only `--distributed-rank`.
+        Backend pytorch_ddp does not start on the CPU; legacy_ddp with gloo does, and
+        fully_sharded, if the training is to be `sharded`.
+        """
+        backend = "fully_sharded" if sharded else "legacy_ddp"
+        world = ["--distributed-world-size", str(self.devices.total)]
+        if self.devices.total == 1:
+            return world if self.devices.gpus else ["--cpu", *world]
+        if self.devices.gpus:
+            return [*world, _ALONE, *self._meeting_point()]
+        cpu = ["--cpu", _ALONE, "--ddp-backend", backend, "--distributed-backend", "gloo"]
+        cpu += ["--distributed-no-spawn", "--device-id", "0", *world]
+        if self.name == "torchrun":
+            # fairseq's own reading of torchrun's variables divides by the number of GPUs
+            return [*cpu, "--distributed-init-method", "env://", "--distributed-rank=-1"]
+        return [*cpu, *self._meeting_point()]
+
+    def _meeting_point(self) -> list[str]:
+        if self.name == "torchrun":
+            return []
+        if self.name == "slurm":
+            return ["--distributed-port", str(self.port)]
+        # said outright, or fairseq would look for it in SLURM's and torchrun's variables
+        return ["--distributed-init-method", f"tcp://127.0.0.1:{self.port}"]
+
+    def prefix(self) -> list[str]:
+        """Return the words before fairseq-train on this node."""
+        if self.name == "torchrun":
+            return [
+                "torchrun",
+                f"--nnodes={self.devices.nodes}",
+                f"--node-rank={self.node_rank}",
+                f"--nproc-per-node={self.devices.gpus or self.devices.cpu_processes}",
+                f"--master-addr={self.address}",
+                f"--master-port={self.port}",
+                "--no-python",
+            ]
+        if self.name == "slurm":
+            nodes = self.devices.nodes
+            words = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
+            words += [f"--gpus-per-node={self.devices.gpus}", "--kill-on-bad-exit=1"]
+            return [*words, *self.extra]
+        return []
+
+    def submission(self, run: Path, words: list[str]) -> list[str]:
+        """Return the sbatch command that trains `words` (a config and its options) as a job."""
+        return [
+            "sbatch",
+            f"--nodes={self.devices.nodes}",
+            f"--gpus-per-node={self.devices.gpus}",
+            f"--job-name={run.name}",
+            f"--output={run.resolve()}/slurm-%j.out",
+            str(SBATCH_FILE),
+            str(Path(words[0]).resolve()) if Path(words[0]).is_file() else words[0],
+            *words[1:],
+        ]
+
+    def lines(self, command: list[str]) -> list[str]:
+        """Return all that is started, as a person would type it; comments begin with #."""
+        if self.name == "fairseq" and not self.devices.gpus and self.devices.total > 1:
+            return [
+                shlex.join([*command, "--distributed-rank", str(rank)])
+                for rank in range(self.devices.total)
+            ]
+        found = [shlex.join([*self.prefix(), *command])]
+        last = self.devices.nodes - 1
+        if self.name == "torchrun" and last and self.node_rank == 0:
+            others = "1" if last == 1 else f"1 to {last}"
+            found.append(f"# node{'s' * (last > 1)} {others}: the same with --node-rank={others}")
+        return found
+
+    def __str__(self) -> str:
+        if self.name == "fairseq":
+            return "fairseq"
+        nodes = f"{self.devices.nodes} node{'s' if self.devices.nodes > 1 else ''}"
+        if self.name == "slurm":
+            return f"slurm, {nodes}"
+        return f"torchrun, node {self.node_rank} of {nodes} by {self.address}:{self.port}"
+
+
+def choose_launcher(
+    wanted: str,
+    devices: Devices,
+    environment: Mapping[str, str],
+    node_rank: int | None = None,
+    planned: bool = False,
+) -> Launcher:
+    """Return the launcher; "auto" is fairseq on one node, else what `environment` offers.
+
+    Arguments:
+        wanted: one of LAUNCHERS
+        devices: what is to be started
+        environment: MASTER_ADDR, MASTER_PORT, SRUN_OPTIONS and SLURM's variables are read
+        node_rank: this node's number; None where it was not said
+        planned: nothing is started, so what only the real start needs may be missing
+
+    Raises ValueError that says which variable is missing or contradicts another.
+    """
+    if wanted not in LAUNCHERS:
+        raise ValueError(f"LAUNCHER={wanted}: choose from {', '.join(LAUNCHERS)}")
+    if node_rank is not None and not 0 <= node_rank < devices.nodes:
+        raise ValueError(f"NODE_RANK={node_rank}: NODES={devices.nodes} are numbered from 0")
+    if wanted == "auto" and devices.nodes == 1:
+        wanted = "fairseq"
+    elif wanted == "auto":
+        in_job = "SLURM_JOB_ID" in environment and "MASTER_ADDR" not in environment
+        wanted = "slurm" if in_job else "torchrun"
+        if not (in_job or planned or "MASTER_ADDR" in environment):
+            last = devices.nodes - 1
+            raise ValueError(
+                f"NODES={devices.nodes}: run this on every node with NODE_RANK=0 to {last}"
+                " and MASTER_ADDR=host of node 0, or set LAUNCHER=slurm"
+            )
+    if wanted == "slurm":
+        return _slurm(devices, environment, planned)
+    if wanted == "torchrun":
+        return _torchrun(devices, environment, node_rank, planned)
+    if devices.nodes > 1:
+        raise ValueError(
+            f"NODES={devices.nodes}: LAUNCHER=fairseq is for one; set torchrun or slurm"
+        )
+    return Launcher("fairseq", devices, port=free_port())
+
+
+def _port(environment: Mapping[str, str], otherwise: int) -> int:
+    said = environment.get("MASTER_PORT", str(otherwise))
+    if not said.isdecimal() or not 0 < int(said) < 65536:
+        raise ValueError(f"MASTER_PORT={said}: a port from 1 to 65535 is expected")
+    return int(said)
+
+
+def _torchrun(
+    devices: Devices, environment: Mapping[str, str], node_rank: int | None, planned: bool
+) -> Launcher:
+    if devices.nodes == 1:
+        port = _port(environment, free_port())
+        return Launcher("torchrun", devices, address="127.0.0.1", port=port)
+    port = _port(environment, DEFAULT_PORT)
+    if not planned and node_rank is None:
+        raise ValueError(
+            f"NODES={devices.nodes} by torchrun: set NODE_RANK, from 0 to {devices.nodes - 1}, a "
+            "different one on every node"
+        )
+    if not planned and not environment.get("MASTER_ADDR"):
+        raise ValueError("MASTER_ADDR is not set: it is the host name of node 0, for all nodes")
+    address = environment.get("MASTER_ADDR") or "MASTER_ADDR"
+    return Launcher("torchrun", devices, node_rank or 0, address, port)
+
+
+def _slurm(devices: Devices, environment: Mapping[str, str], planned: bool) -> Launcher:
+    if not devices.gpus:
+        raise ValueError("LAUNCHER=slurm needs GPUs; set GPUS=N, those of each node")
+    job = environment.get("SLURM_JOB_ID", "")
+    extra = shlex.split(environment.get("SRUN_OPTIONS", ""))
+    cores = environment.get("SLURM_CPUS_PER_TASK")
+    if cores:  # a step does not take this over from its job
+        extra.insert(0, f"--cpus-per-task={cores}")
+    port = _port(environment, 20000 + int(job) % 20000 if job.isdecimal() else DEFAULT_PORT)
+    held = environment.get("SLURM_JOB_NUM_NODES", "")
+    if held.isdecimal() and int(held) < devices.nodes:
+        raise ValueError(f"NODES={devices.nodes}, but this SLURM job has {held}; set NODES={held}")
+    # without scontrol fairseq would take every node for the only one
+    for program in ("srun", "scontrol") if job else ("sbatch",):
+        if not planned and shutil.which(program) is None:
+            raise ValueError(
+                f"LAUNCHER=slurm: there is no {program} on PATH; is this a SLURM machine?"
+            )
+    return Launcher("slurm", devices, port=port, extra=tuple(extra), submits=not job)
+
+
+def free_port() -> int:
+    """Return a TCP port of this machine that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -72,7 +72,7 @@ def wait_to_join(
     """
     reason = ""
 
-    def joins() -> bool | None:
+    def is_joined() -> bool | None:
         nonlocal reason
         try:
             theirs = read_record(run / PLAN, {"command?": [str]})
@@ -84,7 +84,7 @@ def wait_to_join(
         reason = different or reason
         return None if different else True
 
-    joined = _wait(joins, seconds)
+    joined = _wait(is_joined, seconds)
     if joined is None and reason:
         raise ValueError(f"node 0 trains something else in {shown(run)}: {reason}")
     if joined is None:
@@ -103,7 +103,7 @@ def wait_for_fallback(
     Arguments:
         step: fallbacks taken before
         steps: of --fallbacks
-        ended: tells that there is nothing to wait for, as this node has been signalled
+        ended: True once there is nothing to wait for, as this node has been signalled
 
     Raises ValueError after `seconds`.
     """

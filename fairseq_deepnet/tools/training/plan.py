@@ -1,5 +1,5 @@
 """What a run is going to do: config, command line, data folder and devices, checked against each
-other; recorded in the run folder; told in five lines.
+other; recorded in the run folder; printed in five lines.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from fairseq_deepnet.files import PACKAGE, inside_project, say, shown, write_tex
 from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.signals import DIVERGENCE_RECORD, RECORD
-from fairseq_deepnet.tools import configs, fairseq_options, processor
-from fairseq_deepnet.tools.checkpoints import refuse_other_words
+from fairseq_deepnet.tools import configs, fairseq_options
+from fairseq_deepnet.tools.checkpoints import refuse_other_vocabulary
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder
+from fairseq_deepnet.tools.devices import Devices, bf16_remark, choose_devices
 from fairseq_deepnet.tools.planning import fitting
-from fairseq_deepnet.tools.training import fallbacks, launch, launchers, nodes, run_folder
+from fairseq_deepnet.tools.training import fallbacks, launch, nodes, run_folder
 from fairseq_deepnet.tools.training.fallbacks import FallbackState, Step, SupervisorPlan
 
 MANAGED: Final = {
@@ -45,7 +46,7 @@ class PlannedRun:
     config: configs.Config  # with the options of the command line, checked
     data: Path  # folder
     run: Path  # folder
-    launcher: launchers.Launcher  # which starts the processes, and on what devices
+    launcher: launch.Launcher  # which starts the processes, and on what devices
     batch: launch.Batch | None  # of an update; None where the config has it another way
     precision: list[str]  # fairseq-train's options for it
     command: list[str]  # fairseq-train, with all options
@@ -152,15 +153,15 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     visible = torch.cuda.device_count()
     queued = args.launcher == "slurm" and "SLURM_JOB_ID" not in os.environ
     elsewhere = (args.dry_run or queued) and args.gpus != "all"
-    devices = launch.choose_devices(
+    devices = choose_devices(
         args.gpus, args.cpu_processes, args.nodes, visible, elsewhere=elsewhere
     )
-    launcher = launchers.choose_launcher(
+    launcher = launch.choose_launcher(
         args.launcher, devices, os.environ, args.node_rank, planned=args.dry_run
     )
     away = elsewhere and devices.gpus > visible
     precision = launch.precision_arguments(args.precision, devices.gpus > 0, away)
-    if precision == ["--bf16"] and not devices.gpus and (remark := processor.bf16_remark()):
+    if precision == ["--bf16"] and not devices.gpus and (remark := bf16_remark()):
         say(remark)
     memory = fitting.device_memory(args.memory, devices, away) if args.memory else None
     if memory is not None:
@@ -173,7 +174,7 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     return PlannedRun(config, data, args.run, launcher, batch, precision, command, parsed, steps)
 
 
-def _share_batch(config: configs.Config, devices: launch.Devices) -> launch.Batch | None:
+def _share_batch(config: configs.Config, devices: Devices) -> launch.Batch | None:
     """Return the recipe's batch on these devices; None if the config has it another way."""
     wanted = config.recipe.get("global-batch-tokens")
     limit = config.options.get("max-tokens")
@@ -236,23 +237,23 @@ def plan_run(args: argparse.Namespace) -> SupervisorPlan:
         print("\n".join(launcher.lines(training.command)))
         return SupervisorPlan()
     facts = nodes.facts(training.command, training.data, launcher.devices.nodes)
-    words = (*launcher.prefix(), *training.command)
+    command = (*launcher.prefix(), *training.command)
     if launcher.node_rank > 0:
         say(f"waiting for node 0 in {shown(run)}")
         is_complete = functools.partial(run_folder.is_complete, run, training.config)
         if nodes.wait_to_join(run, facts, is_complete, args.node_timeout):
-            return SupervisorPlan(words, training.steps, _state_of(training))
+            return SupervisorPlan(command, training.steps, _state_of(training))
         say(f"{shown(run)} is complete: nothing to do")
         return SupervisorPlan()
     nodes.withdraw(run)  # what a killed training left
     run_folder.refuse_changes(run, training.config, args.resume)
     state = _state_of(training)
     if any(run.glob("checkpoints/*.pt")):
-        refuse_other_words(run, training.data)
+        refuse_other_vocabulary(run, training.data)
     if (run / "done").is_file():
         say(f"{shown(run)} is complete: nothing to do (RUN=FOLDER trains another)")
         return SupervisorPlan()
-    updates, owes_validation = run_folder.standing(run)
+    updates, owes_validation = run_folder.resume_point(run)
     if 0 < training.parsed.max_update <= updates and not owes_validation:
         write_text(run / "done", f"{updates} updates\n")
         say(f"{shown(run)} is complete at update {updates:,}: nothing to do")
@@ -261,14 +262,14 @@ def plan_run(args: argparse.Namespace) -> SupervisorPlan:
     facts_of_start = run_folder.environment(
         training.config, training.data, launcher.devices, training.batch
     )
-    run_folder.record(run, training.config, words, facts_of_start)
+    run_folder.record(run, training.config, command, facts_of_start)
     for name in (RECORD, DIVERGENCE_RECORD):  # of how it ended before
         (run / name).unlink(missing_ok=True)
     say(text)
     if updates:
         say(f"going on from update {updates:,}")
     return SupervisorPlan(
-        words, training.steps, state, facts if launcher.devices.nodes > 1 else None
+        command, training.steps, state, facts if launcher.devices.nodes > 1 else None
     )
 
 

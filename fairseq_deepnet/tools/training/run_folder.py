@@ -16,7 +16,8 @@ from fairseq_deepnet.provenance import git_revision, now, sha256, versions
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.checkpoints import WORDS
+from fairseq_deepnet.tools.checkpoints import VOCABULARY_FILES
+from fairseq_deepnet.tools.devices import Devices
 from fairseq_deepnet.tools.training import launch
 
 _MAY_DIFFER: Final = HARMLESS | {
@@ -50,7 +51,7 @@ def differences(old: configs.Config, new: configs.Config) -> list[str]:
 
 
 def environment(
-    config: configs.Config, data: Path, devices: launch.Devices, batch: launch.Batch | None
+    config: configs.Config, data: Path, devices: Devices, batch: launch.Batch | None
 ) -> dict[str, Any]:
     """Return what a person needs, besides config and command, to repeat a run."""
     import torch
@@ -65,7 +66,7 @@ def environment(
             "corpus_sha256": sha256(data / "corpus.json"),
             **{
                 key: {path.name: sha256(path) for name in names for path in data.glob(name)}
-                for key, names in WORDS.items()
+                for key, names in VOCABULARY_FILES.items()
             },
         },
         "devices": str(devices),
@@ -90,10 +91,9 @@ def record(
 
 def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
     """Raise ValueError where a run that has been trained has other settings than these."""
-    recorded = run / "config.yaml"
-    if not recorded.is_file() or not any(run.glob("checkpoints/*.pt")):
+    if not (run / "config.yaml").is_file() or not any(run.glob("checkpoints/*.pt")):
         return
-    changed = differences(configs.load_config(str(recorded)), config)
+    changed = differences(configs.recorded_config(run), config)
     if not changed:
         return
     if not resume:
@@ -107,13 +107,12 @@ def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
 
 def is_complete(run: Path, config: configs.Config) -> bool:
     """True if a run of this config has been trained to its end."""
-    recorded = run / "config.yaml"
-    if not (run / "done").is_file() or not recorded.is_file():
+    if not all((run / name).is_file() for name in ("done", "config.yaml")):
         return False
-    return not differences(configs.load_config(str(recorded)), config)
+    return not differences(configs.recorded_config(run), config)
 
 
-def standing(run: Path) -> tuple[int, bool]:
+def resume_point(run: Path) -> tuple[int, bool]:
     """Return the updates in the checkpoint to resume from, mended where it is damaged, and whether
     a signal ended the run before fairseq had validated at the last of them.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from fairseq_deepnet.files import ROOT
-from fairseq_deepnet.tools.processor import all_cores
+from fairseq_deepnet.tools.devices import all_cores
 from fairseq_deepnet.tools.training import nodes, supervisor
 
 RUNS: Final = ROOT / "runs"

@@ -178,7 +178,7 @@ class CTranslate2Model(Engine):
 
 
 def use_avx512(processor: Path = Path("/proc/cpuinfo")) -> None:
-    """Let CTranslate2 use AVX-512, which it leaves alone unless it is told; an eighth faster.
+    """Let CTranslate2 use AVX-512, which it does not use by itself; an eighth faster.
 
     Only on processors with VNNI: older ones lower their clock for it. What the environment says
     stands. It has to be said before CTranslate2 is first used in a process.

@@ -7,7 +7,6 @@ be most of the time. This goes through the same task, generator and beam search.
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,12 +117,3 @@ class Translator(Engine):
             )
             batches = iterator.next_epoch_itr(shuffle=False)
         yield from batches
-
-
-def use_device(number: int | None) -> None:
-    """Let this process see one GPU, or none; before torch first touches a device."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if number is None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    else:
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[number] if visible else str(number)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fairseq_deepnet.files import say, shown
 from fairseq_deepnet.provenance import fingerprint
-from fairseq_deepnet.tools import processor
+from fairseq_deepnet.tools import devices
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.text import decode
 from fairseq_deepnet.tools.export.layout import MODEL, is_exported
@@ -158,7 +158,7 @@ def _on_fairseq(model: TrainedModel, search: Search, options: EngineOptions) -> 
     words += ["--batch-size", str(search.batch or BATCH), "--nbest", str(search.nbest)]
     words += options.generate_options
     on_cpu = options.cpu or not torch.cuda.is_available()
-    if on_cpu and "--bf16" in options.generate_options and (remark := processor.bf16_remark()):
+    if on_cpu and "--bf16" in options.generate_options and (remark := devices.bf16_remark()):
         say(remark)
     return Opened(
         Translator(model.path, data, words, cpu=options.cpu),
@@ -197,7 +197,7 @@ def choose_direction(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `deepnet translate`."""
+    """Declare the arguments of `deepnet translate`."""
     parser.description = __doc__
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("model", type=Path, help="run, checkpoint, or folder of deepnet export")
@@ -256,7 +256,7 @@ def run(args: argparse.Namespace) -> int:
     files = args.files or [STANDARD_INPUT]
     _refuse_bad(args, files)
     typed = files == [STANDARD_INPUT] and sys.stdin.isatty()
-    threads = args.threads or processor.threads_of(1, processor.all_cores())
+    threads = args.threads or devices.threads_of(1, devices.all_cores())
     names = EngineOptions.__annotations__
     given = {name: value for name, value in vars(args).items() if name in names}
     given |= {"threads": threads, "at_once": typed}
