@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,10 +36,12 @@ def warm(system: System, shape: Shape, options: argparse.Namespace) -> Process:
     return start(system, shape, "wall", options.threads, updates, None, options.device)
 
 
-def measure(shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(
+    shape: Shape, options: argparse.Namespace, systems: Sequence[System] = SYSTEMS
+) -> list[dict[str, Any]]:
     """A line a system; what fails has a line that says so."""
     gpus = 1 if options.device == "cuda" else 0
-    entered = [system for system in SYSTEMS if options.compile or "--compile" not in system.options]
+    entered = [system for system in systems if options.compile or "--compile" not in system.options]
     needed = {system.name: estimated_gib(system, shape, gpus) for system in entered}
     together = sum(needed.values()) < free_gib(options)
     lines: dict[str, dict[str, Any]] = {}
@@ -58,6 +61,7 @@ def measure(shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
                 answers = found[name] = [answered[name] for answered in rounds]
                 lines[name] = {
                     "seconds": [answer["wall"] for answer in answers],
+                    "losses": [answer["loss"] for answer in answers],
                     "tokens": statistics.median(a["tokens"] / a["wall"] for a in answers),
                     "peak": max(answer["peak"] for answer in answers),
                     "together": together,

@@ -112,6 +112,14 @@ def optimiser_temporary(training: Training, parameters: Parameters) -> int:
     return copies * largest * FP32
 
 
+def checkpoint_size(training: Training, parameters: Parameters) -> int:
+    """Return the bytes of a checkpoint: weights, the optimiser's state, and the fp32 weights that
+    half precision rounds.
+    """
+    copies = 1 if training.precision == "fp32" or training.memory_efficient else 2
+    return copies * parameters.total * FP32 + optimiser_state(training, parameters)
+
+
 def communication(training: Training, parameters: Parameters) -> int:
     """Return the bytes of data parallel: pytorch_ddp's buckets hold all gradients once more.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -33,7 +34,8 @@ class ShardedModel(nn.Module):
     """Wraps a model in place; everything that is not here is the model's own.
 
     Args:
-        model: on the host, in fp32; the same in all processes.
+        model: on the host, in fp32; the same in all processes, or without memory for parameters
+            in others than rank 0.
         group: of the processes.
         device: that computes.
         dtype: of the computation.
@@ -79,9 +81,16 @@ class ShardedModel(nn.Module):
             ),
         }
         cast_buffers(model, dtype, device)
+        is_empty = any(p.is_meta for p in model.parameters())
+        some_are = torch.tensor(int(is_empty), device=device)
+        dist.all_reduce(some_are, group=group)
+        whole = [p.detach() for p in model.parameters()] if some_are else []
         for unit in units(model, unit_bytes, dtype.itemsize):
             fully_shard(unit, reshard_after_forward=reshard, **settings)
         fully_shard(model, **settings)
+        if is_empty:
+            place = torch.device("cpu") if offload else device
+            model._apply(lambda t: torch.empty_like(t, device=place) if t.is_meta else t)
         self.parameters_split = dict(model.named_parameters())
         with torch.no_grad():
             self.own = {
@@ -89,6 +98,9 @@ class ShardedModel(nn.Module):
                 for name, p in self.parameters_split.items()
             }
         self.shapes = {name: p.shape for name, p in self.parameters_split.items()}
+        if some_are:
+            parts = [own.detach() for own in self.own.values()]
+            self.exchange.scatter(lambda index: whole[index], parts, [*self.shapes.values()])
         self.gathered: Mapping[str, Any] | None = None
         self.to_load: Mapping[str, Any] | None = None
         self.split_files: SplitFiles | None = None
@@ -235,7 +247,9 @@ class ShardedModel(nn.Module):
         problem = ""
         names: dict[int, str] = {}
         if state_dict:
-            self.split_files = SplitFiles(state_dict[SPLIT], state_dict["folder"], self.exchange)
+            self.split_files = SplitFiles(
+                state_dict[SPLIT], Path(state_dict["folder"]), self.exchange
+            )
         if self.exchange.rank == 0:
             assert self.to_load is not None
             if self.split_files is not None:

@@ -40,6 +40,7 @@ from ..divergence.precision import parts_of, split
 from ..errors import ConfigurationError, describe_os_error
 from ..footprint.setting import FULLY_SHARDED, MEGABYTE
 from ..wrapping import wrap
+from .building import weights_on_rank_0
 from .model import ShardedModel
 from .split_files import BLOCK, BY_ROWS, MODEL, write
 
@@ -83,12 +84,12 @@ def install() -> None:
             wanted.cpu_offload = self.offloads
         self.shard()
 
-    nothing: Any = contextlib.nullcontext
-    fairseq.distributed.fsdp_enable_wrap = nothing  # it imports fairscale
+    # fairseq's own imports fairscale
+    fairseq.distributed.fsdp_enable_wrap = weights_on_rank_0  # type: ignore[assignment]
     program: Any = training_program()
     if program is None:
         return
-    program.fsdp_enable_wrap = nothing
+    program.fsdp_enable_wrap = weights_on_rank_0
 
     @wrap(program, "validate_and_save")
     def validate_and_save(act: Any, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -329,27 +330,28 @@ class ShardedTrainer(Trainer):
             state: the optimiser's, of this process; empty if it is not saved.
         """
         sharded, save_dir = self.sharded, Path(self.cfg.checkpoint.save_dir)
-        found: Any = None
+        name = problem = ""
         if sharded.exchange.rank == 0:
             try:
                 self.remove_unused_rows()
-                found = free_folder(save_dir / ROWS, f"update_{self.get_num_updates()}", 1)
-                found.mkdir(parents=True)
+                made = free_folder(save_dir / ROWS, f"update_{self.get_num_updates()}", 1)
+                made.mkdir(parents=True)
+                name = made.name
             except OSError as error:
-                found = describe_os_error(error)
-        found = distributed.broadcast_object(found, 0, sharded.exchange.group)
-        if isinstance(found, str):
-            raise ConfigurationError(f"no checkpoint was written: {found}")
-        names = [name for name, own in sharded.own.items() if own.requires_grad]
+                problem = describe_os_error(error)
+        name, problem = distributed.broadcast_object((name, problem), 0, sharded.exchange.group)
+        if problem:
+            raise ConfigurationError(f"no checkpoint was written: {problem}")
+        trained = [key for key, own in sharded.own.items() if own.requires_grad]
         held = {MODEL: {name: own.detach() for name, own in sharded.own.items()}}
         for key in _split_keys(state.get("state", {})):
             parts = state["state"].items()
-            held[key] = {names[index]: one[key] for index, one in parts if key in one}
+            held[key] = {trained[index]: one[key] for index, one in parts if key in one}
         record = {
-            "folder": found.name,
-            "files": write(found, held, sharded.shapes, sharded.exchange),
+            "folder": name,
+            "files": write(save_dir / ROWS / name, held, sharded.shapes, sharded.exchange),
             "shapes": {name: [*shape] for name, shape in sharded.shapes.items()},
-            "trained": names,
+            "trained": trained,
             "block": BLOCK,
             "half": "" if sharded.dtype is torch.float32 else str(sharded.dtype).split(".")[1],
             "flat": self._is_flat(),
@@ -424,7 +426,8 @@ class ShardedTrainer(Trainer):
             self.sharded.to_load, state["model"] = state["model"], {}
             if SPLIT in state:
                 record = state.pop(SPLIT)
-                state["model"] = {SPLIT: record, "folder": rows_folder(filename, {SPLIT: record})}
+                folder = str(rows_folder(filename, {SPLIT: record}))
+                state["model"] = {SPLIT: record, "folder": folder}
             self._state_to_load = state.get("last_optimizer_state")
             if self._state_to_load is not None:
                 state["last_optimizer_state"] = {}  # something to load; `_scatter_state` has it

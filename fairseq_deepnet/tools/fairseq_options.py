@@ -45,7 +45,7 @@ def _refuse(message: str) -> NoReturn:
         choices = [choice.strip(" '\")") for choice in tail.split(",")]
         near = difflib.get_close_matches(value, choices, n=3, cutoff=0.5)
         message += f"; did you mean {' or '.join(near)}?" if near else ""
-    raise ValueError(message)
+    raise ValueError(message.replace("invalid <lambda> value", "invalid value"))
 
 
 def _parse(

@@ -97,6 +97,9 @@ def test_startup_saves_and_loads_checkpoints_of_both_systems(run_command: RunCom
     assert float(ours[3]) > 0
 
 
+ROWS = (slice(4), slice(4, 6), slice(6, None))
+
+
 @pytest.mark.slow
 def test_gpu_check_has_its_logic_on_the_cpu_and_does_nothing_twice(
     run_command: RunCommand, tmp_path: Path
@@ -106,9 +109,10 @@ def test_gpu_check_has_its_logic_on_the_cpu_and_does_nothing_twice(
     options += ["--rounds", "1", "--no-compile", "--results", str(results)]
     done = run(run_command, "gpu_check", *options)
     assert done.returncode == 0, done.stdout + done.stderr
-    correct, training = cells(done.stdout)[:4], cells(done.stdout)[4:]
+    correct, training, sharded = (cells(done.stdout)[part] for part in ROWS)
     assert [row[-1] for row in correct] == ["ok", "", "ok", "ok"]
     assert [row[2] for row in training] == ["stock", "ours"]
+    assert [(row[1], row[-1]) for row in sharded] == [("bf16", "ok")]
     again = run(run_command, "gpu_check", *options)
     assert cells(again.stdout) == cells(done.stdout)
 

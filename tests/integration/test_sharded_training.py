@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.checkpoints import SPLIT, load_checkpoint
+from fairseq_deepnet.checkpoints import SPLIT, load_checkpoint, remove_unused_rows
 from fairseq_deepnet.schemes import SCHEMES
 from tests.integration.conftest import SMALL, TRAIN, RunCommand
 from tests.support.sharded_process import compare, leave_group
@@ -69,6 +69,8 @@ def test_a_split_checkpoint_is_copied_pruned_resumed_and_joined(
         file.name for file in (tmp_path / "plain").glob("*.pt")
     )
     meant = {load_checkpoint(file, split=True)[SPLIT]["folder"] for file in files}
+    assert {folder.name for folder in (parts / "split").iterdir()} >= meant
+    assert remove_unused_rows(parts) is None
     assert {folder.name for folder in (parts / "split").iterdir()} == meant
     assert cli.main(["join", str(parts / "checkpoint_last.pt")]) == 0
     joined = torch.load(parts / "checkpoint_last.pt", weights_only=True)
@@ -154,6 +156,9 @@ def cases() -> list[dict[str, Any]]:
     case("update-freq 2, whole", "--no-reshard-after-forward", micro=2)
     case("checkpointing", "--checkpoint-activations-every=2")
     case("chunked", "--criterion=chunked_label_smoothed_cross_entropy", "--label-smoothing=0.1")
+    dropped = ["--dropout=0.3", "--attention-dropout=0.1", "--activation-dropout=0.1"]
+    case("dropout", *dropped, micro=2)
+    case("dropout, checkpointing", *dropped, "--checkpoint-activations-every=2")
     deep = ["--encoder-layers=18", "--decoder-layers=18", "--bucket-cap-mb=1"]
     case("18L-18L", *deep, "--checkpoint-activations-every=4", "--share-all-embeddings")
     case("language model", arch="deepnet_transformer_lm")
@@ -216,6 +221,8 @@ def test_killed_and_resumed_on_other_numbers_of_processes_and_under_either_backe
     stages = ((2, 2, made + 1, way), (1, 4, made + 2, way))
     for world, micro, until_update, backend in (*stages, (4, 1, 9, ["--ddp-backend=legacy_ddp"])):
         if files == "split" and backend is not way:
+            meant = {load_checkpoint(p, split=True)[SPLIT]["folder"] for p in parts.glob("*.pt")}
+            assert {folder.name for folder in (parts / "split").iterdir()} == meant
             assert cli.main(["join", str(last)]) == 0
         more = [f"--update-freq={micro}", f"--max-update={until_update}", *backend]
         part = train(world, tiny_data, parts, *words, *more)

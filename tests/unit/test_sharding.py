@@ -10,15 +10,19 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.footprint.sharded import unit_length
 from fairseq_deepnet.monitoring.gradients import GradientNorms
+from fairseq_deepnet.schemes import SCHEMES
+from fairseq_deepnet.sharding.building import without_weights
 from fairseq_deepnet.sharding.exchange import Exchange
 from fairseq_deepnet.sharding.model import mismatch, units
-from tests.support.rig import MORE, TRAIN, Rig
+from tests.support.rig import MORE, TRAIN, Rig, Task, parse
 from tests.support.sharded_process import compare, leave_group
 
 ADAM = ["--optimizer=adam", "--adam-eps=0.001", "--lr=0.01", "--clip-norm=0.5"]
@@ -50,6 +54,7 @@ def trained(folder: Path, *arguments: str, **options: Any) -> Rig:
     [
         (),
         ("--share-all-embeddings", "--checkpoint-activations-every=2", "--bucket-cap-mb=0"),
+        ("--dropout=0.3", "--attention-dropout=0.1", "--checkpoint-activations-every=1"),
         ("--optimizer=fused_adam", "--no-reshard-after-forward", "--bucket-cap-mb=0"),
         ("--criterion=chunked_label_smoothed_cross_entropy", "--label-smoothing=0.1"),
         ("--residual-scheme=admin", "--cpu-offload"),
@@ -212,6 +217,27 @@ def test_every_layer_is_in_one_unit_and_the_rest_in_the_roots(tmp_path: Path) ->
     assert sum(isinstance(m, FSDPModule) for m in rig.model.modules()) == 1 + 2 + 2
     grouped = [layer for unit in units(rig.model, 2**40, 4) for layer in unit]
     assert grouped == [*rig.model.encoder.layers, *rig.model.decoder.layers]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_other_ranks_build_parameters_without_memory(scheme: str, tmp_path: Path) -> None:
+    words = ("--share-all-embeddings", f"--residual-scheme={scheme}")
+    whole = Rig(tmp_path, *words).model
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    with without_weights():
+        empty = ARCH_MODEL_REGISTRY["deepnet_transformer"].build_model(
+            parse("deepnet_transformer", *words), Task(two_sides=True)
+        )
+    assert torch.equal(torch.get_rng_state(), state)
+    assert nn.Linear(2, 2).weight.is_meta is False
+    made = dict(empty.named_parameters())
+    assert {n: p.shape for n, p in made.items()} == {
+        n: p.shape for n, p in whole.named_parameters()
+    }
+    assert all(p.is_meta for p in made.values())
+    assert not any(buffer.is_meta for buffer in empty.buffers())
+    assert compare(dict(whole.named_buffers()), dict(empty.named_buffers())) == 0
 
 
 def test_names_and_shapes_of_another_model_are_told() -> None:

@@ -114,6 +114,8 @@ def test_who_wants_one_file_is_told_to_join_it(
     for words in (["average", str(file), str(file)], ["export", str(file), "--to", "fairseq"]):
         assert cli.main([*words, "--out", out]) == 2
         assert f"deepnet join {file}" in capsys.readouterr().err
+    assert cli.main(["check", str(file)]) == 2
+    assert f"deepnet join {file}" in capsys.readouterr().err
     assert cli.main(["join", str(file), "--out", out]) == 0
     assert cli.main(["join", out]) == 2
     assert "is no split checkpoint" in capsys.readouterr().err
@@ -162,6 +164,12 @@ def test_an_update_that_is_saved_again_gets_its_own_folder(tmp_path: Path) -> No
     files = [save(rig, name) for name in ("checkpoint1.pt", "checkpoint_last.pt")]
     folders = [load_checkpoint(file, split=True)[SPLIT]["folder"] for file in files]
     assert folders == ["update_1_1", "update_1_2"]
+
+
+def test_processes_that_do_not_share_the_folder_are_told(tmp_path: Path) -> None:
+    exchange = Rig(tmp_path, *SPLIT_UP).trainer.sharded.exchange
+    with pytest.raises(ConfigurationError, match=r"rank 0: .* must share the save-dir"):
+        split_files.write(tmp_path / "elsewhere", {}, {}, exchange)
 
 
 def test_what_is_unpickled_runs_no_code(tmp_path: Path) -> None:

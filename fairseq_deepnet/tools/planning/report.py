@@ -9,7 +9,12 @@ from typing import Any, Final
 from tabulate import tabulate
 
 from fairseq_deepnet.footprint import Model
-from fairseq_deepnet.footprint.memory import FRAGMENTATION, GIB, OVERHEAD_GIB
+from fairseq_deepnet.footprint.memory import (
+    FRAGMENTATION,
+    GIB,
+    OVERHEAD_GIB,
+    checkpoint_size,
+)
 from fairseq_deepnet.footprint.setting import CRITERIONS, Training
 from fairseq_deepnet.footprint.sharded import exchanged
 from fairseq_deepnet.schemes import Side
@@ -173,12 +178,15 @@ def _notes(plan: Plan) -> list[str]:
             else "attention by a kernel that keeps no tokens x tokens weights"
         )
     if training.gpus:
-        processes = min(training.devices, GPUS_A_NODE)
+        processes = 1 if training.sharded else min(training.devices, GPUS_A_NODE)
         host = plan.counts.total * 4 * processes / GIB
         who = f"{processes} processes of a node build" if processes > 1 else "the process builds"
+        who = "rank 0 alone builds" if training.sharded and training.devices > 1 else who
+        saved = checkpoint_size(training, plan.counts) / GIB
         notes.append(
-            f"host memory: {host:.1f} GiB while {who} the weights in fp32; saving a checkpoint"
-            " copies weights and optimiser state there"
+            f"host memory: {host:.1f} GiB while {who} the weights in fp32; {saved:.1f} GiB while"
+            " rank 0 saves a checkpoint"
+            + (", none with --use-sharded-state" if training.sharded else "")
         )
     else:
         notes.append(

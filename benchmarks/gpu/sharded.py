@@ -1,0 +1,54 @@
+"""What `--ddp-backend fully_sharded` costs on one device, where there is nothing to split."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from typing import Any
+
+from side_by_side import tables
+from side_by_side.systems import Shape, System
+
+from gpu import training
+
+SYSTEMS = (
+    System("plain", "ours", ("--dropout=0",)),
+    System("sharded", "ours", ("--dropout=0", "--ddp-backend=fully_sharded")),
+)
+HEAD = ["model", "precision", "plain, s / update", "sharded, s / update", "overhead", "loss"]
+HEAD += ["plain, GiB", "sharded, GiB", ""]
+OVERHEAD = 0.05
+LOSS = 2**-7
+"""Of the loss, after all rounds: twice what bf16 rounds a number by."""
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """A line of the deepest shape in bf16; `error` where one of the two did not run.
+
+    The overhead is judged on a GPU alone.
+    """
+    shape = Shape(max(options.layers), options.width, options.vocabulary, options.tokens, "bf16")
+    lines = training.measure(shape, options, SYSTEMS)
+    about = {"model": shape.name, "precision": shape.precision, "right": False}
+    wrong = [f"{line['system']}: {line['error']}" for line in lines if "error" in line]
+    if wrong:
+        return {**about, "error": "; ".join(wrong)}
+    plain, sharded = lines
+    overhead = 1 / sharded["speed"] - 1
+    off = max(abs(b / a - 1) for a, b in zip(plain["losses"], sharded["losses"], strict=True))
+    right = off < LOSS and (options.device == "cpu" or overhead < OVERHEAD)
+    seconds = [statistics.median(line["seconds"]) for line in lines]
+    peaks = [line["peak"] for line in lines]
+    found = {"seconds": seconds, "overhead": overhead, "loss": off, "peaks": peaks}
+    return {**about, **found, "right": right}
+
+
+def row(line: dict[str, Any]) -> str:
+    """Its line of the table."""
+    cells = [line["model"], line["precision"]]
+    if "error" in line:
+        return tables.line([*cells, line["error"], *[""] * (len(HEAD) - 4), "**off**"])
+    cells += [f"{seconds:.3f}" for seconds in line["seconds"]]
+    cells += [f"{line['overhead']:.1%}", f"{line['loss']:.1e}"]
+    cells += [f"{peak / 2**30:.2f}" for peak in line["peaks"]]
+    return tables.line([*cells, "ok" if line["right"] else "**off**"])
