@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# See DeepNorm at work within 20 minutes on two cores, installation included: a deep DeepNorm Transformer
+# See DeepNorm at work within 15 minutes on two cores, installation included: a deep DeepNorm Transformer
 # and its Post-LN twin (same seed, data and options) are trained side by side, scored and compared.
 #
 #   bash scripts/quickstart.sh

@@ -45,7 +45,7 @@ def _refuse(message: str) -> NoReturn:
         choices = [choice.strip(" '\")") for choice in tail.split(",")]
         near = difflib.get_close_matches(value, choices, n=3, cutoff=0.5)
         message += f"; did you mean {' or '.join(near)}?" if near else ""
-    raise ValueError(message)
+    raise ValueError(message.replace("invalid <lambda> value", "invalid value"))
 
 
 def _parse(
@@ -109,7 +109,7 @@ def count_parameters(args: argparse.Namespace) -> int | None:
 
 
 def option_actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    """Option name without its dashes -> what argparse does with it."""
+    """Return option name without its dashes -> what argparse does with it."""
     return {
         name[2:]: action
         for name, action in parser._option_string_actions.items()

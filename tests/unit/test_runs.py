@@ -18,7 +18,7 @@ from fairseq_deepnet.tools import devices
 from fairseq_deepnet.tools.fairseq_options import option_actions, training_parser
 from fairseq_deepnet.tools.training import supervisor
 from fairseq_deepnet.tools.training.fallbacks import FallbackState, Pending
-from fairseq_deepnet.tools.training.plan import MANAGED
+from fairseq_deepnet.tools.training.planned_run import MANAGED
 from tests.support.runs import TINY, make_checkpoint, make_data
 
 
@@ -226,13 +226,18 @@ def test_a_longer_training_has_a_longer_schedule(record: Recorder) -> None:
 def test_a_schedule_that_does_not_fit_the_training_is_one_warning_that_names_both(
     record: Recorder,
 ) -> None:
-    assert record("--max-update", "8000", "--total-num-update", "2400")
+    record("--max-update", "8000", "--total-num-update", "2400", **{"dry-run": ""})
     (warning,) = (line for line in record.said.splitlines() if line.startswith("warning: "))
     assert "--total-num-update 2,400 is below --max-update 8,000" in warning
     assert "the learning rate is 0 in the last 5,600 updates" in warning
-    assert record("--max-update", "300")
+    record("--max-update", "300", **{"dry-run": ""})
     (warning,) = (line for line in record.said.splitlines() if line.startswith("warning: "))
     assert "--warmup-updates 400 is not below --max-update 300" in warning
+
+
+def test_a_training_warns_of_its_schedule_itself(record: Recorder) -> None:
+    assert record("--max-update", "300")
+    assert "warning" not in record.said
 
 
 @pytest.mark.parametrize(("gain", "told"), [(0.55, True), (7.0, False)])
@@ -322,6 +327,7 @@ def test_a_damaged_last_checkpoint_is_mended(record: Recorder) -> None:
         (["--encoder-layers", "0"], {}, "--encoder-layers 0"),
         (["--encoder-attention-heads", "3"], {}, "--encoder-attention-heads 3"),
         (["--lr"], {}, "--lr: a value is expected"),
+        (["--lr", "fast"], {}, "--lr: invalid value: 'fast'"),
         (["stray"], {}, "'stray' belongs to no option"),
         (["--save-dir", "x"], {}, "save-dir: scripts/train.sh sets this itself; set RUN"),
         ([], {"gpus": "64"}, "GPUS=64, but"),

@@ -21,10 +21,10 @@ from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.signals import DIVERGENCE_RECORD, RECORD
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.checkpoints import refuse_other_vocabulary
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder
 from fairseq_deepnet.tools.devices import Devices, bf16_remark, choose_devices
 from fairseq_deepnet.tools.planning import fitting
+from fairseq_deepnet.tools.trained_model import refuse_other_vocabulary
 from fairseq_deepnet.tools.training import fallbacks, launch, nodes, run_folder
 from fairseq_deepnet.tools.training.fallbacks import FallbackState, Step, SupervisorPlan
 
@@ -171,8 +171,6 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     command = _build_command(config, data, args.run, batch, machine)
     parsed = fairseq_options.parse_training(command[1:])
     steps = _fallback_steps(config, parsed)
-    for misfit in misfits(parsed.lr_scheduler, parsed, parsed.max_update):
-        say(f"warning: {misfit}")
     return PlannedRun(config, data, args.run, launcher, batch, precision, command, parsed, steps)
 
 
@@ -227,6 +225,9 @@ def plan_run(args: argparse.Namespace) -> SupervisorPlan:
     training = settle(args)
     launcher, run = training.launcher, training.run
     if args.dry_run or launcher.submits:
+        parsed = training.parsed
+        for misfit in misfits(parsed.lr_scheduler, parsed, parsed.max_update):
+            say(f"warning: {misfit}")  # a training that begins here says so itself
         say(training.summary())
         submission = launcher.submission(run, [args.config, *args.extra])
         if not args.dry_run:
