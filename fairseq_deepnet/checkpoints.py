@@ -95,7 +95,7 @@ def _stamp(path: Path) -> Stamp:
 
 
 def is_known_whole(path: Path | str) -> bool:
-    """True if `load_checkpoint` has read all of this very file in this process."""
+    """Return True if `load_checkpoint` has read all of this very file in this process."""
     stamp, entire, _ = _KNOWN.get(Path(path), (None, False, {}))
     return entire and stamp == _stamp(Path(path))
 
@@ -121,7 +121,7 @@ def load_checkpoint(path: Path | str, entire: bool = False, split: bool = False)
         raise FileNotFoundError(f"there is no checkpoint {path}")
     stamp = _stamp(path)
     refuse_damaged(path, weights=entire)
-    with telling_damage(path):
+    with naming_damage(path):
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise ConfigurationError(f"{path} is not a fairseq checkpoint: it holds no model")
@@ -132,7 +132,7 @@ def load_checkpoint(path: Path | str, entire: bool = False, split: bool = False)
 
 
 @contextmanager
-def telling_damage(path: Path | str) -> Iterator[None]:
+def naming_damage(path: Path | str) -> Iterator[None]:
     """Turn what torch raises over a damaged file into a ConfigurationError of one line.
 
     What the file system refuses (there is no such file, no permission) stays as it is.
@@ -192,15 +192,38 @@ def remove_unused_rows(folder: Path, only: Path | None = None) -> Path | None:
     used = set()
     for path in folder.rglob("*.pt"):
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            name = _rows_named_in(path)
         except (*_DAMAGE, pickle.UnpicklingError):
             return path
-        if SPLIT in state:
-            used.add(rows_folder(path, state))
+        if name is not None:
+            used.add(rows_folder(path, {SPLIT: {"folder": name}}))
     for rows in (folder / ROWS).iterdir():
         if rows.resolve() not in used and only in (None, rows.resolve()):
             shutil.rmtree(rows)
     return None
+
+
+_ROWS_OF: Final[dict[Path, tuple[Stamp, str | None]]] = {}
+"""Of files that `remove_unused_rows` has read: what they were then, and `_rows_named_in` them."""
+
+
+def _rows_named_in(path: Path) -> str | None:
+    """Return the name of the folder that a split checkpoint means; None for an ordinary one, whose
+    many tensors are not looked at.
+    """
+    stamp, name = _ROWS_OF.get(path, (None, None))
+    if stamp != _stamp(path):
+        state: Any = {}
+        is_split = not zipfile.is_zipfile(path)  # nobody knows: of before torch 1.6, or damaged
+        if not is_split:
+            with zipfile.ZipFile(path) as file:
+                (pickled,) = (found for found in file.namelist() if found.endswith("data.pkl"))
+                is_split = SPLIT.encode() in file.read(pickled)
+        if is_split:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        name = state[SPLIT]["folder"] if SPLIT in state else None
+        _ROWS_OF[path] = _stamp(path), name
+    return name
 
 
 def checksum(path: Path) -> int:

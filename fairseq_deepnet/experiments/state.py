@@ -75,7 +75,7 @@ def begin_again(folder: Path) -> None:
 
 
 def is_training(folder: Path) -> bool:
-    """True if a training holds a run folder's lock: one that a killed sweep left, still ending."""
+    """Return True if a training holds a run folder: one that a killed sweep left, still ending."""
     lock = folder / ".lock"
     if not lock.is_file():
         return False
@@ -160,7 +160,7 @@ def judge_again(folder: Path, cell: Cell) -> str | None:
 
 
 def lacks_score(folder: Path, cell: Cell) -> bool:
-    """True if a cell is sound and wants a score that was never made, or was removed."""
+    """Return True if a cell is sound and wants a score that was never made, or was removed."""
     is_sound = status_of(folder) is Status.DONE
     return is_sound and cell.score is not None and read_cell_record(folder).get("score") is None
 

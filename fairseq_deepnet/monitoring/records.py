@@ -83,7 +83,7 @@ def read(file: Path) -> Iterator[Record]:
 def keep_until(file: Path, update: int, attempt: int | None = None) -> int:
     """Drop records of later updates: a run that goes on from `update` makes those anew.
 
-    Arguments:
+    Args:
         attempt: only those of this attempt, where records name theirs
 
     Returns the number of records that are left.

@@ -25,9 +25,10 @@ from typing import IO, Any, Final
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -102,7 +103,7 @@ class Planner(DefaultSavePlanner):
         return self.state_dict[index.fqn].joined()  # type: ignore[no-any-return]
 
 
-class Writer(dcp.FileSystemWriter):
+class Writer(FileSystemWriter):
     """torch's writer, which tells a full disk as one, and the files not where they lay."""
 
     def write_data(self, plan: Any, planner: Any) -> Any:
@@ -116,7 +117,7 @@ class Writer(dcp.FileSystemWriter):
         return None
 
 
-class Reader(dcp.FileSystemReader):
+class Reader(FileSystemReader):
     """torch's reader; what says where everything lies is read once, and runs no code."""
 
     known: Metadata | None = None
@@ -161,12 +162,21 @@ def telling(what: str) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             yield
-    except dcp.CheckpointException as error:
+    except CheckpointException as error:
         rank, (fault, _) = min(error.failures.items())
         reason = getattr(fault, "strerror", None) or next(iter(str(fault).splitlines()), "")
         raise ConfigurationError(
             f"{what}: rank {rank}: {reason or type(fault).__name__}"
         ) from error
+
+
+def agree(what: str, problem: str, exchange: Exchange) -> None:
+    """Raise ConfigurationError in all processes where one has a problem."""
+    found: list[str] = [""] * exchange.size
+    dist.all_gather_object(found, problem, group=exchange.group)
+    told = next((f"rank {rank}: {one}" for rank, one in enumerate(found) if one), "")
+    if told:
+        raise ConfigurationError(f"{what}: {told}")
 
 
 def write(
@@ -175,13 +185,15 @@ def write(
     """Write this process's rows; all processes together. Return the files, for the small one.
 
     Args:
-        folder: which exists.
+        folder: which rank 0 has made.
         held: key -> name -> rows of this process.
         shapes: of whole tensors, by name.
 
     Raises:
         ConfigurationError: in all processes, where one could not write.
     """
+    lacks = "" if folder.is_dir() else "it is not there; all processes must share the save-dir"
+    agree(f"{folder} was not written", lacks, exchange)
     state: dict[str, Any] = {}
     for key, parts in held.items():
         for number, names in enumerate(blocks([*parts], shapes, BLOCK)):
@@ -215,17 +227,15 @@ class SplitFiles:
         self.trained: list[str] = record["trained"]
         self.block: int = record["block"]
         self.reader = Reader(folder)
-        problem = None
+        problem, what = "", f"{folder} was not read"
         try:
             self.reader.read_metadata()
         except (OSError, pickle.UnpicklingError, EOFError, ValueError) as error:
             problem = str(error)
-        if exchange is not None:  # the folder may be on one machine alone
-            found: list[Any] = [None] * exchange.size
-            dist.all_gather_object(found, problem, group=exchange.group)
-            problem = next((f"rank {rank}: {one}" for rank, one in enumerate(found) if one), None)
-        if problem is not None:
-            raise ConfigurationError(f"{folder} was not read: {problem}")
+        if exchange is not None:
+            agree(what, problem, exchange)
+        elif problem:
+            raise ConfigurationError(f"{what}: {problem}")
 
     def stand_ins(self, model: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, str]]:
         """Return the small file's model with tensors of no memory for parameters, a tied one once;

@@ -109,7 +109,7 @@ def count_parameters(args: argparse.Namespace) -> int | None:
 
 
 def option_actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    """Option name without its dashes -> what argparse does with it."""
+    """Return option name without its dashes -> what argparse does with it."""
     return {
         name[2:]: action
         for name, action in parser._option_string_actions.items()

@@ -166,6 +166,12 @@ def test_an_update_that_is_saved_again_gets_its_own_folder(tmp_path: Path) -> No
     assert folders == ["update_1_1", "update_1_2"]
 
 
+def test_processes_that_do_not_share_the_folder_are_told(tmp_path: Path) -> None:
+    exchange = Rig(tmp_path, *SPLIT_UP).trainer.sharded.exchange
+    with pytest.raises(ConfigurationError, match=r"rank 0: .* must share the save-dir"):
+        split_files.write(tmp_path / "elsewhere", {}, {}, exchange)
+
+
 def test_what_is_unpickled_runs_no_code(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(pickle.dumps({"run": print}))
     with pytest.raises(pickle.UnpicklingError, match=r"it holds builtins\.print"):

@@ -349,7 +349,7 @@ def hold_out(rows: Sequence[Row]) -> list[Row]:
 
 
 def is_held_out(number: int) -> bool:
-    """True if the training pair of this number (from 0) is one of those held out."""
+    """Return True if the training pair of this number (from 0) is one of those held out."""
     return number % 1000 == 0 and number < 100_000
 
 

@@ -20,9 +20,9 @@ from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments
 from fairseq_deepnet.dictionaries import RECORD as DICTIONARY_RECORD
 from fairseq_deepnet.dictionaries import refuse_others
 from fairseq_deepnet.tools import fairseq_options
-from fairseq_deepnet.tools.checkpoints import TrainedModel, task_arguments
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export.stock import fold_translator
+from fairseq_deepnet.tools.trained_model import TrainedModel, task_arguments
 
 
 @dataclasses.dataclass(frozen=True)
