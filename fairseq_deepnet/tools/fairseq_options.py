@@ -57,7 +57,7 @@ def _parse(
     # fairseq imports those of a --user-dir only with the package itself
     import fairseq_deepnet.models  # noqa: F401
 
-    # they would tell on every call that this package "has already been imported"
+    # they would warn on every call that this package "has already been imported"
     for noisy in ("fairseq.utils", "hydra"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     parser = options.get_generation_parser() if generation else options.get_training_parser()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from fairseq_deepnet.records import strict
 from fairseq_deepnet.schemes import Side
 from fairseq_deepnet.tools import tables
 
@@ -122,16 +122,8 @@ def inside(off: Sequence[int], layers: int) -> str:
 
 
 def as_json(found: Findings) -> dict[str, Any]:
-    """Return plain values; NaN and infinity, which JSON has no numbers for, as text."""
-
-    def finite(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: finite(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [finite(item) for item in value]
-        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-    content: dict[str, Any] = finite(dataclasses.asdict(found))
+    """Return plain values."""
+    content: dict[str, Any] = strict(dataclasses.asdict(found))
     content["verdict"] = "fine" if found.is_fine else "off"
     for fault, plain in zip(found.faults, content["faults"], strict=True):
         plain["sentence"] = fault.sentence()

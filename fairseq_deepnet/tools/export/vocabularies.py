@@ -1,4 +1,4 @@
-"""The words of a model's numbers, and the tokens that tell it languages, for engines not fairseq's.
+"""The words of a model's numbers, and the tokens that name languages to it, for other engines.
 
 A folder for such an engine stands alone, so that it holds these and the subword models.
 """
