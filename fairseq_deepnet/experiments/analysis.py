@@ -166,7 +166,7 @@ def _draw_curve(axes: Any, curve: Curve, place: int, log_y: bool) -> None:
     def shows(y: float | None) -> bool:
         return y is not None and math.isfinite(y) and (y > 0 or not log_y)
 
-    color, marker = look_of(place)
+    color, marker, _ = look_of(place)
     xs = [x for x in sorted(curve.ours) if shows(curve.mean(x))]
     if xs:
         lows = [min(curve.ours[x]) for x in xs]

@@ -159,8 +159,8 @@ def _draw_means(
                 axes.plot(place, height, color=look.color, clip_on=False, zorder=4, **CROSS)
     if any(entry.paper is not None for entry in entries):
         theirs = [math.nan if entry.paper is None else entry.paper for entry in entries]
-        hollow = {**look._asdict(), "markerfacecolor": "none", "markersize": 5, "linewidth": 1.1}
-        axes.plot(places, theirs, ":", **hollow)
+        hollow = {"markerfacecolor": "none", "markersize": 5, "linewidth": 1.1, "linestyle": ":"}
+        axes.plot(places, theirs, **{**look._asdict(), **hollow})
 
 
 def _limits(entries: Sequence[Entry], level: float | None) -> tuple[float, float]:
@@ -253,10 +253,12 @@ def _draw_losses(axes: Any, run: RunResult, look: Look) -> None:
     if points:
         # a single point of a line would not be seen
         alone = {"marker": "."} if len(points) == 1 else {}
-        axes.plot(*zip(*points, strict=True), color=look.color, linewidth=1.4, **alone)
+        style = {"color": look.color, "linestyle": look.linestyle, "linewidth": 1.4}
+        axes.plot(*zip(*points, strict=True), **style, **alone)
     valid = [point for point in run.valid_nll if math.isfinite(point[1])]
     if valid:
-        axes.plot(*zip(*valid, strict=True), **look._asdict(), markersize=4, linestyle="none")
+        markers = look._replace(linestyle="none")._asdict()
+        axes.plot(*zip(*valid, strict=True), **markers, markersize=4)
     if run.status is Status.DIVERGED and points:
         axes.plot(*points[-1], color=look.color, zorder=4, **CROSS)
 

@@ -22,12 +22,14 @@ class Look(NamedTuple):
 
     color: str
     marker: str
+    linestyle: str
 
 
 def look_of(number: int) -> Look:
     """Return the look of a line, by its place among those it is compared with."""
-    # colours come back from the eighth line on, with other markers
-    return Look(colour_of(number), MARKERS[(number + number // len(COLOURS)) % len(MARKERS)])
+    # colours come back from the eighth line on, with other markers and in dashes and dots
+    again = number // len(COLOURS)
+    return Look(colour_of(number), MARKERS[(number + again) % len(MARKERS)], "-." if again else "-")
 
 
 def colour_of(number: int) -> str:
