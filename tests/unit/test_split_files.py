@@ -13,7 +13,14 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.checkpoints import SPLIT, load_checkpoint, mend_last, remove_unused_rows
+from fairseq_deepnet.checkpoints import (
+    SPLIT,
+    copy_checkpoint,
+    load_checkpoint,
+    mend_last,
+    num_updates,
+    remove_unused_rows,
+)
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.sharding import split_files
 from fairseq_deepnet.sharding.exchange import Exchange, buckets
@@ -121,6 +128,28 @@ def test_who_wants_one_file_is_told_to_join_it(
     assert cli.main(["join", str(file), "--out", out]) == 0
     assert cli.main(["join", out]) == 2
     assert "is no split checkpoint" in capsys.readouterr().err
+
+
+def test_a_training_may_write_the_file_that_is_being_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig = trained(tmp_path, *SPLIT_UP)
+    file = save(rig, "checkpoint_best.pt")
+    rig.update(MORE)
+    newer = save(rig, "checkpoint2.pt")
+    write = torch.save
+
+    def meanwhile(*args: Any, **kwargs: Any) -> None:
+        write(*args, **kwargs)
+        copy_checkpoint(newer, file)
+
+    monkeypatch.setattr(torch, "save", meanwhile)
+    assert cli.main(["join", str(file)]) == 2
+    assert "checkpoint_best.pt was written anew meanwhile" in capsys.readouterr().err
+    assert num_updates(load_checkpoint(file, entire=True, split=True)) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {file.name, newer.name, "split"}
+    assert cli.main(["join", str(file), "--out", str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
 
 
 def test_other_files_that_are_damaged_or_gone_are_named(tmp_path: Path) -> None:
