@@ -12,7 +12,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from fairseq_deepnet import cli
+from fairseq_deepnet import cli, preemption
 from fairseq_deepnet.checkpoints import (
     SPLIT,
     copy_checkpoint,
@@ -25,6 +25,7 @@ from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.sharding import split_files
 from fairseq_deepnet.sharding.exchange import Exchange, buckets
 from fairseq_deepnet.sharding.split_files import Block, Reader, blocks
+from fairseq_deepnet.signals import UNSAVED
 from tests.support.rig import MORE, TRAIN, Rig
 from tests.support.sharded_process import compare, leave_group
 
@@ -277,6 +278,20 @@ def test_an_update_that_is_saved_again_gets_its_own_folder(tmp_path: Path) -> No
     files = [save(rig, name) for name in ("checkpoint1.pt", "checkpoint_last.pt")]
     folders = [load_checkpoint(file, split=True)[SPLIT]["folder"] for file in files]
     assert folders == ["update_1_1", "update_1_2"]
+
+
+def test_a_preempted_training_without_room_for_its_rows_is_unsaved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = trained(tmp_path, *SPLIT_UP)
+    full = ConfigurationError("split/update_1_1 was not written: no space")
+    monkeypatch.setattr("fairseq_deepnet.sharding.trainer.write", Mock(side_effect=full))
+    monkeypatch.setattr(preemption, "_attend", Mock())
+    preempted = preemption.Preemption(Mock(), rig.trainer, 1.0)
+    with pytest.raises(SystemExit) as ended:
+        preempted._save(1)
+    assert ended.value.code == UNSAVED
+    assert not (tmp_path / "checkpoint_last.pt").exists()
 
 
 def test_processes_that_do_not_share_the_folder_are_told(tmp_path: Path) -> None:
