@@ -192,8 +192,8 @@ class Running:
 
 def settings(args: argparse.Namespace, names: Sequence[str], place: Path) -> dict[str, Any]:
     """What each system is told; exports what it needs into `place`, if it is not there."""
-    from fairseq_deepnet.tools.checkpoints import choose_model, find_data
     from fairseq_deepnet.tools.export import export
+    from fairseq_deepnet.tools.trained_model import choose_model, find_data
 
     model = choose_model(args.model, 0)
     data = find_data(model, args.data)

@@ -24,12 +24,12 @@ import torch
 from fairseq import tasks
 
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.tools.checkpoints import choose_model, find_data, task_arguments
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.export.export import to_ctranslate2
 from fairseq_deepnet.tools.export.stock import fold_model, required_arguments, scheme_name
 from fairseq_deepnet.tools.fairseq_options import quiet
+from fairseq_deepnet.tools.trained_model import choose_model, find_data, task_arguments
 
 Pieces = list[list[str]]
 

@@ -24,10 +24,10 @@ except (ImportError, OSError):  # built for another torch
     sys.modules["torchaudio"] = None  # type: ignore[assignment]
 import transformers
 
-from fairseq_deepnet.tools.checkpoints import choose_model, find_data
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.export.export import to_huggingface
+from fairseq_deepnet.tools.trained_model import choose_model, find_data
 from fairseq_deepnet.tools.translation.engine import Search
 from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 from fairseq_deepnet.tools.translation.translate import EngineOptions, open_engine

@@ -97,7 +97,7 @@ def _stamp(path: Path) -> Stamp:
 
 
 def is_known_whole(path: Path | str) -> bool:
-    """True if `load_checkpoint` has read all of this very file in this process."""
+    """Return True if `load_checkpoint` has read all of this very file in this process."""
     stamp, entire, _ = _KNOWN.get(Path(path), (None, False, {}))
     return entire and stamp == _stamp(Path(path))
 
@@ -123,7 +123,7 @@ def load_checkpoint(path: Path | str, entire: bool = False, split: bool = False)
         raise FileNotFoundError(f"there is no checkpoint {path}")
     stamp = _stamp(path)
     refuse_damaged(path, weights=entire)
-    with telling_damage(path):
+    with naming_damage(path):
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise ConfigurationError(f"{path} is not a fairseq checkpoint: it holds no model")
@@ -134,7 +134,7 @@ def load_checkpoint(path: Path | str, entire: bool = False, split: bool = False)
 
 
 @contextmanager
-def telling_damage(path: Path | str) -> Iterator[None]:
+def naming_damage(path: Path | str) -> Iterator[None]:
     """Turn what torch raises over a damaged file into a ConfigurationError of one line.
 
     What the file system refuses (there is no such file, no permission) stays as it is.

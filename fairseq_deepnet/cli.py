@@ -29,7 +29,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "translate": ("tools.translation.translate", "raw text in, text out"),
         "perplexity": ("tools.evaluation.perplexity", "how well a language model predicts a text"),
         "score": ("tools.evaluation.scoring", "sacreBLEU and chrF of a file of hypotheses"),
-        "average": ("tools.checkpoints", "the mean of several checkpoints"),
+        "average": ("tools.trained_model", "the mean of several checkpoints"),
         "join": ("tools.joining", "one file of a checkpoint that --use-sharded-state has split"),
         "export": ("tools.export.export", "for stock fairseq, CTranslate2 or Hugging Face"),
     },

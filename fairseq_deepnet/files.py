@@ -62,23 +62,31 @@ def whole(path: Path) -> Iterator[Path]:
 def whole_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder to fill; at the end it takes the place of `folder`. Else it goes."""
     part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
+    remove(part)
     part.mkdir(parents=True)
     try:
         yield part
         put_folder_in_place(part, folder)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        remove(part)
 
 
 def put_folder_in_place(part: Path, folder: Path) -> None:
-    """Give a folder that is filled its name; what had it is removed last."""
+    """Give a folder that is filled its name; what had it, a file or a folder, is removed last."""
     old = folder.with_name(folder.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
+    remove(old)
     if folder.exists():
         folder.rename(old)
     part.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    remove(old)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a link, where there is one, or as much of a folder as can be removed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -177,7 +177,7 @@ def _is_spawned() -> bool:
 
 
 def _is_alone() -> bool:
-    """True if no other process waits for this one; asked before there is a trainer."""
+    """Return True if no other process waits for this one; asked before there is a trainer."""
     together = _is_spawned() or "--distributed-no-spawn" in sys.argv
     return not together and int(os.environ.get("WORLD_SIZE", 1)) == 1
 
@@ -276,7 +276,7 @@ class Preemption(Observer):
         return self.listener.heard is not None if self.alone else bool(self.flag)
 
     def is_saved(self) -> bool:
-        """True if every update that was made is in a checkpoint: of the start, or kept since."""
+        """Return True if every update made is in a checkpoint: of the start, or kept since."""
         return bool(self.trainer.get_num_updates() <= self.kept)
 
     def loaded(self, trainer: Any, update: int) -> None:
@@ -309,7 +309,7 @@ class Preemption(Observer):
         self.ending = True  # what is left is made up for where the grace period is over before
 
     def _ends_with(self, update: int) -> bool:
-        """True if the training ends with this update anyway."""
+        """Return True if the training ends with this update anyway."""
         settings = self.trainer.cfg.optimization
         is_last_epoch = self.epoch_itr.epoch >= (settings.max_epoch or math.inf)
         return update >= (settings.max_update or math.inf) or (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +29,17 @@ def sealed(record: dict[str, Any]) -> dict[str, Any]:
     content = {key: value for key, value in record.items() if key != SEAL}
     text = json.dumps(content, sort_keys=True)
     return content | {SEAL: hashlib.sha256(text.encode()).hexdigest()}
+
+
+def strict(value: Any, digits: int = 17) -> Any:
+    """Return a value as strict JSON holds it: what is not finite is a word, "nan" or "-inf"."""
+    if isinstance(value, dict):
+        return {key: strict(item, digits) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(item, digits) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else str(value)
+    return value
 
 
 def write_record(path: Path, content: Mapping[str, Any]) -> None:

@@ -61,17 +61,13 @@ def apply() -> None:
 
     @wrap(fairseq.checkpoint_utils, "load_checkpoint")
     def load_checkpoint(load: Any, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-        if cfg.restore_file != LAST:
-            _refuse_missing(cfg.restore_file, trainer.checkpoint_suffix)
-        elif not trainer.checkpoint_suffix:
+        wanted, suffix = cfg.restore_file, trainer.checkpoint_suffix
+        # mistyped: fairseq would train from scratch
+        if wanted != LAST and not PathManager.exists(wanted.replace(".pt", f"{suffix}.pt")):
+            raise ConfigurationError(f"--restore-file {wanted}: there is no such file")
+        if wanted == LAST and not suffix:
             _mend_together(cfg, trainer)
         return load(cfg, trainer, **kwargs)
-
-
-def _refuse_missing(path: str, suffix: str) -> None:
-    """Refuse a mistyped --restore-file, without which fairseq trains from scratch."""
-    if not PathManager.exists(path.replace(".pt", f"{suffix}.pt")):
-        raise ConfigurationError(f"--restore-file {path}: there is no such file")
 
 
 def _mend_together(cfg: Any, trainer: Any) -> None:

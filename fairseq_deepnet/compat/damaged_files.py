@@ -25,9 +25,9 @@ from fairseq.data.indexed_dataset import _code_to_dtype
 from ..checkpoints import (
     check_split,
     is_known_whole,
+    naming_damage,
     recorded_arguments,
     refuse_damaged,
-    telling_damage,
 )
 from ..dictionaries import RECORD
 from ..errors import ConfigurationError
@@ -51,8 +51,8 @@ def apply() -> None:
 def _checked_checkpoint(
     load: Any, path: str, *args: Any, split: bool = False, **kwargs: Any
 ) -> Any:
-    """Read a checkpoint whose records are as their checksums say; a split one where asked for."""
-    with telling_damage(path):
+    """Read a checkpoint whose records are as their checksums say; a split one where asked."""
+    with naming_damage(path):
         whole = is_known_whole(path)
         if not whole:
             refuse_damaged(path)
@@ -131,7 +131,7 @@ def _checked_dictionary(load: Any, dictionary: Any, file: Any) -> Any:
 def _checked_dataset(
     load: Any, path: str, dictionary: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    """Binarised text as corpus.json recorded it; without a record, of the right shape at least.
+    """Open binarised text as corpus.json recorded it; without a record, of the right shape.
 
     One process of a training does it: all of them read the same files, at 1 GB/s.
     """

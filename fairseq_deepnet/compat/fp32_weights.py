@@ -57,7 +57,8 @@ def _extend(kind: Any) -> None:
             _refuse_others(saved, _held(self))
         load(self, state_dict, *args, **kwargs)
         if self.scaler is not None:
-            vars(self.scaler).update(_counts(state_dict))
+            counts = state_dict.get(SCALER, {}).items()
+            vars(self.scaler).update({name: int(n) for name, n in counts if name in _COUNTS})
         if saved is not None:
             _take(self, saved)
         elif copies:
@@ -68,10 +69,6 @@ def _held(optimizer: Any) -> Sequence[Tensor]:
     """Return an FP16Optimizer's fp32 weights; it keeps rows by the number of their device."""
     held = optimizer.fp32_params
     return list(held.values()) if isinstance(held, dict) else held
-
-
-def _counts(state: dict[str, Any]) -> dict[str, int]:
-    return {name: int(count) for name, count in state.get(SCALER, {}).items() if name in _COUNTS}
 
 
 def _refuse_others(saved: Sequence[Tensor], held: Sequence[Tensor]) -> None:
@@ -123,7 +120,7 @@ def _by_parameter(optimizer: Any, *lists: Sequence[Tensor]) -> Iterator[tuple[Te
 
 
 def _is_rounded(p: Tensor, weights: Tensor) -> bool:
-    """True if p holds these weights, rounded to its type, or to either half precision before."""
+    """Return True if p holds these weights, rounded to its type or to a half precision before."""
     there = weights.to(p.device)
     kinds = (p.dtype, torch.bfloat16, torch.float16)
     return any(torch.equal(there.to(kind).to(p.dtype), p) for kind in kinds)

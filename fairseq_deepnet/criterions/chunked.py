@@ -78,7 +78,7 @@ def product_dtype(features: Tensor) -> torch.dtype:
 
 
 def counted(target: Tensor, padding: int) -> Tensor:
-    """Where in `target`, flattened, there is no padding. The host waits for a GPU's answer."""
+    """Return where in `target`, flattened, no padding is. The host waits for a GPU's answer."""
     return target.reshape(-1).ne(padding).nonzero().squeeze(1)
 
 
@@ -92,7 +92,7 @@ def smoothed_cross_entropy(
     accuracy: bool = False,
     rows: Tensor | None = None,
 ) -> Losses:
-    """Losses of features [..., C] against target [...], padding left out.
+    """Return the losses of features [..., C] against target [...], padding left out.
 
     The first is differentiable once, by features, weight [V, C] and bias [V]; the loss and its
     gradients are summed in float32 (float64 for float64), whatever the products are computed in.

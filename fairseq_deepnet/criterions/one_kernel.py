@@ -126,5 +126,5 @@ class OneKernel:
 
 
 def lacks_memory(error: Exception) -> bool:
-    """True if a device has none left, which Triton says in words alone."""
+    """Return True if a device has none left, which Triton says in words alone."""
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()

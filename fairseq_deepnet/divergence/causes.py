@@ -23,12 +23,12 @@ class Circumstances:
     lr: float  # the peak of the learning rate
     warmup: int  # updates until it is reached
     precision: str  # fp32, bf16, fp16 or amp
-    tokens: int | None  # of an update, as far as the options tell
+    tokens: int | None  # of an update, as far as the options say
     clip: float  # --clip-norm
 
     @classmethod
     def of(cls, args: Any) -> Circumstances:
-        """Return those that a training's parsed options tell of."""
+        """Return those that a training's parsed options state."""
         depths = {side: getattr(args, f"{side}_layers", None) for side in ("encoder", "decoder")}
         rates = getattr(args, "lr", None) or [0.0]
         most, often = getattr(args, "max_tokens", None), getattr(args, "update_freq", None) or [1]

@@ -87,15 +87,13 @@ class LossSpike:
                 self.finding = None
                 self._lowest = math.inf  # what is learnt after a spike is measured anew
         elif len(before) < LEAST:
-            self._judge_early(before[0][1], recent)
+            first, now = before[0][1], _median(recent)
+            if now - first >= EARLY:
+                self._found(_onset(recent, first), "rose", first, now, " at once")
         else:
             self._judge_recent(before, recent)
             if self.finding is None and len(before) == WINDOW:
                 self._judge_window(before)
-
-    def _judge_early(self, first: float, recent: Sequence[tuple[int, float]]) -> None:
-        if _median(recent) - first >= EARLY:
-            self._found(_onset(recent, first), "rose", first, _median(recent), " at once")
 
     def _judge_recent(
         self, before: Sequence[tuple[int, float]], recent: Sequence[tuple[int, float]]

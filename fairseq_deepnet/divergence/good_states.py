@@ -89,7 +89,7 @@ class Start:
     time: float  # of day, in seconds
 
     def owns(self, update: int, path: Path) -> bool:
-        """True if a state belongs to this training, or to what it went on from."""
+        """Return True if a state belongs to this training, or to what it went on from."""
         return update <= self.update or path.stat().st_mtime >= self.time - CLOCKS
 
 
@@ -142,7 +142,7 @@ def copy(source: Path, target: Path) -> None:
 def set_aside(save_dir: Path, after: int | None, folder: Path) -> None:
     """Move what came after the good state into a folder; nothing is deleted.
 
-    Arguments:
+    Args:
         after: the good state's update; None where there is none, and all is moved
     """
     later = [path for update, path in _saved(save_dir) if after is None or update > after]

@@ -38,7 +38,7 @@ class NanReport(logging.Handler):
 
     @staticmethod
     def blames_numbers(error: FloatingPointError) -> bool:
-        """True if numbers are not finite; processes whose gradients differ are another matter."""
+        """Return True if numbers are not finite, not where processes have different gradients."""
         text = str(error)
         return "inconsistent" not in text or _NUMBERS.search(text) is not None
 
@@ -51,7 +51,7 @@ class NanReport(logging.Handler):
     ) -> Finding:
         """Return what happened, in terms of layers.
 
-        Arguments:
+        Args:
             error: fairseq's
             update: that could not be made
             norms: gradient norms by side and layer, of fairseq's second run of the update; only

@@ -36,7 +36,7 @@ def as_fp32(state: dict[str, Any], trainer: Any) -> dict[str, Any]:
     moments in one row for all parameters; both are put as the fp32 optimiser has them. The model's
     weights, which are rounded, become the fp32 ones, as far as the checkpoint has them.
 
-    Arguments:
+    Args:
         state: of the checkpoint, which is changed
         trainer: whose parameters are those of the checkpoint
     """

@@ -67,7 +67,7 @@ class Evidence:
 def why_diverged(seen: Evidence, crashed: bool = False) -> str | None:
     """Return the reason why a training has diverged; None where it has not.
 
-    Arguments:
+    Args:
         crashed: whether it was killed or broke off; then it never had the updates in which it
             might have learnt, and rule 4 does not count
 

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 LOOK: Final = 10
 """Updates between two looks at gradients; further looks follow at once where something is wrong."""
 REMEMBERED: Final = 20
-"""Looks whose statistics are kept, to tell of the last that was well."""
+"""Looks whose statistics are kept, to name the last that was well."""
 
 
 class Judge(Observer):

@@ -12,7 +12,7 @@ from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.files import say
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder
-from fairseq_deepnet.tools.evaluation.directions import (
+from fairseq_deepnet.tools.evaluation.direction_scores import (
     DirectionScore,
     GroupAverage,
     number,

@@ -16,8 +16,8 @@ from fairseq_deepnet.divergence.verdict import smoothed
 from fairseq_deepnet.experiments import notes
 from fairseq_deepnet.experiments.definition import BY_MEASURE, Sweep
 from fairseq_deepnet.experiments.paper import GROUPS, Key, group_of, is_number
+from fairseq_deepnet.experiments.result_tables import Entry, Placed, ResultTable, placed
 from fairseq_deepnet.experiments.runs import RunResult, Status
-from fairseq_deepnet.experiments.tables import Entry, Placed, ResultTable, placed
 from fairseq_deepnet.tools.plotting.curves import METRICS
 from fairseq_deepnet.tools.plotting.style import CROSS, Look, clean, handle, look_of, new_figure
 

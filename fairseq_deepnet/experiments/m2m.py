@@ -15,9 +15,9 @@ from typing import Final
 from fairseq_deepnet.experiments.directions import beside_paper
 from fairseq_deepnet.files import ROOT, say, shown
 from fairseq_deepnet.records import read_record
-from fairseq_deepnet.tools.checkpoints import choose_model, find_data
 from fairseq_deepnet.tools.evaluation import evaluate, sets
-from fairseq_deepnet.tools.evaluation.directions import summarise
+from fairseq_deepnet.tools.evaluation.direction_scores import summarise
+from fairseq_deepnet.tools.trained_model import choose_model, find_data
 
 DOWNLOADS: Final = ROOT / "data" / "downloads"
 

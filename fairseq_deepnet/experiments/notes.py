@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
 
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.paper import Key, Law
 from fairseq_deepnet.experiments.runs import MEASURES, RunResult, Status, tokens_of, updates_of
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.evaluation.run_scores import TOKENISED, decoding
-
-_FEW: Final = 4
+from fairseq_deepnet.tools.tables import listed
 
 
 def below_published(
@@ -160,8 +158,7 @@ def grouped(title: str, items: Sequence[tuple[RunResult, str]]) -> list[str]:
         return [f"{title}: {next(iter(groups))}"]
     lines = []
     for text, names in groups.items():
-        more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-        lines.append(f"{title}, {', '.join(list(names)[:_FEW])}{more}: {text}")
+        lines.append(f"{title}, {listed(list(names), 4)}: {text}")
     return lines
 
 

@@ -220,7 +220,7 @@ def _fig4(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
 
 
 def _fig5(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
-    """By depth, as the paper has it; by the number of updates, which the paper does not state."""
+    """Plot by depth, as the paper does, and by the number of updates, which it does not state."""
     title, x = f"model update by depth, {_named(updates, 'after update')}", "layers a side"
     found = ((run, mean(map(model_update, run.at(updates)))) for run in _by_depth(runs))
     points = [(run.kind, run.depth, value) for run, value in found]

@@ -40,7 +40,7 @@ def key(value: object) -> Key:
 
 
 def is_number(key: Key) -> bool:
-    """True if a key stands for a number."""
+    """Return True if a key stands for a number."""
     try:
         float(key)
     except ValueError:

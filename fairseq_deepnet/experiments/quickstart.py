@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_deepnet.tools import tables
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation.run_scores import read_score
@@ -103,24 +104,22 @@ def summary(deep: Result, twin: Result, depth: str, texts: tuple[list[str], list
     """
 
     def cell(value: float | None, digits: int = 1) -> str:
-        return f"{value:>10.{digits}f}" if value is not None else f"{'-':>10}"
+        return "-" if value is None else f"{value:.{digits}f}"
 
+    rows = [["", "BLEU", "chrF", "train nll", "valid nll", "updates"]]
+    for one in (deep, twin):
+        losses = (
+            points[-1][1] if points else None for points in (one.curves.train, one.curves.valid)
+        )
+        scores = (cell(one.bleu), cell(one.chrf), *(cell(loss, 2) for loss in losses))
+        rows.append([one.name, *scores, f"{one.updates:,}"])
     sources, references = texts
     lines = [
         "",
         f"{depth}, sample corpus, German to English, {len(sources):,} held-out test sentences",
         "",
-        f"{'':10}{'BLEU':>10}{'chrF':>10}{'train nll':>11}{'valid nll':>11}{'updates':>10}",
+        tables.text(rows),
     ]
-    for result in (deep, twin):
-        train, valid = (
-            points[-1][1] if points else None
-            for points in (result.curves.train, result.curves.valid)
-        )
-        lines.append(
-            f"{result.name:10}{cell(result.bleu)}{cell(result.chrf)} {cell(train, 2)}"
-            f" {cell(valid, 2)}{result.updates:>10,}"
-        )
     signature = deep.signature or twin.signature
     lines += [f"(nll: negative log-likelihood, bits per token; BLEU: {signature})", ""]
     lines += [verdict(deep, twin), "", "Some translations:"]

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairseq_deepnet.experiments import figures, significance, tables
+from fairseq_deepnet.experiments import figures, result_tables, significance
 from fairseq_deepnet.experiments.definition import load_sweep
 from fairseq_deepnet.experiments.figures import Figure
 from fairseq_deepnet.experiments.runs import RunResult, find_runs, read_result
@@ -59,13 +59,13 @@ def make(folders: Sequence[Path], sweep_name: str | None = None) -> Report:
     for name, members in by_sweep.items():
         sweep = load_sweep(name) if name is not None else None
         if sweep is None or not sweep.layouts:
-            section, csv = tables.side_by_side(members)
+            section, csv = result_tables.side_by_side(members)
             report.sections.append(section)
             report.csv.append(csv)
             continue
-        made = tables.make_tables(sweep, members)
+        made = result_tables.make_tables(sweep, members)
         report.sections += [table.section() for table in made]
-        report.csv.append(tables.to_csv(made))
+        report.csv.append(result_tables.to_csv(made))
         report.figures += figures.of_sweep(sweep, made, members)
     return report
 

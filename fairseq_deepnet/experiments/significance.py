@@ -273,7 +273,7 @@ class _Tester:
 
         kind, usual = TESTS[test]
         is_alone = test == "randomisation" and list(self.tests) == [test]
-        # it sets up logging and tells every step
+        # it sets up logging and reports every step
         logging.getLogger("sacrebleu").setLevel(logging.WARNING)
         paired_test = PairedTest(
             [("baseline", sides[0]), ("system", sides[1])],  # type: ignore[list-item]

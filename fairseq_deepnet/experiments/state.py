@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +19,7 @@ from fairseq_deepnet.experiments.runs import (
     read_evidence,
 )
 from fairseq_deepnet.files import shown, try_lock
-from fairseq_deepnet.records import write_record
+from fairseq_deepnet.records import strict, write_record
 from fairseq_deepnet.tools.evaluation.run_scores import read_score
 
 CONSOLE: Final = "console.log"
@@ -75,7 +74,7 @@ def begin_again(folder: Path) -> None:
 
 
 def is_training(folder: Path) -> bool:
-    """True if a training holds a run folder's lock: one that a killed sweep left, still ending."""
+    """Return True if a training holds a run folder: one that a killed sweep left, still ending."""
     lock = folder / ".lock"
     if not lock.is_file():
         return False
@@ -105,10 +104,6 @@ def judge(
         is_scored: whether its definition wants a score
         name: the score that counts (a file or folder in the cell's); None: the newest
     """
-
-    def as_json(loss: float | None) -> float | str | None:  # which has no words for nan
-        return loss if loss is None or math.isfinite(loss) else str(loss)
-
     score = read_score(folder, name) if is_scored and stage == "score" and status == 0 else None
     seen = read_evidence(folder)
     # fairseq's last words, then how the scripts ended
@@ -129,8 +124,8 @@ def judge(
     return outcome, {
         "exit_status": status,
         "updates": seen.updates,
-        "last_train_nll": as_json(seen.train_loss),
-        "last_valid_nll": as_json(seen.valid_loss),
+        "last_train_nll": strict(seen.train_loss),
+        "last_valid_nll": strict(seen.valid_loss),
         "unigram_nll": seen.unigram,
         "score": score.file if score else None,
         "log_tail": [] if outcome is Status.DONE else log,
@@ -160,7 +155,7 @@ def judge_again(folder: Path, cell: Cell) -> str | None:
 
 
 def lacks_score(folder: Path, cell: Cell) -> bool:
-    """True if a cell is sound and wants a score that was never made, or was removed."""
+    """Return True if a cell is sound and wants a score that was never made, or was removed."""
     is_sound = status_of(folder) is Status.DONE
     return is_sound and cell.score is not None and read_cell_record(folder).get("score") is None
 

@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _missing_data(chosen: Sequence[Cell]) -> list[str]:
     """Return a line for each data folder that is not there, with the script that makes it."""
-    from fairseq_deepnet.tools.training.plan import check_data  # loads torch and fairseq
+    from fairseq_deepnet.tools.training.planned_run import check_data  # loads torch and fairseq
 
     found: dict[str, None] = {}
     for recipe in (cell.resolve().recipe for cell in chosen):

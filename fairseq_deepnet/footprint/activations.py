@@ -28,7 +28,7 @@ RNG_STATE = 5056 + 16
 class MicroBatch:
     """One forward and backward pass on one device.
 
-    Arguments:
+    Args:
         sentences: B
         source, target: tokens of a sentence on each side, padding included
         element: e, bytes of an activation
@@ -60,7 +60,7 @@ class MicroBatch:
         return elements * (1 if self.on_gpu else self.element)
 
     def is_fused(self, attention_dropout: float) -> bool:
-        """True if scaled_dot_product_attention takes a kernel that keeps no L x L weights.
+        """Return True if scaled_dot_product_attention takes a kernel that keeps no L x L weights.
 
         On GPUs the flash and memory-efficient kernels also drop weights; the CPU's does not, and
         torch falls back to its plain ("math") form.

@@ -40,7 +40,7 @@ rounding. Measured on 50L-50L to 200L-200L of width 8: 5 to 8 KiB. GPUs do not h
 class Memory:
     """Bytes on one device.
 
-    Arguments:
+    Args:
         weights: as the model computes with them, and the tables of positions
         masters: the fp32 copy of weights, and of gradients, that fairseq's FP16Optimizer keeps
         gathered: what a sharded model holds whole while it computes

@@ -28,7 +28,7 @@ SUBLAYERS: Final = {side: layer.sublayers for side, layer in LAYERS.items()}
 class Parameters:
     """Numbers of parameters.
 
-    Arguments:
+    Args:
         embeddings: tables of words and learned positions, each once, and their LayerNorms
         projection: the vocabulary projection, 0 where it is the target's table
         layer: of one layer, without what its scheme adds
@@ -102,13 +102,13 @@ def stack_sizes(model: Model, side: Side) -> list[int]:
 
 
 def has_final_norm(model: Model, side: Side) -> bool:
-    """True if a LayerNorm follows the stack."""
+    """Return True if a LayerNorm follows the stack."""
     kept = side is Side.ENCODER or model.decoder_final_norm
     return model.scheme.norm is NormPlacement.PRE and kept
 
 
 def combines(scheme: type[ResidualScheme]) -> bool:
-    """True if layers read more than the output of the layer below (as in DLCL)."""
+    """Return True if layers read more than the output of the layer below (as in DLCL)."""
     return scheme.build_combination is not ResidualScheme.build_combination
 
 

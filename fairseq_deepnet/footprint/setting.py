@@ -36,7 +36,7 @@ CRITERIONS: Final = (*CHUNKED, *(STOCK_NAMES[name] for name in CHUNKED))
 class Model:
     """The shape of an encoder-decoder.
 
-    Arguments:
+    Args:
         vocabulary: entries of the source's and the target's dictionary
         share_all: one table for source, target and the vocabulary projection
         share_output: the target's table is the vocabulary projection's too
@@ -90,7 +90,7 @@ class Model:
 class Training:
     """How the model is trained.
 
-    Arguments:
+    Args:
         max_tokens: of one micro-batch on one device, on the longer side, padding included
         bounded: whether no batch may have more; else sentences are counted, of whatever length
         update_freq: micro-batches of one update on a device; the most that an epoch has

@@ -75,7 +75,7 @@ def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
 def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> Training:
     """Return how parsed fairseq-train arguments train.
 
-    Arguments:
+    Args:
         length: subwords of a sentence, which turns --batch-size into tokens where there is no
             --max-tokens; where there is, short sentences may be fewer, but long ones fill it
 

@@ -253,7 +253,7 @@ class DeepNetDecoder(TransformerDecoderBase):
     def reorder_incremental_state_scripting(
         self, incremental_state: dict[str, Any], new_order: Tensor
     ) -> None:
-        """The same: one object holds every layer's state, so no walk over thousands of modules."""
+        """Do the same: one object holds the state of all layers, so no walk over modules."""
         self.reorder_incremental_state(incremental_state, new_order)
 
     def set_num_updates(self, num_updates: int) -> None:

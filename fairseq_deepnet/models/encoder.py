@@ -179,7 +179,7 @@ def hypotheses_per_sentence(encoder_out: EncoderOut) -> int:
 
 
 def stand_together(sentences: Tensor, group: int) -> bool:
-    """True if each `group` rows, whose sentences [R] are given, are of the same sentence."""
+    """Return True if each `group` rows, whose sentences [R] are given, are of the same sentence."""
     if sentences.numel() % group:
         return False
     grouped = sentences.view(-1, group)

@@ -74,7 +74,7 @@ def _refusal(cfg: Any, filename: str) -> str | None:
 
 
 def differ(one: ResidualScheme, other: ResidualScheme) -> bool:
-    """True if two schemes have another name, variant or alpha.
+    """Return True if two schemes have another name, variant or alpha.
 
     Their depths may differ where that changes no alpha: fairseq compares layers by itself.
     """

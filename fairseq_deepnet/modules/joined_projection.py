@@ -25,7 +25,7 @@ def projection(attention: MultiheadAttention) -> Callable[[Tensor], Tensor]:
 
 
 def are_plain(maps: tuple[nn.Module, ...]) -> bool:
-    """True if all are torch's Linear; quantised ones, say, have no such weights."""
+    """Return True if all are torch's Linear; quantised ones, say, have no such weights."""
     return all(type(one) is nn.Linear for one in maps)
 
 

@@ -106,7 +106,7 @@ def call_layer(layer: nn.Module, *inputs: Any) -> Any:
 
 
 def has_hooks(layer: nn.Module) -> bool:
-    """True if anything looks at what goes into or out of a part of the layer."""
+    """Return True if anything looks at what goes into or out of a part of the layer."""
     return any(part._forward_hooks or part._forward_pre_hooks for part in layer.modules())
 
 

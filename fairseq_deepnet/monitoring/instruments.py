@@ -50,7 +50,7 @@ class Instrument:
 
     @classmethod
     def fits(cls, subject: Subject) -> bool:
-        """True if one of its quantities is wanted, and there is such a thing in the model."""
+        """Return True if one of its quantities is wanted, and the model has such a thing."""
         there = set(cls.quantities).difference(cls.absent(subject.scheme))
         return not subject.wanted.isdisjoint(there)
 

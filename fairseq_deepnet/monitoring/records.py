@@ -16,12 +16,12 @@ JSON has none.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from ..files import write_text
+from ..records import strict
 
 NAME: Final = "monitor.jsonl"
 Record = dict[str, Any]
@@ -37,23 +37,12 @@ def run_folder(save_dir: Path) -> Path:
 
 
 def _line(record: Record) -> str:
-    return json.dumps(_plain(record), allow_nan=False) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as strict JSON can hold it."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        # seven digits are all that float32 holds
-        return float(f"{value:.7g}") if math.isfinite(value) else str(value)
-    return value
+    # seven digits are all that float32 holds
+    return json.dumps(strict(record, digits=7), allow_nan=False) + "\n"
 
 
 def _numbers(value: Any) -> Any:
-    """Return what `_plain` was given: the words "nan", "inf" and "-inf" are floats again."""
+    """Return what `strict` was given: the words "nan", "inf" and "-inf" are floats again."""
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -83,7 +72,7 @@ def read(file: Path) -> Iterator[Record]:
 def keep_until(file: Path, update: int, attempt: int | None = None) -> int:
     """Drop records of later updates: a run that goes on from `update` makes those anew.
 
-    Arguments:
+    Args:
         attempt: only those of this attempt, where records name theirs
 
     Returns the number of records that are left.

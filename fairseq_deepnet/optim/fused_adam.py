@@ -63,7 +63,7 @@ class FusedAdam(Adam):
         return loss
 
     def _by_kind(self, group: dict[str, Any]) -> dict[Kind, Four]:
-        """Weights, gradients and both moments, by steps made (this one counted) and type."""
+        """Group weights, gradients and both moments by steps made (this one counted) and type."""
         found: dict[Kind, Four] = defaultdict(lambda: ([], [], [], []))
         for p in group["params"]:
             if p.grad is None:
@@ -124,7 +124,7 @@ def _divisor(factor: float | Tensor, device: torch.device) -> Tensor | None:
 def _in_float32(
     params: Tensors, grads: Tensors, means: Tensors, squares: Tensors
 ) -> Iterator[Four]:
-    """The same four lists in float32, with weights brought back to their type afterwards.
+    """Return the same four lists in float32, with weights brought back to their type afterwards.
 
     Only --memory-efficient-* has half-precision weights here: they go in parts, so that not all of
     them exist twice.

@@ -156,7 +156,7 @@ class ResidualScheme:
 
     @classmethod
     def is_weighted_post_ln(cls) -> bool:
-        """True if all sublayers are LN(alpha x + G(x)), of which the paper's bounds speak."""
+        """Return True if all sublayers are LN(alpha x + G(x)), as the paper's bounds have it."""
         own_way = cls.why_not_stock is not ResidualScheme.why_not_stock
         return cls.norm is NormPlacement.POST and not own_way
 

@@ -81,7 +81,7 @@ class NormFormer(ResidualScheme):
         )
 
     def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of a decoder alone: fairseq's names, the factors a head multiplied into out_proj."""
+        """Return fairseq's names (a decoder alone), the factors a head multiplied into out_proj."""
         renamed = {
             "residuals.self_attn.branch_norm.": "attn_ln.",
             "post_activation_transform.": "ffn_layernorm.",

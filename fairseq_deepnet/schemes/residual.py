@@ -25,11 +25,11 @@ class Residual(nn.Module):
     saved: ClassVar[int] = 0  # tensors [B, T, C] for backward, beyond LayerNorm's and the branch's
 
     def learned(self) -> dict[str, Tensor]:
-        """What training changes of the residual itself, by name: shown in logs as its mean."""
+        """Return what training changes of the residual itself, by name: logs show its mean."""
         return {}
 
     def enter(self, x: Stream, norm: Map | None) -> Tensor:
-        """Input of the branch [B, T, C], from the stream."""
+        """Return the branch's input [B, T, C], from the stream."""
         entry: Tensor = x
         return entry
 
@@ -121,5 +121,5 @@ class Combination(nn.Module):
         raise NotImplementedError
 
     def learned(self) -> dict[str, Tensor]:
-        """What training changes of it, by name: shown in logs as its mean."""
+        """Return what training changes of it, by name: logs show its mean."""
         return {}

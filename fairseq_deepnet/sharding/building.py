@@ -7,7 +7,7 @@ processes of a node would hold it eight times.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -50,12 +50,25 @@ def without_weights() -> Iterator[None]:
     ) -> None:
         register(self, name, param)
         if param is not None and not param.is_meta:
-            empty = nn.Parameter(param.detach().to("meta"), param.requires_grad)
-            vars(empty).update(vars(param))
             with contextlib.suppress(RuntimeError):
-                torch.utils.swap_tensors(param, empty)
+                _become(param, param.detach().to("meta"))
 
     try:
         yield
     finally:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def give_memory(modules: Iterable[nn.Module]) -> None:
+    """Give parameters that are without it memory, whatever stands there."""
+    for module in modules:
+        for param in module.parameters():
+            if param.is_meta:
+                _become(param, torch.empty_like(param, device="cpu"))
+
+
+def _become(param: nn.Parameter, tensor: torch.Tensor) -> None:
+    """Let a parameter hold another tensor."""
+    other = nn.Parameter(tensor, param.requires_grad)
+    vars(other).update(vars(param))
+    torch.utils.swap_tensors(param, other)

@@ -23,6 +23,7 @@ from torch.distributed.fsdp import (
 
 from ..checkpoints import SPLIT
 from ..footprint.sharded import unit_length
+from .building import give_memory
 from .exchange import Exchange
 from .split_files import MODEL, SplitFiles
 
@@ -81,16 +82,14 @@ class ShardedModel(nn.Module):
             ),
         }
         cast_buffers(model, dtype, device)
-        is_empty = any(p.is_meta for p in model.parameters())
-        some_are = torch.tensor(int(is_empty), device=device)
-        dist.all_reduce(some_are, group=group)
-        whole = [p.detach() for p in model.parameters()] if some_are else []
+        are_empty = torch.tensor(int(any(p.is_meta for p in model.parameters())), device=device)
+        dist.all_reduce(are_empty, group=group)
+        whole = [p.detach() for p in model.parameters()] if are_empty else []
         for unit in units(model, unit_bytes, dtype.itemsize):
+            give_memory(unit)
             fully_shard(unit, reshard_after_forward=reshard, **settings)
+        give_memory([model])
         fully_shard(model, **settings)
-        if is_empty:
-            place = torch.device("cpu") if offload else device
-            model._apply(lambda t: torch.empty_like(t, device=place) if t.is_meta else t)
         self.parameters_split = dict(model.named_parameters())
         with torch.no_grad():
             self.own = {
@@ -98,7 +97,7 @@ class ShardedModel(nn.Module):
                 for name, p in self.parameters_split.items()
             }
         self.shapes = {name: p.shape for name, p in self.parameters_split.items()}
-        if some_are:
+        if are_empty:
             parts = [own.detach() for own in self.own.values()]
             self.exchange.scatter(lambda index: whole[index], parts, [*self.shapes.values()])
         self.gathered: Mapping[str, Any] | None = None

@@ -53,7 +53,7 @@ def choose_devices(
 ) -> Devices:
     """Return the devices to train on.
 
-    Arguments:
+    Args:
         wanted: a number of GPUs a node, or "all" for those that are visible
         cpu_processes: processes a node where there are no GPUs
         nodes: machines

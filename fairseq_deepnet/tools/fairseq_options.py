@@ -57,7 +57,7 @@ def _parse(
     # fairseq imports those of a --user-dir only with the package itself
     import fairseq_deepnet.models  # noqa: F401
 
-    # they would tell on every call that this package "has already been imported"
+    # they would warn on every call that this package "has already been imported"
     for noisy in ("fairseq.utils", "hydra"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     parser = options.get_generation_parser() if generation else options.get_training_parser()
@@ -109,7 +109,7 @@ def count_parameters(args: argparse.Namespace) -> int | None:
 
 
 def option_actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    """Option name without its dashes -> what argparse does with it."""
+    """Return option name without its dashes -> what argparse does with it."""
     return {
         name[2:]: action
         for name, action in parser._option_string_actions.items()

@@ -23,7 +23,7 @@ from fairseq_deepnet.checkpoints import (
 from fairseq_deepnet.compat.fp32_weights import WEIGHTS
 from fairseq_deepnet.files import shown
 from fairseq_deepnet.sharding.split_files import BY_ROWS, MODEL, SplitFiles
-from fairseq_deepnet.tools.checkpoints import choose_model
+from fairseq_deepnet.tools.trained_model import choose_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

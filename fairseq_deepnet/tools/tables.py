@@ -31,6 +31,12 @@ def comma_separated(rows: Iterable[Sequence[object]]) -> str:
     return stream.getvalue()
 
 
+def listed(names: Sequence[object], limit: int = 3) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(map(str, names[:limit])) + more
+
+
 def six_digits(value: float | str | None) -> str:
     """Write a number for a CSV; words as they are, nothing for None."""
     return f"{value:.6g}" if isinstance(value, int | float) else value or ""

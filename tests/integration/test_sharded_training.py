@@ -116,7 +116,7 @@ def finish(processes: list[subprocess.Popen[str]], seconds: float = 900) -> list
 
 def train(world: int, data: object, save_dir: Path, *options: object) -> dict[str, Any]:
     """The checkpoint that so many processes leave."""
-    statuses = finish(start(world, data, save_dir, *options))
+    statuses = finish(start(world, data, save_dir, *options), 3600)
     assert not any(statuses), (save_dir / "log.0").read_text(encoding="utf-8")[-3000:]
     held: dict[str, Any] = torch.load(save_dir / "checkpoint_last.pt", weights_only=True)
     return held

@@ -16,10 +16,10 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools import devices
-from fairseq_deepnet.tools.checkpoints import choose_model
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.evaluation import evaluate
 from fairseq_deepnet.tools.export.export import export_for_ctranslate2
+from fairseq_deepnet.tools.trained_model import choose_model
 from fairseq_deepnet.tools.translation import ctranslate2_engine
 from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model, use_avx512
 from fairseq_deepnet.tools.translation.engine import Search

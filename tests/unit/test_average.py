@@ -17,7 +17,7 @@ from fairseq_deepnet.checkpoints import (
     periodic_checkpoints,
     save_checkpoint,
 )
-from fairseq_deepnet.tools.checkpoints import average_checkpoints, last_checkpoints
+from fairseq_deepnet.tools.trained_model import average_checkpoints, last_checkpoints
 
 
 def state(updates: int, model: dict[str, torch.Tensor], **arguments: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.tools import checkpoints
+from fairseq_deepnet.tools import trained_model
 from tests.support.runs import make_data, make_run
 
 
@@ -23,29 +23,29 @@ def test_the_newest_run_is_the_one_whose_checkpoints_were_written_last(
     shutil.copytree(run, other)
     for path in other.rglob("*.pt"):
         os.utime(path, (1, 1))
-    monkeypatch.setattr(checkpoints, "ROOT", run.parents[1])
-    chosen = checkpoints.choose_model(None, 0)
+    monkeypatch.setattr(trained_model, "ROOT", run.parents[1])
+    chosen = trained_model.choose_model(None, 0)
     assert chosen.path == run / "checkpoints" / "checkpoint_best.pt"
     assert "newest run: " in capsys.readouterr().err
 
 
 def test_there_is_no_newest_run_where_none_was_trained(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no trained run in .*train\.sh"):
-        checkpoints.newest_run(tmp_path)
+        trained_model.newest_run(tmp_path)
 
 
 def test_the_last_checkpoint_stands_for_a_run_that_was_never_validated(run: Path) -> None:
     folder = run / "checkpoints"
     (folder / "checkpoint_best.pt").unlink()
-    assert checkpoints.choose_model(run, 0).path == folder / "checkpoint_last.pt"
+    assert trained_model.choose_model(run, 0).path == folder / "checkpoint_last.pt"
     (folder / "checkpoint_last.pt").unlink()
     with pytest.raises(FileNotFoundError, match="holds no checkpoint_best"):
-        checkpoints.choose_model(run, 0)
+        trained_model.choose_model(run, 0)
 
 
 def test_an_average_is_of_one_checkpoint_at_least(run: Path) -> None:
     with pytest.raises(ValueError, match="ask for at least 1"):
-        checkpoints.last_checkpoints(run / "checkpoints", 0)
+        trained_model.last_checkpoints(run / "checkpoints", 0)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_folders_and_last_go_together(
 ) -> None:
     given = Namespace(inputs=[run / name for name in inputs], last=last, out=run / "mean.pt")
     with pytest.raises(ValueError, match=said):
-        checkpoints.run(given)
+        trained_model.run(given)
 
 
 def test_a_model_of_many_pairs_needs_a_folder_of_many(run: Path, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_model_of_many_pairs_needs_a_folder_of_many(run: Path, tmp_path: Path)
     folder = DataFolder.open(make_data(tmp_path / "pair"))
     path = run / "checkpoints" / "checkpoint_best.pt"
     with pytest.MonkeyPatch.context() as patch:
-        many = {"_name": checkpoints.MULTILINGUAL_TASK}
-        patch.setattr(checkpoints, "task_options", lambda _: many)
+        many = {"_name": trained_model.MULTILINGUAL_TASK}
+        patch.setattr(trained_model, "task_options", lambda _: many)
         with pytest.raises(ValueError, match=r"trained on many language pairs, .* set DATA=FOLDER"):
-            checkpoints.task_arguments(path, folder)
+            trained_model.task_arguments(path, folder)

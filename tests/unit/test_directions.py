@@ -13,7 +13,7 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments.directions import beside_paper
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation.directions import summarise
+from fairseq_deepnet.tools.evaluation.direction_scores import summarise
 from fairseq_deepnet.tools.evaluation.scoring import score
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"

@@ -12,12 +12,12 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.tools.checkpoints import TrainedModel, choose_model
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.corpora.subwords import SubwordOptions, train_model
 from fairseq_deepnet.tools.devices import threads_of
 from fairseq_deepnet.tools.evaluation.evaluate import request, what_scores_depend_on
 from fairseq_deepnet.tools.evaluation.scoring import score
+from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model
 from tests.support.runs import (
     SENTENCES,
     TRANSLATIONS,

@@ -14,8 +14,8 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.experiments.definition import load_sweep
 from fairseq_deepnet.experiments.paper import fit
 from fairseq_deepnet.experiments.report import make
+from fairseq_deepnet.experiments.result_tables import Entry, Seed, build
 from fairseq_deepnet.experiments.runs import Status, read_result
-from fairseq_deepnet.experiments.tables import Entry, Seed, build
 from tests.support.cells import write_cell
 
 DEFINITION = """

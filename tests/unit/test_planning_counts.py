@@ -12,7 +12,7 @@ from fairseq_deepnet.footprint import parameters
 from fairseq_deepnet.footprint.activations import MicroBatch
 from fairseq_deepnet.models import account
 from fairseq_deepnet.schemes import SCHEMES, Side
-from fairseq_deepnet.tools.planning import compute, paper
+from fairseq_deepnet.tools.planning import compute, paper_models
 from tests.support.models import build_model
 from tests.support.plans import WORDS, plan_of
 
@@ -76,9 +76,9 @@ def test_a_layer_has_the_closed_form_of_the_docstring() -> None:
     assert parameters.count_layer(model, Side.DECODER) == 8 * c * c + 2 * c * f + 15 * c + f
 
 
-@pytest.mark.parametrize("row", paper.ROWS, ids=lambda row: row.arch)
-def test_the_papers_models_have_the_sizes_that_it_prints(row: paper.PaperModel) -> None:
-    assert paper.rounded(row.count()) == row.printed
+@pytest.mark.parametrize("row", paper_models.ROWS, ids=lambda row: row.arch)
+def test_the_papers_models_have_the_sizes_that_it_prints(row: paper_models.PaperModel) -> None:
+    assert paper_models.rounded(row.count()) == row.printed
 
 
 def test_the_papers_sizes_depend_on_the_vocabulary_assumed() -> None:
@@ -86,7 +86,7 @@ def test_the_papers_sizes_depend_on_the_vocabulary_assumed() -> None:
     args = Namespace(arch="deepnet_transformer_opus100_200", share_all_embeddings=True)
     ARCH_CONFIG_REGISTRY[args.arch](args)
     model = account.read_model(args, (64_000, 64_000))
-    assert paper.rounded(parameters.count(model).total) == "768M"
+    assert paper_models.rounded(parameters.count(model).total) == "768M"
 
 
 def run_and_count(options: dict[str, Any], length: int) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from fairseq_deepnet.tools import devices
 from fairseq_deepnet.tools.fairseq_options import option_actions, training_parser
 from fairseq_deepnet.tools.training import supervisor
 from fairseq_deepnet.tools.training.fallbacks import FallbackState, Pending
-from fairseq_deepnet.tools.training.plan import MANAGED
+from fairseq_deepnet.tools.training.planned_run import MANAGED
 from tests.support.runs import TINY, make_checkpoint, make_data
 
 

@@ -11,7 +11,7 @@ import sacrebleu
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools.evaluation.directions import summarise
+from fairseq_deepnet.tools.evaluation.direction_scores import summarise
 from fairseq_deepnet.tools.evaluation.evaluate import in_corpus_order
 from fairseq_deepnet.tools.evaluation.run_scores import read_score
 from fairseq_deepnet.tools.evaluation.scoring import METRICS, Metric, score

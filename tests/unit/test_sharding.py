@@ -19,7 +19,7 @@ from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.footprint.sharded import unit_length
 from fairseq_deepnet.monitoring.gradients import GradientNorms
 from fairseq_deepnet.schemes import SCHEMES
-from fairseq_deepnet.sharding.building import without_weights
+from fairseq_deepnet.sharding.building import give_memory, without_weights
 from fairseq_deepnet.sharding.exchange import Exchange
 from fairseq_deepnet.sharding.model import mismatch, units
 from tests.support.rig import MORE, TRAIN, Rig, Task, parse
@@ -238,6 +238,9 @@ def test_other_ranks_build_parameters_without_memory(scheme: str, tmp_path: Path
     assert all(p.is_meta for p in made.values())
     assert not any(buffer.is_meta for buffer in empty.buffers())
     assert compare(dict(whole.named_buffers()), dict(empty.named_buffers())) == 0
+    give_memory([empty])
+    assert not any(p.is_meta for p in made.values())
+    assert made.keys() == dict(empty.named_parameters()).keys()  # tied ones are one
 
 
 def test_names_and_shapes_of_another_model_are_told() -> None:

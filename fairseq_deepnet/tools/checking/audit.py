@@ -334,7 +334,7 @@ def _follow_streams(
 
 
 def is_norm(module: nn.Module) -> bool:
-    """True if a module without parts is called a norm."""
+    """Return True if a module without parts is called a norm."""
     return "norm" in type(module).__name__.lower() and not any(module.children())
 
 

@@ -19,10 +19,11 @@ from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.schemes import SCHEMES, Side
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.checking.compare import check_model
-from fairseq_deepnet.tools.checking.findings import Fault, Findings, as_json, as_text, listed
+from fairseq_deepnet.tools.checking.findings import Fault, Findings, as_json, as_text
 from fairseq_deepnet.tools.checking.weights import make_claim
-from fairseq_deepnet.tools.checkpoints import choose_model
 from fairseq_deepnet.tools.standalone import build_from_arguments, usual_task
+from fairseq_deepnet.tools.tables import listed
+from fairseq_deepnet.tools.trained_model import choose_model
 
 VOCABULARY: Final = 1000
 _LAYER: Final = re.compile(r"(?:.*\.)?(encoder|decoder)\.(?:.*\.)?layers\.(\d+)\.")

@@ -21,7 +21,6 @@ from fairseq_deepnet.tools.checking.findings import (
     counted,
     inside,
     layer_numbers,
-    listed,
 )
 from fairseq_deepnet.tools.checking.measure import (
     SAME,
@@ -36,6 +35,7 @@ from fairseq_deepnet.tools.checking.measure import (
     same,
 )
 from fairseq_deepnet.tools.checking.weights import Claim, check_weights
+from fairseq_deepnet.tools.tables import listed
 
 HALF_PRECISION_LIMIT: Final = 65504.0
 SMALL: Final = 1e-2

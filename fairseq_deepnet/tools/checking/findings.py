@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from fairseq_deepnet.records import strict
 from fairseq_deepnet.schemes import Side
+from fairseq_deepnet.tools import tables
 
-SHOWN: Final = 3
-"""Names of a list that are written out."""
 MARKS: Final = {True: "ok", False: "OFF", None: ""}
 
 
@@ -105,12 +104,6 @@ class Findings:
         return as_text(self)
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return a few names, and how many more."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
-
-
 def counted(count: int, noun: str) -> str:
     """Return `1 tensor`, `2 tensors`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
@@ -129,16 +122,8 @@ def inside(off: Sequence[int], layers: int) -> str:
 
 
 def as_json(found: Findings) -> dict[str, Any]:
-    """Return plain values; NaN and infinity, which JSON has no numbers for, as text."""
-
-    def finite(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: finite(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [finite(item) for item in value]
-        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-    content: dict[str, Any] = finite(dataclasses.asdict(found))
+    """Return plain values."""
+    content: dict[str, Any] = strict(dataclasses.asdict(found))
     content["verdict"] = "fine" if found.is_fine else "off"
     for fault, plain in zip(found.faults, content["faults"], strict=True):
         plain["sentence"] = fault.sentence()
@@ -156,8 +141,7 @@ def as_text(found: Findings) -> str:
     left_out = "" if found.judged else " (initial weights not judged)"
     verdict = [f"Verdict: as claimed{left_out}"]
     if found.faults:
-        count = len(found.faults)
-        verdict = [f"Verdict: OFF, {count} fault{'s' if count > 1 else ''}"]
+        verdict = [f"Verdict: OFF, {counted(len(found.faults), 'fault')}"]
         verdict += [f"  {number}. {f.sentence()}" for number, f in enumerate(found.faults, 1)]
     return "\n\n".join([*parts, "\n".join(verdict)])
 
@@ -171,7 +155,7 @@ def _side(side: StackFindings, judged: bool) -> str:
     ]
     residuals = [(row.name, row.found, row.expected, MARKS[row.fine]) for row in side.residuals]
     lines = [f"{side.side.value.capitalize()}: {side.layers} layers, {side.scheme}"]
-    lines += _grid(facts, ruled=False)
+    lines += _grid(facts, "plain")
     if side.growth is not None:
         low, high = side.growth
         lines.append(f"  RMS of the stream: {low:.3g} before the first layer, {high:.3g} after all")
@@ -207,12 +191,7 @@ def _span(values: Sequence[float], digits: int = 4) -> str:
     return f"{texts[0]}..{texts[-1]}"
 
 
-def _grid(rows: Sequence[Sequence[str]], ruled: bool = True) -> list[str]:
+def _grid(rows: Sequence[Sequence[str]], form: str = "simple") -> list[str]:
     """Return aligned columns, indented."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  " + "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    rule = "  " + "-" * (sum(widths) + 2 * (len(widths) - 1))
-    return [lines[0], rule, *lines[1:]] if ruled else lines
+    table = tables.text([list(row) for row in rows], left=len(rows[0]), form=form)
+    return [f"  {line}".rstrip() for line in table.splitlines()]

@@ -35,9 +35,9 @@ from fairseq_deepnet.tools.checking.findings import (
     Findings,
     WeightRow,
     inside,
-    listed,
 )
 from fairseq_deepnet.tools.checking.measure import rms
+from fairseq_deepnet.tools.tables import listed
 
 BERT_STD: Final = 0.02
 STANDARD_ERRORS: Final = 5
@@ -304,7 +304,7 @@ def _gain_text(gains: Sequence[float], uniform: bool) -> str:
 
 
 def betas(rows: Sequence[WeightRow]) -> tuple[str, str]:
-    """Measured and expected gain of the value path, layers pooled, a range where kinds differ."""
+    """Return the value path's gain, measured and expected: layers pooled, a range of kinds."""
     rows = [
         row for row in rows if row.gain and row.name.split()[0].rpartition(".")[2] in VALUE_PATH
     ]

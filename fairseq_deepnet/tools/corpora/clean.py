@@ -124,17 +124,17 @@ class _Cleaned:
 
 
 def _clean_chunk(
-    chunk: PairChunk, paths: tuple[Path, Path], train: bool, limits: Limits, odd: str
+    chunk: PairChunk, paths: tuple[Path, Path], train: bool, limits: Limits, blanks: str
 ) -> _Cleaned:
     """Clean or check one chunk; duplicates are found only where all chunks meet."""
     counted: Counter[str] = Counter()
     pairs: Iterable[tuple[str, str]] = chunk.decode(*paths)
     if train:
         pairs = clean_train(pairs, limits, counted)
-    elif odd == "refuse":
+    elif blanks == "refuse":
         pairs = checked_pairs(pairs, *paths, chunk.start)
     else:
-        pairs = _without_odd_ends(pairs, counted, drop=odd == "drop")
+        pairs = _without_odd_ends(pairs, counted, drop=blanks == "drop")
     lines = [(f"{source}\n".encode(), f"{target}\n".encode()) for source, target in pairs]
     sides = [pair[0] for pair in lines], [pair[1] for pair in lines]
     return _Cleaned(len(chunk.source), *sides, counted)
@@ -188,7 +188,7 @@ def clean_split(
     workers: int = 1,
     *,
     name: str = "",
-    odd: str = "refuse",
+    blanks: str = "refuse",
     wanted: Callable[[int], bool] | None = None,
 ) -> dict[str, Any]:
     """Write OUT/NAME.LANGUAGE for one language or both; return the counts.
@@ -201,19 +201,19 @@ def clean_split(
         limits: which training lines stay.
         workers: processes, whose number changes nothing in the result.
         name: of the files (the split).
-        odd: what is done where it is not train: "refuse", "keep" or "drop" blank lines, or
+        blanks: what is done where it is not train: "refuse", "keep" or "drop" blank lines, or
             "clean" it, too.
         wanted: True for the numbers, from 0, of the lines left that are written.
     """
     sides = [find_side(prefix, language) for language in languages]
     paths = sides[0], sides[-1]
-    train = split == "train" or odd == "clean"
+    train = split == "train" or blanks == "clean"
     if len(sides) == 2:
         text = pair_chunks(*paths, CHUNK)
     else:  # one text is a pair with itself, whose length ratio is 1
         alone = numbered_chunks(paths[0], CHUNK)
         text = (PairChunk(start, lines, lines) for start, lines in alone)
-    work = partial(_clean_chunk, paths=paths, train=train, limits=limits, odd=odd)
+    work = partial(_clean_chunk, paths=paths, train=train, limits=limits, blanks=blanks)
     chunks = map_in_order(work, text, workers)
     if train and limits.drop_duplicates:
         chunks = _without_duplicates(chunks)

@@ -35,7 +35,7 @@ def end_with_parent() -> None:
 
 @contextlib.contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that end with this one; what is still to do is dropped when an error ends it."""
+    """Yield processes that end with this one; after an error, what is still to do is dropped."""
     # fork where it exists: a fresh interpreter would import the whole package once a worker
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")

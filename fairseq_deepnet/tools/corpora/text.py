@@ -183,7 +183,7 @@ def pair_chunks(source: Path, target: Path, size: int) -> Iterator[PairChunk]:
 
 
 def is_blank(line: str) -> bool:
-    """True if a line shows nothing: only spaces, controls, marks of direction and the like."""
+    """Return True if a line shows nothing: spaces, controls, marks of direction and the like."""
     return all(
         unicodedata.category(character)[0] in "CZ" or character in "\u2581\ufffd"
         for character in line

@@ -32,7 +32,7 @@ Counted = dict[str, dict[str, Any]]
 class TextFolder(Blueprint):
     """What the three kinds share: clean, train sentencepiece on train, binarise.
 
-    `odd` is what is done to a blank line of valid or test, see `clean.clean_split`; names are
+    `blanks` is what is done to a blank line of valid or test, see `clean.clean_split`; names are
     patterns of file names.
     """
 
@@ -40,7 +40,7 @@ class TextFolder(Blueprint):
     options: subwords.SubwordOptions
     limits: clean.Limits
     workers: int = 1
-    odd: ClassVar[str] = "refuse"
+    blanks: ClassVar[str] = "refuse"
     text_name: ClassVar[str] = "{split}"
     binarised_name: ClassVar[str] = "{split}.{pair}.{language}"
     dictionary_name: ClassVar[str] = "dict.txt"
@@ -93,7 +93,7 @@ class TextFolder(Blueprint):
             self.limits,
             workers,
             name=self.name(row),
-            odd="clean" if row.held_out else self.odd,
+            blanks="clean" if row.held_out else self.blanks,
             wanted=(lambda number: is_held_out(number) == valid) if row.held_out else None,
         )
 
@@ -193,7 +193,7 @@ def pair_counts(counts: Counted, languages: Sequence[str]) -> Counted:
 class OneLanguage(TextFolder):
     """A folder of one language, for language models."""
 
-    odd = "drop"
+    blanks = "drop"
     binarised_name = "{split}"
 
     @property
@@ -220,7 +220,7 @@ class ManyPairs(TextFolder):
     """A folder of many pairs with one dictionary; the model is trained on a sample, see `allot`."""
 
     temperature: float = 5.0
-    odd = "keep"
+    blanks = "keep"
     text_name = "{split}.{pair}"
 
     def __post_init__(self) -> None:
@@ -349,7 +349,7 @@ def hold_out(rows: Sequence[Row]) -> list[Row]:
 
 
 def is_held_out(number: int) -> bool:
-    """True if the training pair of this number (from 0) is one of those held out."""
+    """Return True if the training pair of this number (from 0) is one of those held out."""
     return number % 1000 == 0 and number < 100_000
 
 

@@ -27,7 +27,6 @@ from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.files import PACKAGE, say, shown, write_text
 from fairseq_deepnet.provenance import fingerprint, made_now, sha256
 from fairseq_deepnet.records import record_of, write_record
-from fairseq_deepnet.tools.checkpoints import TrainedModel, choose_model, find_data
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.devices import (
@@ -38,7 +37,8 @@ from fairseq_deepnet.tools.devices import (
     visible_gpus,
 )
 from fairseq_deepnet.tools.evaluation import scoring
-from fairseq_deepnet.tools.evaluation.directions import summarise
+from fairseq_deepnet.tools.evaluation.direction_scores import summarise
+from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model, find_data
 from fairseq_deepnet.tools.translation import stream
 from fairseq_deepnet.tools.translation.engine import (
     BATCH,

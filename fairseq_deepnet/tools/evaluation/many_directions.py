@@ -110,7 +110,7 @@ class Job:
         return self.request | texts | {"tokenizer": self.tokenizer}
 
     def is_done(self) -> bool:
-        """True if this very score is recorded, and its hypotheses are there."""
+        """Return True if this very score is recorded, and its hypotheses are there."""
         if not (self.record.is_file() and self.record.with_suffix(".txt").is_file()):
             return False
         return record_of(self.record, self.wanted(), "remove it to score again") is not None

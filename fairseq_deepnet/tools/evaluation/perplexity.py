@@ -21,11 +21,11 @@ from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.files import PACKAGE, say, shown
 from fairseq_deepnet.provenance import fingerprint, made_now, sha256
 from fairseq_deepnet.records import record_of, write_record
-from fairseq_deepnet.tools.checkpoints import TrainedModel, choose_model, find_data, task_options
 from fairseq_deepnet.tools.corpora.clean import count_words
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, DataFolder
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation.evaluate import failure, gpus_of
+from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model, find_data, task_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

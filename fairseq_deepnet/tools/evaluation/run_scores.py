@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.records import NUMBER, Shape, read_record
-from fairseq_deepnet.tools.evaluation.directions import Results, read_directions
+from fairseq_deepnet.tools.evaluation.direction_scores import Results, read_directions
 from fairseq_deepnet.tools.evaluation.scoring import METRICS
 
 SPLIT: Final = "test"

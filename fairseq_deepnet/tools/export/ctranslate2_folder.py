@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools.checkpoints import TrainedModel
 from fairseq_deepnet.tools.corpora.builder import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import record
 from fairseq_deepnet.tools.export.folding import position_table
 from fairseq_deepnet.tools.export.layout import BLANK, RECORD
 from fairseq_deepnet.tools.export.vocabularies import Vocabularies, stock_translator
+from fairseq_deepnet.tools.trained_model import TrainedModel
 
 ENGINE: Final = "CTranslate2"
 ACTIVATIONS: Final = {
@@ -137,7 +137,7 @@ class _Side:
         return getattr(self.args, f"{self.side}_{name}")
 
     def has(self, name: str) -> bool:
-        """True if the side has such a module."""
+        """Return True if the side has such a module."""
         return f"{self.side}.{name}.weight" in self.weights
 
     def array(self, name: str) -> NDArray[np.float32]:

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
 from fairseq_deepnet.files import say, shown
-from fairseq_deepnet.tools.checkpoints import TrainedModel, choose_model, find_data
 from fairseq_deepnet.tools.export import record
 from fairseq_deepnet.tools.export.layout import (
     HUGGINGFACE,
@@ -28,6 +27,7 @@ from fairseq_deepnet.tools.export.layout import (
     folder_name,
 )
 from fairseq_deepnet.tools.export.stock import stock_checkpoint
+from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model, find_data
 
 FORMATS: Final = ("fairseq", "ctranslate2", HUGGINGFACE)
 

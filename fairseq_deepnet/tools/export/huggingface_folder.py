@@ -25,7 +25,6 @@ from torch import Tensor
 
 from fairseq_deepnet.files import write_json, write_text
 from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools.checkpoints import TrainedModel
 from fairseq_deepnet.tools.corpora.builder import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import record
@@ -37,6 +36,7 @@ from fairseq_deepnet.tools.export.vocabularies import (
     no_counterpart,
     stock_translator,
 )
+from fairseq_deepnet.tools.trained_model import TrainedModel
 
 ENGINE: Final = "transformers"
 ACTIVATIONS: Final = {
@@ -107,14 +107,10 @@ def check_structure(weights: Mapping[str, Tensor], args: Namespace) -> None:
             )
         if f"{side}.layernorm_embedding.weight" in weights:
             raise ValueError(no_counterpart("--layernorm-embedding", ENGINE))
-    tables = {weights[f"{side}.embed_tokens.weight"].size(1) for side in SIDES}
-    if len({args.encoder_embed_dim, args.decoder_embed_dim, *tables, *_output_width(weights)}) > 1:
+    names = (*(f"{side}.embed_tokens.weight" for side in SIDES), _OUTPUT)
+    widths = {weights[name].size(1) for name in names if name in weights}
+    if len({args.encoder_embed_dim, args.decoder_embed_dim, *widths}) > 1:
         raise ValueError(no_counterpart("sides, or words, of another width", ENGINE))
-
-
-def _output_width(weights: Mapping[str, Tensor]) -> set[int]:
-    table = weights.get(_OUTPUT)
-    return set() if table is None else {table.size(1)}
 
 
 def marian_weights(weights: Mapping[str, Tensor], args: Namespace) -> dict[str, Tensor]:

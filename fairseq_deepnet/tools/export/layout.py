@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from fairseq_deepnet.tools.checkpoints import TrainedModel
+    from fairseq_deepnet.tools.trained_model import TrainedModel
 
 RECORD: Final = "export.json"
 """In a CTranslate2 folder: the record of its export. A fairseq checkpoint holds it as `export`."""
@@ -47,7 +47,7 @@ NO_CTRANSLATE2: Final = (
 
 
 def is_exported(folder: Path) -> bool:
-    """True if a folder holds a CTranslate2 model."""
+    """Return True if a folder holds a CTranslate2 model."""
     return (folder / MODEL).is_file()
 
 
@@ -58,7 +58,7 @@ def exports_of(model: TrainedModel) -> Path:
 
 def folder_name(model: TrainedModel, name: str) -> str:
     """Return the usual name of a folder: any but a run's best checkpoint has its name before."""
-    from fairseq_deepnet.tools.checkpoints import BEST  # imports torch
+    from fairseq_deepnet.tools.trained_model import BEST  # imports torch
 
     if model.run is not None and model.path.name == BEST:
         return name

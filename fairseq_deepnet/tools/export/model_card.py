@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import num_updates
 from fairseq_deepnet.records import NUMBER, Shape, read_record
-from fairseq_deepnet.tools.checkpoints import TrainedModel
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name
 from fairseq_deepnet.tools.export.vocabularies import LanguageTokens
 from fairseq_deepnet.tools.languages import find
+from fairseq_deepnet.tools.trained_model import TrainedModel
 
 _SCORE: Final[Shape] = {
     "bleu": NUMBER,
@@ -63,7 +63,7 @@ def model_card(
     """Return README.md: metadata for the hub, then use, scores and training; no licence."""
     args = required_arguments(state)
     scheme, depth = scheme_name(args), f"{args.encoder_layers}L-{args.decoder_layers}L"
-    names = [_language(code) for code in data.languages]
+    names = [known.name if (known := find(code)) else code for code in data.languages]
     what = "many languages" if tokens else f"{names[0]} to {names[1]}"
     head = ["library_name: transformers", "pipeline_tag: translation", "language:"]
     head += [f"- {code}" for code in data.languages]
@@ -103,11 +103,6 @@ Its residual weights are folded into the branches: `MarianMTModel` computes it.
     return "\n".join(
         ["---", *head, "---", "", f"# {what}, {scheme} {depth}", "", text]
     ) + "\n".join([*rows, *notes, ""])
-
-
-def _language(code: str) -> str:
-    known = find(code)
-    return known.name if known else code
 
 
 def _lines(data: DataFolder) -> str:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.files import say, shown, try_lock
+from fairseq_deepnet.files import put_folder_in_place, remove, say, shown, try_lock
 from fairseq_deepnet.provenance import fingerprint, installed, made_now, sha256
 from fairseq_deepnet.records import read_record, refuse_changed
-from fairseq_deepnet.tools.checkpoints import TrainedModel
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export.layout import HUGGINGFACE, RECORD, SHAPE, is_exported
 from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name
+from fairseq_deepnet.tools.trained_model import TrainedModel
 
 _EDITIONS: Final = {HUGGINGFACE: 2}
 """Of a format, 1 at first: counted up where the same request leads to other files."""
@@ -68,7 +67,7 @@ def describe(model: TrainedModel, state: dict[str, Any], request: dict[str, Any]
 
 
 def may_write(output: Path, request: dict[str, Any], force: bool) -> bool:
-    """True if an export is to be written; False if the one that is there is up to date.
+    """Return True if an export is to be written; False if the one that is there is up to date.
 
     An export of ours that is out of date is replaced.
 
@@ -144,29 +143,15 @@ def export_lock(model: TrainedModel) -> Iterator[None]:
 
 @contextmanager
 def in_place_of(output: Path) -> Iterator[Path]:
-    """Yield where to write a file or folder; at the end it takes the place of `output`, whole.
-
-    A folder cannot replace another at once: the old one is moved out of the way first.
-    """
-    part, old = (output.with_name(output.name + suffix) for suffix in (".part", ".old"))
+    """Yield where to write a file or folder; at the end it takes the place of `output`, whole."""
+    part = output.with_name(output.name + ".part")
     is_new = not output.parent.exists()
     output.parent.mkdir(parents=True, exist_ok=True)
     try:
-        for left_by_an_interrupted_one in (part, old):
-            _remove(left_by_an_interrupted_one)
+        remove(part)  # what an interrupted one left
         yield part
-        if output.exists():
-            output.rename(old)
-        part.rename(output)
-        _remove(old)
+        put_folder_in_place(part, output)
     finally:
-        _remove(part)
+        remove(part)
         if is_new and not any(output.parent.iterdir()):
             output.parent.rmdir()
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

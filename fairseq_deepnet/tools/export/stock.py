@@ -97,7 +97,10 @@ def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: for a model that no stock layer can compute, with the reason.
     """
     folded, args = fold_model(state)
-    config = {part: _plain(values) for part, values in (state.get("cfg") or {}).items()}
+    config: dict[str, Any] = {
+        part: dict(vars(values)) if isinstance(values, Namespace) else values
+        for part, values in (state.get("cfg") or {}).items()
+    }
     for name in ("criterion", "optimizer"):
         if isinstance(config.get(name), dict):
             found = config[name].get("_name")
@@ -112,7 +115,3 @@ def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
         "extra_state": extra,
         "last_optimizer_state": None,
     }
-
-
-def _plain(values: Any) -> Any:
-    return dict(vars(values)) if isinstance(values, Namespace) else values

@@ -1,4 +1,4 @@
-"""The words of a model's numbers, and the tokens that tell it languages, for engines not fairseq's.
+"""The words of a model's numbers, and the tokens that name languages to it, for other engines.
 
 A folder for such an engine stands alone, so that it holds these and the subword models.
 """
@@ -20,9 +20,9 @@ from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments
 from fairseq_deepnet.dictionaries import RECORD as DICTIONARY_RECORD
 from fairseq_deepnet.dictionaries import refuse_others
 from fairseq_deepnet.tools import fairseq_options
-from fairseq_deepnet.tools.checkpoints import TrainedModel, task_arguments
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export.stock import fold_translator
+from fairseq_deepnet.tools.trained_model import TrainedModel, task_arguments
 
 
 @dataclasses.dataclass(frozen=True)

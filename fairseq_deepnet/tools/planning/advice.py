@@ -66,7 +66,7 @@ class Advice:
         return difference(self.wanted, self.plan)
 
     def is_exact(self, step: Step) -> bool:
-        """True if a step leaves the update as it is, but for rounding."""
+        """Return True if a step leaves the update as it is, but for rounding."""
         return difference(self.wanted, step.plan).keys() <= EXACT
 
     @property

@@ -43,7 +43,7 @@ DTYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfl
 class Flops:
     """Operations, all forward, of one micro-batch on one device.
 
-    Arguments:
+    Args:
         attention: Q K^T and weights x V, of whole sentences (kernels skip the masked half of the
             decoder's at best)
         fused: whether attention's backward computes Q K^T again
@@ -109,7 +109,7 @@ def seconds_per_update(
     optimiser goes through the parameter tensors in Python, unless it is fused_adam or they are one
     flat copy.
 
-    Arguments:
+    Args:
         tensors: how many parameter tensors there are
         teraflops: the peak of one device in the training's precision, 10^12 a second
         utilisation: share of it that is reached

@@ -28,7 +28,7 @@ from fairseq_deepnet.tools.training import launch
 class Plan:
     """What a training needs.
 
-    Arguments:
+    Args:
         counts: parameters by part
         memory, flops: bytes, and operations of one micro-batch, on one device
         memory_gib: what a device has
@@ -113,7 +113,7 @@ def estimate(
 ) -> Plan:
     """Plan the training that a config describes.
 
-    Arguments:
+    Args:
         gpus: devices in all; 0 is one CPU process
         memory_gib: of one device
         teraflops: peak of one device in the config's precision, 10^12 operations a second

@@ -11,7 +11,7 @@ from typing import Final
 from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.devices import DEVICE_GIB
-from fairseq_deepnet.tools.planning import compute, paper, report, vocabulary
+from fairseq_deepnet.tools.planning import compute, paper_models, report, vocabulary
 from fairseq_deepnet.tools.planning.advice import advise
 from fairseq_deepnet.tools.planning.estimates import Plan, estimate, require_plannable
 from fairseq_deepnet.tools.training import launch
@@ -64,7 +64,7 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 def run(args: argparse.Namespace) -> int:
     """Print the plan; 0 if it fits as it is or with other options, 1 if nothing makes it fit."""
     if args.paper:
-        print(json.dumps(paper.as_json(), indent=2) if args.json else paper.as_text())
+        print(json.dumps(paper_models.as_json(), indent=2) if args.json else paper_models.as_text())
         return 0
     if args.teraflops is not None and args.measure:
         raise ValueError("--teraflops and --measure contradict each other; give one")

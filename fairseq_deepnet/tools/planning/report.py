@@ -28,7 +28,7 @@ GPUS_A_NODE: Final = 8
 def as_text(advice: Advice, assumptions: list[str], timed: bool) -> str:
     """Return everything that `deepnet plan` says.
 
-    Arguments:
+    Args:
         assumptions: what was taken for granted, one sentence each
         timed: whether the speed of the device is known
     """

@@ -65,7 +65,7 @@ GROUPS: Final = {
         "parameter_update_ratio",
     ),
 }
-"""Quantities by what they tell; those that are in none come last."""
+"""Quantities by what they measure; those that are in none come last."""
 _METRICS: Final = {
     **{key: metric.heading for key, metric in METRICS.items()},
     "bleu_tokenised": "BLEU of tokens",

@@ -114,12 +114,12 @@ class Line(NamedTuple):
 
 
 def is_by_layer(show: str) -> bool:
-    """True if it has a number for every layer, and so heat maps and profiles beside lines."""
+    """Return True if it has a number a layer, and so heat maps and profiles beside lines."""
     return show in QUANTITIES and QUANTITIES[show].level is Level.PART
 
 
 def has(run: Run, show: str) -> bool:
-    """True if a run has anything of it."""
+    """Return True if a run has anything of it."""
     return show in run.metrics or any(key.quantity == show for key in run.grids)
 
 

@@ -87,7 +87,7 @@ class Change:
         return _typed([max(1, round(number)) if whole else number for number in after])
 
     def helps(self, present: Options, update: int) -> bool:
-        """True if it makes a difference to a training from `update` on.
+        """Return True if it makes a difference to a training from `update` on.
 
         fp32 changes nothing where it is fp32. A warm-up that is over is not begun again: after it
         the inverse square root's learning rate is lr sqrt(warmup / update), which a longer one
@@ -225,7 +225,7 @@ class FallbackState:
     def command(self, words: Sequence[str]) -> list[str]:
         """Return the command line of an attempt; the last of an option's values counts.
 
-        Arguments:
+        Args:
             words: the run's first command, program and all
         """
         if not self.step:
@@ -315,7 +315,7 @@ def take(
 ) -> FallbackState | None:
     """Take the next fallback that changes anything, and roll the run back to its last good state.
 
-    Arguments:
+    Args:
         present: options of the attempt that has diverged
         record: what fairseq-train left of its end (signals.DIVERGENCE_RECORD)
 

@@ -221,7 +221,7 @@ def choose_launcher(
 ) -> Launcher:
     """Return the launcher; "auto" is fairseq on one node, else what `environment` offers.
 
-    Arguments:
+    Args:
         wanted: one of LAUNCHERS
         devices: what is to be started
         environment: MASTER_ADDR, MASTER_PORT, SRUN_OPTIONS and SLURM's variables are read

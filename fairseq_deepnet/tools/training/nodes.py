@@ -100,7 +100,7 @@ def wait_for_fallback(
 ) -> FallbackState | None:
     """Wait until node 0 has rolled the run back; None where it ends, as no fallback is left.
 
-    Arguments:
+    Args:
         step: fallbacks taken before
         steps: of --fallbacks
         ended: True once there is nothing to wait for, as this node has been signalled

@@ -224,7 +224,7 @@ class Processes:
         return self._blame()
 
     def _has_diverged(self) -> bool:
-        """True if this attempt left its record: torchrun and srun pass no status on."""
+        """Return True if this attempt left its record: torchrun and srun pass no status on."""
         try:
             record = read_record(self.run / signals.DIVERGENCE_RECORD, {"attempt": int})
         except (ValueError, FileNotFoundError):

@@ -31,7 +31,7 @@ def clock(seconds: float) -> str:
 class Progress:
     """Turns log lines into what is worth a line on a terminal.
 
-    Arguments:
+    Args:
         max_update: updates the run ends at, for the time left; None where it is not known
     """
 

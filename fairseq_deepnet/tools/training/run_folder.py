@@ -16,8 +16,8 @@ from fairseq_deepnet.provenance import git_revision, now, sha256, versions
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.checkpoints import VOCABULARY_FILES
 from fairseq_deepnet.tools.devices import Devices
+from fairseq_deepnet.tools.trained_model import VOCABULARY_FILES
 from fairseq_deepnet.tools.training import launch
 
 _MAY_DIFFER: Final = HARMLESS | {
@@ -106,7 +106,7 @@ def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
 
 
 def is_complete(run: Path, config: configs.Config) -> bool:
-    """True if a run of this config has been trained to its end."""
+    """Return True if a run of this config has been trained to its end."""
     if not all((run / name).is_file() for name in ("done", "config.yaml")):
         return False
     return not differences(configs.recorded_config(run), config)

@@ -199,13 +199,13 @@ class RunLock:
 
 
 def _plan(args: argparse.Namespace) -> SupervisorPlan:
-    from fairseq_deepnet.tools.training.plan import plan_run
+    from fairseq_deepnet.tools.training.planned_run import plan_run
 
     return plan_run(args)
 
 
 def _fall_back(run: Path, plan: SupervisorPlan, state: FallbackState) -> FallbackState | None:
-    from fairseq_deepnet.tools.training.plan import fall_back
+    from fairseq_deepnet.tools.training.planned_run import fall_back
 
     return fall_back(run, plan, state)
 

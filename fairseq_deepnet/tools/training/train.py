@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         os.environ |= {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
         return supervisor.train(args)
 
-    from fairseq_deepnet.tools.training.plan import plan_run
+    from fairseq_deepnet.tools.training.planned_run import plan_run
 
     held = None
     if args.record_only and not (args.dry_run or args.node_rank) and args.run.is_dir():

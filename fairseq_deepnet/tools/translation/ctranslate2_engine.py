@@ -134,7 +134,9 @@ class CTranslate2Model(Engine):
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
         """Return the search's best translations of each line with their scores."""
-        prefix = self._target_prefix(direction)
+        prefix = []
+        if self.tokens and self.tokens["target"]:
+            prefix = [self.tokens["tokens"][direction.target]]
         encoded = encode_lines(self.models[direction.source], lines, 1)
         results = self.translator.translate_batch(
             [self._pieces(line, direction) for line in encoded],
@@ -170,11 +172,6 @@ class CTranslate2Model(Engine):
             named = direction.source if self.tokens["source"] == "src" else direction.target
             pieces = [self.tokens["tokens"][named], *pieces]
         return pieces
-
-    def _target_prefix(self, direction: Direction) -> list[str]:
-        if self.tokens and self.tokens["target"]:
-            return [self.tokens["tokens"][direction.target]]
-        return []
 
 
 def use_avx512(processor: Path = Path("/proc/cpuinfo")) -> None:

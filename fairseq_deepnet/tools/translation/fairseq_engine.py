@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from fairseq_deepnet.tools import fairseq_options
-from fairseq_deepnet.tools.checkpoints import task_arguments
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.fairseq_options import quiet
+from fairseq_deepnet.tools.trained_model import task_arguments
 from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis
 
 

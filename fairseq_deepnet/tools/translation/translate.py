@@ -38,7 +38,7 @@ from fairseq_deepnet.tools.translation.engine import (
 from fairseq_deepnet.tools.translation.stream import STANDARD_INPUT, translated, windows_of
 
 if TYPE_CHECKING:
-    from fairseq_deepnet.tools.checkpoints import TrainedModel
+    from fairseq_deepnet.tools.trained_model import TrainedModel
 
 # An exported folder needs neither torch nor fairseq, which take seconds to import: only the
 # functions that do need them import them.
@@ -93,8 +93,8 @@ def open_engine(target: Path, search: Search, options: EngineOptions) -> Opened:
                 raise ValueError(f"{name}: {shown(target)} is exported already; name the run")
         return _on_ctranslate2(target, search, options, options.quantization)
 
-    from fairseq_deepnet.tools.checkpoints import choose_model
     from fairseq_deepnet.tools.export.export import export_for_ctranslate2
+    from fairseq_deepnet.tools.trained_model import choose_model
 
     model = choose_model(target, options.average)
     if options.engine == "ctranslate2":
@@ -138,8 +138,8 @@ def _on_ctranslate2(
 def _on_fairseq(model: TrainedModel, search: Search, options: EngineOptions) -> Opened:
     import torch
 
-    from fairseq_deepnet.tools.checkpoints import find_data
     from fairseq_deepnet.tools.export.record import data_digests
+    from fairseq_deepnet.tools.trained_model import find_data
     from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 
     data = find_data(model, options.data)

@@ -63,7 +63,7 @@ def read_name(name: str) -> OpusFile | None:
 
 
 def is_wanted(side: OpusFile, chosen: Iterable[str]) -> bool:
-    """True if a file is needed for languages (none: all). Zero-shot pairs are only tested."""
+    """Return True if languages (none: all) need a file. Zero-shot pairs are only tested."""
     known = not chosen or {*chosen, "en"}.issuperset(side.pair)
     return known and (side.kind == "supervised" or side.split == "test")
 

@@ -21,10 +21,10 @@ from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.signals import DIVERGENCE_RECORD, RECORD
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.checkpoints import refuse_other_vocabulary
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder
 from fairseq_deepnet.tools.devices import Devices, bf16_remark, choose_devices
 from fairseq_deepnet.tools.planning import fitting
+from fairseq_deepnet.tools.trained_model import refuse_other_vocabulary
 from fairseq_deepnet.tools.training import fallbacks, launch, nodes, run_folder
 from fairseq_deepnet.tools.training.fallbacks import FallbackState, Step, SupervisorPlan
 

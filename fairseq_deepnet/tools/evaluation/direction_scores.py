@@ -24,7 +24,7 @@ from fairseq_deepnet.records import NUMBER, Shape, read_record, write_record
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.evaluation.scoring import METRICS
 from fairseq_deepnet.tools.languages import RESOURCE_CLASSES, resource_class
-from fairseq_deepnet.tools.tables import comma_separated, markdown
+from fairseq_deepnet.tools.tables import comma_separated, listed, markdown
 
 ENGLISH: Final = "en"
 SHARES: Final = ("off_target", "off_target_floor")
@@ -86,7 +86,7 @@ class GroupAverage:
         return self.present == self.expected
 
     def record(self) -> dict[str, Any]:
-        """For JSON: the mean of an incomplete group bears another name than that of a whole one."""
+        """Return it for JSON; the mean of an incomplete group bears another name."""
         prefix = "" if self.complete else "incomplete_"
         means = {
             f"{prefix}{key}": None if value is None else round(value, 4)
@@ -107,10 +107,12 @@ def read_direction(path: Path) -> DirectionScore:
         if str(direction) != path.stem:
             raise ValueError(f"it says that it is of {direction}")
         request = content.get("request", {})
+        numbers = ((key, content.get(key)) for key in (*METRICS, *SHARES))
+        found = {key: float(value) for key, value in numbers if value is not None}
         own = ("source", "reference", "tokenizer")  # differ between directions anyway
         return DirectionScore(
             direction,
-            {key: _number(content.get(key)) for key in (*METRICS, *SHARES)},
+            dict.fromkeys((*METRICS, *SHARES)) | found,
             content["lines"],
             content["bleu_signature"],
             content.get("zero_shot"),
@@ -120,10 +122,6 @@ def read_direction(path: Path) -> DirectionScore:
         raise ValueError(
             f"{path} is no score of a direction ({error}): remove it and score the direction again"
         ) from error
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None else float(value)
 
 
 def read_directions(folder: Path) -> dict[Direction, DirectionScore]:
@@ -154,7 +152,7 @@ class Results:
     training_lines: Mapping[str, int]
 
     def lines(self, direction: Direction) -> int | None:
-        """Training lines of a pair, under either of its names; None for one that is not trained."""
+        """Return a pair's training lines, under either name; None for one that is not trained."""
         reverse = Direction(direction.target, direction.source)
         return self.training_lines.get(str(direction), self.training_lines.get(str(reverse)))
 
@@ -295,11 +293,6 @@ def tokenisations(scores: Iterable[DirectionScore]) -> str:
     return "; ".join(f"{text} ({count} directions)" for text, count in counts.most_common())
 
 
-def _list(names: Sequence[object], limit: int = 12) -> str:
-    shown = ", ".join(map(str, names[:limit]))
-    return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")
-
-
 def summarise(
     folder: Path,
     expected: Sequence[str] = (),
@@ -331,16 +324,16 @@ def summarise(
     if missing:
         notes.append(
             f"INCOMPLETE: {len(scores)} of {len(wanted)} directions are scored; to be scored:"
-            f" {_list(missing)}. Averages marked with ! lack some of their directions."
+            f" {listed(missing, 12)}. Averages marked with ! lack some of their directions."
         )
     if surplus:
-        notes.append(f"Not among the expected directions, and left out: {_list(surplus)}.")
+        notes.append(f"Not among the expected directions, and left out: {listed(surplus, 12)}.")
     if len(settings) > 1:
         usual = settings.most_common(1)[0][0]
         others = [direction for direction in scores if scores[direction].settings != usual]
         notes.append(
             "MIXED: these were scored with another model or other options than the rest:"
-            f" {_list(others)}."
+            f" {listed(others, 12)}."
         )
     notes.append(f"BLEU: {tokenisations(scores.values())}.")
     classes = [item for item in averages if item.name.endswith(" resource")]

@@ -15,7 +15,7 @@ from fairseq_deepnet.tools.planning.estimates import estimate
 class PaperModel:
     """A model of the paper: where it stands, our name of it, and its parameters as printed.
 
-    Arguments:
+    Args:
         vocabulary: entries of its one embedding; the paper does not state it
         assumed: why this number
     """
