@@ -26,6 +26,8 @@ SPLIT: Final = "split_files"
 """Key of a checkpoint whose weights and optimiser state lie in other files: docs/sharding.md."""
 ROWS: Final = "split"
 """Folder of these files, in that of the checkpoint or above it."""
+_ROWS_NAME: Final = re.compile(r"update_\d+_\d+")
+_ROWS_FILE: Final = re.compile(r"__\d+_\d+\.distcp|\.metadata(\.tmp)?|\.nfs.*")
 _PERIODIC: Final = re.compile(
     r"checkpoint(\d+|_\d+_\d+)\.pt"
 )  # checkpoint7.pt, checkpoint_7_2000.pt
@@ -175,32 +177,41 @@ def check_split(path: Path | str, state: Mapping[str, Any], allowed: bool, entir
 
 
 def rows_folder(path: Path | str, state: Mapping[str, Any]) -> Path:
-    """Return the folder with the weights of a split checkpoint, which may have been moved in."""
-    here, name = Path(path).resolve().parent, Path(state[SPLIT]["folder"]).name
-    places = [place / ROWS / name for place in (here, here.parent)]
+    """Return the folder with the weights of a split checkpoint; that, or its folder, may have been
+    moved further down, or be a link.
+    """
+    name, files = Path(state[SPLIT]["folder"]).name, (Path(path).resolve(), Path(path).absolute())
+    places = [above / ROWS / name for file in files for above in file.parents]
     return next((place for place in places if place.is_dir()), places[0])
 
 
 def remove_unused_rows(folder: Path, only: Path | None = None) -> Path | None:
     """Remove from a folder of checkpoints the files of split ones that are there no more; with
-    `only`, this folder of them at the most.
+    `only`, this folder of them at the most. What cannot be removed stays.
+
+    By names: several folders may have one of the same name, but links may lead anywhere.
 
     Returns a checkpoint that cannot be read, because of which nothing was removed; or None.
     """
     if not (folder / ROWS).is_dir():
         return None
     used = set()
-    for path in folder.rglob("*.pt"):
+    for path in {*folder.rglob("*.pt"), *folder.glob("*/*.pt")}:  # which follows links to folders
         try:
-            name = _rows_named_in(path)
+            used.add(_rows_named_in(path))
         except (*_DAMAGE, pickle.UnpicklingError):
             return path
-        if name is not None:
-            used.add(rows_folder(path, {SPLIT: {"folder": name}}))
     for rows in (folder / ROWS).iterdir():
-        if rows.resolve() not in used and only in (None, rows.resolve()):
-            shutil.rmtree(rows)
+        if rows.name not in used and (only is None or rows.name == only.name) and _is_ours(rows):
+            shutil.rmtree(rows, ignore_errors=True)
     return None
+
+
+def _is_ours(rows: Path) -> bool:
+    """True for a folder that a split checkpoint's files are in, and nothing else."""
+    if not _ROWS_NAME.fullmatch(rows.name) or rows.is_symlink() or not rows.is_dir():
+        return False
+    return all(_ROWS_FILE.fullmatch(path.name) for path in rows.iterdir())
 
 
 _ROWS_OF: Final[dict[Path, tuple[Stamp, str | None]]] = {}
@@ -211,8 +222,9 @@ def _rows_named_in(path: Path) -> str | None:
     """Return the name of the folder that a split checkpoint means; None for an ordinary one, whose
     many tensors are not looked at.
     """
-    stamp, name = _ROWS_OF.get(path, (None, None))
-    if stamp != _stamp(path):
+    stamp = _stamp(path)
+    known, name = _ROWS_OF.get(path, (None, None))
+    if known != stamp:
         state: Any = {}
         is_split = not zipfile.is_zipfile(path)  # nobody knows: of before torch 1.6, or damaged
         if not is_split:
@@ -222,7 +234,7 @@ def _rows_named_in(path: Path) -> str | None:
         if is_split:
             state = torch.load(path, map_location="cpu", weights_only=True)
         name = state[SPLIT]["folder"] if SPLIT in state else None
-        _ROWS_OF[path] = _stamp(path), name
+        _ROWS_OF[path] = stamp, name
     return name
 
 

@@ -321,8 +321,11 @@ class Preemption(Observer):
         trainer, cfg = self.trainer, self.trainer.cfg.checkpoint
         problem = "--no-save keeps no checkpoint" if cfg.no_save else ""
         if not cfg.no_save:
-            trainer.consolidate_optimizer()
-            if trainer.should_save_checkpoint_on_current_rank:
+            try:
+                trainer.consolidate_optimizer()
+            except ConfigurationError as error:  # of rows that were not written: in all processes
+                problem = str(error)
+            if not problem and trainer.should_save_checkpoint_on_current_rank:
                 try:
                     self._write()
                 except Exception as error:

@@ -166,7 +166,10 @@ def prune(folder: Path, cell: Cell) -> None:
     One that failed goes on from its last checkpoint, so it keeps them all.
     """
     if cell.panel.keep == "best" and status_of(folder) in (Status.DONE, Status.DIVERGED):
+        from fairseq_deepnet.checkpoints import remove_unused_rows
+
         best = folder / "checkpoints" / "checkpoint_best.pt"
         for file in best.parent.glob("*.pt") if best.is_file() else ():
             if file != best:
                 file.unlink()
+        remove_unused_rows(best.parent)

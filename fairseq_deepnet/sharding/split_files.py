@@ -42,7 +42,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from ..checkpoints import checksum
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, describe_os_error
 from .exchange import Exchange, buckets
 
 BLOCK: Final = 2**28
@@ -202,10 +202,19 @@ def write(
     with telling(f"{folder} was not written"):
         writer = Writer(folder)
         save(state, storage_writer=writer, planner=Planner(), process_group=exchange.group)
-    written = [*folder.glob(f"__{exchange.rank}_*")]
-    written += [folder / ".metadata"] if exchange.rank == 0 else []
+    mine_now: dict[str, list[int]] = {}
+    try:
+        written = [*folder.glob(f"__{exchange.rank}_*")]
+        if not written and any(block.mine[0] for block in state.values()):
+            raise FileNotFoundError
+        written += [folder / ".metadata"] if exchange.rank == 0 else []
+        mine_now = {path.name: [path.stat().st_size, checksum(path)] for path in written}
+    except FileNotFoundError:
+        lacks = "its files are gone again; has another training the same save-dir?"
+    except OSError as error:
+        lacks = describe_os_error(error)
+    agree(f"{folder} was not written", lacks, exchange)
     found: list[Any] = [None] * exchange.size
-    mine_now = {path.name: [path.stat().st_size, checksum(path)] for path in written}
     dist.all_gather_object(found, mine_now, group=exchange.group)
     return {name: what for files in found for name, what in files.items()}
 

@@ -129,6 +129,8 @@ def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
     common, shared = cfg.common, cfg.distributed_training
     dropped = any(isinstance(m, LayerDropModuleList) and m.p > 0 for m in model.modules())
     efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
+    # rows would be removed of which the small file is not there yet
+    later = shared.use_sharded_state and cfg.checkpoint.write_checkpoints_asynchronously
     found = [
         (efficient, "--memory-efficient-*", "use --bf16 or --fp16: weights are split, in fp32"),
         (common.amp, "--amp", "use --bf16 or --fp16"),
@@ -141,6 +143,11 @@ def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
         (common.model_parallel_size > 1, "--model-parallel-size", "leave it out"),
         (common.quantization_config_path, "--quantization-config-path", "leave it out"),
         (common.tpu, "--tpu", "leave it out"),
+        (
+            later,
+            "--write-checkpoints-asynchronously with --use-sharded-state",
+            "leave one of them out",
+        ),
         (
             utils.has_parameters(criterion),
             f"a criterion with parameters ({type(criterion).__name__})",
@@ -363,7 +370,11 @@ class ShardedTrainer(Trainer):
     def remove_unused_rows(self) -> None:
         """Remove the rows of checkpoints that fairseq has removed."""
         self.split_record = None
-        unread = remove_unused_rows(Path(self.cfg.checkpoint.save_dir))
+        try:
+            unread = remove_unused_rows(Path(self.cfg.checkpoint.save_dir))
+        except OSError as error:
+            logger.warning("nothing was removed from %s: %s", ROWS, describe_os_error(error))
+            return
         if unread is not None:
             logger.warning("nothing was removed from %s: %s cannot be read", ROWS, unread)
 

@@ -37,12 +37,24 @@ def run(args: argparse.Namespace) -> int:
     """Join, and print the file written."""
     path = choose_model(args.target, 0).path
     output = args.out or path
+    if output.is_dir():
+        raise ValueError(f"{shown(output)} is a folder: name the file to write")
+    before = path.stat()
     state = load_checkpoint(path, entire=True, split=True)
     if SPLIT not in state:
         raise ValueError(f"{shown(path)} is no split checkpoint: there is nothing to join")
     rows = rows_folder(path, state)
     output.parent.mkdir(parents=True, exist_ok=True)
-    save_checkpoint(joined(state, rows, output.parent), output)
+    made = output.with_name(f"{output.name}.joined")  # beside what a training writes to meanwhile
+    save_checkpoint(joined(state, rows, output.parent), made)
+    now = path.stat()
+    if args.out is None and (before.st_ino, before.st_mtime_ns) != (now.st_ino, now.st_mtime_ns):
+        made.unlink()
+        raise ValueError(
+            f"{shown(path)} was written anew meanwhile, by a training: join it when that has ended,"
+            " or give --out FILE"
+        )
+    made.replace(output)
     remove_unused_rows(rows.parent.parent, only=rows)
     print(output)
     return 0

@@ -1,21 +1,31 @@
 """A split checkpoint in one process: what it holds, what it refuses, and the file that it makes."""
 
+import errno
 import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from fairseq_deepnet import cli
-from fairseq_deepnet.checkpoints import SPLIT, load_checkpoint, mend_last, remove_unused_rows
+from fairseq_deepnet import cli, preemption
+from fairseq_deepnet.checkpoints import (
+    SPLIT,
+    copy_checkpoint,
+    load_checkpoint,
+    mend_last,
+    num_updates,
+    remove_unused_rows,
+)
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.sharding import split_files
 from fairseq_deepnet.sharding.exchange import Exchange, buckets
 from fairseq_deepnet.sharding.split_files import Block, Reader, blocks
+from fairseq_deepnet.signals import UNSAVED
 from tests.support.rig import MORE, TRAIN, Rig
 from tests.support.sharded_process import compare, leave_group
 
@@ -84,7 +94,7 @@ def test_joined_it_is_the_ordinary_checkpoint(
     assert not any((tmp_path / "split").iterdir())
 
 
-@pytest.mark.parametrize("arguments", [(), ("--bf16",)])
+@pytest.mark.parametrize("arguments", [(), ("--bf16",), ("--fp16", "--fp16-init-scale=4")])
 def test_a_training_goes_on_from_it(arguments: tuple[str, ...], tmp_path: Path) -> None:
     rig = trained(tmp_path, *SPLIT_UP, *arguments)
     file = save(rig)
@@ -119,6 +129,28 @@ def test_who_wants_one_file_is_told_to_join_it(
     assert cli.main(["join", str(file), "--out", out]) == 0
     assert cli.main(["join", out]) == 2
     assert "is no split checkpoint" in capsys.readouterr().err
+
+
+def test_a_training_may_write_the_file_that_is_being_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig = trained(tmp_path, *SPLIT_UP)
+    file = save(rig, "checkpoint_best.pt")
+    rig.update(MORE)
+    newer = save(rig, "checkpoint2.pt")
+    write = torch.save
+
+    def meanwhile(*args: Any, **kwargs: Any) -> None:
+        write(*args, **kwargs)
+        copy_checkpoint(newer, file)
+
+    monkeypatch.setattr(torch, "save", meanwhile)
+    assert cli.main(["join", str(file)]) == 2
+    assert "checkpoint_best.pt was written anew meanwhile" in capsys.readouterr().err
+    assert num_updates(load_checkpoint(file, entire=True, split=True)) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {file.name, newer.name, "split"}
+    assert cli.main(["join", str(file), "--out", str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
 
 
 def test_other_files_that_are_damaged_or_gone_are_named(tmp_path: Path) -> None:
@@ -159,11 +191,107 @@ def test_a_folder_without_its_small_file_is_no_checkpoint_and_goes(tmp_path: Pat
     assert [path.name for path in (tmp_path / "split").iterdir()] == ["update_1_1"]
 
 
+def test_rows_are_kept_for_all_that_means_them_by_links_and_deep_below(tmp_path: Path) -> None:
+    """A save-dir on one disk, its rows, a checkpoint and the good states on another."""
+    save_dir, disk = tmp_path / "run", tmp_path / "disk"
+    for folder in (save_dir, disk / "rows", disk / "states"):
+        folder.mkdir(parents=True)
+    (save_dir / "split").symlink_to(disk / "rows")
+    (save_dir / "good_states").symlink_to(disk / "states")
+    rig = trained(save_dir, *SPLIT_UP)
+    for _ in range(3):
+        save(rig)
+        rig.update(MORE)
+    rig.trainer.remove_unused_rows()
+    assert [path.name for path in (disk / "rows").iterdir()] == ["update_3_1"]
+    link, moved = save_dir / "checkpoint4.pt", disk / "moved.pt"
+    save(rig, link.name).rename(moved)
+    link.symlink_to(moved)
+    files = [save_dir / "good_states" / "update_5.pt", save_dir / "aside" / "of" / "mine.pt"]
+    files[1].parent.mkdir(parents=True)
+    for file in files:
+        rig.update(MORE)
+        save(rig).rename(file)
+    assert remove_unused_rows(save_dir) is None
+    kept = {path.name for path in (disk / "rows").iterdir()}
+    assert kept == {f"update_{number}_1" for number in (4, 5, 6)}
+    for file in (link, *files):
+        assert load_checkpoint(file, entire=True, split=True)
+
+
+def test_what_else_lies_in_a_folder_of_that_name_stays(tmp_path: Path) -> None:
+    """`split` is what people call the parts of their data, too."""
+    for name in ("split/train/text", "split/update_7_1/mine", "split/notes"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("mine", encoding="utf-8")
+    (tmp_path / "split" / "update_8_1").symlink_to(tmp_path / "split" / "train")
+    rig = trained(tmp_path, *SPLIT_UP)
+    save(rig)
+    rig.update(MORE)
+    save(rig)
+    rig.trainer.remove_unused_rows()
+    assert {path.name for path in (tmp_path / "split").iterdir()} == {
+        *("train", "notes", "update_7_1", "update_8_1", "update_2_1")
+    }
+    assert (tmp_path / "split" / "train" / "text").read_text(encoding="utf-8") == "mine"
+
+
+def test_rows_that_another_training_removes_meanwhile_are_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = trained(tmp_path, *SPLIT_UP)
+    write = split_files.save
+
+    def and_remove(*args: Any, **kwargs: Any) -> None:
+        write(*args, **kwargs)
+        remove_unused_rows(tmp_path)
+
+    monkeypatch.setattr(split_files, "save", and_remove)
+    with pytest.raises(ConfigurationError, match=r"update_1_1 was not written: .*another training"):
+        save(rig)
+    assert not (tmp_path / "checkpoint_last.pt").exists()
+
+
+def test_rows_that_cannot_be_removed_do_not_end_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = trained(tmp_path, *SPLIT_UP)
+    save(rig)
+    rig.update(MORE)
+    save(rig)
+    refused = PermissionError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr("os.rmdir", Mock(side_effect=refused))
+    rig.trainer.remove_unused_rows()
+    monkeypatch.setattr(Path, "iterdir", Mock(side_effect=refused))
+    rig.trainer.remove_unused_rows()
+    assert load_checkpoint(tmp_path / "checkpoint_last.pt", entire=True, split=True)
+
+
+def test_files_are_not_written_by_another_thread(tmp_path: Path) -> None:
+    """The rows of a small file that is not there yet would be removed."""
+    with pytest.raises(ConfigurationError, match="--write-checkpoints-asynchronously"):
+        Rig(tmp_path, *SPLIT_UP, "--write-checkpoints-asynchronously")
+
+
 def test_an_update_that_is_saved_again_gets_its_own_folder(tmp_path: Path) -> None:
     rig = trained(tmp_path, *SPLIT_UP)
     files = [save(rig, name) for name in ("checkpoint1.pt", "checkpoint_last.pt")]
     folders = [load_checkpoint(file, split=True)[SPLIT]["folder"] for file in files]
     assert folders == ["update_1_1", "update_1_2"]
+
+
+def test_a_preempted_training_without_room_for_its_rows_is_unsaved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = trained(tmp_path, *SPLIT_UP)
+    full = ConfigurationError("split/update_1_1 was not written: no space")
+    monkeypatch.setattr("fairseq_deepnet.sharding.trainer.write", Mock(side_effect=full))
+    monkeypatch.setattr(preemption, "_attend", Mock())
+    preempted = preemption.Preemption(Mock(), rig.trainer, 1.0)
+    with pytest.raises(SystemExit) as ended:
+        preempted._save(1)
+    assert ended.value.code == UNSAVED
+    assert not (tmp_path / "checkpoint_last.pt").exists()
 
 
 def test_processes_that_do_not_share_the_folder_are_told(tmp_path: Path) -> None:

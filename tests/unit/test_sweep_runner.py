@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from fairseq_deepnet.checkpoints import SPLIT
 from fairseq_deepnet.divergence.verdict import Evidence
 from fairseq_deepnet.experiments import state
 from fairseq_deepnet.experiments.cells import Cell, CellPlace
@@ -291,6 +293,20 @@ def test_every_checkpoint_stays_by_default_and_where_there_is_no_best_one(
     cell.panel = dataclasses.replace(cell.panel, keep="all")
     state.prune(sweep.folder / "good", cell)
     assert len(list(folder.iterdir())) == 2
+
+
+def test_rows_of_split_checkpoints_that_are_not_kept_go_with_them(sweep: Sweep, cells: Any) -> None:
+    (cell,) = cells("good")
+    sweep.run([cell])
+    folder = sweep.folder / "good" / "checkpoints"
+    for update, name in ((1, "best"), (2, "last")):
+        rows = folder / "split" / f"update_{update}_1"
+        rows.mkdir(parents=True)
+        (rows / ".metadata").touch()
+        torch.save({SPLIT: {"folder": rows.name}}, folder / f"checkpoint_{name}.pt")
+    cell.panel = dataclasses.replace(cell.panel, keep="best")
+    state.prune(sweep.folder / "good", cell)
+    assert [path.name for path in (folder / "split").iterdir()] == ["update_1_1"]
 
 
 def test_other_settings_than_those_recorded_are_refused(sweep: Sweep, cells: Any) -> None:
