@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{typed(name)} error: {describe_os_error(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"deepnet {name}: interrupted", file=sys.stderr)
+        print(f"{typed(name)} interrupted", file=sys.stderr)
         return 130
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli, former_names
-from fairseq_deepnet.tools import fairseq_options
+from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.configs import check_options, load_config
 
 
@@ -75,6 +75,13 @@ def test_an_error_bears_the_name_of_the_script_that_was_typed(
     monkeypatch.setenv("DEEPNET_COMMAND", "train_wmt17")
     assert cli.main(["args", "no-such-config"]) == 2
     assert capsys.readouterr().err.startswith("[train_wmt17] error: no config 'no-such-config'")
+
+    def press_ctrl_c(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(configs, "run", press_ctrl_c)
+    assert cli.main(["args", "multi30k"]) == 130
+    assert capsys.readouterr().err == "[train_wmt17] interrupted\n"
 
 
 def test_a_former_stage_names_the_subcommand_that_it_is_a_stage_of(
