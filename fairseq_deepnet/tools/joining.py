@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
     ):
         made.unlink()
         raise ValueError(
-            f"{shown(path)} was written anew meanwhile or removed, by a training: join it when that has ended,"
-            " or give --out FILE"
+            f"{shown(path)} was written anew meanwhile or removed, by a training: join it when"
+            " that has ended, or give --out FILE"
         )
     made.replace(output)
     remove_unused_rows(rows.parent.parent, only=rows)

@@ -156,6 +156,7 @@ def test_a_training_may_write_the_file_that_is_being_joined(
     out = tmp_path / "out.pt"
     assert cli.main(["join", str(file), "--out", str(out)]) == 0
     assert num_updates(load_checkpoint(out)) == 2
+    copy_checkpoint(newer, file)
     assert cli.main(["join", str(file), "--out", str(tmp_path)]) == 2
     assert "is a folder" in capsys.readouterr().err
 
