@@ -47,12 +47,14 @@ def run(args: argparse.Namespace) -> int:
     output.parent.mkdir(parents=True, exist_ok=True)
     made = output.with_name(f"{output.name}.joined")  # beside what a training writes to meanwhile
     save_checkpoint(joined(state, rows, output.parent), made)
-    now = path.stat()
-    if args.out is None and (before.st_ino, before.st_mtime_ns) != (now.st_ino, now.st_mtime_ns):
+    now = path.stat() if path.exists() else None
+    if args.out is None and (
+        now is None or (before.st_ino, before.st_mtime_ns) != (now.st_ino, now.st_mtime_ns)
+    ):
         made.unlink()
         raise ValueError(
-            f"{shown(path)} was written anew meanwhile, by a training: join it when that has ended,"
-            " or give --out FILE"
+            f"{shown(path)} was written anew meanwhile or removed, by a training: join it when"
+            " that has ended, or give --out FILE"
         )
     made.replace(output)
     remove_unused_rows(rows.parent.parent, only=rows)

@@ -149,6 +149,14 @@ def test_a_training_may_write_the_file_that_is_being_joined(
     assert "checkpoint_best.pt was written anew meanwhile" in capsys.readouterr().err
     assert num_updates(load_checkpoint(file, entire=True, split=True)) == 2
     assert {path.name for path in tmp_path.iterdir()} == {file.name, newer.name, "split"}
+    monkeypatch.setattr(torch, "save", lambda *args: (write(*args), file.unlink()))
+    assert cli.main(["join", str(file)]) == 2
+    assert not [*tmp_path.glob("*.joined*")]
+    copy_checkpoint(newer, file)
+    out = tmp_path / "out.pt"
+    assert cli.main(["join", str(file), "--out", str(out)]) == 0
+    assert num_updates(load_checkpoint(out)) == 2
+    copy_checkpoint(newer, file)
     assert cli.main(["join", str(file), "--out", str(tmp_path)]) == 2
     assert "is a folder" in capsys.readouterr().err
 
