@@ -130,8 +130,10 @@ WIDE = [
 ADAM = ["--optimizer=adam", "--lr=0.001", "--adam-eps=0.001", "--clip-norm=0.5"]
 
 
-def cases() -> list[dict[str, Any]]:
-    """Every scheme at 6L-6L, and every way of training at one or two schemes."""
+def cases(deep: bool) -> list[dict[str, Any]]:
+    """Every scheme at 6L-6L, every way of training at one or two schemes; `deep`: every scheme at
+    18L-18L, too.
+    """
 
     def case(name: str, *words: str, arch: str = "deepnet_transformer", micro: int = 1) -> None:
         sides = {"deepnet_transformer_lm": "decoder", "deepnet_masked_lm": "encoder"}
@@ -159,8 +161,10 @@ def cases() -> list[dict[str, Any]]:
     dropped = ["--dropout=0.3", "--attention-dropout=0.1", "--activation-dropout=0.1"]
     case("dropout", *dropped, micro=2)
     case("dropout, checkpointing", *dropped, "--checkpoint-activations-every=2")
-    deep = ["--encoder-layers=18", "--decoder-layers=18", "--bucket-cap-mb=1"]
-    case("18L-18L", *deep, "--checkpoint-activations-every=4", "--share-all-embeddings")
+    layers = ["--encoder-layers=18", "--decoder-layers=18", "--bucket-cap-mb=1"]
+    case("18L-18L", *layers, "--checkpoint-activations-every=4", "--share-all-embeddings")
+    for scheme in SCHEMES if deep else ():
+        case(f"{scheme} 18L-18L", f"--residual-scheme={scheme}", *layers)
     case("language model", arch="deepnet_transformer_lm")
     case("masked language model", arch="deepnet_masked_lm")
     return found
@@ -169,7 +173,7 @@ def cases() -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_several_processes_train_sharded_what_they_train_whole(world: int, tmp_path: Path) -> None:
-    every = cases()
+    every = cases(deep=world == 2)
     (tmp_path / "cases.json").write_text(json.dumps(every), encoding="utf-8")
     port = free_port()
     words = [sys.executable, "-m", "tests.support.sharded_process"]
