@@ -170,30 +170,38 @@ def cases(deep: bool) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("world", [2, 3, 4])
-def test_several_processes_train_sharded_what_they_train_whole(world: int, tmp_path: Path) -> None:
-    every = cases(deep=world == 2)
-    (tmp_path / "cases.json").write_text(json.dumps(every), encoding="utf-8")
+def hold_against_whole(every: list[dict[str, Any]], world: int, folder: Path) -> None:
+    """Train each case sharded and whole in so many processes; fail where the two differ."""
+    (folder / "cases.json").write_text(json.dumps(every), encoding="utf-8")
     port = free_port()
     words = [sys.executable, "-m", "tests.support.sharded_process"]
     processes = [
         subprocess.Popen(
-            [*words, str(rank), str(world), str(port), str(tmp_path)],
-            stdout=(tmp_path / f"log.{rank}").open("w", encoding="utf-8"),
+            [*words, str(rank), str(world), str(port), str(folder)],
+            stdout=(folder / f"log.{rank}").open("w", encoding="utf-8"),
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             cwd=PLUGIN.parent,
         )
         for rank in range(world)
     ]
-    assert not any(finish(processes, 7200)), (tmp_path / "log.0").read_text(encoding="utf-8")[
-        -3000:
-    ]
+    log = folder / "log.0"
+    assert not any(finish(processes, 7200)), log.read_text(encoding="utf-8")[-3000:]
     for case in every:
-        found = json.loads((tmp_path / f"{case['name']}.json").read_text(encoding="utf-8"))
+        found = json.loads((folder / f"{case['name']}.json").read_text(encoding="utf-8"))
         print(world, case["name"], found)
         assert max(found["losses"], found["weights"], found["optimiser"]) < 1e-6, case["name"]
+
+
+def test_two_processes_train_sharded_what_they_train_whole(tmp_path: Path) -> None:
+    short = next(case for case in cases(deep=False) if case["name"] == "update-freq 2, whole")
+    hold_against_whole([{**short, "updates": 3}], 2, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_several_processes_train_sharded_what_they_train_whole(world: int, tmp_path: Path) -> None:
+    hold_against_whole(cases(deep=world == 2), world, tmp_path)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.sharding.building import give_memory, without_weights
 from fairseq_deepnet.sharding.exchange import Exchange
 from fairseq_deepnet.sharding.model import mismatch, units
+from fairseq_deepnet.sharding.trainer import FAILURE
 from tests.support.rig import MORE, TRAIN, Rig, Task, parse
 from tests.support.sharded_process import compare, leave_group
 
@@ -35,6 +36,11 @@ def _process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     yield
     leave_group()
+
+
+def default_store() -> Any:
+    """Return what processes tell one another by."""
+    return torch.distributed.distributed_c10d._get_default_store()
 
 
 def checkpoint(rig: Rig) -> dict[str, Any]:
@@ -181,6 +187,28 @@ def test_an_optimiser_of_whole_matrices_is_refused(tmp_path: Path) -> None:
     rig = Rig(tmp_path, SHARDED, "--optimizer=adafactor")
     with pytest.raises(ConfigurationError, match="--optimizer adafactor"):
         rig.update(TRAIN)
+
+
+def test_an_error_is_left_for_the_other_processes_to_tell(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, *ADAM, SHARDED)
+    with pytest.raises(KeyError), rig.trainer._telling_others():
+        raise KeyError("word")
+    assert default_store().get(FAILURE) == b"rank 0 has failed: KeyError: 'word'"
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        ("", "rank 0 cannot go on: another process has ended without a word"),
+        ("rank 1 has failed: KeyError: 'word'", "rank 0 cannot go on: rank 1 has failed: KeyError"),
+    ],
+)
+def test_a_process_that_is_left_alone_says_why(failure: str, message: str, tmp_path: Path) -> None:
+    rig = Rig(tmp_path, *ADAM, SHARDED)
+    if failure:
+        default_store().set(FAILURE, failure)
+    with pytest.raises(ConfigurationError, match=message), rig.trainer._telling_others():
+        raise RuntimeError("[gloo] Connection closed by peer")
 
 
 def test_a_batch_that_memory_does_not_suffice_for_ends_the_training(
