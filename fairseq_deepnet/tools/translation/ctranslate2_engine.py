@@ -134,9 +134,7 @@ class CTranslate2Model(Engine):
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
         """Return the search's best translations of each line with their scores."""
-        prefix = []
-        if self.tokens and self.tokens["target"]:
-            prefix = [self.tokens["tokens"][direction.target]]
+        prefix = self._target_prefix(direction)
         encoded = encode_lines(self.models[direction.source], lines, 1)
         results = self.translator.translate_batch(
             [self._pieces(line, direction) for line in encoded],
@@ -159,6 +157,12 @@ class CTranslate2Model(Engine):
             ]
             for result in results
         ]
+
+    def _target_prefix(self, direction: Direction) -> list[str]:
+        """Return the pieces that every translation begins with: a language token, or none."""
+        if self.tokens and self.tokens["target"]:
+            return [self.tokens["tokens"][direction.target]]
+        return []
 
     def _pieces(self, line: str, direction: Direction) -> list[str]:
         """Return the pieces of an encoded line, cut to what the model takes; a language token first
