@@ -16,7 +16,7 @@ import torch
 import torch.multiprocessing
 from fairseq.data import Dictionary, LanguagePairDataset, TokenBlockDataset
 
-from fairseq_deepnet import compat
+from fairseq_deepnet import compat, errors
 from fairseq_deepnet.errors import ConfigurationError
 
 
@@ -128,8 +128,11 @@ def test_sentences_are_padded_to_the_lengths_of_their_buckets() -> None:
 
 
 def test_the_error_of_a_process_that_torch_spawned_is_one_line_too(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # whatever hook torch.distributed has left in this process: it collects what others print
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    errors.show_in_one_line()
     try:
         raise ConfigurationError("give another --save-dir")
     except ConfigurationError:
