@@ -91,7 +91,8 @@ _KNOWN: Final[dict[Path, tuple[Stamp, bool, dict[str, Any]]]] = {}
 checksums, and what describes the model."""
 
 
-def _stamp(path: Path) -> Stamp:
+def stamp_of(path: Path) -> Stamp:
+    """Return what is another for a file that was written anew."""
     status = path.stat()
     return status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -99,12 +100,12 @@ def _stamp(path: Path) -> Stamp:
 def is_known_whole(path: Path | str) -> bool:
     """Return True if `load_checkpoint` has read all of this very file in this process."""
     stamp, entire, _ = _KNOWN.get(Path(path), (None, False, {}))
-    return entire and stamp == _stamp(Path(path))
+    return entire and stamp == stamp_of(Path(path))
 
 
 def recorded_arguments(path: Path | str) -> Namespace | None:
     """Return `model_arguments` of a file, which is opened only if this process has not yet."""
-    if Path(path) not in _KNOWN or _KNOWN[Path(path)][0] != _stamp(Path(path)):
+    if Path(path) not in _KNOWN or _KNOWN[Path(path)][0] != stamp_of(Path(path)):
         load_checkpoint(path, split=True)
     return model_arguments(_KNOWN[Path(path)][2])
 
@@ -121,7 +122,7 @@ def load_checkpoint(path: Path | str, entire: bool = False, split: bool = False)
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    stamp = _stamp(path)
+    stamp = stamp_of(path)
     refuse_damaged(path, weights=entire)
     with naming_damage(path):
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -208,7 +209,7 @@ def remove_unused_rows(folder: Path, only: Path | None = None) -> Path | None:
 
 
 def _is_ours(rows: Path) -> bool:
-    """True for a folder that a split checkpoint's files are in, and nothing else."""
+    """Return True for a folder that a split checkpoint's files are in, and nothing else."""
     if not _ROWS_NAME.fullmatch(rows.name) or rows.is_symlink() or not rows.is_dir():
         return False
     return all(_ROWS_FILE.fullmatch(path.name) for path in rows.iterdir())
@@ -222,7 +223,7 @@ def _rows_named_in(path: Path) -> str | None:
     """Return the name of the folder that a split checkpoint means; None for an ordinary one, whose
     many tensors are not looked at.
     """
-    stamp = _stamp(path)
+    stamp = stamp_of(path)
     known, name = _ROWS_OF.get(path, (None, None))
     if known != stamp:
         state: Any = {}

@@ -19,6 +19,7 @@ from fairseq_deepnet.checkpoints import (
     remove_unused_rows,
     rows_folder,
     save_checkpoint,
+    stamp_of,
 )
 from fairseq_deepnet.compat.fp32_weights import WEIGHTS
 from fairseq_deepnet.files import shown
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     output = args.out or path
     if output.is_dir():
         raise ValueError(f"{shown(output)} is a folder: name the file to write")
-    before = path.stat()
+    before = stamp_of(path)
     state = load_checkpoint(path, entire=True, split=True)
     if SPLIT not in state:
         raise ValueError(f"{shown(path)} is no split checkpoint: there is nothing to join")
@@ -47,10 +48,7 @@ def run(args: argparse.Namespace) -> int:
     output.parent.mkdir(parents=True, exist_ok=True)
     made = output.with_name(f"{output.name}.joined")  # beside what a training writes to meanwhile
     save_checkpoint(joined(state, rows, output.parent), made)
-    now = path.stat() if path.exists() else None
-    if args.out is None and (
-        now is None or (before.st_ino, before.st_mtime_ns) != (now.st_ino, now.st_mtime_ns)
-    ):
+    if args.out is None and not (path.exists() and stamp_of(path) == before):
         made.unlink()
         raise ValueError(
             f"{shown(path)} was written anew meanwhile or removed, by a training: join it when"
