@@ -258,7 +258,7 @@ class ShardedModel(nn.Module):
             problem = mismatch(mine, given, strict)
         problem = distributed.broadcast_object(problem, 0, self.exchange.group)
         if problem:
-            raise RuntimeError(f"Error(s) in loading state_dict: {problem}")
+            raise RuntimeError(f"Error(s) in loading state_dict for the sharded model:{problem}")
         key_of = {id(value): key for key, value in mine.items()}
         keys = [key_of[id(p)] for p in self.parameters_split.values()]
         own = [one.detach() for one in self.own.values()]
@@ -279,16 +279,23 @@ class ShardedModel(nn.Module):
 
 
 def mismatch(mine: Mapping[str, Tensor], given: Mapping[str, Any], strict: bool) -> str:
-    """Return how a checkpoint's tensors differ from a model's in names and shapes; or nothing."""
+    """Return how a checkpoint's tensors differ from a model's in names and shapes, in lines as
+    torch writes them; or nothing.
+    """
     found = []
     if strict:
-        missing, unknown = sorted(mine.keys() - given.keys()), sorted(given.keys() - mine.keys())
-        found += [f"missing {', '.join(missing)}"] * bool(missing)
-        found += [f"unexpected {', '.join(unknown)}"] * bool(unknown)
-    for key in mine.keys() & given.keys():
-        if mine[key].shape != given[key].shape:
-            found.append(f"{key} is {[*given[key].shape]}, here {[*mine[key].shape]}")
-    return "; ".join(found)
+        kinds = (
+            ("Missing", mine.keys() - given.keys()),
+            ("Unexpected", given.keys() - mine.keys()),
+        )
+        for kind, names in kinds:
+            if names:
+                listed = ", ".join(f'"{name}"' for name in sorted(names))
+                found.append(f"{kind} key(s) in state_dict: {listed}.")
+    for key, own in mine.items():
+        if key in given and own.shape != given[key].shape:
+            found.append(f"size mismatch for {key}: {[*given[key].shape]}, here {[*own.shape]}.")
+    return "".join(f"\n\t{line}" for line in found)
 
 
 def units(model: nn.Module, unit_bytes: int, element: int) -> Iterator[list[nn.Module]]:

@@ -6,12 +6,15 @@ One process has all rows, so that nothing is exchanged; test_sharded_training.py
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.trainer import Trainer
 from torch import nn
+from torch.distributed import DistNetworkError
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -22,7 +25,13 @@ from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.sharding.building import give_memory, without_weights
 from fairseq_deepnet.sharding.exchange import Exchange
 from fairseq_deepnet.sharding.model import mismatch, units
-from fairseq_deepnet.sharding.trainer import FAILURE
+from fairseq_deepnet.sharding.trainer import (
+    FAILURE,
+    LINGER,
+    ShardedTrainer,
+    end_at_once,
+    install,
+)
 from tests.support.rig import MORE, TRAIN, Rig, Task, parse
 from tests.support.sharded_process import compare, leave_group
 
@@ -189,13 +198,26 @@ def test_an_optimiser_of_whole_matrices_is_refused(tmp_path: Path) -> None:
         rig.update(TRAIN)
 
 
-def test_an_error_is_left_for_the_other_processes_to_tell(tmp_path: Path) -> None:
+@pytest.fixture
+def lingered(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that rank 0 of two processes stays for the other."""
+    monkeypatch.setattr(ShardedTrainer, "data_parallel_world_size", 2)
+    slept: list[float] = []
+    monkeypatch.setattr("fairseq_deepnet.sharding.trainer.time.sleep", slept.append)
+    return slept
+
+
+def test_an_error_is_left_for_the_other_processes_to_tell(
+    tmp_path: Path, lingered: list[float]
+) -> None:
     rig = Rig(tmp_path, *ADAM, SHARDED)
     with pytest.raises(KeyError), rig.trainer._telling_others():
         raise KeyError("word")
     assert default_store().get(FAILURE) == b"rank 0 has failed: KeyError: 'word'"
+    assert lingered == [LINGER]
 
 
+@pytest.mark.parametrize("error", [RuntimeError("[gloo] closed by peer"), DistNetworkError("gone")])
 @pytest.mark.parametrize(
     ("failure", "message"),
     [
@@ -203,12 +225,105 @@ def test_an_error_is_left_for_the_other_processes_to_tell(tmp_path: Path) -> Non
         ("rank 1 has failed: KeyError: 'word'", "rank 0 cannot go on: rank 1 has failed: KeyError"),
     ],
 )
-def test_a_process_that_is_left_alone_says_why(failure: str, message: str, tmp_path: Path) -> None:
+def test_a_process_that_is_left_alone_says_why(
+    failure: str, message: str, error: Exception, tmp_path: Path, lingered: list[float]
+) -> None:
     rig = Rig(tmp_path, *ADAM, SHARDED)
     if failure:
         default_store().set(FAILURE, failure)
     with pytest.raises(ConfigurationError, match=message), rig.trainer._telling_others():
-        raise RuntimeError("[gloo] Connection closed by peer")
+        raise error
+    assert lingered == [LINGER]
+
+
+@pytest.mark.parametrize(("raised", "status"), [(KeyError("word"), 1), (SystemExit(3), 3)])
+def test_an_error_that_nobody_catches_ends_the_process_at_once(
+    raised: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever shows it, be it errors.py's hook, which ends with a status of its own."""
+
+    def shown(kind: object, error: BaseException, traceback: object) -> None:
+        if isinstance(error, SystemExit):
+            raise error
+
+    monkeypatch.setattr(sys, "excepthook", shown)
+    ended: list[int] = []
+    monkeypatch.setattr("fairseq_deepnet.sharding.trainer.os._exit", ended.append)
+    end_at_once()
+    once = sys.excepthook
+    end_at_once()
+    assert sys.excepthook is once
+    sys.excepthook(type(raised), raised, None)
+    assert ended == [status]
+
+
+def test_one_process_alone_with_an_error_saves_nothing(tmp_path: Path) -> None:
+    """fairseq saves a checkpoint then, for which the others would not come."""
+    rig = trained(tmp_path, SHARDED)
+    file = tmp_path / "crash.pt"
+    try:
+        raise KeyError("word")
+    except KeyError:
+        rig.trainer.consolidate_optimizer()
+        assert rig.trainer.sharded.gathered is None
+        assert rig.trainer.save_checkpoint(str(file), {}) is None
+    assert not file.exists()
+    with pytest.raises(RuntimeError, match="gathered by all processes before"):
+        rig.trainer.state_dict()
+
+
+def saved(rig: Rig, file: Path) -> dict[str, Any]:
+    """Save a checkpoint as fairseq does, and return what it holds."""
+    rig.trainer.consolidate_optimizer()
+    itr = {"epoch": 1, "iterations_in_epoch": 1, "version": 2}
+    rig.trainer.save_checkpoint(str(file), {"train_iterator": itr, "val_loss": None})
+    held: dict[str, Any] = torch.load(file, weights_only=True)
+    return held
+
+
+def test_a_checkpoint_of_another_model_or_optimiser_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint_last.pt"
+    held = saved(trained(tmp_path, SHARDED), file)
+    other = Rig(tmp_path, *ADAM, SHARDED, "--encoder-ffn-embed-dim=16")
+    message = r"does not fit the model .*: size mismatch for encoder\.layers\.0\.fc1\.weight"
+    with pytest.raises(ConfigurationError, match=message):
+        other.trainer.load_checkpoint(str(file))
+    held["last_optimizer_state"]["param_groups"][0]["params"].pop()
+    torch.save(held, file)
+    with pytest.raises(ConfigurationError, match="--reset-optimizer"):
+        Rig(tmp_path, *ADAM, SHARDED).trainer.load_checkpoint(str(file))
+
+
+def test_a_checkpoint_without_the_optimisers_state_gives_its_weights(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint_last.pt"
+    held = saved(trained(tmp_path, SHARDED, "--no-save-optimizer-state"), file)
+    assert "last_optimizer_state" not in held
+    after = Rig(tmp_path, *ADAM, SHARDED, seed=2)
+    after.trainer.load_checkpoint(str(file))
+    assert compare(held["model"], checkpoint(after)["model"]) == 0
+
+
+def test_rows_go_with_the_checkpoint_that_fairseq_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = trained(tmp_path, SHARDED, "--use-sharded-state")
+    monkeypatch.setattr(Trainer, "__init__", Trainer.__init__)  # `install` wraps it once more
+    first, rows = tmp_path / "checkpoint1.pt", tmp_path / "split"
+
+    def validate_and_save(cfg: Any, trainer: Any, saves: bool) -> str:
+        if saves:
+            saved(rig, tmp_path / "checkpoint2.pt")
+            first.unlink()
+        return "losses"
+
+    program = SimpleNamespace(validate_and_save=validate_and_save)
+    monkeypatch.setattr("fairseq_deepnet.sharding.trainer.training_program", lambda: program)
+    install()
+    assert program.validate_and_save(rig.cfg, rig.trainer, saves=False) == "losses"
+    saved(rig, first)
+    rig.update(MORE)
+    assert program.validate_and_save(rig.cfg, rig.trainer, saves=True) == "losses"
+    assert [folder.name for folder in rows.iterdir()] == ["update_3_1"]
 
 
 def test_a_batch_that_memory_does_not_suffice_for_ends_the_training(
@@ -275,9 +390,13 @@ def test_names_and_shapes_of_another_model_are_told() -> None:
     mine = {"a": torch.ones(2), "b": torch.ones(3), "c": torch.ones(1)}
     given = {"a": torch.ones(4), "b": torch.ones(3), "d": torch.ones(1)}
     assert mismatch(mine, mine, strict=True) == ""
-    told = mismatch(mine, given, strict=True)
-    assert told == "missing c; unexpected d; a is [4], here [2]"
-    assert mismatch(mine, given, strict=False) == "a is [4], here [2]"
+    *names, shape = mismatch(mine, given, strict=True).split("\n\t")[1:]
+    assert names == [
+        'Missing key(s) in state_dict: "c".',
+        'Unexpected key(s) in state_dict: "d".',
+    ]
+    assert shape == "size mismatch for a: [4], here [2]."
+    assert mismatch(mine, given, strict=False) == f"\n\t{shape}"
 
 
 class Alone(Exchange):
