@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -36,13 +36,13 @@ from ..checkpoints import ROWS, SPLIT, remove_unused_rows, rows_folder
 from ..compat.fp32_weights import WEIGHTS
 from ..compat.owed_validation import training_program
 from ..divergence.good_states import free_folder
-from ..divergence.precision import parts_of, split
 from ..errors import ConfigurationError, describe_os_error
 from ..footprint.setting import FULLY_SHARDED, MEGABYTE
 from ..wrapping import wrap
+from . import optimizer_state
 from .building import weights_on_rank_0
 from .model import ShardedModel
-from .split_files import BLOCK, BY_ROWS, MODEL, write
+from .split_files import BLOCK, MODEL, write
 
 logger = logging.getLogger(__name__)
 
@@ -239,7 +239,7 @@ class ShardedTrainer(Trainer):
         load = made.load_state_dict
 
         def load_state_dict(state: Any, overrides: Any = None) -> None:
-            load(self._scatter_state(), overrides)
+            load(optimizer_state.scatter(self.sharded, self._state_to_load), overrides)
 
         multiply = made.multiply_grads
 
@@ -328,7 +328,11 @@ class ShardedTrainer(Trainer):
                 self._write_rows(state)
                 return
             exact = self.sharded.gather(keep_fp32=WEIGHTS in state)
-            self._gathered_optim_state = self._gather_state(state, exact) if keep else None
+            self._gathered_optim_state = (
+                optimizer_state.gather(self.sharded, state, exact, self._is_flat())
+                if keep
+                else None
+            )
 
     def _write_rows(self, state: dict[str, Any]) -> None:
         """Write this process's rows beside the checkpoint that rank 0 writes next.
@@ -351,7 +355,7 @@ class ShardedTrainer(Trainer):
             raise ConfigurationError(f"no checkpoint was written: {problem}")
         trained = [key for key, own in sharded.own.items() if own.requires_grad]
         held = {MODEL: {name: own.detach() for name, own in sharded.own.items()}}
-        for key in _split_keys(state.get("state", {})):
+        for key in optimizer_state.split_keys(state.get("state", {})):
             parts = state["state"].items()
             held[key] = {trained[index]: one[key] for index, one in parts if key in one}
         record = {
@@ -365,7 +369,7 @@ class ShardedTrainer(Trainer):
         }
         if self.is_data_parallel_master:
             self.split_record, sharded.gathered = record, {name: name for name in sharded.own}
-            self._gathered_optim_state = _skeleton(state) if state else None
+            self._gathered_optim_state = optimizer_state.skeleton(state) if state else None
 
     def remove_unused_rows(self) -> None:
         """Remove the rows of checkpoints that fairseq has removed."""
@@ -392,39 +396,6 @@ class ShardedTrainer(Trainer):
         with self._telling_others():
             return super().save_checkpoint(filename, extra_state)
 
-    def _gather_state(self, state: dict[str, Any], exact: list[Tensor]) -> dict[str, Any] | None:
-        """Return the optimiser's state as an unsharded training has it, on rank 0.
-
-        Args:
-            state: this process's.
-            exact: whole fp32 weights in half precision.
-        """
-        shapes = self.sharded.trained_shapes()
-        flat = self._is_flat()
-        total = sum(shape.numel() for shape in shapes)
-        found: dict[int, dict[str, Any]] = {index: {**one} for index, one in state["state"].items()}
-        rows: dict[str, Tensor] = {}
-        for key in _split_keys(found):
-            held = [index for index, one in found.items() if key in one]
-            if flat:
-                rows[key] = torch.zeros(total if self.is_data_parallel_master else 0)
-            places = rows[key].split([s.numel() for s in shapes]) if flat and len(rows[key]) else []
-            parts = [found[index][key] for index in held]
-            for number, whole in self.sharded.exchange.gather(parts, [shapes[i] for i in held]):
-                if flat:
-                    places[held[number]].copy_(whole.reshape(-1))
-                else:
-                    found[held[number]][key] = whole
-        if not self.is_data_parallel_master:
-            return None
-        state = {**state, "state": found}
-        if WEIGHTS in state:
-            state[WEIGHTS] = [torch.cat([w.reshape(-1) for w in exact])] if flat else exact
-        if flat and found:
-            group = {**state["param_groups"][0], "params": [0]}
-            state |= {"state": {0: {**found[0], **rows}}, "param_groups": [group]}
-        return state
-
     def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> Any:
         """Load a checkpoint; rank 0 alone reads an ordinary file and gives each process its rows,
         those of a split one each process reads.
@@ -441,7 +412,7 @@ class ShardedTrainer(Trainer):
                 state["model"] = {SPLIT: record, "folder": folder}
             self._state_to_load = state.get("last_optimizer_state")
             if self._state_to_load is not None:
-                state["last_optimizer_state"] = {}  # something to load; `_scatter_state` has it
+                state["last_optimizer_state"] = {}  # something to load
             return state
 
         checkpoint_utils.load_checkpoint_to_cpu = read_for_all
@@ -450,51 +421,6 @@ class ShardedTrainer(Trainer):
         finally:
             checkpoint_utils.load_checkpoint_to_cpu = read
             self.sharded.to_load = self.sharded.split_files = self._state_to_load = None
-
-    def _scatter_state(self) -> dict[str, Any]:
-        """Return this process's part of the optimiser's state that rank 0 has read.
-
-        Raises:
-            ConfigurationError: for a state of other parameters, in every process.
-        """
-        exchange, shapes = self.sharded.exchange, self.sharded.trained_shapes()
-        own = [one.detach() for one in self.sharded.trained()]
-        whole: dict[str, Any] = {}
-        skeleton: Any = None
-        if exchange.rank == 0:
-            try:
-                whole = _by_parameter(self._state_to_load, shapes)
-                skeleton = _skeleton(whole)
-            except ValueError as error:
-                skeleton = str(error)
-        skeleton = distributed.broadcast_object(skeleton, 0, exchange.group)
-        if isinstance(skeleton, str):
-            raise ConfigurationError(skeleton)
-
-        def take(indices: list[int], key: str, of: Any) -> list[Tensor]:
-            parts = [torch.zeros_like(own[index], dtype=torch.float32) for index in indices]
-            files = self.sharded.split_files
-            if files is None:
-                exchange.scatter(lambda n: of(indices[n]), parts, [shapes[i] for i in indices])
-            else:
-                names = [files.trained[index] for index in indices]
-                files.read(key, names, zip(names, parts, strict=True))
-            return parts
-
-        state = skeleton["state"]
-        for key in _split_keys(state):
-            held = [index for index, one in state.items() if one.get(key) == BY_ROWS]
-            parts = take(held, key, lambda index, key=key: whole["state"][index][key])
-            for index, part in zip(held, parts, strict=True):
-                state[index][key] = part
-        if WEIGHTS in skeleton:
-            skeleton[WEIGHTS] = own
-            if self.sharded.split_files is None:
-                skeleton[WEIGHTS] = take(
-                    [*range(len(own))], "", lambda index: whole[WEIGHTS][index]
-                )
-        found: dict[str, Any] = skeleton
-        return found
 
 
 def _is_alone_with_error() -> bool:
@@ -508,48 +434,3 @@ def _is_of_communication(error: Exception) -> bool:
     if isinstance(error, dist.DistError):
         return True
     return isinstance(error, RuntimeError) and "gloo" in str(error)
-
-
-def _split_keys(state: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Return the keys of what is split by rows, in the same order in all processes.
-
-    Numbers that some optimisers keep as tensors, such as counts of steps, have no dimension.
-    """
-    is_split = {k: None for one in state.values() for k, held in one.items() if _is_split(held)}
-    return [*is_split]
-
-
-def _is_split(value: Any) -> bool:
-    return value.dim() > 0 if isinstance(value, Tensor) else value == BY_ROWS
-
-
-def _by_parameter(state: Any, shapes: list[torch.Size]) -> dict[str, Any]:
-    """Return a checkpoint's optimiser state with a tensor for each parameter.
-
-    Raises:
-        ValueError: for a state of other parameters.
-    """
-    wanted = sum(shape.numel() for shape in shapes)
-    state = split(state, shapes)
-    count = sum(len(group["params"]) for group in state["param_groups"])
-    held = state.get(WEIGHTS)
-    found = wanted if held is None else sum(weights.numel() for weights in held)
-    fits = count == len(shapes) and found == wanted
-    for index, one in state["state"].items():
-        tensors = [value for value in one.values() if isinstance(value, Tensor) and value.dim()]
-        fits = fits and all(value.shape == shapes[index] for value in tensors)
-    if not fits:
-        raise ValueError(
-            "the checkpoint's optimiser state is of other parameters; train the same parameters as"
-            " before, or give --reset-optimizer"
-        )
-    return state if held is None else {**state, WEIGHTS: parts_of(held, shapes)}
-
-
-def _skeleton(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an optimiser's state without the tensors that are split."""
-    numbers = {
-        index: {key: BY_ROWS if _is_split(value) else value for key, value in one.items()}
-        for index, one in state["state"].items()
-    }
-    return {**state, "state": numbers, **({WEIGHTS: None} if WEIGHTS in state else {})}

@@ -17,6 +17,7 @@ from fairseq_deepnet.tools.fairseq_options import parse_training
 from fairseq_deepnet.tools.training.fallbacks import parse, take
 from tests.integration.conftest import TRAIN, RunCommand
 from tests.support.shell import ROOT
+from tests.support.slow import slow_but
 from tests.support.training import logged, train_here, train_together
 
 SHAPE = [
@@ -31,7 +32,6 @@ DEEP = [*COMMON, "--encoder-layers=18", "--decoder-layers=18", "--residual-schem
 PLANTED = [*DEEP, "post-ln", "--lr=0.01"]
 # a learning rate that is absurd from the second epoch on: all is well for 9 updates
 SHALLOW = [*COMMON, "--encoder-layers=2", "--decoder-layers=2", "--lr=0.001,10.0"]
-SLOW = pytest.mark.slow
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
@@ -98,8 +98,7 @@ def test_post_ln_without_warm_up_is_reported_with_its_layers_and_cause(
 
 
 @pytest.mark.parametrize(
-    "scheme",
-    ["deepnorm", *(pytest.param(name, marks=SLOW) for name in ("pre-ln", "rezero", "r-fixup"))],
+    "scheme", slow_but(("deepnorm",), ("deepnorm", "pre-ln", "rezero", "r-fixup"))
 )
 def test_a_healthy_training_raises_no_event(scheme: str, tiny_data: Path, tmp_path: Path) -> None:
     train_here(tiny_data, tmp_path, *DEEP, scheme, "--lr=0.001", "--max-update=40")

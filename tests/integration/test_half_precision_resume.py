@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.integration.conftest import SMALL, TRAIN
+from tests.support.slow import slow_but
 from tests.support.training import train_here, train_together
 
 BEGUN, UPDATES = 5, 9
@@ -67,7 +68,7 @@ def assert_equal(found: Any, expected: Any) -> None:
         assert same, name
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "fused_adam"])
+@pytest.mark.parametrize("optimizer", slow_but(("fused_adam",), ("adam", "fused_adam")))
 @pytest.mark.parametrize("way", WAYS)
 def test_a_resumed_training_is_the_uninterrupted_one(
     tiny_data: Path, tmp_path: Path, losses: Losses, way: str, optimizer: str

@@ -86,6 +86,7 @@ def test_every_direction_is_scored_once(run: Path) -> None:
     assert again.stdout == first.stdout
 
 
+@pytest.mark.slow
 def test_ctranslate2_scores_every_direction_as_fairseq_does(run: Path) -> None:
     pytest.importorskip("ctranslate2", reason="needs the extra ctranslate2")
     knobs = {"BEAM": 2, "DIRECTIONS": "en-yy,xx-yy"}

@@ -12,6 +12,7 @@ from fairseq_cli import train as program
 from tests.integration.conftest import SMALL, TRAIN
 from tests.integration.test_monitoring import assert_same_checkpoints
 from tests.support.corpus import WORDS, binarise
+from tests.support.slow import slow_but
 from tests.support.training import train_here
 
 UPDATES = 26
@@ -44,6 +45,8 @@ CASES: dict[str, list[str]] = {
         "--num-workers=1",
     ],
 }
+FEW = ("adam, update-freq 2, monitored", "sharded", "many directions", "language model")
+"""Tried by default."""
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +75,7 @@ def train(data: object, save_dir: Path, until: int, *words: str) -> dict[str, An
     return train_here(data, save_dir, *words, f"--max-update={until}")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(FEW, CASES))
 def test_a_training_stopped_four_times_ends_as_one_that_was_not(
     name: str, tiny_data: Path, two_shards: str, text_data: Path, tmp_path: Path
 ) -> None:

@@ -66,10 +66,6 @@ def test_a_run_is_trained_continued_averaged_and_scored(tmp_path: Path, data: Pa
     assert scores["lines"] == len(SENTENCES)
     assert len(Path(f"{name}.txt").read_text(encoding="utf-8").split("\n")) == len(SENTENCES) + 1
 
-    again = evaluate(run, AVERAGE="3", PROCESSES="2")
-    assert "already scored" in again.stderr
-    assert again.stdout == averaged.stdout
-
 
 @pytest.mark.slow
 def test_a_stock_fairseq_transformer_is_trained_and_scored_the_same_way(

@@ -367,6 +367,7 @@ def test_an_exported_folder_is_translated_without_torch_and_fairseq(
 
 
 @needs_ctranslate2
+@pytest.mark.slow
 def test_scores_of_both_engines_lie_side_by_side(tmp_path: Path, data: Path) -> None:
     run = tmp_path / "run"
     make_trained_run(run, data, encoder_layers=2)

@@ -157,8 +157,9 @@ def test_more_gpus_do_not_shard_the_model() -> None:
 
 
 def test_legacy_ddp_is_tried_where_its_buffer_is_smaller_than_the_gradients() -> None:
-    deep = {"arch": "deepnet_transformer_opus100_200", "encoder_layers": 100, "decoder_layers": 100}
-    steps = {gpus: advise(plan_for(1, gpus=gpus, **deep)).steps for gpus in (1, 2)}
+    sizes = {"embed_dim": 1024, "ffn_embed_dim": 4096}
+    wide = {f"{side}_{k}": size for k, size in sizes.items() for side in ("encoder", "decoder")}
+    steps = {gpus: advise(plan_for(1, gpus=gpus, **wide)).steps for gpus in (1, 2)}
     names = {gpus: [step.name for step in steps[gpus]] for gpus in steps}
     assert "--ddp-backend legacy_ddp" not in names[1]
     number = names[2].index("--ddp-backend legacy_ddp")

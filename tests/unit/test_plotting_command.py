@@ -21,8 +21,7 @@ from fairseq_deepnet.tools.plotting.runs import Grid, GridKey, Run, read_runs
 from fairseq_deepnet.tools.plotting.series import lines_of
 from fairseq_deepnet.tools.training.fallbacks import FallbackState
 from tests.support.monitored import add_events, make_run
-
-SLOW = pytest.mark.slow
+from tests.support.slow import slow_but
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +71,7 @@ def test_a_bound_is_drawn_with_what_it_bounds(runs: list[Run]) -> None:
 
 @pytest.mark.parametrize(
     "show",
-    [
-        show if show in ("lr", "model_update", "branch_norm") else pytest.param(show, marks=SLOW)
-        for show in images.SHOWN
-    ],
+    slow_but(("lr", "model_update", "branch_norm"), images.SHOWN),
 )
 def test_everything_that_can_be_shown_is_drawn(runs: list[Run], tmp_path: Path, show: str) -> None:
     out = tmp_path / "x.png"

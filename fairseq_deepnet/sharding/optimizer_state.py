@@ -1,0 +1,143 @@
+"""An optimiser's state between its parts, one a process, and the whole that a checkpoint has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from fairseq.distributed import utils as distributed
+from torch import Tensor
+
+from ..compat.fp32_weights import WEIGHTS
+from ..divergence.precision import parts_of, split
+from ..errors import ConfigurationError
+from .model import ShardedModel
+from .split_files import BY_ROWS
+
+
+def gather(
+    model: ShardedModel, state: dict[str, Any], exact: list[Tensor], flat: bool
+) -> dict[str, Any] | None:
+    """Return the optimiser's state as an unsharded training has it, on rank 0.
+
+    Args:
+        state: this process's.
+        exact: whole fp32 weights in half precision.
+        flat: as a row of all parameters.
+    """
+    shapes, is_first = model.trained_shapes(), model.exchange.rank == 0
+    total = sum(shape.numel() for shape in shapes)
+    found: dict[int, dict[str, Any]] = {index: {**one} for index, one in state["state"].items()}
+    rows: dict[str, Tensor] = {}
+    for key in split_keys(found):
+        held = [index for index, one in found.items() if key in one]
+        if flat:
+            rows[key] = torch.zeros(total if is_first else 0)
+        places = rows[key].split([s.numel() for s in shapes]) if flat and is_first else []
+        parts = [found[index][key] for index in held]
+        for number, whole in model.exchange.gather(parts, [shapes[i] for i in held]):
+            if flat:
+                places[held[number]].copy_(whole.reshape(-1))
+            else:
+                found[held[number]][key] = whole
+    if not is_first:
+        return None
+    state = {**state, "state": found}
+    if WEIGHTS in state:
+        state[WEIGHTS] = [torch.cat([w.reshape(-1) for w in exact])] if flat else exact
+    if flat and found:
+        group = {**state["param_groups"][0], "params": [0]}
+        state |= {"state": {0: {**found[0], **rows}}, "param_groups": [group]}
+    return state
+
+
+def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:
+    """Return this process's part of the optimiser's state.
+
+    Args:
+        read: what rank 0 has read from the checkpoint.
+
+    Raises:
+        ConfigurationError: for a state of other parameters, in every process.
+    """
+    exchange, shapes, files = model.exchange, model.trained_shapes(), model.split_files
+    own = [one.detach() for one in model.trained()]
+    whole: dict[str, Any] = {}
+    found: Any = None
+    if exchange.rank == 0:
+        try:
+            whole = _by_parameter(read, shapes)
+            found = skeleton(whole)
+        except ValueError as error:
+            found = str(error)
+    found = distributed.broadcast_object(found, 0, exchange.group)
+    if isinstance(found, str):
+        raise ConfigurationError(found)
+
+    def take(indices: list[int], key: str, of: Any) -> list[Tensor]:
+        parts = [torch.zeros_like(own[index], dtype=torch.float32) for index in indices]
+        if files is None:
+            exchange.scatter(lambda n: of(indices[n]), parts, [shapes[i] for i in indices])
+        else:
+            names = [files.trained[index] for index in indices]
+            files.read(key, names, zip(names, parts, strict=True))
+        return parts
+
+    state = found["state"]
+    for key in split_keys(state):
+        held = [index for index, one in state.items() if one.get(key) == BY_ROWS]
+        parts = take(held, key, lambda index, key=key: whole["state"][index][key])
+        for index, part in zip(held, parts, strict=True):
+            state[index][key] = part
+    if WEIGHTS in found:
+        found[WEIGHTS] = own
+        if files is None:
+            found[WEIGHTS] = take([*range(len(own))], "", lambda index: whole[WEIGHTS][index])
+    result: dict[str, Any] = found
+    return result
+
+
+def skeleton(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an optimiser's state without the tensors that are split."""
+    numbers = {
+        index: {key: BY_ROWS if _is_split(value) else value for key, value in one.items()}
+        for index, one in state["state"].items()
+    }
+    return {**state, "state": numbers, **({WEIGHTS: None} if WEIGHTS in state else {})}
+
+
+def split_keys(state: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Return the keys of what is split by rows, in the same order in all processes.
+
+    Numbers that some optimisers keep as tensors, such as counts of steps, have no dimension.
+    """
+    is_split = {k: None for one in state.values() for k, held in one.items() if _is_split(held)}
+    return [*is_split]
+
+
+def _is_split(value: Any) -> bool:
+    return value.dim() > 0 if isinstance(value, Tensor) else value == BY_ROWS
+
+
+def _by_parameter(state: Any, shapes: list[torch.Size]) -> dict[str, Any]:
+    """Return a checkpoint's optimiser state with a tensor for each parameter.
+
+    Raises:
+        ValueError: for a state of other parameters.
+    """
+    wanted = sum(shape.numel() for shape in shapes)
+    state = split(state, shapes)
+    count = sum(len(group["params"]) for group in state["param_groups"])
+    held = state.get(WEIGHTS)
+    found = wanted if held is None else sum(weights.numel() for weights in held)
+    fits = count == len(shapes) and found == wanted
+    for index, one in state["state"].items():
+        tensors = [value for value in one.values() if isinstance(value, Tensor) and value.dim()]
+        fits = fits and all(value.shape == shapes[index] for value in tensors)
+    if not fits:
+        raise ValueError(
+            "the checkpoint's optimiser state is of other parameters; train the same parameters as"
+            " before, or give --reset-optimizer"
+        )
+    return state if held is None else {**state, WEIGHTS: parts_of(held, shapes)}
