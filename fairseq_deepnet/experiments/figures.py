@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -81,8 +80,7 @@ def _in_groups(names: Sequence[Key]) -> dict[str, list[Key]]:
 
 def _head(figure: Any, title: str, setting: str) -> None:
     """Write above a figure its title, and how the runs were trained."""
-    lines = [*textwrap.wrap(title, 90), *textwrap.wrap(setting, 110)]
-    figure.suptitle("\n".join(lines), fontsize="medium")
+    figure.suptitle(f"{title}\n{setting}", fontsize="medium", wrap=True)
 
 
 # A measure against depth.

@@ -107,6 +107,23 @@ def test_depth_has_a_panel_a_group_and_a_line_a_scheme(folder: Path) -> None:
     assert "up to 2 seeds" in figure.get_supxlabel()
 
 
+def test_what_stands_above_a_figure_is_within_it(tmp_path: Path) -> None:
+    """It is longer than a figure of one panel is wide."""
+    file = tmp_path / "own.yaml"
+    long = DEFINITION.replace(
+        "A comparison", "A comparison of schemes that nobody has compared" * 3
+    )
+    file.write_text(long, encoding="utf-8")
+    cell = (tmp_path / "runs", "deepnorm_6l", str(file), {"scheme": "deepnorm", "depth": "6"})
+    write_cell(*cell, "done", losses={100: 9.1, 200: 9.0}, train=TRAIN)
+    figure = drawn(tmp_path / "runs")["valid_nll"]
+    figure.canvas.draw()
+    extent = figure._suptitle.get_window_extent()
+    assert extent.x0 >= 0
+    assert extent.x1 <= figure.bbox.width
+    assert extent.y0 >= max(axes.get_window_extent().y1 for axes in figure.axes)
+
+
 def test_means_have_their_spread_and_crosses_stand_where_runs_diverged(folder: Path) -> None:
     axes = drawn(folder)["valid_nll"].axes[0]
     post_ln, deepnorm = axes.containers
