@@ -37,6 +37,8 @@ Keys of a table:
                 whose laws stand beside those of ours
     name        of an own table, for files (the measure)
     each        of an own table: a factor with a table for each of its values
+    best        of an own table: a factor of which one value stands in each place, that whose runs
+                end with the lowest validation loss; panels without the factor stand as they are
 """
 
 from __future__ import annotations
@@ -162,6 +164,7 @@ class Layout:
     split: str | None = None
     fit: str | dict[str, str] | None = None
     each: str | None = None
+    best: str | None = None
 
     def measure_of(self, column: str) -> str:
         """Return which measure a column holds."""
@@ -343,7 +346,8 @@ def _schemes(wanted: str | list[str], others: bool) -> list[str]:
 def _layout(content: dict[str, Any], factors: dict[str, set[str]]) -> Layout:
     """Read one entry of `tables`, given the names of each panel's factors."""
     is_own = "paper" not in content
-    _check_keys(content, _TABLE | ({"name", "each"} if is_own else {"paper", "split"}), "tables: ")
+    allowed = {"name", "each", "best"} if is_own else {"paper", "split"}
+    _check_keys(content, _TABLE | allowed, "tables: ")
     for key in ("rows", "columns", "measure"):
         if key not in content:
             raise ValueError(f"tables: {key} is missing")
@@ -351,7 +355,7 @@ def _layout(content: dict[str, Any], factors: dict[str, set[str]]) -> Layout:
     by_measure = is_own and content["columns"] == BY_MEASURE
     own_name = content.get("name", "measures" if by_measure else measures[0])
     panels = _list(content.get("panel", list(factors) if is_own else next(iter(factors))))
-    names = ("rows", "columns", "paper", "split", "fit", "each")
+    names = ("rows", "columns", "paper", "split", "fit", "each", "best")
     rest: dict[str, Any] = {key: content.get(key) for key in names}
     name = str(own_name if is_own else content["paper"])
     found = Layout(name, tuple(panels), measures=tuple(measures), **rest)
@@ -370,6 +374,8 @@ def _layout(content: dict[str, Any], factors: dict[str, set[str]]) -> Layout:
         for panel in panels:
             for factor in sorted(map(str, asked - factors[panel])):
                 raise ValueError(f"tables: {name}: panel {panel} has no factor {factor!r}")
+        if found.best is not None:
+            _check_known(f"tables: {name}: best:", found.best, set().union(*factors.values()))
     return found
 
 

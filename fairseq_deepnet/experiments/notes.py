@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from fairseq_deepnet.experiments import paper
+from fairseq_deepnet.experiments.definition import Layout
 from fairseq_deepnet.experiments.paper import Key, Law
 from fairseq_deepnet.experiments.runs import MEASURES, RunResult, Status, tokens_of, updates_of
 from fairseq_deepnet.tools.configs import Config
@@ -87,6 +88,22 @@ def below_own(
             "counts in no other cell"
         )
     return lines + endings(results)
+
+
+def of_best(
+    layout: Layout, rows: Iterable[Key], columns: Iterable[Key], places: Sequence[dict[str, Key]]
+) -> list[str]:
+    """Return which value of the factor `best` stands in each entry of a table."""
+    lines = [f"{layout.best}: of those run, that with the lowest last validation loss"]
+    chosen = {
+        (p[layout.rows], p[layout.columns]): p[layout.best] for p in places if layout.best in p
+    }
+    for row in rows:
+        texts = [
+            f"{column}: {chosen[row, column]}" for column in columns if (row, column) in chosen
+        ]
+        lines += [f"  {row}, {layout.columns} {', '.join(texts)}"] * bool(texts)
+    return lines
 
 
 def of_laws(laws: dict[Key, Law], names: dict[Key, str], beside: dict[str, Key]) -> list[str]:

@@ -348,6 +348,8 @@ def build(sweep: Sweep, layout: Layout, results: Sequence[RunResult]) -> list[Re
     members = placed(sweep, layout.panels, results)
     if layout.paper is not None:
         return [_beside_paper(sweep, layout, members, paper.table(layout.paper))]
+    if layout.best is not None:
+        members = _best(layout, layout.best, members)
     if layout.each is None:
         return [_own(sweep, layout, members)]
     tables = []
@@ -355,6 +357,25 @@ def build(sweep: Sweep, layout: Layout, results: Sequence[RunResult]) -> list[Re
         here = [item for item in members if item[0][layout.each] == value]
         tables.append(_own(sweep, layout, here, f"-{value}", f", {layout.each} {value}"))
     return tables
+
+
+def _best(layout: Layout, factor: str, members: Sequence[Placed]) -> list[Placed]:
+    """Return for each entry the runs with the best value of a factor: validation alone decides."""
+    places = {name for name in (layout.rows, layout.columns, layout.each) if name}
+    tried: dict[tuple[Key, ...], dict[Key, list[Placed]]] = {}
+    for place, run in members:
+        entry = tuple(place.get(name, "") for name in sorted(places))
+        tried.setdefault(entry, {}).setdefault(place.get(factor, ""), []).append((place, run))
+    return [item for by_value in tried.values() for item in min(by_value.values(), key=_ending)]
+
+
+def _ending(members: Sequence[Placed]) -> tuple[bool, float]:
+    """Return whether runs of all seeds diverged, and the mean of their last validation losses."""
+    runs = [run for _, run in members]
+    losses = [run.valid_loss[-1][1] for run in runs if run.status.is_result and run.valid_loss]
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    mean = statistics.fmean(finite) if finite else math.inf
+    return all(run.status in _BAD for run in runs), mean
 
 
 def _entries(
@@ -452,6 +473,8 @@ def _own(
             layout.measures, [[s.status for s in e.seeds] for e in entries.values()], runs
         ),
     )
+    if layout.best is not None:
+        table.notes += notes.of_best(layout, rows, columns, [place for place, _ in members])
     if isinstance(layout.fit, dict):
         fitted = {line: table.law(line) for line in table.by_depth()}
         table.laws = {line: law for line, law in fitted.items() if law is not None}

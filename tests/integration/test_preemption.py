@@ -249,7 +249,7 @@ class TestSignals:
         self, tiny_data: Path, plugin: Path, tmp_path: Path
     ) -> None:
         # one of a group has workers that load the data, and they are signalled, too
-        rig(plugin, "during(5, lambda: (os.killpg(0, signal.SIGUSR1), os.killpg(0, 15)))")
+        rig(plugin, "during(5, lambda: (os.killpg(0, signal.SIGUSR1), os.killpg(0, 15), heard()))")
         command = self.start(tiny_data, plugin, "--max-update=30", "--num-workers=2")
         (said,) = self.finish([command], PREEMPTED)
         assert "preempted: update 5 is saved" in said
@@ -275,8 +275,7 @@ class TestSignals:
     def test_the_parent_of_spawned_processes_passes_the_signal_on_and_ends_as_they_do(
         self, tiny_data: Path, plugin: Path, tmp_path: Path
     ) -> None:
-        act = "lambda: (kill(process=os.getppid()), time.sleep(1))"
-        rig(plugin, f"during(3, {act}, rank=1)", before=SPAWNING)
+        rig(plugin, "during(3, lambda: kill(process=os.getppid()), rank=1)", before=SPAWNING)
         command = self.start(tiny_data, plugin, *TOGETHER, "--max-update=30")
         (said,) = self.finish([command], PREEMPTED)
         assert said.count("preempted: update 3 is saved") == 1

@@ -13,6 +13,7 @@ _RIG = """
     import torch
     {before}
     import fairseq_deepnet.models
+    from fairseq_deepnet import preemption
     from fairseq.trainer import Trainer
 
     def during(update, act, rank=None, method="train_step"):
@@ -25,7 +26,12 @@ _RIG = """
 
     def kill(number=signal.SIGTERM, process=None):
         os.kill(process or os.getpid(), number)
-        time.sleep(0.05)  # for the thread that listens
+        heard()
+
+    def heard():
+        "Wait for the thread that listens."
+        while preemption.listener().heard is None:
+            time.sleep(0.01)
 """
 SPAWNING = "torch.cuda.device_count = lambda: 2  # fairseq spawns a process for each"
 
@@ -33,7 +39,7 @@ SPAWNING = "torch.cuda.device_count = lambda: 2  # fairseq spawns a process for 
 def rig(folder: Path, *lines: str, before: str = "") -> Path:
     """Make a user-dir with the plugin and these lines of Python.
 
-    They may use `during(update, act, rank)` and `kill(signal, process)`.
+    They may use `during(update, act, rank)`, `kill(signal, process)` and `heard()`.
     """
     folder.mkdir()
     text = textwrap.dedent(_RIG).format(root=str(ROOT), before=before)

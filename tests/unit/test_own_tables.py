@@ -247,6 +247,29 @@ def test_a_factor_may_have_a_table_for_each_of_its_values(sweep: Sweep) -> None:
     assert "7.50" not in tables[0]
 
 
+def test_of_several_values_of_a_factor_the_best_on_validation_stands(sweep: Sweep) -> None:
+    sweep.define(
+        "values: [6, 18]}\n",
+        "values: [6, 18]}\n      lr: {set: lr, values: [1e-3, 2e-3, 4e-3]}\n",
+    )
+    sweep.define("rows: scheme,", "panel: [main, deepest], best: lr, rows: scheme,")
+    sweep.define("measure: valid_nll}", "measure: bleu}")
+
+    def tried(depth: int, lr: str, nll: float, bleu: float, status: str = "done") -> None:
+        values = {"scheme": "deepnorm", "depth": str(depth), "lr": lr}
+        run = sweep.cell("deepnorm", depth, nll, status, values=values, bleu=bleu)
+        run.rename(run.with_name(f"{run.name}_lr{lr}"))
+
+    tried(6, "1e-3", 4.3, 26.0)
+    tried(6, "2e-3", 3.6, 30.0)
+    tried(6, "4e-3", 3.7, 31.0)  # better where it must not count
+    tried(18, "1e-3", 4.1, 27.0)
+    tried(18, "2e-3", 4.0, 1.0, "diverged")
+    sweep.cell("deepnorm", 100, 4.2, bleu=25.0, panel="deepest")
+    assert sweep.line("deepnorm") == ["deepnorm", "Post-LN", "30.0", "27.0", "25.0"]
+    assert "deepnorm, depth 6: 2e-3, 18: 1e-3\n" in sweep.text()
+
+
 def test_notes_say_how_runs_were_trained_and_what_knowing_nothing_would_give(sweep: Sweep) -> None:
     sweep.cell("deepnorm", 6, 7.5, unigram_nll=8.3316)
     sweep.cell("deepnorm", 6, 7.5, seed=2, unigram_nll=8.3316)
@@ -306,7 +329,12 @@ def test_a_damaged_record_is_one_line_and_its_remedy(
         ("rows: scheme", "panel: [main, wide], rows: scheme", "there is no panel 'wide'"),
         ("measure: valid_nll", "measure: [bleu, valid_nll]", "need `columns: measure`"),
         ("rows: scheme, ", "", "tables: rows is missing"),
-        ("rows: scheme", "rows: scheme, split: x", "unknown key 'split'; known are columns, each"),
+        ("rows: scheme", "best: lr, rows: scheme", "best: 'lr' is unknown; known are"),
+        (
+            "rows: scheme",
+            "rows: scheme, split: x",
+            "unknown key 'split'; known are best, columns, each",
+        ),
         ("rows: scheme", "rows: scheme, fit: depth", "fit is TABLE: LINE of published tables"),
         ("rows: scheme", "rows: scheme, fit: {fig8: x}", "fig8 has no row or column 'x'"),
         ("rows: scheme", "paper: table1, each: x, rows: scheme", "unknown key 'each'"),
