@@ -5,7 +5,7 @@
 #   bash scripts/sweep.sh SWEEP [key=value ...]
 #
 # Input: SWEEP, a name in configs/sweeps/ (table1, fig6, fig7, table2, compare_methods, lr_batch, methods_6l,
-# learning_rates, rates_by_depth, depth, tatoeba) or a YAML file; the data folder of its config. `depth=6,18` replaces
+# depth, tatoeba) or a YAML file; the data folder of its config. `depth=6,18` replaces
 # the values of a factor, `score.AVERAGE=0` sets a variable of scripts/eval_bleu.sh; any other key is a
 # fairseq-train option of every cell.
 #
