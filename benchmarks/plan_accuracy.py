@@ -1,6 +1,6 @@
 """How near the memory estimate of `deepnet plan` comes to what a training really takes.
 
-    python benchmarks/plan_accuracy.py                    # four shapes on the CPU, fp32
+    python benchmarks/plan_accuracy.py                    # six cases on the CPU, fp32
     python benchmarks/plan_accuracy.py --device cuda      # more of them on a GPU, in fp32 and bf16
 
 Every shape trains two updates in a process of its own, through fairseq's Trainer: model,

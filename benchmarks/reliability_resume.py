@@ -67,7 +67,7 @@ WAYS: Final[dict[str, tuple[list[str], int, bool]]] = {
     "adam, update-freq 2": ([*ADAM, "--update-freq=2", "--disable-validation"], 1, False),
     "fused_adam, validated": ([*FUSED, "--validate-interval-updates=3"], 1, False),
     "bf16": ([*FUSED, "--bf16", "--disable-validation"], 1, False),
-    "sharded folders": ([*FUSED, "--disable-validation"], 1, True),
+    "data in two shards": ([*FUSED, "--disable-validation"], 1, True),
     "two processes": ([*TWO.split(), *FUSED, "--disable-validation"], 2, False),
     "two processes, update-freq 2": (
         [*TWO.split(), *ADAM, "--update-freq=2", "--disable-validation"],

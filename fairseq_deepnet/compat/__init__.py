@@ -1,4 +1,4 @@
-"""What fairseq 0.12 needs on today's Python and torch, and nothing more."""
+"""What fairseq 0.12 needs on today's Python and torch, and faults of it that are mended."""
 
 import argparse
 import collections

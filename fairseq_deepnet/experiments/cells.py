@@ -119,7 +119,8 @@ def override(
 ) -> Sweep:
     """Return a sweep as `key=value` words change it.
 
-    A factor's name replaces its values (`depth=6,18`), `score.BEAM=4` is a variable of
+    A factor's name replaces its values (`depth=6,18`); panels without such a factor take a single
+    value as the option, where it is one (`lr=1e-3`). `score.BEAM=4` is a variable of
     scripts/eval_bleu.sh, `score=true` (or false) says whether cells are scored at all, all else is
     an option of every cell. Raises ValueError for an option that a factor sets: the cells would all
     be the same.
@@ -162,7 +163,9 @@ def override(
         chosen = (values.get(f.name, f.tiny if tiny else f.values) for f in panel.factors)
         pairs = zip(panel.factors, chosen, strict=True)
         own = tuple(dataclasses.replace(factor, values=found) for factor, found in pairs)
-        return dataclasses.replace(panel, factors=own, forced=options, score=scored)
+        lacking = values.keys() & set_by.keys() - {factor.name for factor in own}
+        single = {key: values[key][0] for key in lacking if len(values[key]) == 1}
+        return dataclasses.replace(panel, factors=own, forced=options | single, score=scored)
 
     return dataclasses.replace(sweep, panels=tuple(map(changed, sweep.panels)))
 

@@ -189,7 +189,7 @@ class Mean(Combination):
 
 
 class EverythingScheme(ResidualScheme):
-    """Uses every hook of the contract at once: what later methods need must reach the model."""
+    """Uses most hooks of the contract at once: what later methods need must reach the model."""
 
     name = "everything"
     summary = "a test"

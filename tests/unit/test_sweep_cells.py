@@ -121,6 +121,13 @@ def test_the_law_of_depth_and_the_ablation_share_deepnorm_s_runs() -> None:
     assert totals == {2400}
 
 
+def test_what_is_a_factor_in_one_panel_is_an_option_in_the_others() -> None:
+    found = by_name("depth", "lr=5e-4")
+    assert {options(cell)["lr"] for cell in found.values()} == {"5e-4"}
+    assert found.keys() > {"deepnorm_500l", "deepnorm-alpha-only_18l", "deepnorm_6l_lr5e-4"}
+    assert options(by_name("depth", "lr=5e-4,1e-3")["deepnorm_500l"])["lr"] == "4e-4"
+
+
 def test_schemes_without_layer_norm_learn_slower_in_table_1(
     schemes: Schemes,
 ) -> None:

@@ -1,1 +1,1 @@
-"""Trained models for others to run: fairseq's stock Transformer, and CTranslate2."""
+"""Trained models for others to run: fairseq's stock Transformer, CTranslate2, Hugging Face."""
