@@ -107,10 +107,12 @@ def _checked_resume(load: Any, trainer: Any, filename: str, *args: Any, **kwargs
     except Exception as error:
         if "Cannot load model parameters" not in str(error):
             raise
-        raise ConfigurationError(
-            f"{filename} does not fit the model that the options describe: {_misfit(error)}"
-            " (--arch, --residual-scheme, layers, widths and dictionary)"
-        ) from error
+        if reason := _misfit(error):
+            raise ConfigurationError(
+                f"{filename} does not fit the model that the options describe: {reason}"
+                " (--arch, --residual-scheme, layers, widths and dictionary)"
+            ) from error
+        raise error.__context__ or error from None  # which fairseq's text hides
 
 
 def _checked_dictionary(load: Any, dictionary: Any, file: Any) -> Any:

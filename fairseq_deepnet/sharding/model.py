@@ -190,11 +190,20 @@ class ShardedModel(nn.Module):
         if not self._stays_whole:
             return
         self._stays_whole = False
-        for part in self.module.modules():
-            if isinstance(part, FSDPModule):
-                part.reshard()
-                inner = part is not self.module
-                part.set_reshard_after_forward(self.reshards and inner, recurse=False)
+        self.free()
+        for part in self._units():
+            inner = part is not self.module
+            part.set_reshard_after_forward(self.reshards and inner, recurse=False)
+
+    def free(self) -> None:
+        """Free what passes have left gathered, in all processes: `state_dict` would do so in that
+        which calls it, and the next pass would gather there alone.
+        """
+        for part in self._units():
+            part.reshard()
+
+    def _units(self) -> Iterator[FSDPModule]:
+        return (part for part in self.module.modules() if isinstance(part, FSDPModule))
 
     def gather(self, keep_fp32: bool) -> list[Tensor]:
         """Bring all parameters to rank 0, for `state_dict`; all processes together.
@@ -207,11 +216,14 @@ class ShardedModel(nn.Module):
         found: dict[str, Tensor] = {}
         exact = []
         parts, shapes = [own.detach() for _, own in named], list(self.shapes.values())
-        for index, whole in self.exchange.gather(parts, shapes):
+
+        def take(index: int, whole: Tensor) -> None:
             name, own = named[index]
             if keep_fp32 and own.requires_grad:
                 exact.append(whole)
             found[name] = whole if self.dtype is torch.float32 else whole.to(self.dtype).float()
+
+        self.exchange.gather(parts, shapes, take)
         self.gathered = found if self.exchange.rank == 0 else None
         return exact
 

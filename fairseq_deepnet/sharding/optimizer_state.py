@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,15 +33,12 @@ def gather(
     rows: dict[str, Tensor] = {}
     for key in split_keys(found):
         held = [index for index, one in found.items() if key in one]
+        parts = [found[index][key] for index in held]
         if flat:
             rows[key] = torch.zeros(total if is_first else 0)
-        places = rows[key].split([s.numel() for s in shapes]) if flat and is_first else []
-        parts = [found[index][key] for index in held]
-        for number, whole in model.exchange.gather(parts, [shapes[i] for i in held]):
-            if flat:
-                places[held[number]].copy_(whole.reshape(-1))
-            else:
-                found[held[number]][key] = whole
+        places = rows[key].split([s.numel() for s in shapes]) if flat and is_first else ()
+        take = functools.partial(_put, found, key, held, places)
+        model.exchange.gather(parts, [shapes[i] for i in held], take)
     if not is_first:
         return None
     state = {**state, "state": found}
@@ -48,8 +46,23 @@ def gather(
         state[WEIGHTS] = [torch.cat([w.reshape(-1) for w in exact])] if flat else exact
     if flat and found:
         group = {**state["param_groups"][0], "params": [0]}
-        state |= {"state": {0: {**found[0], **rows}}, "param_groups": [group]}
+        state |= {"state": {0: {**next(iter(found.values())), **rows}}, "param_groups": [group]}
     return state
+
+
+def _put(
+    found: dict[int, dict[str, Any]],
+    key: str,
+    held: list[int],
+    places: Sequence[Tensor],
+    number: int,
+    whole: Tensor,
+) -> None:
+    """Put a whole tensor into the state, or into its place in a row."""
+    if places:
+        places[held[number]].copy_(whole.reshape(-1))
+    else:
+        found[held[number]][key] = whole
 
 
 def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:

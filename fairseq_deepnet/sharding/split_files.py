@@ -170,15 +170,6 @@ def telling(what: str) -> Iterator[None]:
         ) from error
 
 
-def agree(what: str, problem: str, exchange: Exchange) -> None:
-    """Raise ConfigurationError in all processes where one has a problem."""
-    found: list[str] = [""] * exchange.size
-    dist.all_gather_object(found, problem, group=exchange.group)
-    told = next((f"rank {rank}: {one}" for rank, one in enumerate(found) if one), "")
-    if told:
-        raise ConfigurationError(f"{what}: {told}")
-
-
 def write(
     folder: Path, held: Mapping[str, Mapping[str, Tensor]], shapes: Shapes, exchange: Exchange
 ) -> dict[str, list[int]]:
@@ -193,7 +184,7 @@ def write(
         ConfigurationError: in all processes, where one could not write.
     """
     lacks = "" if folder.is_dir() else "it is not there; all processes must share the save-dir"
-    agree(f"{folder} was not written", lacks, exchange)
+    exchange.agree(f"{folder} was not written", lacks)
     state: dict[str, Any] = {}
     for key, parts in held.items():
         for number, names in enumerate(blocks([*parts], shapes, BLOCK)):
@@ -213,7 +204,7 @@ def write(
         lacks = "its files are gone again; has another training the same save-dir?"
     except OSError as error:
         lacks = describe_os_error(error)
-    agree(f"{folder} was not written", lacks, exchange)
+    exchange.agree(f"{folder} was not written", lacks)
     found: list[Any] = [None] * exchange.size
     dist.all_gather_object(found, mine_now, group=exchange.group)
     return {name: what for files in found for name, what in files.items()}
@@ -242,7 +233,7 @@ class SplitFiles:
         except (OSError, pickle.UnpicklingError, EOFError, ValueError) as error:
             problem = str(error)
         if exchange is not None:
-            agree(what, problem, exchange)
+            exchange.agree(what, problem)
         elif problem:
             raise ConfigurationError(f"{what}: {problem}")
 

@@ -41,6 +41,7 @@ from ..footprint.setting import FULLY_SHARDED, MEGABYTE
 from ..wrapping import wrap
 from . import optimizer_state
 from .building import weights_on_rank_0
+from .exchange import describe
 from .model import ShardedModel
 from .split_files import BLOCK, MODEL, write
 
@@ -191,6 +192,8 @@ class ShardedTrainer(Trainer):
 
     offloads: bool
     split_record: dict[str, Any] | None = None
+    _state_to_load: Any = None
+    _has_told = False
     _gathered_optim_state: Any
     is_fsdp = False
     use_distributed_wrapper = True
@@ -270,6 +273,9 @@ class ShardedTrainer(Trainer):
     def train_step(self, samples: Sequence[Any], raise_oom: bool = False) -> Any:
         self.sharded.gathered = self._gathered_optim_state = None
         self.sharded.split_again()
+        if self._has_told:  # it went on all the same: a good state alone was not saved
+            dist.distributed_c10d._get_default_store().delete_key(FAILURE)
+            self._has_told = False
         with self._telling_others():
             return super().train_step(samples, raise_oom)
 
@@ -297,9 +303,9 @@ class ShardedTrainer(Trainer):
         except Exception as error:
             rank, store = self.data_parallel_rank, dist.distributed_c10d._get_default_store()
             if not _is_of_communication(error):
-                what = " ".join(str(error).split())[:500]
                 with contextlib.suppress(Exception):
-                    store.set(FAILURE, f"rank {rank} has failed: {type(error).__name__}: {what}")
+                    store.set(FAILURE, f"rank {rank} has failed: {describe(error)}")
+                    self._has_told = True
                 if rank == 0 and self.data_parallel_world_size > 1:
                     time.sleep(LINGER)
                 raise
@@ -321,6 +327,7 @@ class ShardedTrainer(Trainer):
         if _is_alone_with_error():
             return
         self.split_record = None
+        self.sharded.free()
         keep = not self.cfg.checkpoint.no_save_optimizer_state
         state = self.optimizer.state_dict() if keep else {}
         with torch.no_grad(), self._telling_others():
@@ -417,7 +424,8 @@ class ShardedTrainer(Trainer):
 
         checkpoint_utils.load_checkpoint_to_cpu = read_for_all
         try:
-            return super().load_checkpoint(filename, *args, **kwargs)
+            with self._telling_others():
+                return super().load_checkpoint(filename, *args, **kwargs)
         finally:
             checkpoint_utils.load_checkpoint_to_cpu = read
             self.sharded.to_load = self.sharded.split_files = self._state_to_load = None

@@ -107,12 +107,13 @@ def joined(state: Mapping[str, Any], rows: Path, place: Path) -> dict[str, Any]:
     found = {index: dict(one) for index, one in optimiser["state"].items()}
     for key, indices in split.items():
         names = [trained[index] for index in indices]
-        parts, saved = tensors(names)
-        files.read(key, names, parts.items())
-        for index, part in zip([0] if record["flat"] else indices, saved, strict=True):
+        # a row has room for those that never had a gradient, too
+        parts, saved = tensors(trained if record["flat"] else names)
+        files.read(key, names, [(name, parts[name]) for name in names])
+        for index, part in zip(indices[: len(saved)], saved, strict=True):
             found[index][key] = part
     if record["flat"] and found:
-        found = {0: found[0]}
+        found = {0: next(iter(found.values()))}
         optimiser["param_groups"] = [{**optimiser["param_groups"][0], "params": [0]}]
     if "last_optimizer_state" in whole:
         whole["last_optimizer_state"] = {**optimiser, "state": found}

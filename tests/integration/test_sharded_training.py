@@ -20,7 +20,7 @@ from fairseq_deepnet.checkpoints import SPLIT, load_checkpoint, remove_unused_ro
 from fairseq_deepnet.schemes import SCHEMES
 from tests.integration.conftest import SMALL, TRAIN, RunCommand
 from tests.support.sharded_process import compare, leave_group
-from tests.support.training import free_port, train_here
+from tests.support.training import free_port, train_here, train_together
 
 PLUGIN = Path(__file__).parents[2] / "fairseq_deepnet"
 # Adam with so large an epsilon: with 1e-8 a step is as large where the gradient is rounding alone
@@ -197,6 +197,25 @@ def test_two_processes_train_sharded_what_they_train_whole(tmp_path: Path) -> No
     names = ("update-freq 2", "update-freq 2, whole")
     short = [{**case, "updates": 3} for case in cases(deep=False) if case["name"] in names]
     hold_against_whole(short, 2, tmp_path)
+
+
+@pytest.mark.parametrize("more", [[], ["--no-reshard-after-forward", SPLIT_UP]])
+def test_two_processes_validate_save_go_on_and_are_resumed(
+    more: list[str], tiny_data: Path, tmp_path: Path
+) -> None:
+    """Validation leaves weights gathered, and rank 0 alone writes them."""
+    words = [*UPDATES, "--validate-interval-updates=1", "--save-interval-updates=2"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert train_together(tiny_data, whole, *words, "--max-update=5") == [0, 0]
+    for until in (3, 5):
+        sharded = [*words, SHARDED, *more, f"--max-update={until}"]
+        assert train_together(tiny_data, parts, *sharded) == [0, 0]
+    last = parts / "checkpoint_last.pt"
+    if SPLIT_UP in more:
+        assert cli.main(["join", str(last)]) == 0
+    plain, found = (load_checkpoint(f, entire=True) for f in (whole / last.name, last))
+    assert compare(plain["model"], found["model"]) < 1e-6
+    assert compare(plain[STATE], found[STATE]) < 1e-6
 
 
 @pytest.mark.slow

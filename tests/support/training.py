@@ -44,6 +44,7 @@ def train_together(
     One that is refused ends with 2, and SAVE_DIR/refused_RANK says why.
 
     Arguments:
+        arguments: of fairseq-train; legacy_ddp is the backend unless they name another
         begin: called in each process with its rank; a function of a module
     """
     context = multiprocessing.get_context("forkserver")
@@ -53,7 +54,7 @@ def train_together(
     words += [f"--distributed-init-method=tcp://127.0.0.1:{free_port()}"]
     ranks = [
         context.Process(
-            target=_train_as, args=(rank, begin, data, save_dir, *arguments, *words), daemon=True
+            target=_train_as, args=(rank, begin, data, save_dir, *words, *arguments), daemon=True
         )
         for rank in (0, 1)
     ]

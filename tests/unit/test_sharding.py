@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -215,6 +216,29 @@ def test_an_error_is_left_for_the_other_processes_to_tell(
         raise KeyError("word")
     assert default_store().get(FAILURE) == b"rank 0 has failed: KeyError: 'word'"
     assert lingered == [LINGER]
+    rig.update(TRAIN)  # it was a good state alone that could not be saved
+    assert not default_store().check([FAILURE])
+
+
+def test_all_processes_exchange_to_the_end_when_one_has_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that gives up sooner would train on, and the others would wait for it for ever."""
+    monkeypatch.setattr("fairseq_deepnet.sharding.exchange.BUCKET", 1)
+    sharded = Rig(tmp_path, *ADAM, SHARDED).trainer.sharded
+    given: list[int] = []
+    exchanged = Mock(wraps=torch.distributed.gather)
+    monkeypatch.setattr("fairseq_deepnet.sharding.exchange.dist.gather", exchanged)
+
+    def take(index: int, whole: torch.Tensor) -> None:
+        given.append(index)
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    parts = [own.detach() for own in sharded.own.values()]
+    with pytest.raises(ConfigurationError, match="was not gathered: rank 0: OutOfMemoryError"):
+        sharded.exchange.gather(parts, [*sharded.shapes.values()], take)
+    assert len(given) == 1
+    assert exchanged.call_count == len(parts)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("[gloo] closed by peer"), DistNetworkError("gone")])

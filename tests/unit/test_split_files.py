@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_deepnet import cli, preemption
 from fairseq_deepnet.checkpoints import (
@@ -20,12 +21,14 @@ from fairseq_deepnet.checkpoints import (
     mend_last,
     num_updates,
     remove_unused_rows,
+    rows_folder,
 )
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.sharding import split_files
 from fairseq_deepnet.sharding.exchange import Exchange, buckets
 from fairseq_deepnet.sharding.split_files import Block, Reader, blocks
 from fairseq_deepnet.signals import UNSAVED
+from fairseq_deepnet.tools.joining import joined
 from tests.support.rig import MORE, TRAIN, Rig
 from tests.support.sharded_process import compare, leave_group
 
@@ -197,6 +200,45 @@ def test_a_folder_without_its_small_file_is_no_checkpoint_and_goes(tmp_path: Pat
     (tmp_path / "aside" / "checkpoint1.pt").unlink()
     assert remove_unused_rows(tmp_path) == tmp_path / "checkpoint2.pt"
     assert [path.name for path in (tmp_path / "split").iterdir()] == ["update_1_1"]
+
+
+def test_rows_that_one_process_cannot_read_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a node that does not share the save-dir."""
+    file = save(trained(tmp_path, *SPLIT_UP))
+    gone = FileNotFoundError(2, "No such file or directory", "rows")
+    monkeypatch.setattr(split_files.Reader, "read_metadata", Mock(side_effect=gone))
+    with pytest.raises(ConfigurationError, match=r"was not read: rank 0: .*No such file"):
+        Rig(tmp_path, *ADAM, *SPLIT_UP).trainer.load_checkpoint(str(file))
+
+
+def test_a_row_of_all_parameters_has_room_for_one_that_had_no_gradient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--fp16; without it, the state of such a parameter is left out."""
+    arch = ARCH_MODEL_REGISTRY["deepnet_transformer"]
+    build = arch.build_model
+
+    def with_unused(args: Any, task: Any) -> Any:
+        model = build(args, task)
+        model.encoder.unused = torch.nn.Parameter(torch.ones(4, 3))
+        return model
+
+    monkeypatch.setattr(arch, "build_model", with_unused)
+    words = ("--fp16", "--fp16-init-scale=4", "--ddp-backend=fully_sharded")
+    folders = {tmp_path / "whole": (), tmp_path / "split": SPLIT_UP}
+    for folder in folders:
+        folder.mkdir()
+    rigs = [trained(folder, *words, *more) for folder, more in folders.items()]
+    after = Rig(tmp_path, *ADAM, *words)
+    whole, small = map(save, rigs)
+    state = load_checkpoint(small, entire=True, split=True)
+    made = joined(state, rows_folder(small, state), tmp_path)
+    assert compare(ordinary(whole)[STATE], made[STATE]) == 0
+    assert compare(ordinary(whole)["model"], made["model"]) == 0
+    torch.save(made, tmp_path / "joined.pt")
+    after.trainer.load_checkpoint(str(tmp_path / "joined.pt"))
 
 
 def test_rows_are_kept_for_all_that_means_them_by_links_and_deep_below(tmp_path: Path) -> None:
