@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import fairseq.checkpoint_utils
 
+from ..checkpoints import LAST
 from ..wrapping import wrap
 
 OWED = "preempted"
@@ -47,9 +49,10 @@ def apply() -> None:
 
     @wrap(fairseq.checkpoint_utils, "load_checkpoint")
     def load_checkpoint(load: Any, cfg: Any, trainer: Any, **options: Any) -> Any:
+        reset = cfg.reset_dataloader or cfg.reset_optimizer or cfg.reset_meters
+        reset = reset or begins_anew(cfg, trainer)
         state, epoch_itr = load(cfg, trainer, **options)
         owed = (state or {}).get(OWED)
-        reset = cfg.reset_dataloader or cfg.reset_optimizer or cfg.reset_meters
         program = training_program()
         if owed and not reset and program is not None:
             then = EpochThen(owed["epoch"], owed["end_of_epoch"], state["train_iterator"])
@@ -63,6 +66,15 @@ def apply() -> None:
             if ends:  # fairseq asks only after an update, and would make one more
                 trainer.cfg.optimization.max_epoch = -1
         return state, epoch_itr
+
+
+def begins_anew(cfg: Any, trainer: Any) -> bool:
+    """Return True if what is to be loaded gives --finetune-from-model its weights alone.
+
+    fairseq resets everything then, and tells nobody.
+    """
+    last = LAST.replace(".pt", f"{trainer.checkpoint_suffix}.pt")
+    return bool(cfg.finetune_from_model) and not (Path(cfg.save_dir) / last).exists()
 
 
 def training_program() -> ModuleType | None:

@@ -10,7 +10,8 @@ What fairseq-fixed 0.12.3.1 does otherwise, all mended here:
   started, and changes with an interruption.
 - How far an epoch has come is counted in batches of one process: with another number of processes
   a resumed run would leave sentences out, or take them twice.
-- --patience counts validations from the last start.
+- --patience counts validations from the last start, and what it has ended goes on when it is
+  started again.
 - Whether --max-update is reached is asked after an update only: a training that had ended, or that
   was killed after its last checkpoint, makes one more whenever it is started again.
 """
@@ -27,7 +28,7 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from fairseq.trainer import Trainer
 
 from ..wrapping import wrap
-from .owed_validation import training_program
+from .owed_validation import begins_anew, training_program
 
 logger = logging.getLogger(__name__)
 
@@ -101,9 +102,13 @@ def keep_patience() -> None:
 
     @wrap(fairseq.checkpoint_utils, "load_checkpoint")
     def load_checkpoint(load: Any, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+        anew = begins_anew(cfg, trainer) or cfg.reset_optimizer or cfg.reset_meters
         extra_state, epoch_itr = load(cfg, trainer, **kwargs)
-        if extra_state is not None and not (cfg.reset_optimizer or cfg.reset_meters):
+        if extra_state is not None and not anew:
             _counted().update(extra_state.get(PATIENCE, {}))
+            if 0 < cfg.patience <= _counted().get("num_runs", 0):
+                logger.info("--patience %d has ended this training: nothing to do", cfg.patience)
+                trainer.cfg.optimization.max_epoch = -1
         return extra_state, epoch_itr
 
 

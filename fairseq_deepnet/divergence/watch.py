@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from .. import signals
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, describe_os_error
 from ..monitoring import records
 from ..monitoring.gradients import LAYER, GradientNorms
 from ..monitoring.trainer import Observer, broadcast_from_rank0, gradient_scale, logged
@@ -184,10 +184,18 @@ class Watch(Observer):
 
     def loaded(self, trainer: Any, update: int) -> None:
         self.start = good_states.Start(update, time.time())
+        problem = ""
         if self.judge is not None:
-            (self.folder / signals.DIVERGENCE_RECORD).unlink(missing_ok=True)
-            if self.settings.stops:
-                good_states.begin(self.save_dir, update)
+            try:
+                (self.folder / signals.DIVERGENCE_RECORD).unlink(missing_ok=True)
+                if self.settings.stops:
+                    good_states.begin(self.save_dir, update)
+            except OSError as error:
+                problem = describe_os_error(error)
+        if self.settings.stops:  # off in all processes alike: `end` exchanges
+            problem = broadcast_from_rank0(trainer, problem)
+        if problem:
+            raise OSError(problem)
 
     def end(self, trainer: Any, update: int, made: bool) -> None:
         if not self.settings.stops or self.over:

@@ -4,11 +4,12 @@ import json
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from fairseq_deepnet.divergence import events
+from fairseq_deepnet.divergence import events, good_states
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.records import read_record
@@ -158,6 +159,20 @@ def test_two_processes_stop_together(tiny_data: Path, tmp_path: Path) -> None:
     options = [*SHALLOW, "--max-update=25", "--good-interval=3", "--on-divergence=stop"]
     assert train_together(tiny_data, tmp_path, *options) == [DIVERGED, DIVERGED]
     assert read_record(tmp_path / DIVERGENCE_RECORD)["good"]["update"] > 0
+
+
+def leave_no_room(rank: int) -> None:
+    """Let rank 0 fail where it makes room for good states; called in both processes."""
+    good_states.begin = Mock(  # type: ignore[assignment]
+        side_effect=OSError(28, "No space left on device")
+    )
+
+
+def test_two_processes_train_on_without_a_watch_that_fails_in_one(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    options = [*SHALLOW, "--lr=0.001", "--max-update=12", "--on-divergence=stop"]
+    assert train_together(tiny_data, tmp_path, *options, begin=leave_no_room) == [0, 0]
 
 
 FALLING = [*SHALLOW, "--on-divergence=fallback", "--good-interval=2", "--fallbacks=lr=0.001"]

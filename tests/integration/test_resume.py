@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fairseq import checkpoint_utils, options
 from fairseq_cli import preprocess
 from fairseq_cli import train as program
 
+from fairseq_deepnet.compat.owed_validation import OWED
 from tests.integration.conftest import SMALL, TRAIN
 from tests.integration.test_monitoring import assert_same_checkpoints
 from tests.support.corpus import WORDS, binarise
@@ -140,8 +142,30 @@ def test_patience_counts_validations_of_before_the_interruption(
     whole = train(tiny_data, tmp_path / "whole", UPDATES, *words)
     train(tiny_data, tmp_path / "stopped", 4, *words)
     stopped = train(tiny_data, tmp_path / "stopped", UPDATES, *words)
-    updates = [held["optimizer_history"][-1]["num_updates"] for held in (whole, stopped)]
-    assert updates[0] == updates[1] == 6
+    again = train(tiny_data, tmp_path / "stopped", UPDATES, *words)  # patience has ended it
+    updates = [held["optimizer_history"][-1]["num_updates"] for held in (whole, stopped, again)]
+    assert updates == [6, 6, 6]
+
+
+def test_fine_tuning_owes_and_counts_nothing_of_what_it_begins_from(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*PAIR, "--lr=0", "--patience=1", "--validate-interval-updates=2"]
+    begun = train(tiny_data, tmp_path / "begun", 2, *words)
+    begun["extra_state"][OWED] = {"epoch": 1, "end_of_epoch": True}
+    torch.save(begun, tmp_path / "begun.pt")
+    validated: list[int] = []
+    validate = program.validate
+
+    def noted(cfg: Any, trainer: Any, *rest: Any) -> Any:
+        validated.append(trainer.get_num_updates())
+        return validate(cfg, trainer, *rest)
+
+    monkeypatch.setattr(program, "validate", noted)
+    words += [f"--finetune-from-model={tmp_path / 'begun.pt'}"]
+    tuned = train(tiny_data, tmp_path / "tuned", UPDATES, *words)
+    assert validated == [2, 4]  # the first is the best, the second is no better
+    assert tuned["optimizer_history"][-1]["num_updates"] == 4
 
 
 def test_a_training_that_has_ended_makes_no_update_when_it_is_started_again(
