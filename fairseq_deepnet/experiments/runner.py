@@ -24,7 +24,7 @@ CONFIG: Final = "cell.yaml"
 _NOT_FOR_CELLS: Final = {
     *("DATA", "RUN", "OUT", "RESUME", "DRY_RUN", "NODES", "CPU_PROCESSES", "THREADS"),
     *("SPLIT", "BEAM", "LENPEN", "AVERAGE", "PROCESSES", "GPUS", "LAUNCHER"),
-    *("DIRECTIONS", "TEXT", "TOKENIZER", "MEMORY"),
+    *("DIRECTIONS", "TEXT", "TOKENIZER", "MEMORY", "ENGINE", "QUANTIZATION", "BATCH"),
 }
 """Variables of the scripts that a cell sets itself, or that would make it another cell."""
 PATIENCE: Final = 60.0

@@ -17,8 +17,8 @@ import torch
 
 from fairseq_deepnet.checkpoints import SPLIT
 from fairseq_deepnet.divergence.verdict import Evidence
-from fairseq_deepnet.experiments import state
-from fairseq_deepnet.experiments.cells import Cell, CellPlace
+from fairseq_deepnet.experiments import runner, state
+from fairseq_deepnet.experiments.cells import SET_BY_SWEEPS, Cell, CellPlace
 from fairseq_deepnet.experiments.costs import shares
 from fairseq_deepnet.experiments.definition import SweepPanel
 from fairseq_deepnet.experiments.runner import Runner, Scripts, start, stop
@@ -488,3 +488,7 @@ def test_the_record_is_json_even_where_a_loss_is_not_finite(sweep: Sweep, cells:
 
     text = (sweep.folder / "good" / "sweep.json").read_text(encoding="utf-8")
     assert json.loads(text, parse_constant=refuse)["last_valid_nll"] == "nan"
+
+
+def test_no_exported_variable_changes_how_a_cell_is_scored() -> None:
+    assert SET_BY_SWEEPS["score"] <= runner._NOT_FOR_CELLS
