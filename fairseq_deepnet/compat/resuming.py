@@ -10,6 +10,8 @@ What fairseq-fixed 0.12.3.1 does otherwise, all mended here:
   started, and changes with an interruption.
 - How far an epoch has come is counted in batches of one process: with another number of processes
   a resumed run would leave sentences out, or take them twice.
+- An epoch that is gone on with under another --update-freq is rounded up at both ends: a batch is
+  left out, the epoch never ends, and all of it is made again.
 - --patience counts validations from the last start, and what it has ended goes on when it is
   started again.
 - Whether --max-update is reached is asked after an update only: a training that had ended, or that
@@ -19,10 +21,11 @@ What fairseq-fixed 0.12.3.1 does otherwise, all mended here:
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any, Final
 
 import fairseq.checkpoint_utils
-from fairseq.data.iterators import EpochBatchIterator
+from fairseq.data.iterators import EpochBatchIterator, GroupedIterator
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from fairseq.trainer import Trainer
@@ -38,6 +41,7 @@ PATIENCE: Final = "patience"  # key of a checkpoint's extra_state
 
 def apply() -> None:
     """Mend all of these."""
+    end_epochs_under_another_update_freq()
     make_the_same_batches()
     keep_place_among_processes()
     keep_patience()
@@ -91,6 +95,27 @@ def keep_place_among_processes() -> None:
                 )
             state = {**state, "iterations_in_epoch": made // self.num_shards}
         load(self, state)
+
+
+def end_epochs_under_another_update_freq() -> None:
+    """Make all batches that an epoch has left, in groups of as many as there are now."""
+
+    @wrap(GroupedIterator, "__init__")
+    def initialised(
+        initialise: Any,
+        self: Any,
+        iterable: Any,
+        chunk_size: int,
+        skip_remainder_batch: bool = False,
+    ) -> None:
+        made = getattr(iterable, "n", 0)
+        if made % chunk_size == 0:
+            initialise(self, iterable, chunk_size, skip_remainder_batch)
+            return
+        if skip_remainder_batch:
+            iterable.take(made + (len(iterable) - made) // chunk_size * chunk_size)
+        initialise(self, iterable, chunk_size)
+        self.total = self.n + math.ceil((len(iterable) - made) / chunk_size)
 
 
 def keep_patience() -> None:

@@ -111,6 +111,18 @@ def test_updates_after_the_last_checkpoint_are_made_again(tiny_data: Path, tmp_p
     assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize(("more", "updates"), [([], 6), (["--skip-remainder-batch"], 5)])
+def test_an_epoch_ends_once_under_another_update_freq(
+    more: list[str], updates: int, tiny_data: Path, tmp_path: Path
+) -> None:
+    """Of 9 batches 4 are made; the others are two groups of three, of which one has but two."""
+    words = [*PAIR, "--disable-validation", "--max-epoch=1", *more]
+    train(tiny_data, tmp_path, 4, *words)
+    ended = train(tiny_data, tmp_path, UPDATES, *words, "--update-freq=3")
+    assert ended["optimizer_history"][-1]["num_updates"] == updates
+    assert ended["extra_state"]["train_iterator"]["epoch"] == 2
+
+
 def test_masks_are_drawn_anew_in_each_epoch_when_workers_load_them(
     text_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
