@@ -88,7 +88,7 @@ def refuse_damaged(path: Path | str, weights: bool = True) -> None:
 Stamp = tuple[int, int, int]
 _KNOWN: Final[dict[Path, tuple[Stamp, bool, dict[str, Any]]]] = {}
 """Of files that this process has read: what they were then, whether all of it was compared with its
-checksums, and what describes the model."""
+checksums, and the options of the training."""
 
 
 def stamp_of(path: Path) -> Stamp:
@@ -105,9 +105,21 @@ def is_known_whole(path: Path | str) -> bool:
 
 def recorded_arguments(path: Path | str) -> Namespace | None:
     """Return `model_arguments` of a file, which is opened only if this process has not yet."""
+    return model_arguments(_recorded(path))
+
+
+def recorded_options(path: Path | str, group: str) -> dict[str, Any]:
+    """Return the options of one group of fairseq's (optimizer, checkpoint, ...) that the training
+    had which wrote a file; none where an old fairseq did, which keeps them otherwise.
+    """
+    options = (_recorded(path)["cfg"] or {}).get(group) or {}
+    return dict(vars(options) if isinstance(options, Namespace) else options)
+
+
+def _recorded(path: Path | str) -> dict[str, Any]:
     if Path(path) not in _KNOWN or _KNOWN[Path(path)][0] != stamp_of(Path(path)):
         load_checkpoint(path, split=True)
-    return model_arguments(_KNOWN[Path(path)][2])
+    return _KNOWN[Path(path)][2]
 
 
 def load_checkpoint(path: Path | str, entire: bool = False, split: bool = False) -> dict[str, Any]:
@@ -130,7 +142,7 @@ def load_checkpoint(path: Path | str, entire: bool = False, split: bool = False)
         raise ConfigurationError(f"{path} is not a fairseq checkpoint: it holds no model")
     literals.check_state(state, path)
     check_split(path, state, split, entire)
-    _KNOWN[path] = stamp, entire, {"cfg": state.get("cfg"), "args": state.get("args")}
+    _KNOWN[path] = stamp, entire, {key: state.get(key) for key in ("cfg", "args")}
     return state
 
 
@@ -326,19 +338,27 @@ def periodic_checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("checkpoint*.pt") if _PERIODIC.fullmatch(path.name))
 
 
-def mend_last(folder: Path, only_damaged: bool = False) -> Path | None:
-    """Put the newest whole checkpoint in the place of a checkpoint_last.pt that cannot be read.
+def last_of(trainer: Any) -> Path:
+    """Return the checkpoint_last.pt of a trainer, under the name that --checkpoint-suffix gives."""
+    name = LAST.replace(".pt", f"{trainer.checkpoint_suffix}.pt")
+    return Path(trainer.cfg.checkpoint.save_dir) / name
+
+
+def mend_last(folder: Path, only_damaged: bool = False, is_kept_up: bool = True) -> Path | None:
+    """Put the newest whole checkpoint in the place of a checkpoint_last.pt that cannot be read, or
+    that is older than others because the training does not keep it up (--no-last-checkpoints).
 
     With `only_damaged` a folder that has no checkpoint_last.pt is left alone. Returns the
     checkpoint that was taken; None where there is nothing to mend, or nothing to resume from.
     Raises ValueError if checkpoint_last.pt is damaged and there is no other to resume from.
     """
     last = folder / LAST
-    damage = None
+    damage, made = None, 0
     if last.is_file():
         try:
-            load_checkpoint(last, entire=True, split=True)
-            return None
+            made = num_updates(load_checkpoint(last, entire=True, split=True))
+            if is_kept_up:
+                return None
         except ValueError as error:
             damage = error
     elif only_damaged:
@@ -349,7 +369,7 @@ def mend_last(folder: Path, only_damaged: bool = False) -> Path | None:
             state = load_checkpoint(path, entire=True, split=True)
         except (ValueError, FileNotFoundError):
             continue
-        if state.get("last_optimizer_state") is not None:
+        if state.get("last_optimizer_state") is not None and num_updates(state) > made:
             found.setdefault(num_updates(state), path)
     if found:
         newest = found[max(found)]

@@ -26,7 +26,7 @@ from typing import Any, Final, NoReturn
 from fairseq.file_io import PathManager
 from torch.utils.data._utils import signal_handling
 
-from .checkpoints import LAST
+from .checkpoints import LAST, last_of
 from .compat.owed_validation import OWED, training_program
 from .divergence.good_states import extra_state
 from .errors import ConfigurationError
@@ -331,6 +331,8 @@ class Preemption(Observer):
                 except Exception as error:
                     logger.exception("no checkpoint was saved")
                     problem = f"{type(error).__name__}: {error}"
+            if not problem and cfg.no_save_optimizer_state:
+                problem = "--no-save-optimizer-state has kept the weights alone"
         problem = broadcast_from_rank0(trainer, problem)
         if problem:
             if self.is_first:
@@ -341,18 +343,22 @@ class Preemption(Observer):
     def _write(self) -> None:
         trainer, cfg = self.trainer, self.trainer.cfg.checkpoint
         owed = {"epoch": self.epoch_itr.epoch, "end_of_epoch": self.epoch_itr.end_of_epoch()}
-        path = Path(cfg.save_dir) / LAST.replace(".pt", f"{trainer.checkpoint_suffix}.pt")
-        trainer.save_checkpoint(str(path), {**extra_state(trainer, self.epoch_itr), OWED: owed})
+        extra = {**extra_state(trainer, self.epoch_itr), OWED: owed}
+        trainer.save_checkpoint(str(last_of(trainer)), extra)
         if cfg.write_checkpoints_asynchronously:
             PathManager.async_close()
 
     def _leave(self, update: int) -> NoReturn:
         if self.is_first:
-            folder = Path(self.trainer.cfg.checkpoint.save_dir)
-            write_json(run_folder(folder) / RECORD, {"update": update})
+            cfg, last = self.trainer.cfg.checkpoint, last_of(self.trainer)
+            write_json(run_folder(last.parent) / RECORD, {"update": update})
+            resets = [
+                f"--{name.replace('_', '-')}" for name in cfg if "reset_" in name and cfg[name]
+            ]
+            how = "" if cfg.restore_file == LAST else f"--restore-file {LAST}"
+            how += f"{', ' if how else ''}without {' '.join(resets)}," if resets else ""
             logger.warning(
-                "preempted: update %d is saved in %s; the same command goes on from there",
-                update,
-                folder / LAST,
+                "preempted: update %d is saved in %s; %s goes on from there",
+                *(update, last, how or "the same command"),
             )
         raise SystemExit(PREEMPTED)

@@ -23,6 +23,7 @@ from ..errors import ConfigurationError, show_in_one_line
 from ..option_ranges import refuse_absurd
 from ..wrapping import wrap
 from . import (
+    changed_options,
     checkpoint_files,
     damaged_files,
     fp32_weights,
@@ -42,6 +43,7 @@ PATCHES = (
     reading_ahead,
     checkpoint_files,
     fp32_weights,
+    changed_options,
     schedules,
     schedule_length,
     owed_validation,

@@ -16,7 +16,16 @@ from typing import Any, Final
 import fairseq.checkpoint_utils
 from fairseq.file_io import PathManager
 
-from ..checkpoints import LAST, copy_checkpoint, mend_last, save_checkpoint
+from ..checkpoints import (
+    LAST,
+    copy_checkpoint,
+    last_of,
+    load_checkpoint,
+    mend_last,
+    num_updates,
+    recorded_options,
+    save_checkpoint,
+)
 from ..errors import ConfigurationError
 from ..monitoring.trainer import broadcast_from_rank0
 from ..wrapping import wrap
@@ -65,9 +74,25 @@ def apply() -> None:
         # mistyped: fairseq would train from scratch
         if wanted != LAST and not PathManager.exists(wanted.replace(".pt", f"{suffix}.pt")):
             raise ConfigurationError(f"--restore-file {wanted}: there is no such file")
+        if wanted != LAST and trainer.data_parallel_rank == 0:
+            _warn_of_beginning_again(wanted, last_of(trainer))
         if wanted == LAST and not suffix:
             _mend_together(cfg, trainer)
         return load(cfg, trainer, **kwargs)
+
+
+def _warn_of_beginning_again(wanted: str, last: Path) -> None:
+    """Say that a training which began with `wanted`, and has come farther, begins with it again."""
+    try:
+        made = num_updates(load_checkpoint(last, split=True)) if last.is_file() else 0
+    except ValueError:
+        return  # damaged: there is nothing to lose
+    if made and recorded_options(last, "checkpoint").get("restore_file") == wanted:
+        logger.warning(
+            "--restore-file %s: the training begins again, and will overwrite update %d of %s; give"
+            " --restore-file %s to go on with that",
+            *(wanted, made, last, LAST),
+        )
 
 
 def _mend_together(cfg: Any, trainer: Any) -> None:
@@ -77,15 +102,15 @@ def _mend_together(cfg: Any, trainer: Any) -> None:
         folder = Path(cfg.save_dir)
         starts_elsewhere = bool(cfg.finetune_from_model or getattr(cfg, "continue_once", None))
         try:
-            taken = mend_last(folder, only_damaged=starts_elsewhere)
+            taken = mend_last(folder, starts_elsewhere, not cfg.no_last_checkpoints)
         except (ValueError, OSError) as error:
             failure = str(error)
         else:
             if taken is not None:
                 logger.warning(
-                    "%s is damaged or missing: going on from %s; to begin anew, give another"
-                    " --save-dir",
+                    "%s is %s: going on from %s; to begin anew, give another --save-dir",
                     folder / LAST,
+                    "not the newest" if cfg.no_last_checkpoints else "damaged or missing",
                     taken.name,
                 )
             for part in folder.glob("checkpoint*.pt.part"):

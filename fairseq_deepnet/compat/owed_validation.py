@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import fairseq.checkpoint_utils
 
-from ..checkpoints import LAST
+from ..checkpoints import last_of
 from ..wrapping import wrap
 
 OWED = "preempted"
@@ -73,8 +72,7 @@ def begins_anew(cfg: Any, trainer: Any) -> bool:
 
     fairseq resets everything then, and tells nobody.
     """
-    last = LAST.replace(".pt", f"{trainer.checkpoint_suffix}.pt")
-    return bool(cfg.finetune_from_model) and not (Path(cfg.save_dir) / last).exists()
+    return bool(cfg.finetune_from_model) and not last_of(trainer).exists()
 
 
 def training_program() -> ModuleType | None:

@@ -79,6 +79,22 @@ def test_a_training_does_not_begin_anew_where_no_checkpoint_is_whole(
         train_here(tiny_data, folder, *WORDS, *FOUR)
 
 
+def test_a_last_checkpoint_that_is_not_kept_up_is_not_gone_on_from(
+    tiny_data: Path, trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copyfile(trained / "checkpoint_1_2.pt", folder / "checkpoint_last.pt")
+    words = [*WORDS, "--save-interval-updates=2", "--no-last-checkpoints", "--max-update=4"]
+    train_here(tiny_data, folder, *words)
+    assert num_updates(load_checkpoint(folder / "checkpoint_last.pt")) == 2
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        train_here(tiny_data, folder, *words[:-1], "--max-update=6")
+    begun = [line for line in caplog.messages if "Loaded checkpoint" in line]
+    assert "(epoch 1 @ 4 updates)" in begun[0]
+
+
 def test_a_restore_file_that_is_not_there_is_refused(tiny_data: Path, tmp_path: Path) -> None:
     words = [*WORDS, f"--restore-file={tmp_path / 'mistyped.pt'}"]
     with pytest.raises(ConfigurationError, match=r"mistyped\.pt: there is no such file"):

@@ -188,6 +188,34 @@ def test_a_checkpoint_that_cannot_be_written_is_said_and_the_former_stays(
     assert updates(held(run)) == 2
 
 
+def test_a_checkpoint_without_the_optimizers_state_is_not_what_goes_on(
+    process: InProcess, tiny_data: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    process.patch.setattr(Trainer, "zero_grad", _heard_in(process, Trainer.zero_grad, 2))
+    with pytest.raises(SystemExit) as ended:
+        process.train(tiny_data, run, "--max-update=8", "--no-save-optimizer-state")
+    assert ended.value.code == UNSAVED
+    assert "--no-save-optimizer-state has kept the weights alone" in process.caplog.text
+    assert "is saved in" not in process.caplog.text
+    assert (run / "checkpoint_last.pt").is_file()
+
+
+def test_a_training_that_began_elsewhere_is_told_how_to_go_on(
+    process: InProcess, tiny_data: Path, tmp_path: Path
+) -> None:
+    process.train(tiny_data, tmp_path / "first", "--max-update=2")
+    run, first = tmp_path / "run", tmp_path / "first" / "checkpoint_last.pt"
+    options = ["--max-update=8", f"--restore-file={first}", "--reset-meters"]
+    process.preempt(tiny_data, run, *options, update=4)
+    how = "--restore-file checkpoint_last.pt, without --reset-meters, goes on from there"
+    assert how in process.caplog.text
+    process.preempt(tiny_data, run, *options, update=3)  # as it was asked for, and not silently
+    assert "begins again, and will overwrite update 4 of" in process.caplog.text
+    process.train(tiny_data, run, "--max-update=8", "--restore-file=checkpoint_last.pt")
+    assert updates(held(run)) == 8
+
+
 def test_a_grace_period_that_is_no_time_is_refused(tiny_data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="--preemption-grace 0: give seconds above 0"):
         train_here(tiny_data, tmp_path, *OPTIONS, "--preemption-grace=0")

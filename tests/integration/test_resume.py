@@ -188,3 +188,28 @@ def test_a_training_that_has_ended_makes_no_update_when_it_is_started_again(
     again = train(tiny_data, tmp_path, 4, *words)
     assert again["optimizer_history"][-1]["num_updates"] == 4
     assert_same_checkpoints(whole, again)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "fused_adam"])
+def test_what_is_given_anew_for_the_optimizer_holds_from_there_on(
+    optimizer: str, tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = [*PAIR, f"--optimizer={optimizer}", "--lr-scheduler=reduce_lr_on_plateau"]
+    words += ["--disable-validation", "--weight-decay=0.01"]
+    train(tiny_data, tmp_path, 2, *words, "--lr=0.004")
+    caplog.set_level("INFO")
+    words += ["--adam-eps=1e-5", "--adam-betas=(0.8, 0.9)"]
+    held = train(tiny_data, tmp_path, 3, *words, "--lr=0.002")
+    (group,) = held["last_optimizer_state"]["param_groups"]
+    given = {"lr": 0.002, "betas": (0.8, 0.9), "eps": 1e-5, "weight_decay": 0.01}
+    assert {name: group[name] for name in given} == given
+    assert "betas (0.8, 0.9) instead of (0.9, 0.999), eps 1e-05 instead of 1e-08" in caplog.text
+    # what was not given anew is as the training left it, and what was given by hand comes first
+    held["last_optimizer_state"]["param_groups"][0]["lr"] = 0.0001
+    torch.save(held, tmp_path / "checkpoint_last.pt")
+    words[-1] = "--adam-betas=(0.7, 0.9)"
+    held = train(
+        tiny_data, tmp_path, 4, *words, "--lr=0.002", "--optimizer-overrides={'betas': (0.6, 0.9)}"
+    )
+    (group,) = held["last_optimizer_state"]["param_groups"]
+    assert (group["lr"], group["betas"]) == (0.0001, (0.6, 0.9))

@@ -296,6 +296,37 @@ def test_a_run_whose_last_checkpoint_is_at_the_end_is_complete(record: Recorder)
     assert not (record.run / "done").exists()
 
 
+def test_a_run_that_began_elsewhere_goes_on_by_the_same_command(record: Recorder) -> None:
+    first = make_checkpoint(record.run.parent / "first.pt", 100)
+    words = ["--max-update", "300", "--restore-file", str(first), "--reset-optimizer"]
+    began = record(*words)
+    assert began is not None
+    assert "--reset-optimizer" in began
+
+    def trained(update: int, **start: str) -> None:
+        last = make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", update)
+        state = load_checkpoint(last)
+        state["cfg"]["checkpoint"] = {"restore_file": "checkpoint_last.pt", **start}
+        save_checkpoint(state, last)
+
+    trained(110, restore_file=str(first))
+    for update in (110, 120):
+        goes_on = record(*words)
+        assert goes_on is not None
+        assert goes_on[-2:] == ["--restore-file=checkpoint_last.pt", f"--continue-once={first}"]
+        assert "--reset-optimizer" not in goes_on
+        assert f"going on from update {update}" in record.said
+        trained(120, continue_once=str(first))
+    # with other settings it begins anew, and does so until it has come to a checkpoint of its own
+    trained(300)
+    for _ in range(2):
+        again = record(*words, "--lr", "0.1", resume="")
+        assert again is not None
+        assert option(again, "--restore-file") == str(first)
+        assert "--reset-optimizer" in again
+        assert "going on from update" not in record.said
+
+
 def test_a_run_that_was_preempted_before_its_last_validation_is_not_complete(
     record: Recorder,
 ) -> None:

@@ -104,6 +104,12 @@ class Change:
 Step = tuple[Change, ...]
 
 
+def from_last(words: Sequence[str]) -> list[str]:
+    """Return a command line that goes on from checkpoint_last.pt, whatever `words` say."""
+    resets = {f"--{name}" for name in _RESETS}
+    return [*(word for word in words if word not in resets), "--restore-file=checkpoint_last.pt"]
+
+
 def parse(text: str) -> tuple[Step, ...]:
     """Return the steps of --fallbacks; ConfigurationError names what cannot be read."""
     steps = tuple(tuple(map(_change, step.split())) for step in text.split(","))
@@ -231,13 +237,9 @@ class FallbackState:
         if not self.step:
             return list(words)
         dropped = {f"--{name}" for name in PRECISIONS} if FP32 in self.overrides else set()
-        if self.resumes:  # from checkpoint_last.pt, whatever `words` say
-            dropped |= {f"--{name}" for name in _RESETS}
         kept = [word for word in words if word not in dropped]
         kept += [f"--{name}={value}" for name, value in self.overrides.items() if name != FP32]
-        if self.resumes:
-            kept.append("--restore-file=checkpoint_last.pt")
-        return [*kept, f"--{ATTEMPT}={self.step}"]
+        return [*(from_last(kept) if self.resumes else kept), f"--{ATTEMPT}={self.step}"]
 
     def __str__(self) -> str:
         """Describe the last fallback, for people and for the log."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 
 import fairseq_deepnet.models  # noqa: F401  (what is mended in fairseq comes before fairseq)
+from fairseq_deepnet.checkpoints import LAST
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.files import PACKAGE, inside_project, say, shown, write_text
 from fairseq_deepnet.optim.schedule import misfits
@@ -246,14 +247,20 @@ def plan_run(args: argparse.Namespace) -> SupervisorPlan:
         say(f"{shown(run)} is complete: nothing to do")
         return SupervisorPlan()
     nodes.withdraw(run)  # what a killed training left
-    run_folder.refuse_changes(run, training.config, args.resume)
+    changed = run_folder.refuse_changes(run, training.config, args.resume)
     state = _state_of(training)
     if any(run.glob("checkpoints/*.pt")):
         refuse_other_vocabulary(run, training.data)
     if (run / "done").is_file():
         say(f"{shown(run)} is complete: nothing to do (RUN=FOLDER trains another)")
         return SupervisorPlan()
-    updates, owes_validation = run_folder.resume_point(run)
+    start, updates, owes_validation = training.parsed.restore_file, 0, False
+    if not changed and launcher.devices.nodes == 1 and run_folder.began_with(run, start):
+        command = (*fallbacks.from_last(command), f"--continue-once={start}")
+        start = LAST
+    if start == LAST:
+        is_kept_up = not training.parsed.no_last_checkpoints
+        updates, owes_validation = run_folder.resume_point(run, is_kept_up)
     if 0 < training.parsed.max_update <= updates and not owes_validation:
         write_text(run / "done", f"{updates} updates\n")
         say(f"{shown(run)} is complete at update {updates:,}: nothing to do")

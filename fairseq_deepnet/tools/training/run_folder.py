@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.checkpoints import LAST, load_checkpoint, mend_last, num_updates
+from fairseq_deepnet.checkpoints import (
+    LAST,
+    load_checkpoint,
+    mend_last,
+    num_updates,
+    recorded_options,
+)
 from fairseq_deepnet.compat.owed_validation import OWED
 from fairseq_deepnet.files import inside_project, say, shown, write_text
 from fairseq_deepnet.provenance import git_revision, now, sha256, versions
@@ -89,13 +95,15 @@ def record(
     write_record(run / "environment.json", facts)
 
 
-def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
-    """Raise ValueError where a run that has been trained has other settings than these."""
+def refuse_changes(run: Path, config: configs.Config, resume: bool) -> bool:
+    """Raise ValueError where a run that has been trained has other settings than these; with
+    `resume` return True.
+    """
     if not (run / "config.yaml").is_file() or not any(run.glob("checkpoints/*.pt")):
-        return
+        return False
     changed = differences(configs.recorded_config(run), config)
     if not changed:
-        return
+        return False
     if not resume:
         raise ValueError(
             f"{shown(run)} was trained with other settings ({'; '.join(changed)}): set RUN=FOLDER "
@@ -103,6 +111,16 @@ def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
         )
     say(f"going on with new settings: {'; '.join(changed)}")
     (run / "done").unlink(missing_ok=True)
+    return True
+
+
+def began_with(run: Path, checkpoint: str) -> bool:
+    """Return True if what a run has trained began with a checkpoint from elsewhere."""
+    last = run / "checkpoints" / LAST
+    if checkpoint == LAST or not last.is_file():
+        return False
+    begun = recorded_options(last, "checkpoint")
+    return checkpoint in (begun.get("restore_file"), begun.get("continue_once"))
 
 
 def is_complete(run: Path, config: configs.Config) -> bool:
@@ -112,14 +130,17 @@ def is_complete(run: Path, config: configs.Config) -> bool:
     return not differences(configs.recorded_config(run), config)
 
 
-def resume_point(run: Path) -> tuple[int, bool]:
+def resume_point(run: Path, is_kept_up: bool = True) -> tuple[int, bool]:
     """Return the updates in the checkpoint to resume from, mended where it is damaged, and whether
     a signal ended the run before fairseq had validated at the last of them.
+
+    `is_kept_up`: fairseq saves checkpoint_last.pt with each checkpoint.
     """
     folder = run / "checkpoints"
-    mended = mend_last(folder)
+    mended = mend_last(folder, is_kept_up=is_kept_up)
     if mended is not None:
-        say(f"checkpoint_last.pt is damaged or missing: going on from {mended.name}")
+        why = "damaged or missing" if is_kept_up else "not the newest"
+        say(f"checkpoint_last.pt is {why}: going on from {mended.name}")
     last = folder / LAST
     state = load_checkpoint(last, split=True) if last.is_file() else {}
     return num_updates(state), OWED in state.get("extra_state", {})
