@@ -78,7 +78,7 @@ class RunScore:
     @property
     def is_fairseqs(self) -> bool:
         """True if fairseq translated: the engine that other scores are held against."""
-        return _fact(self.facts, "engine") in (None, "fairseq")
+        return fact(self.facts, "engine") in (None, "fairseq")
 
     def described(self) -> str:
         """Return one short text with the numbers."""
@@ -94,7 +94,7 @@ class RunScore:
         return rest and {**rest, "directions": self.facts.get("directions")}
 
 
-def _fact(record: Mapping[str, Any], key: str) -> Any:
+def fact(record: Mapping[str, Any], key: str) -> Any:
     """Return a fact as recorded, or as asked for: of a direction only that is kept."""
     return (record.get("request") or {}).get(key) if record.get(key) is None else record[key]
 
@@ -106,10 +106,10 @@ def decoding(record: Mapping[str, Any]) -> str:
         record: `facts` of a score, or the JSON of a single direction.
     """
     asked = record.get("request") or {}
-    parts = [f"beam {_fact(record, 'beam')}, lenpen {_fact(record, 'lenpen')}"]
+    parts = [f"beam {fact(record, 'beam')}, lenpen {fact(record, 'lenpen')}"]
     parts += [" ".join(asked["options"])] if asked.get("options") else []
-    if _fact(record, "engine") == "ctranslate2":
-        parts.append(f"decoded by ctranslate2 {_fact(record, 'quantization')}")
+    if fact(record, "engine") == "ctranslate2":
+        parts.append(f"decoded by ctranslate2 {fact(record, 'quantization')}")
     averaged = len(record.get("averaged") or asked.get("checkpoints") or ())
     parts += [f"average of {averaged} checkpoints"] if averaged > 1 else []
     return ", ".join(parts)
