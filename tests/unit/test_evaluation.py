@@ -12,10 +12,12 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.tools.corpora.folder import DataFolder
+from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.subwords import SubwordOptions, train_model
 from fairseq_deepnet.tools.devices import threads_of
+from fairseq_deepnet.tools.evaluation import many_directions
 from fairseq_deepnet.tools.evaluation.evaluate import request, what_scores_depend_on
+from fairseq_deepnet.tools.evaluation.run_scores import read_score, read_scores
 from fairseq_deepnet.tools.evaluation.scoring import score
 from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model
 from tests.support.runs import (
@@ -318,3 +320,48 @@ def test_a_score_of_moses_tokens_depends_on_the_references_in_tokens(tmp_path: P
         assert wanted() != before, path
         path.write_text("as it was\n", encoding="utf-8")
     assert len(before["data"]) == 5
+
+
+class Echo:
+    """Translates a sentence into itself."""
+
+    cut = 0
+
+    def translate(self, sentences: list[str], direction: Direction) -> list[str]:
+        return sentences
+
+
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Directions are translated at once, by no model."""
+
+    def translate_all(jobs: list[many_directions.Job], *rest: object) -> None:
+        for job in jobs:
+            many_directions.finish(job, Echo())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(many_directions, "translate_all", translate_all)
+
+
+def write_text_folder(place: Path, *names: str, lines: list[str] = SENTENCES) -> Path:
+    """A folder of text to score on."""
+    place.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (place / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return place
+
+
+@pytest.mark.usefixtures("echo")
+def test_scores_of_other_text_are_never_taken_for_the_test_set_s(
+    evaluate: Evaluate, run_folder: Path, tmp_path: Path
+) -> None:
+    for place in ("a", "b"):
+        folder = tmp_path / place / "news"
+        write_text_folder(folder, "test.de-en.de", "test.de-en.en")
+        assert evaluate(run_folder, text=str(folder)).returncode == 0
+    assert read_score(run_folder) is None
+    first, second = read_scores(run_folder)
+    assert first.name != second.name
+    for found in (first, second):
+        assert found.name.startswith("text.news-")
+        assert found.name.endswith(".test.checkpoint_best.beam5.lenpen1")
+        assert found.of.startswith("test text of the folder news-")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import collections
 import functools
+import hashlib
 import os
 import re
 import subprocess
@@ -38,6 +39,7 @@ from fairseq_deepnet.tools.devices import (
 )
 from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.evaluation.direction_scores import summarise
+from fairseq_deepnet.tools.evaluation.run_scores import OTHER_TEXT
 from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model, find_data
 from fairseq_deepnet.tools.translation import stream
 from fairseq_deepnet.tools.translation.engine import (
@@ -61,7 +63,10 @@ _OTHER_RESULT: Final = re.compile(r"[STDP]-\d+\t")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet evaluate`."""
     parser.add_argument("--split", default="test", help="part of the data (test)")
-    text = "translate this folder's SPLIT.A-B.A and score against SPLIT.A-B.B"
+    text = (
+        "translate this folder's SPLIT.A-B.A and score against SPLIT.A-B.B; the scores' name begins"
+        f" with {OTHER_TEXT}FOLDER"
+    )
     parser.add_argument("--text", type=Path, help=text)
     add_scoring_arguments(parser)
 
@@ -105,7 +110,8 @@ def run(args: argparse.Namespace) -> int:
             " for a perplexity run scripts/eval_perplexity.sh"
         )
     if data.is_multilingual or args.text:
-        print(summarise(*score_directions(args, model, data)))
+        name = score_name(args, model.path.stem, args.text)
+        print(summarise(*score_directions(args, model, data, name)))
         return 0
     if args.directions:
         raise ValueError(f"{shown(data.path)} holds one direction; leave --directions out")
@@ -142,11 +148,21 @@ def engine_facts(args: argparse.Namespace) -> dict[str, str]:
     return {"engine": args.engine, "quantization": args.quantization}
 
 
-def score_name(args: argparse.Namespace, model: TrainedModel) -> str:
-    """Return the name of a score: what was scored, and how."""
-    name = f"{args.split}.{model.path.stem}.beam{args.beam}.lenpen{args.lenpen:g}"
+def score_name(args: argparse.Namespace, checkpoint: str, text: Path | None = None) -> str:
+    """Return the name of a score: what was scored, and how; of other text its folder's name too.
+
+    Args:
+        checkpoint: its name, without `.pt`.
+        text: a folder of other text than the data's.
+    """
+    name = f"{args.split}.{checkpoint}.beam{args.beam}.lenpen{args.lenpen:g}"
     engine = "-".join(engine_facts(args).values())
-    return f"{name}.{engine}" if engine else name
+    name = f"{name}.{engine}" if engine else name
+    if text is None:
+        return name
+    # two folders may have one name
+    place = hashlib.sha256(shown(text).encode()).hexdigest()[:8]
+    return f"{OTHER_TEXT}{text.resolve().name}-{place}.{name}"
 
 
 def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
@@ -177,7 +193,7 @@ def request(args: argparse.Namespace, model: TrainedModel, files: Sequence[Path]
 
 def _score_one(args: argparse.Namespace, model: TrainedModel, data: DataFolder) -> int:
     """Score a direction and print one line; of Moses tokens BLEU has a line of its own."""
-    folder, name = args.out or model.scores, score_name(args, model)
+    folder, name = args.out or model.scores, score_name(args, model.path.stem)
     record, text = folder / f"{name}.json", folder / f"{name}.txt"
     files = what_scores_depend_on(data, args.split)
     data.refuse_changed(str(path.relative_to(data.path)) for path in files)
@@ -248,9 +264,9 @@ def evaluate(
 
 
 def score_directions(
-    args: argparse.Namespace, model: TrainedModel, data: DataFolder
+    args: argparse.Namespace, model: TrainedModel, data: DataFolder, name: str
 ) -> tuple[Path, list[str], dict[str, int]]:
-    """Score every direction of a split, or of a folder of text.
+    """Score every direction of a split, or of a folder of text, under this name.
 
     Returns the folder of the scores, the directions, and the training lines by pair.
     """
@@ -259,7 +275,7 @@ def score_directions(
     from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
     from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 
-    out = (args.out or model.scores) / score_name(args, model)
+    out = (args.out or model.scores) / name
     model.make()
     wanted = request(args, model, [data.subword_model(language) for language in data.languages])
     only = [name for name in args.directions.split(",") if name]

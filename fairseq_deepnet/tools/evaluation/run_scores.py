@@ -13,6 +13,8 @@ from fairseq_deepnet.tools.evaluation.direction_scores import Results, read_dire
 from fairseq_deepnet.tools.evaluation.scoring import METRICS
 
 SPLIT: Final = "test"
+OTHER_TEXT: Final = "text."
+"""What names of scores begin with that are of other text than the data folder's (--text)."""
 TOKENISED: Final = "bleu_tokenised"
 """Key of fairseq's own BLEU on the tokens of the data, where a score has it beside sacreBLEU."""
 _BESIDE_METRICS: Final = (TOKENISED, "perplexity", "word_perplexity")
@@ -64,6 +66,15 @@ class RunScore:
     def name(self) -> str:
         """What was scored, and how: test.checkpoint_best.beam5.lenpen1."""
         return Path(self.file).name.removesuffix(".json")
+
+    @property
+    def of(self) -> str:
+        """What was translated, for people: a split of the data, or other text."""
+        split = self.facts.get("split") or SPLIT
+        if self.name.startswith(OTHER_TEXT):
+            place = self.name.removeprefix(OTHER_TEXT).partition(f".{split}.")[0]
+            return f"{split} text of the folder {place}"
+        return f"{split} set"
 
     @property
     def is_of_translations(self) -> bool:
@@ -141,7 +152,10 @@ def read_score(run: Path, name: str | None = None) -> RunScore | None:
     twins = (
         score
         for score in read_scores(run)
-        if score.is_fairseqs and score.is_of_translations and score.settings() == newest.settings()
+        if score.is_fairseqs
+        and score.is_of_translations
+        and score.of == newest.of
+        and score.settings() == newest.settings()
     )
     return next(twins, newest)
 
