@@ -129,7 +129,7 @@ def settle_engine(args: argparse.Namespace) -> None:
     if args.threads is not None and args.threads < 1:
         raise ValueError(f"THREADS={args.threads}; at least 1 is needed")
     if args.engine == "ctranslate2":
-        args.quantization = args.quantization or QUANTIZATION
+        args.quantization = engine_facts(args)["quantization"]
         if args.extra:
             raise ValueError(
                 f"{' '.join(args.extra)}: options of fairseq-generate; leave them out, or set "
@@ -145,7 +145,7 @@ def engine_facts(args: argparse.Namespace) -> dict[str, str]:
     """Return what of the engine decides the scores; nothing for fairseq, whose were here first."""
     if args.engine == "fairseq":
         return {}
-    return {"engine": args.engine, "quantization": args.quantization}
+    return {"engine": args.engine, "quantization": args.quantization or QUANTIZATION}
 
 
 def score_name(args: argparse.Namespace, checkpoint: str, text: Path | None = None) -> str:

@@ -139,11 +139,14 @@ def read_scores(run: Path) -> list[RunScore]:
 
 
 def read_score(run: Path, name: str | None = None) -> RunScore | None:
-    """Read a run's test score: the one called `name` (a file or folder in it), otherwise the
-    newest; of two engines with equal settings it is fairseq's, whichever is newer.
+    """Read the score of a run that is called `name` (a file or folder in it); None where it is not
+    there.
+
+    Without a name it is the newest of the test set; of two engines with equal settings it is
+    fairseq's, whichever is newer.
     """
-    if name is not None and (run / name).exists():
-        return _translated(run / name, run)
+    if name is not None:
+        return _translated(run / name, run) if (run / name).exists() else None
     found = sorted((run / "scores").glob(f"{SPLIT}.*"), key=lambda path: path.stat().st_mtime)
     scores = (_translated(path, run) for path in reversed(found))
     newest = next((score for score in scores if score is not None), None)
