@@ -32,7 +32,7 @@
 #   THREADS     cores to use (all)
 #   BATCH       source tokens a batch (what is best for the engine)
 #   DIRECTIONS  of a multilingual model: only these, as in de-en,en-de (all)
-#   TEXT        folder of other text with SPLIT.A-B.A and SPLIT.A-B.B, raw (the data folder's text)
+#   TEXT        folder of other text with SPLIT.A-B.A and SPLIT.A-B.B, raw or .gz (the data folder's text)
 #   TOKENIZER   of many directions: sacreBLEU's tokenizer, such as 13a or flores101 (chosen by the target language)
 #   OUT         folder for scores and hypotheses (scores/ in the run, or beside the checkpoint)
 #   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)

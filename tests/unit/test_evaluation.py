@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -348,6 +349,27 @@ def write_text_folder(place: Path, *names: str, lines: list[str] = SENTENCES) ->
     for name in names:
         (place / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return place
+
+
+@pytest.mark.usefixtures("echo")
+def test_trained_directions_without_text_are_told(
+    evaluate: Evaluate, run_folder: Path, data: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "many"
+    shutil.copytree(data, other)
+    trained = ["de-en", "en-de", "en-fr", "fr-en"]
+    record = {"languages": ["de", "en", "fr"], "directions": {"train": trained}, "lines": {}}
+    record["lines"] = {"train": {"de-en": 4, "en-fr": 4}}
+    (other / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
+    (other / "languages.txt").write_text("de\nen\nfr\n", encoding="utf-8")
+    folder = write_text_folder(tmp_path / "news", "news.de-en.de", "news.de-en.en")
+    settings = {"text": str(folder), "split": "news", "data": str(other)}
+    said = evaluate(run_folder, **settings).stderr
+    assert f"{folder} has no news text of en-fr, fr-en\n" in said
+    assert "has no news text" not in evaluate(run_folder, directions="de-en", **settings).stderr
+    refused = evaluate(run_folder, directions="de-en,fr-en", **settings)
+    assert refused.returncode == 2
+    assert "has no news text of fr-en" in refused.stderr
 
 
 @pytest.mark.usefixtures("echo")

@@ -40,6 +40,7 @@ from fairseq_deepnet.tools.devices import (
 from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.evaluation.direction_scores import summarise
 from fairseq_deepnet.tools.evaluation.run_scores import OTHER_TEXT
+from fairseq_deepnet.tools.tables import listed
 from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model, find_data
 from fairseq_deepnet.tools.translation import stream
 from fairseq_deepnet.tools.translation.engine import (
@@ -285,7 +286,10 @@ def score_directions(
             "set DATA to a folder with a sentencepiece model"
         )
     if args.text:
-        texts = many_directions.texts_in(args.text, args.split, data.languages, only)
+        texts = many_directions.texts_in(args.text, args.split, data, only)
+        lacking = sorted({*data.directions("train")} - {text.direction for text in texts})
+        if lacking and not only:
+            say(f"{shown(args.text)} has no {args.split} text of {listed(lacking, 12)}")
     else:
         texts = many_directions.texts_of_folder(data, args.split, only)
     jobs = many_directions.make_jobs(data, texts, args.tokenizer, out, wanted)
