@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fairseq_deepnet.tools.evaluation.many_directions import (
     texts_in,
     texts_of_folder,
 )
+from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis
 
 LANGUAGES = ["cs", "de", "en"]
 MANY = DataFolder(Path("many"), {"languages": LANGUAGES, "directions": {}})
@@ -118,6 +120,23 @@ class Copier:
 
     def translate(self, sentences: list[str], direction: Direction) -> list[str]:
         return sentences
+
+
+class Inventor(Engine):
+    """Makes up a translation of nothing, as models do."""
+
+    def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
+        return [[Hypothesis(line.strip() or "made up", 0.0)] for line in lines]
+
+
+def test_a_blank_line_has_an_empty_translation_in_its_place(tmp_path: Path) -> None:
+    job = job_of(tmp_path, "de-en")
+    lines = ["", "one", "  ", "\u200b", "two"]
+    job.source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    job.reference.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    finish(job, Inventor())
+    hypotheses = list(read_lines(job.record.with_suffix(".txt")))
+    assert hypotheses == ["", "one", "", "", "two"]
 
 
 def job_of(place: Path, name: str, tokenizer: str | None = None) -> Any:
