@@ -48,10 +48,16 @@ def write(folder: Path, cell: Cell, status: Status, **facts: object) -> None:
 
 
 def refuse_changes(folder: Path, cells: list[Cell]) -> None:
-    """Raise ValueError where a cell that has started would now have other settings."""
+    """Raise ValueError where a cell that has started would now have other settings.
+
+    One that was never scored may be scored in any way.
+    """
     for cell in cells:
         after = cell.settings()
-        before = read_cell_record(folder / cell.name).get("settings", after)
+        record = read_cell_record(folder / cell.name)
+        before = record.get("settings", after)
+        if record.get("score") is None and not any(key.startswith("score.") for key in before):
+            after = {key: after[key] for key in after if not key.startswith("score.")}
         changed = [
             f"{key} {before.get(key)} -> {after.get(key)}"
             for key in sorted(before.keys() | after.keys())

@@ -368,6 +368,18 @@ def test_other_settings_than_those_recorded_are_refused(sweep: Sweep, cells: Any
         state.refuse_changes(sweep.folder, [cell])
 
 
+def test_a_cell_that_was_not_scored_may_be_scored_in_any_way(sweep: Sweep, cells: Any) -> None:
+    (cell,) = cells("good", scored=False)
+    sweep.run([cell])
+    cell.score = {"BEAM": "4"}
+    state.refuse_changes(sweep.folder, [cell])
+    assert state.lacks_score(sweep.folder / "good", cell)
+    sweep.run([cell])
+    cell.score = {"BEAM": "5"}
+    with pytest.raises(ValueError, match=r"other settings \(score.BEAM 4 -> 5\)"):
+        state.refuse_changes(sweep.folder, [cell])
+
+
 def test_a_damaged_record_is_named_and_its_remedy(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"sweep.json is damaged: .*; remove it to run the cell"):
