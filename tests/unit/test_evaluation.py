@@ -269,7 +269,9 @@ def test_the_target_language_of_the_data_chooses_the_tokenizer(
     assert f"BLEU {expected['bleu']:.2f}" in result.stdout
 
 
-@pytest.mark.parametrize("changed", ["text/test.en", "text/test.de", "spm.model"])
+@pytest.mark.parametrize(
+    "changed", ["text/test.en", "text/test.de", "spm.model", "test.de-en.de.bin"]
+)
 def test_a_score_of_other_data_is_not_printed_again(
     evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, tmp_path: Path, changed: str
 ) -> None:
@@ -370,6 +372,34 @@ def test_trained_directions_without_text_are_told(
     refused = evaluate(run_folder, directions="de-en,fr-en", **settings)
     assert refused.returncode == 2
     assert "has no news text of fr-en" in refused.stderr
+
+
+@pytest.mark.usefixtures("echo")
+def test_a_direction_that_is_scored_again_leaves_the_others_in_the_summary(
+    evaluate: Evaluate, run_folder: Path, data: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "many"
+    shutil.copytree(data, other)
+    trained = ["de-en", "en-de"]
+    lines = {"train": {"de-en": 4}}
+    record = {"languages": ["de", "en"], "directions": {"train": trained, "test": trained}}
+    (other / "corpus.json").write_text(json.dumps(record | {"lines": lines}), encoding="utf-8")
+    (other / "languages.txt").write_text("de\nen\n", encoding="utf-8")
+    write_text_folder(other / "text", "test.de-en.de", "test.de-en.en")
+
+    def summed(**settings: str) -> list[int]:
+        result = evaluate(run_folder, data=str(other), **settings)
+        assert result.returncode == 0, result.stderr
+        folder = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1"
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        return [summary["directions"], len(summary["left_out"])]
+
+    assert summed(directions="de-en") == [1, 0]
+    assert summed() == [2, 0]
+    assert summed(directions="de-en") == [2, 0]
+    # of text that has changed, the other is no score any more
+    write_text_folder(other / "text", "test.de-en.de", lines=TRANSLATIONS)
+    assert summed(directions="de-en") == [1, 1]
 
 
 @pytest.mark.usefixtures("echo")

@@ -269,7 +269,8 @@ def score_directions(
 ) -> tuple[Path, list[str], dict[str, int]]:
     """Score every direction of a split, or of a folder of text, under this name.
 
-    Returns the folder of the scores, the directions, and the training lines by pair.
+    Returns the folder of the scores, the directions to sum up, and the training lines by pair.
+    Where some directions are asked for, those that are scored in the same way already join them.
     """
     # what scores one direction needs none of these
     from fairseq_deepnet.tools.evaluation import many_directions
@@ -286,13 +287,18 @@ def score_directions(
             "set DATA to a folder with a sentencepiece model"
         )
     if args.text:
-        texts = many_directions.texts_in(args.text, args.split, data, only)
+        find = functools.partial(many_directions.texts_in, args.text, args.split, data)
+        texts = find(only)
         lacking = sorted({*data.directions("train")} - {text.direction for text in texts})
         if lacking and not only:
             say(f"{shown(args.text)} has no {args.split} text of {listed(lacking, 12)}")
     else:
-        texts = many_directions.texts_of_folder(data, args.split, only)
-    jobs = many_directions.make_jobs(data, texts, args.tokenizer, out, wanted)
+        find = functools.partial(many_directions.texts_of_folder, data, args.split)
+        texts = find(only)
+    asked = {text.direction for text in texts}
+    every = find([]) if only else texts
+    every_job = many_directions.make_jobs(data, every, args.tokenizer, out, wanted)
+    jobs = [job for job in every_job if job.direction in asked]
     sides = {path for job in jobs for path in (job.source, job.reference)}
     own = sorted(path for path in sides if path.is_relative_to(data.path))
     data.refuse_changed(str(path.relative_to(data.path)) for path in own)
@@ -311,7 +317,8 @@ def score_directions(
     many_directions.translate_all(jobs, load, threads, processes, gpus)
     lines = data.lines("train")
     training = lines if isinstance(lines, dict) else {Direction(*data.languages).pair: lines}
-    return out, [str(job.direction) for job in jobs], training
+    scored = (job.direction for job in every_job if job.direction in asked or job.is_done())
+    return out, list(map(str, scored)), training
 
 
 def cores_of(args: argparse.Namespace) -> int:
