@@ -174,6 +174,12 @@ def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
     return [*text, data.subword_model(target), *own]
 
 
+def binarised_source(data: DataFolder, split: str) -> list[Path]:
+    """Return the files of a data folder of one pair from which fairseq-generate translates."""
+    source, target = data.languages
+    return [data.path / f"{split}.{source}-{target}.{source}.{end}" for end in ("bin", "idx")]
+
+
 def request(args: argparse.Namespace, model: TrainedModel, files: Sequence[Path]) -> dict[str, Any]:
     """Return all that decides the scores; where it is as recorded, there is nothing to do."""
     digests = {
@@ -197,8 +203,11 @@ def _score_one(args: argparse.Namespace, model: TrainedModel, data: DataFolder) 
     folder, name = args.out or model.scores, score_name(args, model.path.stem)
     record, text = folder / f"{name}.json", folder / f"{name}.txt"
     files = what_scores_depend_on(data, args.split)
-    data.refuse_changed(str(path.relative_to(data.path)) for path in files)
+    binarised = binarised_source(data, args.split) if args.engine == "fairseq" else []
+    data.refuse_changed(str(path.relative_to(data.path)) for path in (*files, *binarised))
     wanted = request(args, model, files)
+    if binarised:
+        wanted["binarised"] = {path.name: sha256(path) for path in binarised}
     scores = record_of(record, wanted, "remove it to score again")
     if scores is not None and text.is_file():
         say(f"already scored: {shown(record)}")

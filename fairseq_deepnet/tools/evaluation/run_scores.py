@@ -101,7 +101,8 @@ class RunScore:
     def settings(self) -> dict[str, Any]:
         """Return what was asked for, but for the engine; empty where that is not recorded."""
         asked = self.facts.get("request") or {}
-        rest = {key: asked[key] for key in asked if key not in ("engine", "quantization")}
+        of_engine = ("engine", "quantization", "binarised")
+        rest = {key: asked[key] for key in asked if key not in of_engine}
         return rest and {**rest, "directions": self.facts.get("directions")}
 
 
