@@ -14,7 +14,7 @@ import yaml
 
 from fairseq_deepnet import literals
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.experiments.definition import Sweep, SweepPanel
+from fairseq_deepnet.experiments.definition import KEPT, Sweep, SweepPanel
 from fairseq_deepnet.files import inside_project, shown
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs
@@ -108,6 +108,18 @@ class Cell:
                 options += [f"--{key}", value]
         return variables, options
 
+    def join(self, other: Cell) -> bool:
+        """Take over the places and wishes of a cell with the same training; False where both are
+        scored, and not alike.
+        """
+        if None not in (self.score, other.score) and self.score != other.score:
+            return False
+        self.places += other.places
+        self.score = other.score if self.score is None else self.score
+        keep = min(self.panel.keep, other.panel.keep, key=KEPT.index)
+        self.panel = dataclasses.replace(self.panel, keep=keep)
+        return True
+
     def described(self) -> str:
         """Return what sets it apart from the others: the values of its factors."""
         place = self.places[0]
@@ -173,29 +185,33 @@ def override(
 def expand(sweep: Sweep, seeds: Sequence[int] = (1,)) -> list[Cell]:
     """Expand to cells in the definition's order; equal settings are one cell, of several places.
 
+    Such a cell is scored if any of its panels wants that, and the one that keeps most checkpoints
+    decides what stays. If two want other scores of it, they are two cells.
+
     Raises ValueError for a scheme that is not registered, for two cells of one name, and for names
     that cannot be a folder's.
     """
     from fairseq_deepnet.schemes import scheme_class  # loads torch
 
     cells: dict[str, Cell] = {}
-    seen: dict[str, Cell] = {}
+    seen: dict[str, list[Cell]] = {}
     for panel in sweep.panels:
         for value in (v for factor in panel.factors if factor.is_scheme for v in factor.values):
             scheme_class(str(value))
         combinations = list(itertools.product(*(factor.values for factor in panel.factors)))
         for seed, values in itertools.product(seeds, combinations):
             cell = _cell(panel, values, seed)
-            settings = repr(sorted(cell.settings().items()))
-            if settings in seen:
-                seen[settings].places += cell.places
+            training = dataclasses.replace(cell, score=None).settings()
+            alike = seen.setdefault(repr(sorted(training.items())), [])
+            if any(other.join(cell) for other in alike):
                 continue
             if cell.name in cells:
                 raise ValueError(
                     f"{sweep.name}: two cells are called {cell.name}: name every factor in "
                     f"`cell: {panel.cell}`"
                 )
-            cells[cell.name] = seen[settings] = cell
+            cells[cell.name] = cell
+            alike.append(cell)
     return list(cells.values())
 
 

@@ -64,7 +64,7 @@ _PANEL: Final = {
     *("keep", "vocabulary", "planned-updates"),
 }
 KEPT: Final = ("all", "best")
-"""Which checkpoints stay of a cell that has its result; the first is the default."""
+"""Which checkpoints stay of a cell that has its result, most first; the first is the default."""
 MAIN: Final = "main"
 """The one panel of a sweep that names none."""
 _FACTOR: Final = {"set", "values", "schemes", "others", "tiny"}

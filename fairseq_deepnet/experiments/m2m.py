@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
         f"{args.set}: {facts['directions']:,} of {facts['of']:,} directions,"
         f" {sum(facts['lines'].values()):,} lines to translate: {shown(args.text)}"
     )
-    folder, scored, _ = evaluate.score_directions(args, model, data)
+    name = evaluate.score_name(args, model.path.stem)
+    folder, scored, _ = evaluate.score_directions(args, model, data, name)
     expected = scored if args.directions else sorted(facts["lines"])
     beside = functools.partial(beside_paper, published=content["paper"])
     print(summarise(folder, expected, beside=beside))

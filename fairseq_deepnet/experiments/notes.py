@@ -42,7 +42,7 @@ def score_facts(result: RunResult) -> str:
     signature = score.signatures.get(TOKENISED if tokenised else "bleu", "")
     kind = "tokenised BLEU" if tokenised else "sacreBLEU (detokenised)"
     facts = score.facts
-    lines = f"{facts.get('split', 'test')} set, {int(facts.get('lines') or 0):,} sentences"
+    lines = f"{score.of}, {int(facts.get('lines') or 0):,} sentences"
     if "directions" in facts:
         lines += f" in {facts['directions']} directions"
         if (expected := facts.get("expected") or facts["directions"]) != facts["directions"]:

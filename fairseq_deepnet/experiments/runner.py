@@ -141,7 +141,8 @@ class Runner:
             return
         self.working.remove(work)
         self.free.append(work.share)
-        outcome, facts = state.judge(folder, work.stage, status, cell.score is not None)
+        wanted = state.score_asked_for(folder, cell) if status == 0 else None
+        outcome, facts = state.judge(folder, work.stage, status, wanted)
         seconds = time.monotonic() - work.started
         before = float(read_cell_record(folder).get("seconds", 0.0))
         facts |= {"ended": now(), "seconds": round(before + seconds, 1)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import itertools
@@ -20,6 +21,7 @@ from fairseq_deepnet.experiments.runs import (
 )
 from fairseq_deepnet.files import shown, try_lock
 from fairseq_deepnet.records import strict, write_record
+from fairseq_deepnet.tools import variables
 from fairseq_deepnet.tools.evaluation.run_scores import read_score
 
 CONSOLE: Final = "console.log"
@@ -46,10 +48,16 @@ def write(folder: Path, cell: Cell, status: Status, **facts: object) -> None:
 
 
 def refuse_changes(folder: Path, cells: list[Cell]) -> None:
-    """Raise ValueError where a cell that has started would now have other settings."""
+    """Raise ValueError where a cell that has started would now have other settings.
+
+    One that was never scored may be scored in any way.
+    """
     for cell in cells:
         after = cell.settings()
-        before = read_cell_record(folder / cell.name).get("settings", after)
+        record = read_cell_record(folder / cell.name)
+        before = record.get("settings", after)
+        if record.get("score") is None and not any(key.startswith("score.") for key in before):
+            after = {key: after[key] for key in after if not key.startswith("score.")}
         changed = [
             f"{key} {before.get(key)} -> {after.get(key)}"
             for key in sorted(before.keys() | after.keys())
@@ -94,16 +102,34 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def judge(
-    folder: Path, stage: str, status: int, is_scored: bool, name: str | None = None
-) -> tuple[Status, dict[str, Any]]:
+def score_asked_for(folder: Path, cell: Cell) -> str | None:
+    """Return the score that a cell's definition asks for, a file or folder in the cell's; None
+    where it asks for none.
+    """
+    if cell.score is None:
+        return None
+    from fairseq_deepnet.tools import trained_model  # loads torch
+    from fairseq_deepnet.tools.evaluation import evaluate
+
+    parser = argparse.ArgumentParser()
+    evaluate.add_arguments(parser)
+    args = parser.parse_args(variables.options("evaluate", cell.scoring()[0]))
+    names = (trained_model.BEST, trained_model.LAST)
+    there = [name for name in names if (folder / "checkpoints" / name).is_file()]
+    checkpoint = Path([*there, *names][0]).stem
+    checkpoint = f"average_{args.average}" if args.average else checkpoint
+    name = f"scores/{evaluate.score_name(args, checkpoint, args.text)}"
+    return name if (folder / name).is_dir() else f"{name}.json"
+
+
+def judge(folder: Path, stage: str, status: int, name: str | None) -> tuple[Status, dict[str, Any]]:
     """Judge what a cell has come to, from the script that ended last and its exit status.
 
     Args:
         stage: train or score, which of the scripts that was
-        is_scored: whether its definition wants a score
-        name: the score that counts (a file or folder in the cell's); None: the newest
+        name: the score that counts, a file or folder in the cell's; None where none is wanted
     """
+    is_scored = name is not None
     score = read_score(folder, name) if is_scored and stage == "score" and status == 0 else None
     seen = read_evidence(folder)
     # fairseq's last words, then how the scripts ended
@@ -112,7 +138,7 @@ def judge(
     if diverged is not None:
         outcome, reason = Status.DIVERGED, f"diverged: {diverged}"
     elif status == 0 and is_scored and score is None:
-        outcome, reason = Status.FAILED, "scripts/eval_bleu.sh left no score"
+        outcome, reason = Status.FAILED, f"scripts/eval_bleu.sh left no score {name}"
     elif status != 0:
         said = next((line for line in reversed(log) if line.strip()), "nothing in its log")
         what = "training" if stage == "train" else "scoring"
@@ -137,15 +163,16 @@ def judge_again(folder: Path, cell: Cell) -> str | None:
     """Bring the verdict on a cell that has run to its end up to today's rule.
 
     Returns what has changed, for people; None where nothing has. A cell that failed or is not
-    finished stays as it is. It is judged with the score that it has, wanted now or not.
+    finished stays as it is. It is judged with the score that is asked for, else with that which it
+    has, wanted now or not.
     """
     record = read_cell_record(folder)
     if status_of(folder) not in (Status.DONE, Status.DIVERGED):
         return None
-    name = record.get("score")
-    is_scored = name is not None and (folder / name).exists()
-    stage = "score" if is_scored or (folder / "done").is_file() else "train"
-    outcome, facts = judge(folder, stage, int(record.get("exit_status", 0)), is_scored, name)
+    names = (score_asked_for(folder, cell), record.get("score"))
+    name = next((name for name in names if name and (folder / name).exists()), None)
+    stage = "score" if name is not None or (folder / "done").is_file() else "train"
+    outcome, facts = judge(folder, stage, int(record.get("exit_status", 0)), name)
     before = record.get("reason")
     if record != record | facts or outcome != record["status"]:
         write(folder, cell, outcome, **facts)

@@ -30,6 +30,7 @@ from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, DataFolder
 
 BEST: Final = "checkpoint_best.pt"
+LAST: Final = "checkpoint_last.pt"
 VOCABULARY_FILES: Final = {
     "subwords_sha256": ("spm*.model", "bpe.codes"),
     "dictionaries_sha256": ("dict*.txt", "languages.txt"),
@@ -116,7 +117,7 @@ def choose_model(target: Path | None, average: int) -> TrainedModel:
         return TrainedModel(
             folder / f"average_{average}.pt", run, last_checkpoints(folder, average)
         )
-    for name in (BEST, "checkpoint_last.pt"):
+    for name in (BEST, LAST):
         if (folder / name).is_file():
             return TrainedModel(folder / name, run, [folder / name])
     raise FileNotFoundError(

@@ -51,10 +51,11 @@ def test_a_set_goes_from_its_published_files_to_the_table(
     asked: list[Namespace] = []
 
     def score_directions(
-        args: Namespace, model: object, data: object
+        args: Namespace, model: object, data: object, name: str
     ) -> tuple[Path, list[str], dict[str, int]]:
         asked.append(args)
-        folder = args.out / "flores101.checkpoint_best.beam5.lenpen1"
+        assert name == "flores101.checkpoint_best.beam5.lenpen1"
+        folder = args.out / name
         folder.mkdir(parents=True)
         pairs = (args.text / "directions.txt").read_text(encoding="utf-8").split()
         chosen = [args.directions] if args.directions else pairs[only == "missing" :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.tools.corpora.folder import DataFolder
+from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.subwords import SubwordOptions, train_model
 from fairseq_deepnet.tools.devices import threads_of
+from fairseq_deepnet.tools.evaluation import many_directions
 from fairseq_deepnet.tools.evaluation.evaluate import request, what_scores_depend_on
+from fairseq_deepnet.tools.evaluation.run_scores import read_score, read_scores
 from fairseq_deepnet.tools.evaluation.scoring import score
 from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model
 from tests.support.runs import (
@@ -266,7 +269,9 @@ def test_the_target_language_of_the_data_chooses_the_tokenizer(
     assert f"BLEU {expected['bleu']:.2f}" in result.stdout
 
 
-@pytest.mark.parametrize("changed", ["text/test.en", "text/test.de", "spm.model"])
+@pytest.mark.parametrize(
+    "changed", ["text/test.en", "text/test.de", "spm.model", "test.de-en.de.bin"]
+)
 def test_a_score_of_other_data_is_not_printed_again(
     evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, tmp_path: Path, changed: str
 ) -> None:
@@ -318,3 +323,97 @@ def test_a_score_of_moses_tokens_depends_on_the_references_in_tokens(tmp_path: P
         assert wanted() != before, path
         path.write_text("as it was\n", encoding="utf-8")
     assert len(before["data"]) == 5
+
+
+class Echo:
+    """Translates a sentence into itself."""
+
+    cut = 0
+
+    def translate(self, sentences: list[str], direction: Direction) -> list[str]:
+        return sentences
+
+
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Directions are translated at once, by no model."""
+
+    def translate_all(jobs: list[many_directions.Job], *rest: object) -> None:
+        for job in jobs:
+            many_directions.finish(job, Echo())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(many_directions, "translate_all", translate_all)
+
+
+def write_text_folder(place: Path, *names: str, lines: list[str] = SENTENCES) -> Path:
+    """A folder of text to score on."""
+    place.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (place / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return place
+
+
+@pytest.mark.usefixtures("echo")
+def test_trained_directions_without_text_are_told(
+    evaluate: Evaluate, run_folder: Path, data: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "many"
+    shutil.copytree(data, other)
+    trained = ["de-en", "en-de", "en-fr", "fr-en"]
+    record = {"languages": ["de", "en", "fr"], "directions": {"train": trained}, "lines": {}}
+    record["lines"] = {"train": {"de-en": 4, "en-fr": 4}}
+    (other / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
+    (other / "languages.txt").write_text("de\nen\nfr\n", encoding="utf-8")
+    folder = write_text_folder(tmp_path / "news", "news.de-en.de", "news.de-en.en")
+    settings = {"text": str(folder), "split": "news", "data": str(other)}
+    said = evaluate(run_folder, **settings).stderr
+    assert f"{folder} has no news text of en-fr, fr-en\n" in said
+    assert "has no news text" not in evaluate(run_folder, directions="de-en", **settings).stderr
+    refused = evaluate(run_folder, directions="de-en,fr-en", **settings)
+    assert refused.returncode == 2
+    assert "has no news text of fr-en" in refused.stderr
+
+
+@pytest.mark.usefixtures("echo")
+def test_a_direction_that_is_scored_again_leaves_the_others_in_the_summary(
+    evaluate: Evaluate, run_folder: Path, data: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "many"
+    shutil.copytree(data, other)
+    trained = ["de-en", "en-de"]
+    lines = {"train": {"de-en": 4}}
+    record = {"languages": ["de", "en"], "directions": {"train": trained, "test": trained}}
+    (other / "corpus.json").write_text(json.dumps(record | {"lines": lines}), encoding="utf-8")
+    (other / "languages.txt").write_text("de\nen\n", encoding="utf-8")
+    write_text_folder(other / "text", "test.de-en.de", "test.de-en.en")
+
+    def summed(**settings: str) -> list[int]:
+        result = evaluate(run_folder, data=str(other), **settings)
+        assert result.returncode == 0, result.stderr
+        folder = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1"
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        return [summary["directions"], len(summary["left_out"])]
+
+    assert summed(directions="de-en") == [1, 0]
+    assert summed() == [2, 0]
+    assert summed(directions="de-en") == [2, 0]
+    # of text that has changed, the other is no score any more
+    write_text_folder(other / "text", "test.de-en.de", lines=TRANSLATIONS)
+    assert summed(directions="de-en") == [1, 1]
+
+
+@pytest.mark.usefixtures("echo")
+def test_scores_of_other_text_are_never_taken_for_the_test_set_s(
+    evaluate: Evaluate, run_folder: Path, tmp_path: Path
+) -> None:
+    for place in ("a", "b"):
+        folder = tmp_path / place / "news"
+        write_text_folder(folder, "test.de-en.de", "test.de-en.en")
+        assert evaluate(run_folder, text=str(folder)).returncode == 0
+    assert read_score(run_folder) is None
+    first, second = read_scores(run_folder)
+    assert first.name != second.name
+    for found in (first, second):
+        assert found.name.startswith("text.news-")
+        assert found.name.endswith(".test.checkpoint_best.beam5.lenpen1")
+        assert found.of.startswith("test text of the folder news-")

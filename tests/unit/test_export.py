@@ -18,9 +18,12 @@ from fairseq.models import MODEL_REGISTRY
 import fairseq_deepnet.tools.export
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
+from fairseq_deepnet.files import write_json
 from fairseq_deepnet.models.options import KIND_OF
+from fairseq_deepnet.provenance import fingerprint
 from fairseq_deepnet.tools import fairseq_options
-from fairseq_deepnet.tools.export import record, stock
+from fairseq_deepnet.tools.export import model_card, record, stock
+from fairseq_deepnet.tools.trained_model import choose_model
 from tests.support.runs import make_data
 from tests.support.trained import make_trained_run
 
@@ -229,6 +232,27 @@ def test_a_model_of_another_kind_is_refused(
     save_checkpoint(state, source)
     assert export(run_folder, "--to", "fairseq") == 2
     assert "a model of arch lstm is not exported" in capsys.readouterr().err
+
+
+def test_a_model_card_shows_fairseqs_scores_of_the_exported_checkpoint_alone(
+    run_folder: Path,
+) -> None:
+    model = choose_model(run_folder, 0)
+    own, score = [fingerprint(model.path)], {"bleu": 30.0, "bleu_signature": "s"}
+    before = [own[0] | {"modified": 1}]
+    name = "test.checkpoint_best.beam5.lenpen1"
+    for file, more in {
+        "own.json": {"checkpoints": own},
+        "before.json": {"checkpoints": before},
+        "/de-en.json": {"checkpoints": own},
+        "/en-de.json": {"checkpoints": before},
+        ".ctranslate2-int8/de-en.json": {"checkpoints": own, "engine": "ctranslate2"},
+        "silent.json": {},
+    }.items():
+        path = model.scores / (f"{name}{file}" if file[0] in "./" else f"{name}.{file}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, score | {"request": more})
+    assert sorted(model_card.read_scores(model)) == [f"{name}.own.json", f"{name}/de-en.json"]
 
 
 def test_quantization_belongs_to_ctranslate2(

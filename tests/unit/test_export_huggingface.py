@@ -14,6 +14,7 @@ import torch
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
 from fairseq_deepnet.files import write_json
+from fairseq_deepnet.provenance import fingerprint
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, Direction
 from fairseq_deepnet.tools.corpora.subwords import encode_lines, load_model
 from fairseq_deepnet.tools.translation.engine import Search
@@ -201,7 +202,9 @@ def test_the_model_card_says_what_the_run_recorded(tmp_path: Path, data: Path) -
     make_trained_run(tmp_path / "run", data)
     with (tmp_path / "run" / "config.yaml").open("a", encoding="utf-8") as file:
         file.write("  global-batch-tokens: 4096\nlr: 5e-4\n")
+    checkpoint = tmp_path / "run" / "checkpoints" / "checkpoint_best.pt"
     score = {"bleu": 31.234, "bleu_signature": "nrefs:1|tok:13a", "lines": 4, "engine": "fairseq"}
+    score |= {"request": {"checkpoints": [fingerprint(checkpoint)]}}
     (tmp_path / "run" / "scores").mkdir()
     write_json(tmp_path / "run" / "scores" / "test.checkpoint_best.beam5.json", score)
     write_json(
@@ -233,6 +236,8 @@ def test_a_new_score_is_a_reason_to_export_anew(
     assert "already exported" in capsys.readouterr().err
     (tmp_path / "run" / "scores").mkdir()
     score = {"bleu": 31.234, "bleu_signature": "nrefs:1"}
+    checkpoint = tmp_path / "run" / "checkpoints" / "checkpoint_best.pt"
+    score |= {"request": {"checkpoints": [fingerprint(checkpoint)]}}
     write_json(tmp_path / "run" / "scores" / "test.checkpoint_best.beam5.json", score)
     assert export(tmp_path / "run") == 0
     assert "replacing" in capsys.readouterr().err

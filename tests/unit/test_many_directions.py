@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation.many_directions import (
     finish,
     make_jobs,
     texts_in,
     texts_of_folder,
 )
+from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis
 
 LANGUAGES = ["cs", "de", "en"]
+MANY = DataFolder(Path("many"), {"languages": LANGUAGES, "directions": {}})
 
 
 @pytest.fixture
@@ -35,7 +40,7 @@ def write(place: Path, *names: str) -> None:
 
 def test_one_text_serves_both_directions(tmp_path: Path) -> None:
     write(tmp_path, "news.cs-en.cs", "news.cs-en.en", "other.de-en.de")
-    found = texts_in(tmp_path, "news", LANGUAGES, [])
+    found = texts_in(tmp_path, "news", MANY, [])
     assert [str(text.direction) for text in found] == ["cs-en", "en-cs"]
     assert found[1].source.name == "news.cs-en.en"
     assert found[1].reference.name == "news.cs-en.cs"
@@ -43,9 +48,9 @@ def test_one_text_serves_both_directions(tmp_path: Path) -> None:
 
 def test_a_direction_with_a_text_of_its_own_is_translated_from_that_alone(tmp_path: Path) -> None:
     write(tmp_path, "news.cs-en.cs", "news.cs-en.en", "news.en-cs.cs", "news.en-cs.en")
-    found = {str(text.direction): text for text in texts_in(tmp_path, "news", LANGUAGES, [])}
+    found = {str(text.direction): text for text in texts_in(tmp_path, "news", MANY, [])}
     assert sorted(found) == ["cs-en", "en-cs"]
-    assert len(texts_in(tmp_path, "news", LANGUAGES, [])) == 2
+    assert len(texts_in(tmp_path, "news", MANY, [])) == 2
     assert found["en-cs"].source.name == "news.en-cs.en"
     assert found["cs-en"].source.name == "news.cs-en.cs"
 
@@ -63,7 +68,36 @@ def test_text_that_cannot_be_scored_is_refused(
 ) -> None:
     write(tmp_path, *names)
     with pytest.raises(error, match=cause):
-        texts_in(tmp_path, "news", LANGUAGES, [])
+        texts_in(tmp_path, "news", MANY, [])
+
+
+def test_a_direction_that_is_named_and_has_no_text_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "news.de-en.de", "news.de-en.en")
+    (found,) = texts_in(tmp_path, "news", MANY, ["en-de"])
+    assert str(found.direction) == "en-de"
+    with pytest.raises(ValueError, match="has no news text of cs-en, cs-de"):
+        texts_in(tmp_path, "news", MANY, ["de-en", "cs-en", "cs-de"])
+
+
+def test_packed_text_is_read_too(tmp_path: Path) -> None:
+    write(tmp_path, "news.cs-en.cs")
+    (tmp_path / "news.cs-en.en.gz").write_bytes(gzip.compress(b"zwei\nZeilen\n"))
+    found = {str(text.direction): text for text in texts_in(tmp_path, "news", MANY, [])}
+    assert list(found) == ["cs-en", "en-cs"]
+    assert list(read_lines(found["en-cs"].source)) == ["zwei", "Zeilen"]
+    (tmp_path / "news.cs-en.cs.gz").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"both .* exist"):
+        texts_in(tmp_path, "news", MANY, [])
+
+
+def test_a_model_of_one_pair_translates_in_one_direction(tmp_path: Path) -> None:
+    """Its other language is none that it reads."""
+    write(tmp_path, "news.de-en.de", "news.de-en.en")
+    folder = DataFolder(tmp_path, {"source": "de", "target": "en"})
+    (found,) = texts_in(tmp_path, "news", folder, [])
+    assert str(found.direction) == "de-en"
+    with pytest.raises(ValueError, match="of en-de, and the model translates de-en alone"):
+        texts_in(tmp_path, "news", folder, ["en-de"])
 
 
 def test_what_was_not_trained_is_zero_shot(folder: DataFolder, tmp_path: Path) -> None:
@@ -88,14 +122,31 @@ class Copier:
         return sentences
 
 
+class Inventor(Engine):
+    """Makes up a translation of nothing, as models do."""
+
+    def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
+        return [[Hypothesis(line.strip() or "made up", 0.0)] for line in lines]
+
+
+def test_a_blank_line_has_an_empty_translation_in_its_place(tmp_path: Path) -> None:
+    job = job_of(tmp_path, "de-en")
+    lines = ["", "one", "  ", "\u200b", "two"]
+    job.source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    job.reference.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    finish(job, Inventor())
+    hypotheses = list(read_lines(job.record.with_suffix(".txt")))
+    assert hypotheses == ["", "one", "", "", "two"]
+
+
 def job_of(place: Path, name: str, tokenizer: str | None = None) -> Any:
     """One line of Chinese on either side, to be scored as `name` says."""
     direction = Direction.parse(name)
     for language in direction:
         text = place / f"news.{name}.{language}"
         text.write_text("我喜欢吃红色的苹果。\n", encoding="utf-8")
-    texts = texts_in(place, "news", list(direction), [name])
     folder = DataFolder(place, {"languages": list(direction), "directions": {}})
+    texts = texts_in(place, "news", folder, [name])
     (job,) = make_jobs(folder, texts, tokenizer, place / "scores", {"beam": 5})
     return job
 

@@ -313,6 +313,27 @@ def test_only_takes_a_pattern_and_one_that_fits_nothing_is_refused(small: Path) 
         choose(cells, "x*")
 
 
+@pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
+def test_a_shared_cell_is_scored_and_kept_as_any_panel_wants_it(
+    small: Path, order: tuple[str, str]
+) -> None:
+    parts = {
+        "first": "  first: {score: false, keep: best}\n",
+        "second": "  second: {score: {BEAM: 4}, keep: all}\n",
+    }
+    panels = "".join(parts[name] for name in order)
+    text = small.read_text(encoding="utf-8").replace("tables:", f"panels:\n{panels}#")
+    small.write_text(text, encoding="utf-8")
+    cell, *_ = cells_of(str(small))
+    assert [place.panel for place in cell.places] == [*order]
+    assert (cell.score, cell.panel.keep) == ({"BEAM": "4"}, "all")
+    # scored in two ways they are two cells
+    text = text.replace("score: false", "score: {BEAM: 5}")
+    small.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match="two cells are called"):
+        cells_of(str(small))
+
+
 def test_two_cells_of_one_name_are_refused(small: Path) -> None:
     small.write_text(
         small.read_text(encoding="utf-8").replace("{scheme}-{lr}", "{scheme}"), encoding="utf-8"

@@ -24,7 +24,8 @@ touch "$RUN/done"
 SCORE = """
 set -eu
 mkdir -p "$1/scores"
-echo '{"bleu": 27.5, "bleu_signature": "s", "lines": 5}' >"$1/scores/test.best.json"
+name=test.checkpoint_best.beam5.lenpen1
+echo '{"bleu": 27.5, "bleu_signature": "s", "lines": 5}' >"$1/scores/$name.json"
 """
 DEFINITION = """
 title: A small sweep

@@ -51,7 +51,8 @@ case $(basename "$1") in
     zero*) bleu=0.1 ;;
     *) bleu=27.5 ;;
 esac
-echo '{"bleu": '$bleu', "bleu_signature": "s", "lines": 5}' >"$1/scores/test.best.json"
+name=${SPLIT:-test}.checkpoint_best.beam${BEAM:-5}.lenpen1
+echo '{"bleu": '$bleu', "bleu_signature": "s", "lines": 5}' >"$1/scores/$name.json"
 """
 SHARE = {"GPUS": "0", "THREADS": "1"}
 
@@ -110,12 +111,59 @@ def test_a_cell_is_trained_and_scored_and_its_record_says_so(sweep: Sweep, cells
         encoding="utf-8"
     ) == "cell.yaml GPUS=0 THREADS=1 PRECISION=none DATA=none\n"
     assert (run / "scored").read_text(encoding="utf-8") == "BEAM=4 --max-len-b 5\n"
-    assert record["score"] == "scores/test.best.json"
+    assert record["score"] == "scores/test.checkpoint_best.beam4.lenpen1.json"
     assert (record["updates"], record["last_valid_nll"], record["starts"]) == (10, 3.0, 1)
     assert record["places"] == [{"panel": "main", "values": {"x": "good"}, "seed": 1}]
     assert record["reason"] == "BLEU 27.50"
     assert sweep.lines[0].startswith("[1/1] good: training, see ")
     assert sweep.lines[-1].startswith("[1/1] good: BLEU 27.50")
+
+
+def test_a_cell_reports_the_score_that_it_asked_for_and_no_newer_one(
+    sweep: Sweep, cells: Any
+) -> None:
+    (cell,) = cells("good")
+    scores = sweep.folder / "good" / "scores"
+    scores.mkdir(parents=True)
+    other = scores / "test.checkpoint_best.beam5.lenpen1.json"
+    other.write_text('{"bleu": 1.0, "bleu_signature": "s", "lines": 5}', encoding="utf-8")
+    os.utime(other, (2**33, 2**33))
+    cell.score = {"BEAM": "4", "SPLIT": "valid"}
+    assert sweep.run([cell]) == {"good": "done"}
+    assert sweep.record("good")["score"] == "scores/valid.checkpoint_best.beam4.lenpen1.json"
+    assert sweep.record("good")["reason"] == "BLEU 27.50"
+    # as an earlier version recorded it
+    state.write(sweep.folder / "good", cell, Status.DONE, score=f"scores/{other.name}")
+    said = state.judge_again(sweep.folder / "good", cell)
+    assert sweep.record("good")["score"] == "scores/valid.checkpoint_best.beam4.lenpen1.json", said
+
+
+@pytest.mark.parametrize(
+    ("score", "due"),
+    [
+        ({}, "scores/test.checkpoint_best.beam5.lenpen1.json"),
+        ({"AVERAGE": "5", "LENPEN": "0.60"}, "scores/test.average_5.beam5.lenpen0.6.json"),
+        (
+            {"ENGINE": "ctranslate2", "max-len-b": "9"},
+            "scores/test.checkpoint_best.beam5.lenpen1.ctranslate2-int8.json",
+        ),
+    ],
+)
+def test_the_name_of_a_cell_s_score_follows_from_its_options(
+    tmp_path: Path, cells: Any, score: dict[str, str], due: str
+) -> None:
+    (cell,) = cells("good")
+    cell.score = score
+    assert state.score_asked_for(tmp_path, cell) == due
+    (tmp_path / due.removesuffix(".json")).mkdir(parents=True)
+    assert state.score_asked_for(tmp_path, cell) == due.removesuffix(".json")
+    cell.score = {"TEXT": "news", "SPLIT": "valid"}
+    found = state.score_asked_for(tmp_path, cell)
+    assert found is not None
+    assert found.startswith("scores/text.news-")
+    assert found.endswith(".valid.checkpoint_best.beam5.lenpen1.json")
+    cell.score = None
+    assert state.score_asked_for(tmp_path, cell) is None
 
 
 def test_crashes_and_divergence_are_results_and_the_sweep_goes_on(sweep: Sweep, cells: Any) -> None:
@@ -137,9 +185,11 @@ def test_crashes_and_divergence_are_results_and_the_sweep_goes_on(sweep: Sweep, 
     )
     # a young model scores nothing, however well it learns
     assert sweep.record("zero")["reason"] == "BLEU 0.10"
-    assert sweep.record("zero")["score"] == "scores/test.best.json"
+    assert sweep.record("zero")["score"] == "scores/test.checkpoint_best.beam4.lenpen1.json"
     assert sweep.record("unscored")["reason"].startswith("scoring ended with status 4")
-    assert sweep.record("empty")["reason"] == "scripts/eval_bleu.sh left no score"
+    assert sweep.record("empty")["reason"] == (
+        "scripts/eval_bleu.sh left no score scores/test.checkpoint_best.beam4.lenpen1.json"
+    )
     assert not (sweep.folder / "nan" / "scored").exists()
 
 
@@ -209,7 +259,7 @@ def test_a_verdict_of_an_earlier_rule_is_brought_up_to_date(sweep: Sweep, cells:
         "good: BLEU 27.50 (by today's rule; it was: diverged: test BLEU is 0.1, below 1)"
     )
     assert state.status_of(run) is Status.DONE
-    assert sweep.record("good")["score"] == "scores/test.best.json"
+    assert sweep.record("good")["score"] == "scores/test.checkpoint_best.beam4.lenpen1.json"
     with (run / "train.log").open("a", encoding="utf-8") as log:
         log.write("FloatingPointError: gradients are Nan/Inf\n")
     said = state.judge_again(run, cell)
@@ -244,8 +294,8 @@ def test_a_score_is_kept_when_the_sweep_is_started_without_scoring(
     assert sweep.record("good") == before
     state.write(run, cell, Status.DIVERGED, reason="diverged: by a rule of yore")
     assert state.judge_again(run, cell) is not None
-    assert sweep.record("good")["score"] == "scores/test.best.json"
-    (run / "scores" / "test.best.json").unlink()
+    assert sweep.record("good")["score"] == "scores/test.checkpoint_best.beam4.lenpen1.json"
+    (run / "scores" / "test.checkpoint_best.beam4.lenpen1.json").unlink()
     state.judge_again(run, cell)
     cell.score = {}
     assert state.lacks_score(run, cell)
@@ -315,6 +365,18 @@ def test_other_settings_than_those_recorded_are_refused(sweep: Sweep, cells: Any
     state.refuse_changes(sweep.folder, [cell])
     cell.options["lr"] = 0.2
     with pytest.raises(ValueError, match=r"good was run with other settings \(lr 0.1 -> 0.2\)"):
+        state.refuse_changes(sweep.folder, [cell])
+
+
+def test_a_cell_that_was_not_scored_may_be_scored_in_any_way(sweep: Sweep, cells: Any) -> None:
+    (cell,) = cells("good", scored=False)
+    sweep.run([cell])
+    cell.score = {"BEAM": "4"}
+    state.refuse_changes(sweep.folder, [cell])
+    assert state.lacks_score(sweep.folder / "good", cell)
+    sweep.run([cell])
+    cell.score = {"BEAM": "5"}
+    with pytest.raises(ValueError, match=r"other settings \(score.BEAM 4 -> 5\)"):
         state.refuse_changes(sweep.folder, [cell])
 
 

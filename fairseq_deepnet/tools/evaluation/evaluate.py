@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import collections
 import functools
+import hashlib
 import os
 import re
 import subprocess
@@ -38,6 +39,8 @@ from fairseq_deepnet.tools.devices import (
 )
 from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.evaluation.direction_scores import summarise
+from fairseq_deepnet.tools.evaluation.run_scores import OTHER_TEXT
+from fairseq_deepnet.tools.tables import listed
 from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model, find_data
 from fairseq_deepnet.tools.translation import stream
 from fairseq_deepnet.tools.translation.engine import (
@@ -61,7 +64,10 @@ _OTHER_RESULT: Final = re.compile(r"[STDP]-\d+\t")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet evaluate`."""
     parser.add_argument("--split", default="test", help="part of the data (test)")
-    text = "translate this folder's SPLIT.A-B.A and score against SPLIT.A-B.B"
+    text = (
+        "translate this folder's SPLIT.A-B.A and score against SPLIT.A-B.B; the scores' name begins"
+        f" with {OTHER_TEXT}FOLDER"
+    )
     parser.add_argument("--text", type=Path, help=text)
     add_scoring_arguments(parser)
 
@@ -105,7 +111,8 @@ def run(args: argparse.Namespace) -> int:
             " for a perplexity run scripts/eval_perplexity.sh"
         )
     if data.is_multilingual or args.text:
-        print(summarise(*score_directions(args, model, data)))
+        name = score_name(args, model.path.stem, args.text)
+        print(summarise(*score_directions(args, model, data, name)))
         return 0
     if args.directions:
         raise ValueError(f"{shown(data.path)} holds one direction; leave --directions out")
@@ -123,7 +130,7 @@ def settle_engine(args: argparse.Namespace) -> None:
     if args.threads is not None and args.threads < 1:
         raise ValueError(f"THREADS={args.threads}; at least 1 is needed")
     if args.engine == "ctranslate2":
-        args.quantization = args.quantization or QUANTIZATION
+        args.quantization = engine_facts(args)["quantization"]
         if args.extra:
             raise ValueError(
                 f"{' '.join(args.extra)}: options of fairseq-generate; leave them out, or set "
@@ -139,14 +146,24 @@ def engine_facts(args: argparse.Namespace) -> dict[str, str]:
     """Return what of the engine decides the scores; nothing for fairseq, whose were here first."""
     if args.engine == "fairseq":
         return {}
-    return {"engine": args.engine, "quantization": args.quantization}
+    return {"engine": args.engine, "quantization": args.quantization or QUANTIZATION}
 
 
-def score_name(args: argparse.Namespace, model: TrainedModel) -> str:
-    """Return the name of a score: what was scored, and how."""
-    name = f"{args.split}.{model.path.stem}.beam{args.beam}.lenpen{args.lenpen:g}"
+def score_name(args: argparse.Namespace, checkpoint: str, text: Path | None = None) -> str:
+    """Return the name of a score: what was scored, and how; of other text its folder's name too.
+
+    Args:
+        checkpoint: its name, without `.pt`.
+        text: a folder of other text than the data's.
+    """
+    name = f"{args.split}.{checkpoint}.beam{args.beam}.lenpen{args.lenpen:g}"
     engine = "-".join(engine_facts(args).values())
-    return f"{name}.{engine}" if engine else name
+    name = f"{name}.{engine}" if engine else name
+    if text is None:
+        return name
+    # two folders may have one name
+    place = hashlib.sha256(shown(text).encode()).hexdigest()[:8]
+    return f"{OTHER_TEXT}{text.resolve().name}-{place}.{name}"
 
 
 def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
@@ -155,6 +172,12 @@ def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
     own = [data.path / "corpus.json", data.tokenised(split, target)] if data.is_moses else []
     text = sorted((data.path / "text").glob(f"{split}.*"))
     return [*text, data.subword_model(target), *own]
+
+
+def binarised_source(data: DataFolder, split: str) -> list[Path]:
+    """Return the files of a data folder of one pair from which fairseq-generate translates."""
+    source, target = data.languages
+    return [data.path / f"{split}.{source}-{target}.{source}.{end}" for end in ("bin", "idx")]
 
 
 def request(args: argparse.Namespace, model: TrainedModel, files: Sequence[Path]) -> dict[str, Any]:
@@ -177,11 +200,14 @@ def request(args: argparse.Namespace, model: TrainedModel, files: Sequence[Path]
 
 def _score_one(args: argparse.Namespace, model: TrainedModel, data: DataFolder) -> int:
     """Score a direction and print one line; of Moses tokens BLEU has a line of its own."""
-    folder, name = args.out or model.scores, score_name(args, model)
+    folder, name = args.out or model.scores, score_name(args, model.path.stem)
     record, text = folder / f"{name}.json", folder / f"{name}.txt"
     files = what_scores_depend_on(data, args.split)
-    data.refuse_changed(str(path.relative_to(data.path)) for path in files)
+    binarised = binarised_source(data, args.split) if args.engine == "fairseq" else []
+    data.refuse_changed(str(path.relative_to(data.path)) for path in (*files, *binarised))
     wanted = request(args, model, files)
+    if binarised:
+        wanted["binarised"] = {path.name: sha256(path) for path in binarised}
     scores = record_of(record, wanted, "remove it to score again")
     if scores is not None and text.is_file():
         say(f"already scored: {shown(record)}")
@@ -248,18 +274,19 @@ def evaluate(
 
 
 def score_directions(
-    args: argparse.Namespace, model: TrainedModel, data: DataFolder
+    args: argparse.Namespace, model: TrainedModel, data: DataFolder, name: str
 ) -> tuple[Path, list[str], dict[str, int]]:
-    """Score every direction of a split, or of a folder of text.
+    """Score every direction of a split, or of a folder of text, under this name.
 
-    Returns the folder of the scores, the directions, and the training lines by pair.
+    Returns the folder of the scores, the directions to sum up, and the training lines by pair.
+    Where some directions are asked for, those that are scored in the same way already join them.
     """
     # what scores one direction needs none of these
     from fairseq_deepnet.tools.evaluation import many_directions
     from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
     from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 
-    out = (args.out or model.scores) / score_name(args, model)
+    out = (args.out or model.scores) / name
     model.make()
     wanted = request(args, model, [data.subword_model(language) for language in data.languages])
     only = [name for name in args.directions.split(",") if name]
@@ -269,10 +296,18 @@ def score_directions(
             "set DATA to a folder with a sentencepiece model"
         )
     if args.text:
-        texts = many_directions.texts_in(args.text, args.split, data.languages, only)
+        find = functools.partial(many_directions.texts_in, args.text, args.split, data)
+        texts = find(only)
+        lacking = sorted({*data.directions("train")} - {text.direction for text in texts})
+        if lacking and not only:
+            say(f"{shown(args.text)} has no {args.split} text of {listed(lacking, 12)}")
     else:
-        texts = many_directions.texts_of_folder(data, args.split, only)
-    jobs = many_directions.make_jobs(data, texts, args.tokenizer, out, wanted)
+        find = functools.partial(many_directions.texts_of_folder, data, args.split)
+        texts = find(only)
+    asked = {text.direction for text in texts}
+    every = find([]) if only else texts
+    every_job = many_directions.make_jobs(data, every, args.tokenizer, out, wanted)
+    jobs = [job for job in every_job if job.direction in asked]
     sides = {path for job in jobs for path in (job.source, job.reference)}
     own = sorted(path for path in sides if path.is_relative_to(data.path))
     data.refuse_changed(str(path.relative_to(data.path)) for path in own)
@@ -291,7 +326,8 @@ def score_directions(
     many_directions.translate_all(jobs, load, threads, processes, gpus)
     lines = data.lines("train")
     training = lines if isinstance(lines, dict) else {Direction(*data.languages).pair: lines}
-    return out, [str(job.direction) for job in jobs], training
+    scored = (job.direction for job in every_job if job.direction in asked or job.is_done())
+    return out, list(map(str, scored)), training
 
 
 def cores_of(args: argparse.Namespace) -> int:

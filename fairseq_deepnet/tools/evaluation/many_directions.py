@@ -20,9 +20,10 @@ from fairseq_deepnet.provenance import sha256
 from fairseq_deepnet.records import record_of, write_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.parallel import end_with_parent
-from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.corpora.text import find_side, read_lines
 from fairseq_deepnet.tools.devices import use_gpu
 from fairseq_deepnet.tools.evaluation import off_target, scoring
+from fairseq_deepnet.tools.tables import listed
 from fairseq_deepnet.tools.translation.engine import Engine
 
 
@@ -52,34 +53,45 @@ def texts_of_folder(folder: DataFolder, split: str, only: Sequence[str]) -> list
     ]
 
 
-def texts_in(place: Path, split: str, languages: Sequence[str], only: Sequence[str]) -> list[Texts]:
-    """Return the texts of all directions that `place` has: SPLIT.A-B.A and SPLIT.A-B.B.
+def texts_in(place: Path, split: str, folder: DataFolder, only: Sequence[str]) -> list[Texts]:
+    """Return the texts that `place` has of the directions which a model of this data folder has:
+    SPLIT.A-B.A and SPLIT.A-B.B, plain or .gz; `only` names some of them.
 
     They serve B-A too, where there is no SPLIT.B-A.B. Raises ValueError where there is no text, or
-    for a language that is not among `languages`, FileNotFoundError for a side that is not there.
+    none of a direction that is named, or for a language that is not the folder's;
+    FileNotFoundError for a side that is not there.
     """
-    found = []
-    for path in sorted(place.glob(f"{split}.*-*.*")):
-        pair, source = path.name.removeprefix(f"{split}.").rsplit(".", 1)
+    names = {path.name.removesuffix(".gz") for path in place.glob(f"{split}.*-*.*")}
+    one = None if folder.is_multilingual else folder.directions("train")
+    found: dict[Direction, Texts] = {}
+    for name in sorted(names):
+        pair, source = name.removeprefix(f"{split}.").rsplit(".", 1)
         first, _, second = pair.partition("-")
         if source not in (first, second):
             continue
-        if source != first and (place / f"{split}.{second}-{first}.{second}").is_file():
+        if source != first and f"{split}.{second}-{first}.{second}" in names:
             continue
         direction = Direction(source, second if source == first else first)
-        reference = path.with_name(f"{split}.{pair}.{direction.target}")
-        unknown = sorted(set(direction) - set(languages))
+        unknown = sorted(set(direction) - set(folder.languages))
         if unknown:
-            raise ValueError(f"{path}: the model knows no {', '.join(unknown)}")
-        if not reference.is_file():
-            raise FileNotFoundError(f"{path} has no other side {reference}")
-        if not only or str(direction) in only:
-            found.append(Texts(direction, path, reference))
-    if not found:
+            raise ValueError(f"{place / name}: the model knows no {', '.join(unknown)}")
+        if f"{split}.{pair}.{direction.target}" not in names:
+            raise FileNotFoundError(
+                f"{place / name} has no other side {place / f'{split}.{pair}.{direction.target}'}"
+            )
+        if one is None or direction in one:
+            sides = (find_side(place / f"{split}.{pair}", language) for language in direction)
+            found[direction] = Texts(direction, *sides)
+    wanted = list(dict.fromkeys(map(Direction.parse, only))) or list(found)
+    if not wanted:
         raise ValueError(
             f"{place} has no text to translate: {split}.A-B.A and {split}.A-B.B are expected"
         )
-    return found
+    lacking = [str(direction) for direction in wanted if direction not in found]
+    if lacking:
+        alone = f", and the model translates {listed(one)} alone" if one else ""
+        raise ValueError(f"{place} has no {split} text of {', '.join(lacking)}{alone}")
+    return [found[direction] for direction in wanted]
 
 
 @dataclass(frozen=True)

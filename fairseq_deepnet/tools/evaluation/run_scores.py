@@ -13,6 +13,8 @@ from fairseq_deepnet.tools.evaluation.direction_scores import Results, read_dire
 from fairseq_deepnet.tools.evaluation.scoring import METRICS
 
 SPLIT: Final = "test"
+OTHER_TEXT: Final = "text."
+"""What names of scores begin with that are of other text than the data folder's (--text)."""
 TOKENISED: Final = "bleu_tokenised"
 """Key of fairseq's own BLEU on the tokens of the data, where a score has it beside sacreBLEU."""
 _BESIDE_METRICS: Final = (TOKENISED, "perplexity", "word_perplexity")
@@ -66,6 +68,15 @@ class RunScore:
         return Path(self.file).name.removesuffix(".json")
 
     @property
+    def of(self) -> str:
+        """What was translated, for people: a split of the data, or other text."""
+        split = self.facts.get("split") or SPLIT
+        if self.name.startswith(OTHER_TEXT):
+            place = self.name.removeprefix(OTHER_TEXT).partition(f".{split}.")[0]
+            return f"{split} text of the folder {place}"
+        return f"{split} set"
+
+    @property
     def is_of_translations(self) -> bool:
         """True if there is a BLEU: a language model has a perplexity."""
         return "average" in self.values or "bleu" in self.values
@@ -78,7 +89,7 @@ class RunScore:
     @property
     def is_fairseqs(self) -> bool:
         """True if fairseq translated: the engine that other scores are held against."""
-        return _fact(self.facts, "engine") in (None, "fairseq")
+        return fact(self.facts, "engine") in (None, "fairseq")
 
     def described(self) -> str:
         """Return one short text with the numbers."""
@@ -90,11 +101,12 @@ class RunScore:
     def settings(self) -> dict[str, Any]:
         """Return what was asked for, but for the engine; empty where that is not recorded."""
         asked = self.facts.get("request") or {}
-        rest = {key: asked[key] for key in asked if key not in ("engine", "quantization")}
+        of_engine = ("engine", "quantization", "binarised")
+        rest = {key: asked[key] for key in asked if key not in of_engine}
         return rest and {**rest, "directions": self.facts.get("directions")}
 
 
-def _fact(record: Mapping[str, Any], key: str) -> Any:
+def fact(record: Mapping[str, Any], key: str) -> Any:
     """Return a fact as recorded, or as asked for: of a direction only that is kept."""
     return (record.get("request") or {}).get(key) if record.get(key) is None else record[key]
 
@@ -106,10 +118,10 @@ def decoding(record: Mapping[str, Any]) -> str:
         record: `facts` of a score, or the JSON of a single direction.
     """
     asked = record.get("request") or {}
-    parts = [f"beam {_fact(record, 'beam')}, lenpen {_fact(record, 'lenpen')}"]
+    parts = [f"beam {fact(record, 'beam')}, lenpen {fact(record, 'lenpen')}"]
     parts += [" ".join(asked["options"])] if asked.get("options") else []
-    if _fact(record, "engine") == "ctranslate2":
-        parts.append(f"decoded by ctranslate2 {_fact(record, 'quantization')}")
+    if fact(record, "engine") == "ctranslate2":
+        parts.append(f"decoded by ctranslate2 {fact(record, 'quantization')}")
     averaged = len(record.get("averaged") or asked.get("checkpoints") or ())
     parts += [f"average of {averaged} checkpoints"] if averaged > 1 else []
     return ", ".join(parts)
@@ -128,11 +140,14 @@ def read_scores(run: Path) -> list[RunScore]:
 
 
 def read_score(run: Path, name: str | None = None) -> RunScore | None:
-    """Read a run's test score: the one called `name` (a file or folder in it), otherwise the
-    newest; of two engines with equal settings it is fairseq's, whichever is newer.
+    """Read the score of a run that is called `name` (a file or folder in it); None where it is not
+    there.
+
+    Without a name it is the newest of the test set; of two engines with equal settings it is
+    fairseq's, whichever is newer.
     """
-    if name is not None and (run / name).exists():
-        return _translated(run / name, run)
+    if name is not None:
+        return _translated(run / name, run) if (run / name).exists() else None
     found = sorted((run / "scores").glob(f"{SPLIT}.*"), key=lambda path: path.stat().st_mtime)
     scores = (_translated(path, run) for path in reversed(found))
     newest = next((score for score in scores if score is not None), None)
@@ -141,7 +156,10 @@ def read_score(run: Path, name: str | None = None) -> RunScore | None:
     twins = (
         score
         for score in read_scores(run)
-        if score.is_fairseqs and score.is_of_translations and score.settings() == newest.settings()
+        if score.is_fairseqs
+        and score.is_of_translations
+        and score.of == newest.of
+        and score.settings() == newest.settings()
     )
     return next(twins, newest)
 

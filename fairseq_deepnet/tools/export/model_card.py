@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import num_updates
+from fairseq_deepnet.provenance import fingerprint
 from fairseq_deepnet.records import NUMBER, Shape, read_record
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import DataFolder
+from fairseq_deepnet.tools.evaluation.run_scores import fact
 from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name
 from fairseq_deepnet.tools.export.vocabularies import LanguageTokens
 from fairseq_deepnet.tools.languages import find
@@ -21,9 +23,12 @@ _SCORE: Final[Shape] = {
     "chrf_signature?": str,
     "lines?": int,
     "updates?": int,
-    "engine?": str,
     "beam?": NUMBER,
     "lenpen?": NUMBER,
+}
+_OF_WHAT: Final[Shape] = {
+    "engine?": str,
+    "request?": {"checkpoints?": list, "engine?": str},
 }
 _SHOWN: Final = (
     *("max-update", "max-epoch", "lr", "lr-scheduler", "warmup-updates", "optimizer"),
@@ -33,20 +38,22 @@ _SHOWN: Final = (
 
 
 def read_scores(model: TrainedModel) -> dict[str, dict[str, Any]]:
-    """Return the test scores of a model by fairseq's engine that its run holds, by file name.
+    """Return the test scores of these very checkpoints by fairseq's engine, by file name.
 
     One of a single direction is a file, those of many a file each in a folder.
     """
     found = {}
+    checkpoints = [fingerprint(path) for path in model.sources]
     name = f"test.{model.path.stem}."
     for path in sorted(model.scores.glob(f"{name}*.json")) + sorted(
         model.scores.glob(f"{name}*/*.json")
     ):
         try:
-            score = read_record(path, _SCORE)
+            score = read_record(path, _SCORE | _OF_WHAT)
         except ValueError:
             continue
-        if score.get("engine") in (None, "fairseq"):
+        is_its_own = (score.get("request") or {}).get("checkpoints") == checkpoints
+        if is_its_own and fact(score, "engine") in (None, "fairseq"):
             found[str(path.relative_to(model.scores))] = {
                 key: score[key] for key in (key.removesuffix("?") for key in _SCORE) if key in score
             }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fairseq_deepnet.tools.corpora.folder import Direction
+from fairseq_deepnet.tools.corpora.text import is_blank
 from fairseq_deepnet.tools.export.layout import BEAM
 
 ENGINES: Final = ("fairseq", "ctranslate2")
@@ -75,5 +76,7 @@ class Engine(ABC):
         """Return as many translations of each line as the search keeps, the best first."""
 
     def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
-        """Return the best translation of each line."""
-        return [best[0].text for best in self.hypotheses(lines, direction)]
+        """Return the best translation of each line; a blank one's is empty."""
+        filled = [line for line in lines if not is_blank(line)]
+        found = iter(self.hypotheses(filled, direction) if filled else [])
+        return ["" if is_blank(line) else next(found)[0].text for line in lines]
