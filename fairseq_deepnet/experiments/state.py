@@ -108,13 +108,14 @@ def score_asked_for(folder: Path, cell: Cell) -> str | None:
     """
     if cell.score is None:
         return None
-    from fairseq_deepnet.tools import trained_model  # loads torch
+    from fairseq_deepnet.checkpoints import LAST  # loads torch
+    from fairseq_deepnet.tools import trained_model
     from fairseq_deepnet.tools.evaluation import evaluate
 
     parser = argparse.ArgumentParser()
     evaluate.add_arguments(parser)
     args = parser.parse_args(variables.options("evaluate", cell.scoring()[0]))
-    names = (trained_model.BEST, trained_model.LAST)
+    names = (trained_model.BEST, LAST)
     there = [name for name in names if (folder / "checkpoints" / name).is_file()]
     checkpoint = Path([*there, *names][0]).stem
     checkpoint = f"average_{args.average}" if args.average else checkpoint

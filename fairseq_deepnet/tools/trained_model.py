@@ -18,6 +18,7 @@ from typing import Any, Final
 import torch
 
 from fairseq_deepnet.checkpoints import (
+    LAST,
     load_checkpoint,
     model_arguments,
     num_updates,
@@ -30,7 +31,6 @@ from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, DataFolder
 
 BEST: Final = "checkpoint_best.pt"
-LAST: Final = "checkpoint_last.pt"
 VOCABULARY_FILES: Final = {
     "subwords_sha256": ("spm*.model", "bpe.codes"),
     "dictionaries_sha256": ("dict*.txt", "languages.txt"),
