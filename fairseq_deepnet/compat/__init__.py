@@ -25,6 +25,7 @@ from ..wrapping import wrap
 from . import (
     checkpoint_files,
     damaged_files,
+    ema,
     fp32_weights,
     literals,
     owed_validation,
@@ -42,6 +43,7 @@ PATCHES = (
     reading_ahead,
     checkpoint_files,
     fp32_weights,
+    ema,
     schedules,
     schedule_length,
     owed_validation,
