@@ -9,7 +9,8 @@ What fairseq-fixed 0.12.3.1 does otherwise, all mended here:
   set draws anew for each epoch (the masks of masked_lm) stays that of the epoch in which they
   started, and changes with an interruption.
 - How far an epoch has come is counted in batches of one process: with another number of processes
-  a resumed run would leave sentences out, or take them twice.
+  a resumed run would leave sentences out, or take them twice. With --grouped-shuffling that number
+  orders the batches, too: then another one is refused until the epoch ends.
 - An epoch that is gone on with under another --update-freq is rounded up at both ends: a batch is
   left out, the epoch never ends, and all of it is made again.
 - --patience counts validations from the last start, and what it has ended goes on when it is
@@ -30,6 +31,7 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from fairseq.trainer import Trainer
 
+from ..errors import ConfigurationError
 from ..wrapping import wrap
 from .owed_validation import begins_anew, training_program
 
@@ -88,6 +90,12 @@ def keep_place_among_processes() -> None:
         shards = state.get(SHARDS, self.num_shards)
         if shards != self.num_shards:
             made = state["iterations_in_epoch"] * shards
+            if made and self.grouped_shuffling:
+                raise ConfigurationError(
+                    "--grouped-shuffling: the batches of this epoch are ordered for"
+                    f" {shards} processes, and {self.num_shards} cannot go on within it; go on with"
+                    f" {shards} until it ends, or begin the data anew: --reset-dataloader"
+                )
             if made % self.num_shards:
                 logger.warning(
                     "%d batches of the epoch were made by %d processes: %d of them are made again",
