@@ -9,13 +9,15 @@ What fairseq-fixed 0.12.3.1 does otherwise, all mended here:
   set draws anew for each epoch (the masks of masked_lm) stays that of the epoch in which they
   started, and changes with an interruption.
 - How far an epoch has come is counted in batches of one process: with another number of processes
-  a resumed run would leave sentences out, or take them twice.
+  a resumed run would leave sentences out, or take them twice. With --grouped-shuffling that number
+  orders the batches, too: then another one is refused until the epoch ends.
 - An epoch that is gone on with under another --update-freq is rounded up at both ends: a batch is
   left out, the epoch never ends, and all of it is made again.
 - --patience counts validations from the last start, and what it has ended goes on when it is
   started again.
-- Whether --max-update is reached is asked after an update only: a training that had ended, or that
-  was killed after its last checkpoint, makes one more whenever it is started again.
+- Whether --max-update or --stop-time-hours is reached is asked after an update only: a training
+  that had ended, or that was killed after its last checkpoint, makes one more whenever it is
+  started again. Fine-tuning takes over the hours of the training it begins from.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from fairseq.trainer import Trainer
 
+from ..errors import ConfigurationError
 from ..wrapping import wrap
 from .owed_validation import begins_anew, training_program
 
@@ -88,6 +91,12 @@ def keep_place_among_processes() -> None:
         shards = state.get(SHARDS, self.num_shards)
         if shards != self.num_shards:
             made = state["iterations_in_epoch"] * shards
+            if made and self.grouped_shuffling:
+                raise ConfigurationError(
+                    "--grouped-shuffling: the batches of this epoch are ordered for"
+                    f" {shards} processes, and {self.num_shards} cannot go on within it; go on with"
+                    f" {shards} until it ends, or begin the data anew: --reset-dataloader"
+                )
             if made % self.num_shards:
                 logger.warning(
                     "%d batches of the epoch were made by %d processes: %d of them are made again",
@@ -138,15 +147,27 @@ def keep_patience() -> None:
 
 
 def make_no_update_too_many() -> None:
-    """Train no epoch where the checkpoint has all of --max-update already."""
+    """Train no epoch where the checkpoint has all of --max-update or --stop-time-hours already."""
 
     @wrap(fairseq.checkpoint_utils, "load_checkpoint")
     def load_checkpoint(load: Any, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+        anew = begins_anew(cfg, trainer)
         loaded = load(cfg, trainer, **kwargs)
-        limit, made = trainer.cfg.optimization.max_update, trainer.get_num_updates()
-        if limit and made >= limit:
-            logger.info("update %d of --max-update %d is made already: nothing to do", made, limit)
-            trainer.cfg.optimization.max_epoch = -1
+        if anew:
+            trainer._previous_training_time = 0
+        limits, made = trainer.cfg.optimization, trainer.get_num_updates()
+        # as it was saved, which is the same in all processes
+        hours = trainer._previous_training_time / 3600
+        reached = ""
+        if limits.max_update and made >= limits.max_update:
+            reached = f"update {made} of --max-update {limits.max_update} is made already"
+        elif 0 < limits.stop_time_hours < hours:
+            reached = (
+                f"--stop-time-hours {limits.stop_time_hours:g} are over: {hours:.2f} were trained"
+            )
+        if reached:
+            logger.info("%s: nothing to do", reached)
+            limits.max_epoch = -1
         return loaded
 
 

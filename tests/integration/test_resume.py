@@ -213,3 +213,18 @@ def test_what_is_given_anew_for_the_optimizer_holds_from_there_on(
     )
     (group,) = held["last_optimizer_state"]["param_groups"]
     assert (group["lr"], group["betas"]) == (0.0001, (0.6, 0.9))
+
+
+def test_a_training_whose_time_is_up_makes_no_update_when_it_is_started_again(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    """Fine-tuning has its own hours."""
+    words = [*PAIR, "--disable-validation", "--stop-time-hours=1"]
+    begun = train(tiny_data, tmp_path / "begun", 2, *words)
+    begun["extra_state"]["previous_training_time"] = 3601.0
+    last = tmp_path / "begun" / "checkpoint_last.pt"
+    torch.save(begun, last)
+    again = train(tiny_data, tmp_path / "begun", 4, *words)
+    tuned = train(tiny_data, tmp_path / "tuned", 4, *words, f"--finetune-from-model={last}")
+    updates = [held["optimizer_history"][-1]["num_updates"] for held in (again, tuned)]
+    assert updates == [2, 4]
