@@ -10,6 +10,7 @@ import zipfile
 import zlib
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -20,10 +21,23 @@ import torch
 from . import literals
 from .errors import ConfigurationError
 from .files import whole
+from .records import misshapen
 
 LAST: Final = "checkpoint_last.pt"
 SPLIT: Final = "split_files"
 """Key of a checkpoint whose weights and optimiser state lie in other files: docs/sharding.md."""
+_RECORD: Final = {
+    "folder": str,
+    "files": dict,
+    "shapes": dict,
+    "trained": [str],
+    "block": int,
+    "half": str,
+    "flat": bool,
+}
+"""What stands under that key; the files' lengths and checksums by name."""
+_READERS: Final = 8
+"""Threads that compare these files with their checksums: storage is faster than one."""
 ROWS: Final = "split"
 """Folder of these files, in that of the checkpoint or above it."""
 _ROWS_NAME: Final = re.compile(r"update_\d+_\d+")
@@ -180,13 +194,30 @@ def check_split(path: Path | str, state: Mapping[str, Any], allowed: bool, entir
             f"{path} is split, its weights lie in other files; make one file of it first: deepnet"
             f" join {path}"
         )
-    folder, again = rows_folder(path, state), "copy it again, or use another checkpoint"
-    for name, (size, known) in state[SPLIT]["files"].items():
-        file = folder / Path(name).name
+    record, again = state[SPLIT], "copy it again, or use another checkpoint"
+    fault = (
+        misshapen(record, _RECORD, SPLIT)
+        or misshapen([*record["files"].values()], [[int]], f"{SPLIT}.files")
+        or misshapen([*record["shapes"].values()], [[int]], f"{SPLIT}.shapes")
+    )
+    if fault or not record["shapes"].keys() >= {*record["trained"]}:
+        raise ConfigurationError(
+            f"{path} is damaged: {fault or 'it trains what has no shape'}; {again}"
+        )
+    folder = rows_folder(path, state)
+    files = {folder / Path(name).name: told for name, told in record["files"].items()}
+
+    def is_whole(file: Path) -> bool:
+        size, known = files[file]
+        return file.stat().st_size == size and not (entire and checksum(file) != known)
+
+    for file in files:
         if not file.is_file():
             raise ConfigurationError(f"{path} is split, and its {file} is gone; {again}")
-        if file.stat().st_size != size or (entire and checksum(file) != known):
-            raise ConfigurationError(f"{path} is split, and its {file} is damaged; {again}")
+    with ThreadPoolExecutor(_READERS) as readers:
+        for file, fine in zip(files, readers.map(is_whole, files), strict=True):
+            if not fine:
+                raise ConfigurationError(f"{path} is split, and its {file} is damaged; {again}")
 
 
 def rows_folder(path: Path | str, state: Mapping[str, Any]) -> Path:
@@ -212,7 +243,7 @@ def remove_unused_rows(folder: Path, only: Path | None = None) -> Path | None:
     for path in {*folder.rglob("*.pt"), *folder.glob("*/*.pt")}:  # which follows links to folders
         try:
             used.add(_rows_named_in(path))
-        except (*_DAMAGE, pickle.UnpicklingError):
+        except (*_DAMAGE, pickle.UnpicklingError, KeyError, TypeError):
             return path
     for rows in (folder / ROWS).iterdir():
         if rows.name not in used and (only is None or rows.name == only.name) and _is_ours(rows):

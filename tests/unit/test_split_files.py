@@ -181,6 +181,32 @@ def test_other_files_that_are_damaged_or_gone_are_named(tmp_path: Path) -> None:
         load_checkpoint(file, split=True)
 
 
+RECORDS: dict[str, Any] = {
+    "it has no split_files.folder": {"folder": None},
+    "it has no split_files.shapes": {"shapes": None},
+    r"split_files.files\[0\] is 3, not a list": {"files": {"__0_0.distcp": 3}},
+    r"split_files.shapes\[0\] is 'x', not a list": {"shapes": {"a": "x"}},
+    "it trains what has no shape": {"trained": ["x"]},
+}
+
+
+@pytest.mark.parametrize("fault", RECORDS)
+def test_a_record_that_is_none_is_one_error(fault: str, tmp_path: Path) -> None:
+    file = save(trained(tmp_path, *SPLIT_UP))
+    state = ordinary(file)
+    record = {**state[SPLIT], **RECORDS[fault]}
+    state[SPLIT] = {key: value for key, value in record.items() if value is not None}
+    torch.save(state, file)
+    for read in (
+        lambda: load_checkpoint(file, split=True),
+        lambda: Rig(tmp_path, *ADAM, *SPLIT_UP).trainer.load_checkpoint(str(file)),
+        lambda: mend_last(tmp_path),
+    ):
+        with pytest.raises(ConfigurationError, match=f"{file.name} is damaged: {fault}; copy it"):
+            read()
+    assert remove_unused_rows(tmp_path) == (file if "folder" in RECORDS[fault] else None)
+
+
 def test_a_folder_without_its_small_file_is_no_checkpoint_and_goes(tmp_path: Path) -> None:
     """So it is where the training was killed while it wrote."""
     rig = trained(tmp_path, *SPLIT_UP)
