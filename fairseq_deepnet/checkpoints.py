@@ -375,6 +375,13 @@ def last_of(trainer: Any) -> Path:
     return Path(trainer.cfg.checkpoint.save_dir) / name
 
 
+def why_mended(taken: Path, is_kept_up: bool) -> str:
+    """Return what to say of a checkpoint_last.pt in whose place `mend_last` has put another."""
+    if is_kept_up:
+        return f"is damaged or missing: going on from {taken.name}"
+    return f"is not the newest: going on from {taken.name}"
+
+
 def mend_last(folder: Path, only_damaged: bool = False, is_kept_up: bool = True) -> Path | None:
     """Put the newest whole checkpoint in the place of a checkpoint_last.pt that cannot be read, or
     that is older than others because the training does not keep it up (--no-last-checkpoints).

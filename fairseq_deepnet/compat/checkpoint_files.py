@@ -25,6 +25,7 @@ from ..checkpoints import (
     num_updates,
     recorded_options,
     save_checkpoint,
+    why_mended,
 )
 from ..errors import ConfigurationError
 from ..monitoring.trainer import broadcast_from_rank0
@@ -108,10 +109,9 @@ def _mend_together(cfg: Any, trainer: Any) -> None:
         else:
             if taken is not None:
                 logger.warning(
-                    "%s is %s: going on from %s; to begin anew, give another --save-dir",
+                    "%s %s; to begin anew, give another --save-dir",
                     folder / LAST,
-                    "not the newest" if cfg.no_last_checkpoints else "damaged or missing",
-                    taken.name,
+                    why_mended(taken, not cfg.no_last_checkpoints),
                 )
             for part in folder.glob("checkpoint*.pt.part"):
                 part.unlink(missing_ok=True)  # a killed run's

@@ -10,7 +10,6 @@ from fairseq_deepnet.provenance import fingerprint
 from fairseq_deepnet.records import NUMBER, Shape, read_record
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import DataFolder
-from fairseq_deepnet.tools.evaluation.run_scores import fact
 from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name
 from fairseq_deepnet.tools.export.vocabularies import LanguageTokens
 from fairseq_deepnet.tools.languages import find
@@ -52,8 +51,9 @@ def read_scores(model: TrainedModel) -> dict[str, dict[str, Any]]:
             score = read_record(path, _SCORE | _OF_WHAT)
         except ValueError:
             continue
-        is_its_own = (score.get("request") or {}).get("checkpoints") == checkpoints
-        if is_its_own and fact(score, "engine") in (None, "fairseq"):
+        asked = score.get("request") or {}
+        engine = score.get("engine") or asked.get("engine") or "fairseq"
+        if asked.get("checkpoints") == checkpoints and engine == "fairseq":
             found[str(path.relative_to(model.scores))] = {
                 key: score[key] for key in (key.removesuffix("?") for key in _SCORE) if key in score
             }

@@ -15,6 +15,7 @@ from fairseq_deepnet.checkpoints import (
     mend_last,
     num_updates,
     recorded_options,
+    why_mended,
 )
 from fairseq_deepnet.compat.owed_validation import OWED
 from fairseq_deepnet.files import inside_project, say, shown, write_text
@@ -139,8 +140,7 @@ def resume_point(run: Path, is_kept_up: bool = True) -> tuple[int, bool]:
     folder = run / "checkpoints"
     mended = mend_last(folder, is_kept_up=is_kept_up)
     if mended is not None:
-        why = "damaged or missing" if is_kept_up else "not the newest"
-        say(f"checkpoint_last.pt is {why}: going on from {mended.name}")
+        say(f"checkpoint_last.pt {why_mended(mended, is_kept_up)}")
     last = folder / LAST
     state = load_checkpoint(last, split=True) if last.is_file() else {}
     return num_updates(state), OWED in state.get("extra_state", {})
