@@ -12,6 +12,10 @@ LONG_STACK: Final = 12
 """Layers a side from which plain Post-LN is known to need more than a warm-up (paper, Table 1)."""
 SMALL_BATCH: Final = 8000
 """Tokens an update below which learning rates that suit the paper's batches are known to hurt."""
+EPSILON: Final = 1e-4
+"""Adam's epsilon with which 50L-50L and small batches bear the learning rate that 6L-6L bears
+(docs/results.md): deep layers have gradients far below it, mostly noise, and Adam's step is as long
+for them as for any."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Circumstances:
     precision: str  # fp32, bf16, fp16 or amp
     tokens: int | None  # of an update, as far as the options say
     clip: float  # --clip-norm
+    adam_eps: float | None  # --adam-eps; None with another optimiser
 
     @classmethod
     def of(cls, args: Any) -> Circumstances:
@@ -36,6 +41,7 @@ class Circumstances:
         if most and isinstance(often, list):
             world = getattr(args, "distributed_world_size", 1) or 1
             tokens = int(most) * int(max(often)) * world
+        is_adam = getattr(args, "optimizer", None) in ("adam", "fused_adam")
         halves = (name for name in ("fp16", "amp", "bf16") if getattr(args, name, False))
         return cls(
             scheme=args.residual_scheme,
@@ -45,6 +51,7 @@ class Circumstances:
             precision=next(halves, "fp32"),
             tokens=tokens,
             clip=float(getattr(args, "clip_norm", 0.0) or 0.0),
+            adam_eps=float(args.adam_eps) if is_adam else None,
         )
 
     def deep_post_ln(self) -> str:
@@ -102,6 +109,9 @@ def likely_cause(finding: Finding, known: Circumstances) -> str:
     remedies += ["lower --lr", "lengthen --warmup-updates"]
     if known.tokens is not None and known.tokens < SMALL_BATCH:
         remedies.append(f"enlarge the batch of {known.tokens:,} tokens (--update-freq)")
+        is_small = known.adam_eps is not None and known.adam_eps < EPSILON
+        if finding.kind is Kind.VANISHED and post and not layers and is_small:
+            remedies.append(f"raise --adam-eps to {EPSILON:g}")
     if known.scheme != "deepnorm":
         remedies.append("use --residual-scheme deepnorm")
     return f"{text}; {', '.join(remedies[:-1])} or {remedies[-1]}."

@@ -15,6 +15,7 @@ POST_LN = Circumstances(
     precision="fp32",
     tokens=1000,
     clip=0.0,
+    adam_eps=1e-8,
 )
 VANISHED = Finding(Kind.VANISHED, 2, "gradients have vanished", {"decoder": (1, 14, 18)})
 
@@ -49,6 +50,13 @@ def test_deepnorm_is_not_told_to_use_deepnorm_nor_a_large_batch_to_grow() -> Non
     assert "--residual-scheme" not in text
     assert "--update-freq" not in text
     assert "plain Post-LN" not in text
+
+
+def test_a_deep_stack_on_small_batches_is_told_of_adams_epsilon() -> None:
+    assert "or raise --adam-eps to 0.0001." in cause(scheme="deepnorm", adam_eps=1e-8)
+    for changes in ({"tokens": 128 * 4096}, {"adam_eps": 1e-4}, {"adam_eps": None}):
+        assert "--adam-eps" not in cause(scheme="deepnorm", **{"adam_eps": 1e-8, **changes})
+    assert "--adam-eps" not in cause(adam_eps=1e-8)  # plain Post-LN: not tried
 
 
 @pytest.mark.parametrize("scheme", ["pre-ln", "rezero"])

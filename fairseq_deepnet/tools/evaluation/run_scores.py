@@ -89,7 +89,7 @@ class RunScore:
     @property
     def is_fairseqs(self) -> bool:
         """True if fairseq translated: the engine that other scores are held against."""
-        return fact(self.facts, "engine") in (None, "fairseq")
+        return _fact(self.facts, "engine") in (None, "fairseq")
 
     def described(self) -> str:
         """Return one short text with the numbers."""
@@ -106,7 +106,7 @@ class RunScore:
         return rest and {**rest, "directions": self.facts.get("directions")}
 
 
-def fact(record: Mapping[str, Any], key: str) -> Any:
+def _fact(record: Mapping[str, Any], key: str) -> Any:
     """Return a fact as recorded, or as asked for: of a direction only that is kept."""
     return (record.get("request") or {}).get(key) if record.get(key) is None else record[key]
 
@@ -118,10 +118,10 @@ def decoding(record: Mapping[str, Any]) -> str:
         record: `facts` of a score, or the JSON of a single direction.
     """
     asked = record.get("request") or {}
-    parts = [f"beam {fact(record, 'beam')}, lenpen {fact(record, 'lenpen')}"]
+    parts = [f"beam {_fact(record, 'beam')}, lenpen {_fact(record, 'lenpen')}"]
     parts += [" ".join(asked["options"])] if asked.get("options") else []
-    if fact(record, "engine") == "ctranslate2":
-        parts.append(f"decoded by ctranslate2 {fact(record, 'quantization')}")
+    if _fact(record, "engine") == "ctranslate2":
+        parts.append(f"decoded by ctranslate2 {_fact(record, 'quantization')}")
     averaged = len(record.get("averaged") or asked.get("checkpoints") or ())
     parts += [f"average of {averaged} checkpoints"] if averaged > 1 else []
     return ", ".join(parts)
