@@ -8,10 +8,10 @@ that is resumed, and --optimizer-overrides alone does.
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fairseq.file_io import PathManager
 from fairseq.optim import OPTIMIZER_REGISTRY
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
@@ -46,7 +46,7 @@ def apply() -> None:
 def _changes(trainer: Any, filename: str) -> dict[str, Any]:
     """Return what is given otherwise than the training had it that wrote a checkpoint."""
     changes: dict[str, Any] = {}
-    if trainer.data_parallel_rank == 0 and PathManager.isfile(filename):
+    if trainer.data_parallel_rank == 0 and Path(filename).is_file():
         given = trainer.cfg.optimizer
         kind = OPTIMIZER_REGISTRY[getattr(given, "_name", None) or given.optimizer]
         before = _settings(kind, OmegaConf.create(recorded_options(filename, "optimizer")))
