@@ -156,7 +156,7 @@ def load_checkpoint(path: Path | str, entire: bool = False, split: bool = False)
         raise ConfigurationError(f"{path} is not a fairseq checkpoint: it holds no model")
     literals.check_state(state, path)
     check_split(path, state, split, entire)
-    _KNOWN[path] = stamp, entire, {key: state.get(key) for key in ("cfg", "args")}
+    _KNOWN[path] = stamp, entire, {"cfg": state.get("cfg"), "args": state.get("args")}
     return state
 
 

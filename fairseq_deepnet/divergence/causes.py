@@ -14,8 +14,8 @@ SMALL_BATCH: Final = 8000
 """Tokens an update below which learning rates that suit the paper's batches are known to hurt."""
 EPSILON: Final = 1e-4
 """Adam's epsilon with which 50L-50L and small batches bear the learning rate that 6L-6L bears
-(docs/results.md): deep layers have gradients far below it, mostly noise, and Adam's step is as long
-for them as for any."""
+(docs/results.md): deep layers begin with gradients far below it, and with a smaller one Adam's step
+is as long for them as for any."""
 
 
 @dataclass(frozen=True)
