@@ -14,8 +14,8 @@
 # sentence has no translation. A model that is already scored is not translated with again; scores by another
 # engine have names of their own (NAME.ctranslate2-int8). Of many
 # directions: a table, and scores/NAME/ with a JSON and the hypotheses of each, table.md, table.csv, summary.json.
-# NAME is SPLIT.CHECKPOINT.beamN.lenpenN; of other text (TEXT) it begins with text.FOLDER-DIGEST, and no report takes it
-# for the test set's.
+# NAME is SPLIT.CHECKPOINT.beamN.lenpenN; of other text (TEXT, or DATA of another folder than the run's) it begins with
+# text.FOLDER-DIGEST, and no report takes it for the test set's.
 #
 # Variables (with defaults):
 #   DATA        data folder (the one recorded in the run or the checkpoint)

@@ -100,6 +100,8 @@ def against_depth(table: ResultTable) -> Any:
     size = (max(6.0, width * len(groups)), height + 1.3)
     figure, grid = new_figure(1, len(groups), size, share=True)
     looks = looks_of(list(lines))
+    # any two points lie on a line
+    laws = {line: law for line, law in table.laws.items() if len(law.residuals) > 2}
     limits = _limits([entry for found in lines.values() for entry in found], table.level)
     for axes, (group, members) in zip(grid[0], groups.items(), strict=True):
         axes.set_ylim(*limits)
@@ -108,11 +110,11 @@ def against_depth(table: ResultTable) -> Any:
             shift = 1.04 ** (number - (len(members) - 1) / 2)
             places = [float(depth) * shift for depth in depths]
             _draw_means(axes, places, lines[line], names[line], looks[line], limits)
-            if line in table.laws:
-                law, fitted = table.laws[line], [depth for depth, _ in table.laws[line].residuals]
+            if line in laws:
+                fitted = [depth for depth, _ in laws[line].residuals]
                 ends = [min(fitted), max(fitted)]
                 look = {"color": looks[line].color, "linewidth": 1, "zorder": 1}
-                axes.plot(ends, list(map(law.at, ends)), "--", **look)
+                axes.plot(ends, list(map(laws[line].at, ends)), "--", **look)
         axes.set_xscale("log")
         axes.set_xticks([float(depth) for depth in depths], labels=depths, fontsize="small")
         axes.minorticks_off()
@@ -120,7 +122,8 @@ def against_depth(table: ResultTable) -> Any:
         axes.set_title(group)
         clean(axes)
         axes.set_xlim(float(depths[0]) / 1.25, float(depths[-1]) * 1.25)
-        _finish(axes, table, [entry for line in members for entry in lines[line]])
+        entries = [entry for line in members for entry in lines[line]]
+        _finish(axes, table, entries, has_laws=any(line in laws for line in members))
     several = table.layout.columns == BY_MEASURE and len(table.layout.measures) > 1
     axis = table.measure(next(iter(table.columns))).axis
     grid[0][0].set_ylabel(" ".join(table.layout.measures) if several else axis)
@@ -175,7 +178,9 @@ def _limits(entries: Sequence[Entry], level: float | None) -> tuple[float, float
     return low - 0.08 * (high - low + 0.1), high + 0.08 * (high - low + 0.1)
 
 
-def _finish(axes: Any, table: ResultTable, entries: Sequence[Entry]) -> None:
+def _finish(
+    axes: Any, table: ResultTable, entries: Sequence[Entry], has_laws: bool = False
+) -> None:
     """Draw the line of a unigram model, and the legend."""
     level = table.level
     if level is not None and axes.get_ylim()[0] < level < axes.get_ylim()[1]:
@@ -187,7 +192,7 @@ def _finish(axes: Any, table: ResultTable, entries: Sequence[Entry]) -> None:
     handles += [_DIVERGED()] * any(entry.count(Status.DIVERGED) for entry in entries)
     if any(entry.paper is not None for entry in entries):
         handles.append(handle("the paper's", color="grey", linestyle=":"))
-    if table.laws:
+    if has_laws:
         handles.append(handle("A log(d) + B, fitted", color="grey", linestyle="--"))
     style = {"frameon": False, "fontsize": "small", "ncols": 3}
     axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.14), **style)

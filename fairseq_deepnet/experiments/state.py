@@ -119,7 +119,7 @@ def score_asked_for(folder: Path, cell: Cell) -> str | None:
     there = [name for name in names if (folder / "checkpoints" / name).is_file()]
     checkpoint = Path([*there, *names][0]).stem
     checkpoint = f"average_{args.average}" if args.average else checkpoint
-    name = f"scores/{evaluate.score_name(args, checkpoint, args.text)}"
+    name = f"scores/{evaluate.score_name(args, checkpoint, evaluate.other_text(args, folder))}"
     return name if (folder / name).is_dir() else f"{name}.json"
 
 

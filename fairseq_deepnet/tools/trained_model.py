@@ -26,11 +26,14 @@ from fairseq_deepnet.checkpoints import (
     save_checkpoint,
 )
 from fairseq_deepnet.files import ROOT, inside_project, say, shown
+from fairseq_deepnet.provenance import sha256
 from fairseq_deepnet.records import read_record, refuse_changed
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, DataFolder
 
 BEST: Final = "checkpoint_best.pt"
+ENVIRONMENT: Final = "environment.json"
+"""What a run records of its data, versions and devices."""
 VOCABULARY_FILES: Final = {
     "subwords_sha256": ("spm*.model", "bpe.codes"),
     "dictionaries_sha256": ("dict*.txt", "languages.txt"),
@@ -146,18 +149,40 @@ def find_data(model: TrainedModel, given: Path | None) -> DataFolder:
     return folder
 
 
+def _recorded_data(run: Path) -> dict[str, Any]:
+    """Return what a run recorded of the data that it was trained on; empty where it has not."""
+    file = run / ENVIRONMENT
+    if not file.is_file():
+        return {}
+    shape = {
+        "data?": {
+            "folder?": str,
+            "corpus_sha256?": str,
+            **{f"{key}?": dict for key in VOCABULARY_FILES},
+        }
+    }
+    remedy = "copy it again, or remove it to go without what it records"
+    return read_record(file, shape, remedy).get("data") or {}
+
+
 def refuse_other_vocabulary(run: Path, data: Path) -> None:
     """Raise ValueError where a folder's dictionaries or subwords are not those that the run
     recorded; one that recorded none is taken as it is.
     """
-    file = run / "environment.json"
-    if not file.is_file():
-        return
-    shape = {"data?": {f"{key}?": dict for key in VOCABULARY_FILES}}
-    remedy = "copy it again, or remove it to go without what it records"
-    recorded = read_record(file, shape, remedy).get("data") or {}
+    recorded = _recorded_data(run)
     for key in VOCABULARY_FILES:
-        refuse_changed(data, recorded.get(key), recorded.get(key) or (), file)
+        refuse_changed(data, recorded.get(key), recorded.get(key) or (), run / ENVIRONMENT)
+
+
+def is_own_data(run: Path | None, data: Path) -> bool:
+    """Return True if a run was trained on this data folder, wherever it lies now, or if what it was
+    trained on is not known.
+    """
+    recorded = {} if run is None else _recorded_data(run)
+    digest, manifest = recorded.get("corpus_sha256"), data / "corpus.json"
+    if digest is None or shown(data) == recorded.get("folder"):
+        return True
+    return manifest.is_file() and sha256(manifest) == digest
 
 
 def task_options(checkpoint: Path) -> dict[str, Any]:

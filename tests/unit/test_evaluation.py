@@ -13,6 +13,8 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
+from fairseq_deepnet.provenance import sha256
+from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.subwords import SubwordOptions, train_model
 from fairseq_deepnet.tools.devices import threads_of
@@ -400,6 +402,46 @@ def test_a_direction_that_is_scored_again_leaves_the_others_in_the_summary(
     # of text that has changed, the other is no score any more
     write_text_folder(other / "text", "test.de-en.de", lines=TRANSLATIONS)
     assert summed(directions="de-en") == [1, 1]
+
+
+def test_scores_of_another_data_folder_leave_those_of_the_run_s_own_alone(
+    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, data: Path, tmp_path: Path
+) -> None:
+    """The same data elsewhere is its own; without a record nobody knows."""
+    fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
+    other, moved = make_data(tmp_path / "news"), tmp_path / "moved"
+    (other / "corpus.json").write_text(
+        json.dumps({**DataFolder.open(other).record, "settings": {}}), encoding="utf-8"
+    )
+    shutil.copytree(data, moved)
+    facts = {"folder": "data/elsewhere", "corpus_sha256": sha256(data / "corpus.json")}
+    write_record(run_folder / "environment.json", {"data": facts})
+    for folder in (data, moved, other):
+        result = evaluate(run_folder, data=str(folder))
+        assert result.returncode == 0, result.stderr
+    own, theirs = sorted(path.name for path in (run_folder / "scores").glob("*.json"))
+    assert own == "test.checkpoint_best.beam5.lenpen1.json"
+    assert theirs.startswith("text.news-")
+    score = read_score(run_folder)
+    assert score is not None
+    assert score.name == own.removesuffix(".json")
+
+
+def test_a_blank_source_line_has_an_empty_translation(
+    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, data: Path, tmp_path: Path
+) -> None:
+    """Of which fairseq-generate makes some words."""
+    other = tmp_path / "other"
+    shutil.copytree(data, other)
+    write_text_folder(other / "text", "test.de", lines=["Zwei", " ", "Drei", "Vier"])
+    fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
+    assert evaluate(run_folder, data=str(other)).returncode == 0
+    (text,) = (run_folder / "scores").glob("*.txt")
+    assert text.read_text(encoding="utf-8").splitlines() == [TRANSLATIONS[0], "", *TRANSLATIONS[2:]]
+    write_text_folder(other / "text", "test.de", lines=["Zwei"])
+    result = evaluate(run_folder, data=str(other))
+    assert result.returncode == 2
+    assert "test.de has 1 lines and " in result.stderr
 
 
 @pytest.mark.usefixtures("echo")

@@ -86,8 +86,9 @@ def test_a_fitted_law_is_drawn_between_its_depths(folder: Path) -> None:
         line for line in post_ln.lines if line.get_linestyle() == "--" and line.get_zorder() == 1
     ]
     # post-ln's sound runs are at 6 and 18 layers, deepnorm's from 6 to 50
-    assert [list(line.get_xdata()) for line in laws] == [[6, 18], [6, 50]]
-    assert list(laws[1].get_ydata()) == pytest.approx([7.5, 7.5])
+    (law,) = laws  # two points lie on any line
+    assert list(law.get_xdata()) == [6, 50]
+    assert list(law.get_ydata()) == pytest.approx([7.5, 7.5])
     assert "A log(d) + B, fitted" in labels(post_ln)
 
 

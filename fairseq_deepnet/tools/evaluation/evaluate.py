@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.files import PACKAGE, say, shown, write_text
+from fairseq_deepnet.files import PACKAGE, inside_project, say, shown, write_text
 from fairseq_deepnet.provenance import fingerprint, made_now, sha256
 from fairseq_deepnet.records import record_of, write_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
-from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.corpora.text import is_blank, read_lines
 from fairseq_deepnet.tools.devices import (
     all_cores,
     choose_devices,
@@ -41,7 +41,12 @@ from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.evaluation.direction_scores import summarise
 from fairseq_deepnet.tools.evaluation.run_scores import OTHER_TEXT
 from fairseq_deepnet.tools.tables import listed
-from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model, find_data
+from fairseq_deepnet.tools.trained_model import (
+    TrainedModel,
+    choose_model,
+    find_data,
+    is_own_data,
+)
 from fairseq_deepnet.tools.translation import stream
 from fairseq_deepnet.tools.translation.engine import (
     BATCH,
@@ -68,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "translate this folder's SPLIT.A-B.A and score against SPLIT.A-B.B; the scores' name begins"
         f" with {OTHER_TEXT}FOLDER"
     )
-    parser.add_argument("--text", type=Path, help=text)
+    parser.add_argument("--text", type=inside_project, help=text)
     add_scoring_arguments(parser)
 
 
@@ -111,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
             " for a perplexity run scripts/eval_perplexity.sh"
         )
     if data.is_multilingual or args.text:
-        name = score_name(args, model.path.stem, args.text)
+        name = score_name(args, model.path.stem, other_text(args, model.run))
         print(summarise(*score_directions(args, model, data, name)))
         return 0
     if args.directions:
@@ -159,11 +164,26 @@ def score_name(args: argparse.Namespace, checkpoint: str, text: Path | None = No
     name = f"{args.split}.{checkpoint}.beam{args.beam}.lenpen{args.lenpen:g}"
     engine = "-".join(engine_facts(args).values())
     name = f"{name}.{engine}" if engine else name
+    return named_after(text, name)
+
+
+def named_after(text: Path | None, name: str) -> str:
+    """Return a score's name, before it that of the folder of other text, if it is of such."""
     if text is None:
         return name
     # two folders may have one name
     place = hashlib.sha256(shown(text).encode()).hexdigest()[:8]
     return f"{OTHER_TEXT}{text.resolve().name}-{place}.{name}"
+
+
+def other_text(args: argparse.Namespace, run: Path | None) -> Path | None:
+    """Return the folder of the text that is scored, if it is not that of the run's own data:
+    --text, or --data where the run was trained on another.
+    """
+    if args.text is not None or args.data is None:
+        return args.text
+    data = inside_project(args.data)
+    return None if is_own_data(run, data) else data
 
 
 def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
@@ -200,7 +220,8 @@ def request(args: argparse.Namespace, model: TrainedModel, files: Sequence[Path]
 
 def _score_one(args: argparse.Namespace, model: TrainedModel, data: DataFolder) -> int:
     """Score a direction and print one line; of Moses tokens BLEU has a line of its own."""
-    folder, name = args.out or model.scores, score_name(args, model.path.stem)
+    folder = args.out or model.scores
+    name = score_name(args, model.path.stem, other_text(args, model.run))
     record, text = folder / f"{name}.json", folder / f"{name}.txt"
     files = what_scores_depend_on(data, args.split)
     binarised = binarised_source(data, args.split) if args.engine == "fairseq" else []
@@ -232,14 +253,23 @@ def evaluate(
     direction = Direction(*data.languages)
     reference_file = data.text(args.split, direction, direction.target)
     references = list(read_lines(reference_file))
+    source_file = data.text(args.split, direction, direction.source)
+    sources = list(read_lines(source_file))
+    if len(sources) != len(references):
+        raise ValueError(
+            f"{source_file} has {len(sources):,} lines and {reference_file} {len(references):,}:"
+            " make the data folder anew"
+        )
     model.make()
     updates = num_updates(load_checkpoint(model.path))
     started = time.monotonic()
     pieces: list[str] = []
     if args.engine == "ctranslate2":
-        hypotheses = _translate_with_ctranslate2(args, model, data, direction)
+        hypotheses = _translate_with_ctranslate2(args, model, data, direction, sources)
     else:
-        pieces = _translate_with_fairseq(args, model, data, len(references))
+        found = _translate_with_fairseq(args, model, data, len(references))
+        # of no words fairseq-generate makes some
+        pieces = ["" if is_blank(line) else text for line, text in zip(sources, found, strict=True)]
         hypotheses = data.decode(pieces, direction.target)
     seconds = round(time.monotonic() - started, 1)
     scores = scoring.score(
@@ -358,13 +388,16 @@ def ctranslate2_search(args: argparse.Namespace) -> Search:
 
 
 def _translate_with_ctranslate2(
-    args: argparse.Namespace, model: TrainedModel, data: DataFolder, direction: Direction
+    args: argparse.Namespace,
+    model: TrainedModel,
+    data: DataFolder,
+    direction: Direction,
+    lines: Sequence[str],
 ) -> list[str]:
-    """Return a translation of each line of the split's source."""
+    """Return a translation of each line."""
     from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
 
     folder, threads = _exported(args, model, data), cores_of(args)
-    lines = list(read_lines(data.text(args.split, direction, direction.source)))
     engine = CTranslate2Model(
         folder, ctranslate2_search(args), threads=threads, cpu=args.gpus == "0"
     )

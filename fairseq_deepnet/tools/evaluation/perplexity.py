@@ -24,8 +24,14 @@ from fairseq_deepnet.records import record_of, write_record
 from fairseq_deepnet.tools.corpora.clean import count_words
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, DataFolder
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation.evaluate import failure, gpus_of
-from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model, find_data, task_options
+from fairseq_deepnet.tools.evaluation.evaluate import failure, gpus_of, named_after
+from fairseq_deepnet.tools.trained_model import (
+    TrainedModel,
+    choose_model,
+    find_data,
+    is_own_data,
+    task_options,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
         known = ", ".join(data.record.get("lines") or ())
         raise ValueError(f"{shown(data.path)} has no split {args.split}; choose one of {known}")
     folder = args.out or model.scores
-    record = folder / f"{args.split}.{model.path.stem}.perplexity.json"
+    other = None if is_own_data(model.run, data.path) else data.path
+    record = folder / f"{named_after(other, f'{args.split}.{model.path.stem}.perplexity')}.json"
     wanted = {
         "checkpoints": [fingerprint(path) for path in model.sources],
         "data": {name: sha256(data.path / name) for name in (binarised.name, "dict.txt")},

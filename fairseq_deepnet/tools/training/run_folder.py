@@ -24,7 +24,7 @@ from fairseq_deepnet.records import write_record
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.devices import Devices
-from fairseq_deepnet.tools.trained_model import VOCABULARY_FILES
+from fairseq_deepnet.tools.trained_model import ENVIRONMENT, VOCABULARY_FILES
 from fairseq_deepnet.tools.training import launch
 
 _MAY_DIFFER: Final = HARMLESS | {
@@ -93,7 +93,7 @@ def record(
     history = run / "command.txt"
     earlier = history.read_text(encoding="utf-8") if history.is_file() else ""
     write_text(history, f"{earlier}# {facts['started']}\n{shlex.join(command)}\n")
-    write_record(run / "environment.json", facts)
+    write_record(run / ENVIRONMENT, facts)
 
 
 def refuse_changes(run: Path, config: configs.Config, resume: bool) -> bool:
