@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from .schemes import Role, Side, Sublayer
+from .schemes import NormPlacement, Role, Side, Sublayer
 
 ATTENTION_ROLES = (Role.Q_PROJ, Role.K_PROJ, Role.V_PROJ, Role.OUT_PROJ)
 TABLE = "embed_tokens"
@@ -31,6 +31,12 @@ class Branch:
     entry: nn.Module
     exit: nn.Module
     norm: nn.Module | None
+
+    def first(self, placement: NormPlacement) -> nn.Module:
+        """Return the module that the residual stream enters."""
+        if placement is NormPlacement.PRE and self.norm is not None:
+            return self.norm
+        return self.entry
 
 
 @dataclasses.dataclass(frozen=True)

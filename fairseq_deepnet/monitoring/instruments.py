@@ -17,7 +17,7 @@ from ..anatomy import Stack
 from ..schemes import NormPlacement, ResidualScheme, Sublayer
 from .bound import UpdateBound
 from .gradients import LAYER, GradientNorms, Slot, arrange
-from .probe import Origin, distance
+from .probe import ENTROPY, RANK, Origin, distance
 
 Values = dict[str, Any]
 """Quantity -> what a record holds of it."""
@@ -120,8 +120,7 @@ class Activations(Instrument):
                 for branch in layer.branches:
                     place = (side, branch.sublayer.value, index)
                     self._watch_output(branch.exit, ("branch_norm", *place))
-                    pre = self.subject.scheme.norm is NormPlacement.PRE
-                    first = branch.norm if pre and branch.norm is not None else branch.entry
+                    first = branch.first(self.subject.scheme.norm)
                     self._watch_input(first, ("residual_norm", *place))
             for norm, part, index in layer_norms(stack):
                 self._watch_input(norm, ("layer_norm_input", side, part, index))
@@ -255,10 +254,10 @@ def padding_of(stack: Stack) -> int:
 
 class OnProbe(Instrument):
     """What the model makes of the probe: how far its output has moved, in all and in this update,
-    and how spread its attention is.
+    how spread its attention is, and how different its tokens.
     """
 
-    quantities = ("model_update", "step_update", "attention_entropy")
+    quantities = ("model_update", "step_update", ENTROPY, RANK)
 
     def before_step(self, gradient_scale: float) -> Values:
         probe = self.subject.origin.probe
@@ -271,10 +270,9 @@ class OnProbe(Instrument):
         subject, origin, probe = self.subject, self.subject.origin, self.subject.origin.probe
         if probe is None:
             return {}
-        if "attention_entropy" in subject.wanted:
-            features, found = probe.features_and_entropy(subject.model, subject.stacks)
-        else:
-            features = probe.features(subject.model)
+        features, found = probe.features_and_layers(
+            subject.model, subject.stacks, subject.scheme.norm, subject.wanted
+        )
         if origin.features is not None:
             found["model_update"] = distance(features, origin.features).item()
         if self.before is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -22,12 +22,14 @@ from torch.distributed.tensor import DTensor
 from ..anatomy import Stack
 from ..checkpoints import save_checkpoint
 from ..modules import MultiheadAttention
-from ..schemes import Sublayer
-from .gradients import Slot, arrange
+from ..schemes import NormPlacement, Sublayer
+from .gradients import LAYER, Slot, arrange
 
 logger = logging.getLogger(__name__)
 
 SENTENCES: Final = 32
+RANK: Final = "token_rank"
+ENTROPY: Final = "attention_entropy"
 ORIGIN: Final = "monitor_probe.pt"
 NetInput = dict[str, Tensor]
 
@@ -102,22 +104,30 @@ class Probe:
             output = model(**self.net_input, features_only=True)[0]
         return output[self.mask].float()
 
-    def features_and_entropy(
-        self, model: nn.Module, stacks: Sequence[Stack]
+    def features_and_layers(
+        self,
+        model: nn.Module,
+        stacks: Sequence[Stack],
+        placement: NormPlacement,
+        wanted: Collection[str],
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Return `features`, and of the same pass the entropy of every attention's weights in
-        nats, mean over heads and queries.
+        """Return `features`, and of the same pass what is wanted of every layer: the rank of its
+        tokens, and the entropy of each attention's weights in nats, mean over heads and queries.
         """
         found: dict[Slot, Tensor] = {}
         hooks = []
         for stack in stacks:
-            queries = self.source_mask if stack.side.value == "encoder" else self.mask
+            side = stack.side.value
+            mask = self.source_mask if side == "encoder" else self.mask
             for index, layer in enumerate(stack.layers):
-                for branch in layer.branches:
+                if RANK in wanted:
+                    watch = _rank_hook(found, (RANK, side, LAYER, index), mask)
+                    first = layer.branches[0].first(placement)
+                    hooks.append(first.register_forward_pre_hook(watch))
+                for branch in layer.branches if ENTROPY in wanted else ():
                     if branch.sublayer is not Sublayer.FFN:
-                        part = branch.sublayer.value
-                        slot = ("attention_entropy", stack.side.value, part, index)
-                        hook = _entropy_hook(found, slot, queries)
+                        slot = (ENTROPY, side, branch.sublayer.value, index)
+                        hook = _entropy_hook(found, slot, mask)
                         hooks.append(branch.entry.register_forward_hook(hook, with_kwargs=True))
         try:
             features = self.features(model)
@@ -126,6 +136,15 @@ class Probe:
                 handle.remove()
         numbers = torch.stack(list(found.values())).tolist() if found else []
         return features, arrange(dict(zip(found, numbers, strict=True)))
+
+
+def _rank_hook(found: dict[Slot, Tensor], slot: Slot, mask: Tensor) -> Any:
+    def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+        # [n, C] of unit length; K = U^T U / n has trace 1, and tr(K)^2 / tr(K^2) is its rank
+        unit = nn.functional.normalize(args[0][mask].float(), dim=-1)
+        found[slot] = torch.linalg.matrix_norm(unit.T @ unit / len(unit)) ** -2
+
+    return hook
 
 
 def _entropy_hook(found: dict[Slot, Tensor], slot: Slot, queries: Tensor) -> Any:

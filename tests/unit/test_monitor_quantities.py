@@ -264,6 +264,21 @@ def test_attention_entropy_is_that_of_the_weights_on_the_probe_after_the_update(
         assert found[side][part][layer] == near(mean)
 
 
+@torch.no_grad()
+def test_the_rank_of_tokens_follows_from_the_cosines_between_them(
+    measured: Measured, request: pytest.FixtureRequest
+) -> None:
+    scheme = request.node.callspec.params["measured"][1]
+    hand = ByHand(measured.hand.model, PLACEMENTS[scheme], **measured.hand.alpha)
+    hand.run(PROBE)
+    found = measured.values["token_rank"]
+    assert set(found) == set(measured.values["gradient_norm"])
+    for side, layer in layers(measured.values):
+        tokens = torch.cat(hand.streams[side, "self_attn", layer])
+        cosines = torch.cosine_similarity(tokens[:, None], tokens[None], dim=-1)
+        assert found[side]["layer"][layer] == near(1 / float(cosines.square().mean()))
+
+
 def test_uniform_attention_has_the_entropy_of_its_length(tmp_path: Path) -> None:
     """Without queries all keys are alike: ln S, and ln (t + 1) for the causal query t."""
     rig = Rig(tmp_path, "--monitor-interval=1", "--lr=0")

@@ -58,7 +58,7 @@ GROUPS: Final = {
     "Gradients": ("gradient_norm", "weight_gradient_norm", "embedding_gradient_norm"),
     "Inside the layers": (
         *("branch_norm", "residual_norm", "layer_norm_input"),
-        *("layer_norm_gradient", "attention_entropy"),
+        *("layer_norm_gradient", "attention_entropy", "token_rank"),
     ),
     "How far the model moves": (
         *("model_update", "step_update", "update_bound", "step_bound"),
