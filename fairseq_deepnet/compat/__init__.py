@@ -23,6 +23,7 @@ from ..errors import ConfigurationError, show_in_one_line
 from ..option_ranges import refuse_absurd
 from ..wrapping import wrap
 from . import (
+    amp,
     changed_options,
     checkpoint_files,
     damaged_files,
@@ -44,6 +45,7 @@ PATCHES = (
     reading_ahead,
     checkpoint_files,
     fp32_weights,
+    amp,
     changed_options,
     ema,
     schedules,

@@ -125,6 +125,20 @@ def test_an_attempts_command_adds_what_changed_and_drops_what_would_undo_it() ->
     ]
 
 
+def test_without_a_good_state_a_run_begins_again_as_it_began() -> None:
+    """Which a command that goes on, after a kill, does not say."""
+    first = ("fairseq-train", "--restore-file=pre.pt", "--reset-optimizer")
+    goes_on = ("fairseq-train", "--restore-file=checkpoint_last.pt", "--continue-once=pre.pt")
+    taken = FallbackState(1, {"lr": "0.05"})
+    plan = fallbacks.SupervisorPlan(goes_on, state=FallbackState(), first=first)
+    assert plan.attempt(plan.state) == list(goes_on)
+    assert plan.attempt(taken)[:3] == list(first)
+    assert plan.attempt(FallbackState(1, resumes=True))[:3] == list(goes_on)
+    # what the attempt that began again has trained is its own
+    again = fallbacks.SupervisorPlan(goes_on, state=taken, first=first)
+    assert again.attempt(taken)[:3] == list(goes_on)
+
+
 def test_the_state_of_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert fallbacks.read(tmp_path) == FallbackState()
     state = FallbackState(2, {"lr": "0.1", "fp32": ""}, True, [{"step": 1}], Pending("d", 9, "f"))

@@ -232,7 +232,7 @@ class FallbackState:
         """Return the command line of an attempt; the last of an option's values counts.
 
         Args:
-            words: the run's first command, program and all
+            words: the command of an attempt without any, program and all
         """
         if not self.step:
             return list(words)
@@ -261,6 +261,13 @@ class SupervisorPlan:
     state: FallbackState = field(default_factory=FallbackState)
     # what further nodes compare with their own plan; None where there are none
     announcement: dict[str, Any] | None = None
+    # how the run began, where the command goes on otherwise
+    first: tuple[str, ...] = ()
+
+    def attempt(self, state: FallbackState) -> list[str]:
+        """Return the command line of an attempt after the fallbacks that a run has taken."""
+        begins_again = state.step > self.state.step and not state.resumes
+        return state.command((begins_again and self.first) or self.command)
 
 
 def read(run: Path) -> FallbackState:

@@ -255,6 +255,7 @@ def plan_run(args: argparse.Namespace) -> SupervisorPlan:
         say(f"{shown(run)} is complete: nothing to do (RUN=FOLDER trains another)")
         return SupervisorPlan()
     start, updates, owes_validation = training.parsed.restore_file, 0, False
+    first = command
     if not changed and launcher.devices.nodes == 1 and run_folder.began_with(run, start):
         command = (*fallbacks.from_last(command), f"--continue-once={start}")
         start = LAST
@@ -275,9 +276,8 @@ def plan_run(args: argparse.Namespace) -> SupervisorPlan:
     say(text)
     if updates:
         say(f"going on from update {updates:,}")
-    return SupervisorPlan(
-        command, training.steps, state, facts if launcher.devices.nodes > 1 else None
-    )
+    announced = facts if launcher.devices.nodes > 1 else None
+    return SupervisorPlan(command, training.steps, state, announced, first)
 
 
 def _state_of(training: PlannedRun) -> FallbackState:
@@ -309,7 +309,7 @@ def _state_of(training: PlannedRun) -> FallbackState:
 
 def fall_back(run: Path, plan: SupervisorPlan, state: FallbackState) -> FallbackState | None:
     """Take the next fallback of a run that has diverged; None where none is left."""
-    command = state.command(plan.command)
+    command = plan.attempt(state)
     options = command[command.index("fairseq-train") + 1 :]
     present = vars(fairseq_options.parse_training(options))
     record = read_record(run / DIVERGENCE_RECORD, {"update": int, "good?": dict})

@@ -111,7 +111,7 @@ class Supervisor:
                 nodes.withdraw(self.run)
 
     def _attempt(self) -> int:
-        command = [*self.state.command(self.plan.command), *self.grace]
+        command = [*self.plan.attempt(self.state), *self.grace]
         attempt = Processes(command, self.run, self.processes, self.node, self.state.step)
         say(
             f"training; everything is logged in {attempt.log};"

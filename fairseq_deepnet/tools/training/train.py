@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     if args.record_only:
         if plan.announcement is not None:
             nodes.announce(args.run, plan.announcement)
-        command = plan.state.command(plan.command)
+        command = plan.attempt(plan.state)
         sys.stdout.write("".join(f"{word}\0" for word in command))
     return 0
 
