@@ -73,12 +73,17 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 def put_folder_in_place(part: Path, folder: Path) -> None:
     """Give a folder that is filled its name; what had it, a file or a folder, is removed last."""
-    old = folder.with_name(folder.name + ".old")
+    old = replaced(folder)
     remove(old)
     if folder.exists():
         folder.rename(old)
     part.rename(folder)
     remove(old)
+
+
+def replaced(folder: Path) -> Path:
+    """Return the name of what a folder takes the place of, until it has: one that is nobody's."""
+    return folder.with_name(f".{folder.name}.replaced")
 
 
 def remove(path: Path) -> None:

@@ -163,6 +163,8 @@ def override(
             if not isinstance(value, bool):
                 raise ValueError(f"{word!r}: score is true or false; score.BEAM=4 sets a variable")
             is_scored = value
+        elif key == "seed":
+            raise ValueError(f"{word!r}: SEEDS={value} (--seeds {value}) chooses the seeds")
         elif key.startswith("score."):
             score[key.removeprefix("score.")] = str(value)
         else:

@@ -221,7 +221,7 @@ class ResultTable:
     def law(self, line: Key) -> Law | None:
         """Fit the law of depth to the means of a line, of what neither diverged nor crashed."""
         entries = self.by_depth()[line].items()
-        sound = [(d, e.ours) for d, e in entries if self.published or not e.all_bad]
+        sound = [(d, e.ours) for d, e in entries if not e.all_bad]
         return paper.fit([(depth, value) for depth, value in sound if value is not None])
 
 
@@ -370,11 +370,13 @@ def _best(layout: Layout, factor: str, members: Sequence[Placed]) -> list[Placed
 
 
 def _ending(members: Sequence[Placed]) -> tuple[bool, float]:
-    """Return whether runs of all seeds diverged, and the mean of their last validation losses."""
+    """Return whether runs of all seeds diverged, and the mean of their last validation losses;
+    infinite where one of them has none.
+    """
     runs = [run for _, run in members]
-    losses = [run.valid_loss[-1][1] for run in runs if run.status.is_result and run.valid_loss]
-    finite = [loss for loss in losses if math.isfinite(loss)]
-    mean = statistics.fmean(finite) if finite else math.inf
+    ended = [run.valid_loss for run in runs if run.status.is_result]
+    losses = [losses[-1][1] if losses else math.inf for losses in ended]
+    mean = statistics.fmean(losses) if losses and all(map(math.isfinite, losses)) else math.inf
     return all(run.status in _BAD for run in runs), mean
 
 

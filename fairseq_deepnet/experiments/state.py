@@ -161,7 +161,7 @@ def judge(folder: Path, stage: str, status: int, name: str | None) -> tuple[Stat
 
 
 def judge_again(folder: Path, cell: Cell) -> str | None:
-    """Bring the verdict on a cell that has run to its end up to today's rule.
+    """Bring the verdict on a cell that has run to its end, and its places, up to today's rule.
 
     Returns what has changed, for people; None where nothing has. A cell that failed or is not
     finished stays as it is. It is judged with the score that is asked for, else with that which it
@@ -175,7 +175,8 @@ def judge_again(folder: Path, cell: Cell) -> str | None:
     stage = "score" if name is not None or (folder / "done").is_file() else "train"
     outcome, facts = judge(folder, stage, int(record.get("exit_status", 0)), name)
     before = record.get("reason")
-    if record != record | facts or outcome != record["status"]:
+    places = list(map(dataclasses.asdict, cell.places))
+    if record != record | facts | {"places": places} or outcome != record["status"]:
         write(folder, cell, outcome, **facts)
     if (outcome, before) == (record["status"], facts["reason"]):
         return None

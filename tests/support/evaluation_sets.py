@@ -49,7 +49,7 @@ def ted(folder: Path) -> Path:
             "__NULL__",
             "Merci , Chris .",
             "谢谢 你 。",
-            "Danke , Chris .",
+            "Danke ,\r Chris .",
         ],
         ["t1", '" It &apos;s good , "', "x", "_ _ NULL _ _", "很 好", "Das ist gut ."],
         ["t2", "No .", "x", "Non .", "__NULL__", ""],

@@ -253,11 +253,24 @@ def test_finished_pairs_stay_where_another_one_cannot_be_read_yet(
 
 
 def test_a_folder_beside_it_is_the_user_s(table: Path, tmp_path: Path) -> None:
-    raw = tmp_path / "out.raw"
+    raw, old = tmp_path / "out.raw", tmp_path / "out.old"
     raw.mkdir()
+    old.mkdir()
     (raw / "extracted.json").write_text("{}", encoding="utf-8")  # as `deepnet wmt17` leaves it
+    for words in ((), ("--drop-duplicates", "--force")):
+        assert make(table, tmp_path / "out", *words) == 0
+        assert raw.is_dir()
+        assert old.is_dir()
+
+
+def test_a_table_of_fewer_pairs_is_another_request(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert make(table, tmp_path / "out") == 0
-    assert raw.is_dir()
+    rows = table.read_text(encoding="utf-8").splitlines(keepends=True)
+    table.write_text("".join(row for row in rows if "xx" not in row), encoding="utf-8")
+    assert make(table, tmp_path / "out") == 2
+    assert "input train.en-xx.en is left out" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_name_is_refused(

@@ -127,6 +127,17 @@ def test_a_missing_or_doubled_sentence_fails_and_leaves_no_score(
     assert not (run_folder / "scores").exists()
 
 
+@pytest.mark.parametrize("word", ["--post-process", "--remove-bpe=sentencepiece"])
+def test_subwords_are_joined_once(
+    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, word: str
+) -> None:
+    fake_bin.add("fairseq-generate")
+    result = evaluate(run_folder, word)
+    assert result.returncode == 2
+    assert f"{word}: subwords are joined to text here" in result.stderr
+    assert fake_bin.calls("fairseq-generate") == []
+
+
 def test_a_failing_fairseq_generate_is_reported_with_its_last_line(
     evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path
 ) -> None:

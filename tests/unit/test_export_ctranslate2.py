@@ -182,11 +182,13 @@ def test_another_quantization_in_the_same_place_replaces_the_first(
 
 def test_what_an_interrupted_export_left_is_cleared_away(tmp_path: Path, data: Path) -> None:
     make_trained_run(tmp_path / "run", data)
-    for leftover in ("out.part", "out.old"):
+    own = tmp_path / "out.old"  # the user's, who gave it the name
+    own.mkdir()
+    for leftover in ("out.part", ".out.replaced"):
         (tmp_path / leftover).mkdir()
         (tmp_path / leftover / "model.bin").write_bytes(b"half")
     assert export(tmp_path / "run", "--out", tmp_path / "out") == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.old", "run"]
     assert ctranslate2.contains_model(str(tmp_path / "out"))
 
 

@@ -265,6 +265,10 @@ def test_of_several_values_of_a_factor_the_best_on_validation_stands(sweep: Swee
     tried(6, "4e-3", 3.7, 31.0)  # better where it must not count
     tried(18, "1e-3", 4.1, 27.0)
     tried(18, "2e-3", 4.0, 1.0, "diverged")
+    tried(18, "4e-3", 3.0, 28.0)
+    # a rate is as good as the worst of its seeds, if that has no loss at all
+    values = {"scheme": "deepnorm", "depth": "18", "lr": "4e-3"}
+    sweep.cell("deepnorm", 18, math.nan, "diverged", values=values, seed=2)
     sweep.cell("deepnorm", 100, 4.2, bleu=25.0, panel="deepest")
     assert sweep.line("deepnorm") == ["deepnorm", "Post-LN", "30.0", "27.0", "25.0"]
     assert "deepnorm, depth 6: 2e-3, 18: 1e-3\n" in sweep.text()

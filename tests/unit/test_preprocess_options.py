@@ -9,7 +9,8 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora import download
-from fairseq_deepnet.tools.corpora.preprocess import KINDS, Given, read
+from fairseq_deepnet.tools.corpora.builder import rows_of
+from fairseq_deepnet.tools.corpora.preprocess import FOLDERS, KINDS, Given, read
 from tests.support.shell import ROOT
 
 HOSTILE = ["$(touch ran)", "a[$(touch ran)]", "-rf", "* [a] ?", "9" * 20, "08", "a\nb", "ü ñ/é"]
@@ -116,3 +117,12 @@ def test_only_what_scripts_hand_over_to_takes_variables(
 def test_published_recipes_keep_their_defaults(kind: str, expected: dict[str, object]) -> None:
     value = vars(read(kind, Given(NEEDED, [], True)))
     assert {name: value[name] for name in expected} == expected
+
+
+def test_what_was_held_out_before_is_one_of_the_settings() -> None:
+    folder = FOLDERS[KINDS["iwslt14-sentencepiece"].folder]
+    for given, recorded in (({}, 23), ({"HOLD_OUT": "4"}, 4)):
+        asked = Given(given, [], True)
+        blueprint = folder.blueprint(read("iwslt14-sentencepiece", asked), asked)
+        rows = rows_of(("de", "en"), "train", "valid")
+        assert blueprint(rows).settings["hold_out"] == recorded

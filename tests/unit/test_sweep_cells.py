@@ -286,6 +286,7 @@ def test_a_sweep_of_language_models_takes_another_config_of_one(small: Path) -> 
         ("score=4", "score is true or false; score.BEAM=4 sets a variable"),
         ("residual-scheme=pre-ln", "residual-scheme is what the factor scheme"),
         ("scheme=", "scheme is a factor of small: give it values"),
+        ("seed=7", "SEEDS=7"),
         ("scheme", "not of the form key=value"),
         ("scheme=deepnrom", "--residual-scheme deepnrom is unknown; choose one of"),
     ],

@@ -301,6 +301,14 @@ def test_a_score_is_kept_when_the_sweep_is_started_without_scoring(
     assert state.lacks_score(run, cell)
 
 
+def test_a_cell_stands_where_the_definition_has_it_now(sweep: Sweep, cells: Any) -> None:
+    (cell,) = cells("good")
+    sweep.run([cell])
+    cell.places = [dataclasses.replace(cell.places[0], panel="another")]
+    assert state.judge_again(sweep.folder / "good", cell) is None
+    assert [place["panel"] for place in sweep.record("good")["places"]] == ["another"]
+
+
 def test_what_failed_or_never_ran_is_not_judged_again(sweep: Sweep, cells: Any) -> None:
     crash, later = cells("crash", "later")
     sweep.run([crash])

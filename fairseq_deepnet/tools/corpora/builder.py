@@ -14,12 +14,19 @@ import os
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from fairseq_deepnet.files import locked, put_folder_in_place, say, write_json
+from fairseq_deepnet.files import (
+    locked,
+    put_folder_in_place,
+    remove,
+    replaced,
+    say,
+    write_json,
+)
 from fairseq_deepnet.provenance import installed, now, sha256
 from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.tools.corpora.parallel import as_done
@@ -96,6 +103,10 @@ class Blueprint(ABC):
     def make(self, part: Path) -> tuple[dict[str, Any], str]:
         """Run all stages in PART, fill PART/whole; return its record, and a line for people."""
 
+    def input_names(self) -> set[str]:
+        """Return "NAME.LANGUAGE" of every input, there or not."""
+        return {f"{self.name(row)}.{language}" for row in self.rows for language in row.pair}
+
     def digests(self) -> dict[str, str]:
         """Return SHA-256 of every input that is there, by "NAME.LANGUAGE"."""
         found = {}
@@ -154,10 +165,10 @@ def build(design: Callable[[], Blueprint], out: Path, force: bool = False) -> bo
     with held(out):
         blueprint = design()
         inputs = blueprint.digests()
-        if is_complete(out, blueprint.settings, inputs, force):
+        if is_complete(out, blueprint.settings, inputs, force, blueprint.input_names()):
             if (part / "plan.json").is_file():  # of a run that was killed in its last moment
                 shutil.rmtree(part)
-                shutil.rmtree(out.with_name(out.name + ".old"), ignore_errors=True)
+                remove(replaced(out))
             say(f"{out} is complete: nothing to do")
             return False
         for row in blueprint.rows:
@@ -211,12 +222,16 @@ def held(out: Path) -> Iterator[None]:
 
 
 def is_complete(
-    out: Path, settings: dict[str, Any], inputs: dict[str, str], force: bool = False
+    out: Path,
+    settings: dict[str, Any],
+    inputs: dict[str, str],
+    force: bool = False,
+    wanted: Collection[str] | None = None,
 ) -> bool:
     """Return True if OUT was made with these settings from these inputs.
 
     Raises ValueError if OUT was made otherwise (unless `force`) or is no data folder at all. Inputs
-    that are gone since are not compared.
+    that are gone since are not compared, those that are not `wanted` any more are.
     """
     record = out / "corpus.json"
     if out.exists() and not record.is_file():
@@ -232,6 +247,8 @@ def is_complete(
         if before.get(key) != settings.get(key)
     ]
     changed += [f"input {key} changed" for key in inputs if inputs[key] != inputs_before.get(key)]
+    if wanted is not None:
+        changed += [f"input {key} is left out" for key in sorted(inputs_before.keys() - wanted)]
     if changed:
         raise ValueError(
             f"{out} was made with other settings or inputs ({'; '.join(changed)}); "

@@ -163,8 +163,9 @@ def _sentencepiece(value: SimpleNamespace) -> dict[str, Any]:
 def _pair(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:
     given.dictionaries()  # sentencepiece decides, but a wrong option is refused
     common = _sentencepiece(value)
-    options = value.fairseq_options
-    return lambda rows: OnePair(rows, **common, joint=value.joint, fairseq_options=options)
+    common |= {"joint": value.joint, "fairseq_options": value.fairseq_options}
+    common |= {"hold_out": getattr(value, "hold_out", 0)}
+    return lambda rows: OnePair(rows, **common)
 
 
 def _language(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:

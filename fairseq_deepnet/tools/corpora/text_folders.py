@@ -139,10 +139,13 @@ class TextFolder(Blueprint):
 
 @dataclasses.dataclass(frozen=True)
 class OnePair(TextFolder):
-    """A folder of one pair; `joint`: with one model for both languages."""
+    """A folder of one pair; `joint`: with one model for both languages; `hold_out`: every such
+    training pair was taken for validation before.
+    """
 
     joint: bool = True
     fairseq_options: str = ""
+    hold_out: int = 0
     dictionary_name = "dict.{language}.txt"
 
     @property
@@ -159,6 +162,7 @@ class OnePair(TextFolder):
             **limits,
             "max_ratio": plain(self.limits.max_ratio),
             "fairseq_options": self.fairseq_options,
+            **({"hold_out": self.hold_out} if self.hold_out else {}),
         }
 
     def model_name(self, language: str) -> str:

@@ -418,6 +418,9 @@ def _translate_with_fairseq(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, sentences: int
 ) -> list[str]:
     """Return the subwords of each sentence, by fairseq-generate."""
+    for word in args.extra:
+        if word.partition("=")[0] in ("--post-process", "--remove-bpe"):
+            raise ValueError(f"{word}: subwords are joined to text here; leave it out")
     source, target = data.languages
     gpus, cores = gpus_of(args), cores_of(args)
     processes = min(gpus or args.processes or cores, max(1, sentences))
