@@ -127,14 +127,22 @@ def test_a_missing_or_doubled_sentence_fails_and_leaves_no_score(
     assert not (run_folder / "scores").exists()
 
 
-@pytest.mark.parametrize("word", ["--post-process", "--remove-bpe=sentencepiece"])
-def test_subwords_are_joined_once(
-    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, word: str
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("--post-process", "subwords are joined to text here"),
+        ("--remove-bpe=sentencepiece", "subwords are joined to text here"),
+        ("--beam=1", "set BEAM"),
+        ("--path", "name the checkpoint"),
+    ],
+)
+def test_what_scores_are_named_by_is_no_option_of_fairseq_generate(
+    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, word: str, remedy: str
 ) -> None:
     fake_bin.add("fairseq-generate")
     result = evaluate(run_folder, word)
     assert result.returncode == 2
-    assert f"{word}: subwords are joined to text here" in result.stderr
+    assert f"{word}: {remedy}" in result.stderr
     assert fake_bin.calls("fairseq-generate") == []
 
 
@@ -413,6 +421,8 @@ def test_a_direction_that_is_scored_again_leaves_the_others_in_the_summary(
     # of text that has changed, the other is no score any more
     write_text_folder(other / "text", "test.de-en.de", lines=TRANSLATIONS)
     assert summed(directions="de-en") == [1, 1]
+    (score,) = read_scores(run_folder)
+    assert (score.facts["directions"], score.facts["expected"]) == (1, 2)
 
 
 def test_scores_of_another_data_folder_leave_those_of_the_run_s_own_alone(

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.evaluation import many_directions
 from fairseq_deepnet.tools.evaluation.many_directions import (
     finish,
     make_jobs,
@@ -176,3 +178,23 @@ def test_a_direction_whose_text_has_changed_is_not_done(tmp_path: Path, language
     assert job.is_done()
     (tmp_path / f"news.de-en.{language}").write_text("another line\n", encoding="utf-8")
     assert not job.is_done()
+
+
+def test_translating_that_is_cut_off_leaves_no_summary_that_says_all_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(tmp_path, "de-en")
+    job.out.mkdir()
+    write_record(job.out / "summary.json", {"complete": True, "expected": 1})
+
+    class Killed(BaseException):
+        pass
+
+    def no_processes(*args: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(many_directions, "ProcessPoolExecutor", no_processes)
+    with pytest.raises(Killed):
+        many_directions.translate_all([job], Copier, threads=1, processes=1, gpus=0)
+    summary = json.loads((job.out / "summary.json").read_text(encoding="utf-8"))
+    assert (summary["complete"], summary["expected"]) == (False, 1)

@@ -62,6 +62,16 @@ TOKENS: Final = 4000
 """Source tokens a batch."""
 FEW_TOKENS: Final = 256
 """Of a batch: fewer are likely meant as sentences, which ctranslate2 counted once."""
+_JOINED: Final = "subwords are joined to text here; leave it out"
+_SET_HERE: Final = {
+    **{f"--{name}": f"set {name.upper()} (--{name})" for name in ("beam", "lenpen")},
+    "--path": "name the checkpoint in the run's place",
+    "--gen-subset": "set SPLIT (--split)",
+    "--max-tokens": "set BATCH (--batch)",
+    "--post-process": _JOINED,
+    "--remove-bpe": _JOINED,
+}
+"""Options of fairseq-generate that scores are named by, or that undo what is done here."""
 _HYPOTHESIS: Final = re.compile(r"H-(\d+)\t\S+\t(.*)")
 _OTHER_RESULT: Final = re.compile(r"[STDP]-\d+\t")
 
@@ -134,6 +144,9 @@ def settle_engine(args: argparse.Namespace) -> None:
     """Fill in the type of weights. ValueError for options that are the other engine's."""
     if args.threads is not None and args.threads < 1:
         raise ValueError(f"THREADS={args.threads}; at least 1 is needed")
+    for word in args.extra:
+        if remedy := _SET_HERE.get(word.partition("=")[0]):
+            raise ValueError(f"{word}: {remedy}")
     if args.engine == "ctranslate2":
         args.quantization = engine_facts(args)["quantization"]
         if args.extra:
@@ -418,9 +431,6 @@ def _translate_with_fairseq(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, sentences: int
 ) -> list[str]:
     """Return the subwords of each sentence, by fairseq-generate."""
-    for word in args.extra:
-        if word.partition("=")[0] in ("--post-process", "--remove-bpe"):
-            raise ValueError(f"{word}: subwords are joined to text here; leave it out")
     source, target = data.languages
     gpus, cores = gpus_of(args), cores_of(args)
     processes = min(gpus or args.processes or cores, max(1, sentences))

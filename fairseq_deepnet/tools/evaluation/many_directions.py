@@ -23,6 +23,7 @@ from fairseq_deepnet.tools.corpora.parallel import end_with_parent
 from fairseq_deepnet.tools.corpora.text import find_side, read_lines
 from fairseq_deepnet.tools.devices import use_gpu
 from fairseq_deepnet.tools.evaluation import off_target, scoring
+from fairseq_deepnet.tools.evaluation.direction_scores import read_directions
 from fairseq_deepnet.tools.tables import listed
 from fairseq_deepnet.tools.translation.engine import Engine
 
@@ -216,6 +217,11 @@ def translate_all(
     # what is missing is said before hours of translation, not after
     for name in {job.tokenizer or scoring.tokenizer_of(job.direction.target) for job in todo}:
         scoring.check_tokenizer(name)
+    # who is killed leaves no summary that says that all is there
+    for out in {job.out for job in todo}:
+        out.mkdir(parents=True, exist_ok=True)
+        known = {*read_directions(out), *(job.direction for job in jobs if job.out == out)}
+        write_record(out / "summary.json", {"complete": False, "expected": len(known)})
     todo.sort(key=lambda job: -job.source.stat().st_size)
     processes = min(processes, len(todo))
     # processes that are forked from one which has imported this module start at once

@@ -35,6 +35,7 @@ SHAPE: Final[Shape] = {
     "updates?": int,
 }
 """What the JSON of a score holds."""
+_SUMMARY: Final[Shape] = {"left_out?": [str], "expected?": int}
 _REMEDY: Final = "remove it, and score again"
 _AVERAGES: Final = {
     "x-en": "X-En",
@@ -189,7 +190,7 @@ def _read_many(folder: Path, run: Path) -> RunScore | None:
     their average as in the paper's table 2, and the rest zero-shot.
     """
     file = folder / "summary.json"
-    summary = read_record(file, {"left_out?": [str]}, _REMEDY) if file.is_file() else {}
+    summary = read_record(file, _SUMMARY, _REMEDY) if file.is_file() else {}
     surplus = summary.get("left_out") or []
     scores = {
         direction: score
@@ -205,7 +206,11 @@ def _read_many(folder: Path, run: Path) -> RunScore | None:
     signatures = sorted({score.signature for score in scores.values()})
     first = read_record(folder / f"{next(iter(scores))}.json", SHAPE, _REMEDY)
     asked = first.get("request") or {}
-    facts: dict[str, Any] = {key: summary[key] for key in ("expected", "mixed") if key in summary}
+    facts: dict[str, Any] = {
+        # those that were scored otherwise stand beside, and the mean is not of them
+        "expected": summary.get("expected", len(scores)) + len(surplus),
+        "mixed": len({score.settings for score in scores.values()}) > 1,
+    }
     facts |= {key: asked.get(key, first.get(key)) for key in ("beam", "lenpen", "split")}
     facts |= {key: asked.get(key) for key in ("engine", "quantization")}
     facts |= {key: first.get(key) for key in ("updates", "averaged")}
