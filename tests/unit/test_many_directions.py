@@ -112,6 +112,9 @@ def test_what_was_not_trained_is_zero_shot(folder: DataFolder, tmp_path: Path) -
 
 def test_an_epoch_is_every_training_pair_once_in_each_direction(folder: DataFolder) -> None:
     assert folder.task_options()["virtual-data-size"] == "200"
+    assert folder.task_options("cs-en")["virtual-data-size"] == "70"
+    with pytest.raises(ValueError, match="no training text of en-fr"):
+        folder.task_options("en-fr,cs-en")
     assert Direction("en", "cs") in folder.directions("train")
 
 

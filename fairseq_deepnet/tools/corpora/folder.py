@@ -190,8 +190,12 @@ class DataFolder:
             )
         return counts[split]
 
-    def task_options(self) -> dict[str, str]:
-        """Return the options of fairseq's task that this folder needs, by name."""
+    def task_options(self, pairs: str = "") -> dict[str, str]:
+        """Return the options of fairseq's task that this folder needs, by name.
+
+        `pairs`: what of many is to be trained, de-en,en-de; all if empty. ValueError for a
+        direction without training text.
+        """
         if self.is_monolingual:
             return {}
         if not self.is_multilingual:
@@ -199,11 +203,16 @@ class DataFolder:
                 "source-lang": self.record["source"],
                 "target-lang": self.record["target"],
             }
+        chosen = [*map(Direction.parse, filter(None, pairs.split(",")))] or self.directions("train")
+        lines = self.lines("train")
+        lacking = [str(direction) for direction in chosen if direction.pair not in lines]
+        if lacking:
+            raise ValueError(f"{self.path} has no training text of {', '.join(lacking)}")
         return {
             "source-dict": str((self.path / "dict.txt").resolve()),
             "target-dict": str((self.path / "dict.txt").resolve()),
             "lang-dict": str((self.path / "languages.txt").resolve()),
-            "lang-pairs": ",".join(map(str, self.directions("train"))),
+            "lang-pairs": ",".join(map(str, chosen)),
             # otherwise an epoch of temperature sampling is up to 1.5 times the data
-            "virtual-data-size": str(2 * sum(self.lines("train").values())),
+            "virtual-data-size": str(sum(lines[direction.pair] for direction in chosen)),
         }

@@ -199,7 +199,10 @@ def _build_command(
     if batch:
         options |= {"max-tokens": batch.max_tokens, "update-freq": batch.update_freq}
     if (data / "corpus.json").is_file():
-        options = {**DataFolder.open(data).task_options(), **options}
+        pairs = str(options.get("lang-pairs") or "")
+        if Path(pairs).is_file():  # fairseq takes a file that holds them
+            pairs = Path(pairs).read_text(encoding="utf-8").strip()
+        options = {**DataFolder.open(data).task_options(pairs), **options}
     options.setdefault("tensorboard-logdir", str(run.resolve() / "tensorboard"))
     command = ["fairseq-train", str(data.resolve()), "--user-dir", str(PACKAGE)]
     command += configs.to_arguments(options)
