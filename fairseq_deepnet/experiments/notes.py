@@ -116,9 +116,9 @@ def of_laws(laws: dict[Key, Law], names: dict[Key, str], beside: dict[str, Key])
         lines.append(f"  {names[key]}: {law}; residuals {missed}")
     for name, line in beside.items():
         table = paper.table(name)
-        of_stacks = "" if "-" in table.label("depth", "10") else "; there d is layers in all"
-        law = f"{table.law(line)}{of_stacks}"
-        lines.append(f"  the paper's {table.source}, {line}, {table.title}: {law}")
+        unit = "" if "-" in table.label("depth", "10") else "; there d is layers in all"
+        said = f"  the paper's {table.source}, {line}, {table.title}: {table.law(line)}"
+        lines.append(said + unit)
     return lines
 
 
