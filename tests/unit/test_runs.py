@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -421,11 +422,27 @@ def test_record_is_a_former_name(record: Recorder, capsys: pytest.CaptureFixture
     assert "deepnet record is now called deepnet train --record-only" in caught.err
 
 
+def test_a_training_that_is_just_ending_is_waited_for(
+    record: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "ENDING", 60.0)
+    record.run.mkdir()
+    with (record.run / ".lock").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        ends = threading.Timer(0.3, fcntl.flock, (held, fcntl.LOCK_UN))
+        ends.start()
+        assert record() is not None
+        ends.join()
+
+
 def test_options_the_script_manages_are_all_real_ones() -> None:
     assert set(MANAGED) <= set(option_actions(training_parser(["DATA", "--arch", "transformer"])))
 
 
-def test_a_run_that_is_being_trained_is_not_planned_anew(record: Recorder) -> None:
+def test_a_run_that_is_being_trained_is_not_planned_anew(
+    record: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "ENDING", 0.0)
     record.run.mkdir()
     with (record.run / ".lock").open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

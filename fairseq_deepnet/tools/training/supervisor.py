@@ -20,12 +20,13 @@ import os
 import shlex
 import signal
 import sys
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from fairseq_deepnet import signals
 from fairseq_deepnet.files import ROOT, shown, try_lock, write_text
@@ -164,6 +165,10 @@ class Supervisor:
         say(f"next: bash {script} {shlex.quote(str(self.run))}")
 
 
+ENDING: Final = 2.0
+"""Seconds that the last process of a training which has ended may take to go."""
+
+
 class RunLock:
     """One training a folder: the lock is held by every process started from here.
 
@@ -179,11 +184,14 @@ class RunLock:
         if self.held is None:
             self.held = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o666)
             os.set_inheritable(self.held, True)
-            if not try_lock(self.held):
-                raise ValueError(
-                    f"another training is at work in {self.file.parent} ({self._holders()}); wait"
-                    " for it, or set RUN=FOLDER"
-                )
+            deadline = time.monotonic() + ENDING
+            while not try_lock(self.held):
+                if time.monotonic() > deadline:
+                    raise ValueError(
+                        f"another training is at work in {self.file.parent} ({self._holders()});"
+                        " wait for it, or set RUN=FOLDER"
+                    )
+                time.sleep(0.1)
         return self.held
 
     def _holders(self) -> str:
