@@ -20,9 +20,7 @@ def train(name: str, scale: float, overflow: float | None = None) -> Tensor:
     """Two weights after three tries in fairseq's order, the second of which may overflow."""
     weights = torch.nn.Parameter(torch.zeros(2))
     settings = {"lr": [0.1], "adam_betas": "(0.9, 0.98)", "adam_eps": 1e-3, "weight_decay": 0.0}
-    switches = {"use_old_adam": True, "tpu": False, "fp16_adam_stats": False}
-    if name == "fused_adam":
-        switches["use_old_adam"] = False
+    switches = {"use_old_adam": name == "adam", "tpu": False, "fp16_adam_stats": False}
     cfg = OmegaConf.create(
         {
             "common": {"fp16_init_scale": scale, "min_loss_scale": 1e-4},

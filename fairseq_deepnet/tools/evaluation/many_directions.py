@@ -218,10 +218,10 @@ def translate_all(
     for name in {job.tokenizer or scoring.tokenizer_of(job.direction.target) for job in todo}:
         scoring.check_tokenizer(name)
     # who is killed leaves no summary that says that all is there
-    for out in {job.out for job in todo}:
-        out.mkdir(parents=True, exist_ok=True)
-        known = {*read_directions(out), *(job.direction for job in jobs if job.out == out)}
-        write_record(out / "summary.json", {"complete": False, "expected": len(known)})
+    out = todo[0].out
+    out.mkdir(parents=True, exist_ok=True)
+    known = {*read_directions(out), *(job.direction for job in jobs)}
+    write_record(out / "summary.json", {"complete": False, "expected": len(known)})
     todo.sort(key=lambda job: -job.source.stat().st_size)
     processes = min(processes, len(todo))
     # processes that are forked from one which has imported this module start at once
