@@ -56,6 +56,13 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
         help=f"initial weights: the scheme's (default) or fairseq's (for {stock})",
     )
     parser.add_argument(
+        "--freeze-norm-gains",
+        action="store_true",
+        help="keep the gain of every LayerNorm of the layers at 1: a stack of N layers multiplies a"
+        " coordinate by the product of N gains, which Adam moves together, and at hundreds of"
+        " layers the largest coordinate alone is left (docs/results.md, 1,000 layers)",
+    )
+    parser.add_argument(
         "--allow-other-scheme",
         action="store_true",
         help="train weights on that come from a --restore-file or --finetune-from-model of another"
@@ -107,7 +114,17 @@ def finish_model(
     """
     if args.init == "scheme":
         scheme.initialise_ends(stacks)
+    if getattr(args, "freeze_norm_gains", False):
+        for stack in stacks.values():
+            freeze_gains(stack)
     scheme.prepare(model, int(getattr(args, "warmup_updates", 0) or 0))
+
+
+def freeze_gains(stack: Any) -> None:
+    """Keep the gain of each LayerNorm of a stack's layers as it is."""
+    for module in stack.layers.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.weight.requires_grad_(False)
 
 
 def stock_scheme(args: Any, side: Side) -> type[ResidualScheme]:
