@@ -56,11 +56,11 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
         help=f"initial weights: the scheme's (default) or fairseq's (for {stock})",
     )
     parser.add_argument(
-        "--freeze-norm-gains",
-        action="store_true",
-        help="keep the gain of every LayerNorm of the layers at 1: a stack of N layers multiplies a"
-        " coordinate by the product of N gains, which Adam moves together, and at hundreds of"
-        " layers the largest coordinate alone is left (docs/results.md, 1,000 layers)",
+        "--freeze-norms",
+        metavar="{gain,both}",
+        help="what of the LayerNorms of the layers is not trained: their gains stay 1, or their gains"
+        " stay 1 and their biases 0. Post-LN's are outside of what alpha damps: Adam moves those of"
+        " all layers alike, and N layers multiply and add them up (docs/results.md, 1,000 layers)",
     )
     parser.add_argument(
         "--allow-other-scheme",
@@ -114,17 +114,18 @@ def finish_model(
     """
     if args.init == "scheme":
         scheme.initialise_ends(stacks)
-    if getattr(args, "freeze_norm_gains", False):
+    if frozen := getattr(args, "freeze_norms", None):
         for stack in stacks.values():
-            freeze_gains(stack)
+            freeze_norms(stack, bias=frozen == "both")
     scheme.prepare(model, int(getattr(args, "warmup_updates", 0) or 0))
 
 
-def freeze_gains(stack: Any) -> None:
-    """Keep the gain of each LayerNorm of a stack's layers as it is."""
+def freeze_norms(stack: Any, bias: bool) -> None:
+    """Keep the gain, and perhaps the bias, of each LayerNorm of a stack's layers as it is."""
     for module in stack.layers.modules():
         if isinstance(module, nn.LayerNorm):
             module.weight.requires_grad_(False)
+            module.bias.requires_grad_(not bias)
 
 
 def stock_scheme(args: Any, side: Side) -> type[ResidualScheme]:
