@@ -141,6 +141,14 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
             f"--no-decoder-final-norm means nothing with --residual-scheme {scheme.name}, which has"
             " no final LayerNorm; leave it out"
         )
+    frozen = getattr(args, "freeze_norms", None)
+    if frozen not in (None, "gain", "both"):
+        raise ConfigurationError(f"--freeze-norms {frozen} is unknown; choose gain or both")
+    if frozen and scheme.norm is NormPlacement.NONE:
+        raise ConfigurationError(
+            f"--freeze-norms means nothing with --residual-scheme {scheme.name}, which has no"
+            " LayerNorm; leave it out"
+        )
     if args.init not in ("scheme", "stock"):
         raise ConfigurationError(f"--init {args.init} is unknown; choose scheme or stock")
     if args.init == "stock" and not scheme.stock_initialisation:

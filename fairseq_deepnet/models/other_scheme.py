@@ -31,20 +31,29 @@ def install() -> None:
     """Let every trainer look at the scheme of a checkpoint before it loads it."""
 
     @wrap(Trainer, "load_checkpoint")
-    def load_checkpoint(load: Any, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
-        _refuse_together(self, filename)
-        return load(self, filename, *args, **kwargs)
+    def load_checkpoint(
+        load: Any,
+        self: Any,
+        filename: str,
+        reset_optimizer: bool = False,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        _refuse_together(self, filename, reset_optimizer)
+        return load(self, filename, reset_optimizer, *args, **kwargs)
 
 
-def _refuse_together(trainer: Any, filename: str) -> None:
+def _refuse_together(trainer: Any, filename: str, reset_optimizer: bool) -> None:
     """Raise ConfigurationError in every process where rank 0, which reads, finds another scheme."""
-    refusal = _refusal(trainer.cfg, filename) if trainer.data_parallel_rank == 0 else None
+    refusal = None
+    if trainer.data_parallel_rank == 0:
+        refusal = _refusal(trainer.cfg, filename, reset_optimizer)
     refusal = broadcast_from_rank0(trainer, refusal)
     if refusal is not None:
         raise ConfigurationError(refusal)
 
 
-def _refusal(cfg: Any, filename: str) -> str | None:
+def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
     """Return why a training may not begin with this checkpoint; None where it may."""
     if not PathManager.isfile(filename):
         return None
@@ -57,8 +66,10 @@ def _refusal(cfg: Any, filename: str) -> str | None:
     chosen = scheme_in(cfg.model)
     try:
         trained = scheme_in(args)
-        if trained is None or chosen is None or not differ(trained, chosen):
+        if trained is None or chosen is None:
             return None
+        if not differ(trained, chosen):
+            return None if reset_optimizer else _other_norms(filename, args, cfg.model)
         what = f"{filename} was trained with {trained}, not {chosen}"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{filename}: its record of the residual scheme cannot be read ({error!r})"
@@ -71,6 +82,20 @@ def _refusal(cfg: Any, filename: str) -> str | None:
         logger.warning("%s; its weights are trained on as those of the latter", what)
         return None
     return f"{what}: {given}, or {OPTION} to train its weights on as those of the latter"
+
+
+def _other_norms(filename: str, trained: Any, chosen: Any) -> str | None:
+    """Return why Adam's moments of a checkpoint are not those of the parameters to be trained."""
+    was, now = (getattr(args, "freeze_norms", None) for args in (trained, chosen))
+    if was == now:
+        return None
+    given, here = (
+        f"--freeze-norms {value}" if value else "no --freeze-norms" for value in (was, now)
+    )
+    return (
+        f"{filename} was trained with {given}, here is {here}: give what it was trained with, or"
+        " --reset-optimizer"
+    )
 
 
 def differ(one: ResidualScheme, other: ResidualScheme) -> bool:

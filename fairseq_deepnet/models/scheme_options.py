@@ -58,9 +58,10 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--freeze-norms",
         metavar="{gain,both}",
-        help="what of the LayerNorms of the layers is not trained: their gains stay 1, or their gains"
-        " stay 1 and their biases 0. Post-LN's are outside of what alpha damps: Adam moves those of"
-        " all layers alike, and N layers multiply and add them up (docs/results.md, 1,000 layers)",
+        help="what of the LayerNorms in the layers is not trained, so that it stays as it starts:"
+        " gains at 1, or both gains at 1 and biases at 0. alpha does not damp them in Post-LN: Adam"
+        " moves those of all layers alike, and the stack multiplies and adds them up"
+        " (docs/results.md, 1,000 layers)",
     )
     parser.add_argument(
         "--allow-other-scheme",

@@ -202,3 +202,16 @@ def test_models_of_one_stack_are_refused_too(
         ):
             train_here(one_language, tmp_path, *common, other)
     assert train_here(one_language, tmp_path, *common, "--max-update=3")
+
+
+def test_other_frozen_norms_want_the_optimiser_anew(
+    trained: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    options = [OURS, "--freeze-norms=both", "--max-update=2"]
+    with pytest.raises(ConfigurationError, match=r"with no --freeze-norms, here is .* both: give"):
+        train(tiny_data, folder, *options)
+    assert content(folder) == content(trained)
+    train(tiny_data, folder, *options, "--reset-optimizer")
+    train(tiny_data, folder, *options, "--max-update=3")

@@ -71,6 +71,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"init": "stock"}, "--init stock contradicts --residual-scheme deepnorm"),
     ({"init": "zero"}, "--init zero is unknown; choose scheme or stock"),
     ({"no_decoder_final_norm": True}, "--no-decoder-final-norm means nothing"),
+    ({"freeze_norms": "gains"}, "--freeze-norms gains is unknown; choose gain or both"),
+    ({"freeze_norms": "gain", "residual_scheme": "t-fixup"}, "--freeze-norms means nothing .* t-f"),
 ]
 
 
@@ -81,6 +83,23 @@ def test_what_cannot_be_honoured_is_refused_by_name(
     with pytest.raises(ConfigurationError, match=message) as caught:
         model_builder(**options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("frozen", "kinds"), [("gain", ["weight"]), ("both", ["weight", "bias"])])
+def test_norms_of_the_layers_are_frozen_and_no_other_parameter(
+    frozen: str, kinds: list[str], model_builder: BuildModel
+) -> None:
+    model = model_builder(freeze_norms=frozen, layernorm_embedding=True)
+    held = {name for name, p in model.named_parameters() if not p.requires_grad}
+    # one norm a branch: two in a layer of the encoder, three in one of the decoder
+    names = [("encoder", "self_attn"), ("encoder", "final")]
+    names += [("decoder", "self_attn"), ("decoder", "encoder_attn"), ("decoder", "final")]
+    assert held == {
+        f"{side}.layers.{layer}.{norm}_layer_norm.{kind}"
+        for side, norm in names
+        for layer in range(len(getattr(model, side).layers))
+        for kind in kinds
+    }
 
 
 @pytest.mark.parametrize(("attribute", "option", "neutral"), UNSUPPORTED)
