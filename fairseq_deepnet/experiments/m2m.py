@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     facts = sets.make(args.set, raw, args.text, data.languages)
     say(
         f"{args.set}: {facts['directions']:,} of {facts['of']:,} directions,"
-        f" {sum(facts['lines'].values()):,} lines to translate: {shown(args.text)}"
+        f" {sum(facts['lines'].values()):,} lines of text: {shown(args.text)}"
     )
     name = evaluate.score_name(args, model.path.stem)
     folder, scored, _ = evaluate.score_directions(args, model, data, name)
