@@ -57,6 +57,7 @@ def test_the_default_lowers_lr_lengthens_the_warm_up_enlarges_the_batch_and_ends
         ("lr*half", "'half' is no number"),
         ("encoder-layers=6", "would change the model"),
         ("residual-scheme=deepnorm", "would change the model"),
+        ("freeze-norms=both", "would change the model"),
         ("save-dir=there", "where it is trained"),
     ],
 )
