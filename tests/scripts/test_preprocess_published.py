@@ -100,6 +100,26 @@ def test_wmt17_from_archives_to_binarised_data(tmp_path: Path) -> None:
     ]
 
 
+def test_another_archive_is_not_taken_for_the_one_that_the_folder_was_made_of(
+    tmp_path: Path,
+) -> None:
+    first, second, out = tmp_path / "first.tgz", tmp_path / "second.tgz", tmp_path / "iwslt14"
+    content = small_iwslt()
+    first.write_bytes(pack(content))
+    train = next(name for name in content if "train.tags" in name and name.endswith(".en"))
+    second.write_bytes(pack({**content, train: content[train].replace(" dog", " cat")}))
+    env = {"OUT": str(out), "MERGES": "200", "WORKERS": "2"}
+    for archive in (first, first):
+        made = run_script("preprocess_iwslt14.sh", env={**env, "RAW": str(archive)})
+        assert made.returncode == 0, made.stderr
+    assert made.stderr.endswith("is complete: nothing to do\n")
+    other = run_script("preprocess_iwslt14.sh", env={**env, "RAW": str(second)})
+    assert other.returncode == 2
+    assert "was made with other settings or inputs (input train.en changed)" in other.stderr
+    without = run_script("preprocess_iwslt14.sh", env={**env, "DEEPNET_MIRROR_ONLY": "1"})
+    assert without.stderr.endswith("is complete: nothing to do\n")
+
+
 @pytest.mark.parametrize(
     ("script", "env", "cause"),
     [
@@ -144,7 +164,7 @@ def test_only_raw_text_that_was_extracted_is_removed(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "raw"]
     (tmp_path / "out.raw").mkdir()
     (tmp_path / "out.raw" / "mine.txt").touch()
-    assert cli.main(words) == 0
+    assert cli.main(words) == 2
     assert (tmp_path / "out.raw" / "mine.txt").is_file()
 
 

@@ -278,9 +278,11 @@ class Archives:
     def raw_text(
         self, value: SimpleNamespace, fetch: Callable[[], Path], hold_out: int = 0
     ) -> Path:
-        """Return OUT.raw, after taking the text out of the archives unless OUT is there."""
+        """Return OUT.raw, after taking the text out of the archives: unless OUT is there, and no
+        RAW is given, whose text may be another than OUT was made of.
+        """
         folder = Path(f"{value.out}.raw")
-        if value.force or not (value.out / "corpus.json").is_file():
+        if value.force or value.raw or not (value.out / "corpus.json").is_file():
             origin = fetch()
             say("reading the archives")
             say("\n".join(self.describe(self.extract(origin, folder, hold_out))))

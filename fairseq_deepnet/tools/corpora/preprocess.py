@@ -318,8 +318,11 @@ def run(args: argparse.Namespace) -> int:
         download.fetch(corpus, downloads, languages, value.jobs)
         return downloads
 
-    build(lambda: blueprint(kind.rows(value, fetch)), out, value.force)
     raw = Path(f"{out}.raw")
-    if kind.extracts and (raw / MARK).is_file():  # others' OUT.raw is the user's
-        shutil.rmtree(raw)
+    try:
+        build(lambda: blueprint(kind.rows(value, fetch)), out, value.force)
+    finally:  # what a folder was made of, or not; of one that is not made yet it is kept
+        made = (out / "corpus.json").is_file()
+        if kind.extracts and made and (raw / MARK).is_file():  # others' OUT.raw is the user's
+            shutil.rmtree(raw)
     return 0
