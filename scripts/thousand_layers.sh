@@ -10,7 +10,7 @@
 #
 # Output: runs/depth/SCHEME_500l, a run folder each with its score and monitor.jsonl, which `deepnet plot` draws; the
 # tables and figures of runs/depth. On one core, in float32, an update of 1,024 tokens takes 7 to 8 s and DeepNorm's
-# 2,000 some five hours with what it validates; a checkpoint is saved every 200 and on SIGTERM. Restart-safe, see scripts/sweep.sh.
+# 2,400 some five hours with what it validates; a checkpoint is saved every 200 and on SIGTERM. Restart-safe, see scripts/sweep.sh.
 #
 # Variables (with defaults):
 #   RUNS       folder of the cells (runs/depth)
