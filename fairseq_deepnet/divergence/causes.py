@@ -16,6 +16,9 @@ EPSILON: Final = 1e-4
 """Adam's epsilon with which 50L-50L and small batches bear the learning rate that 6L-6L bears
 (docs/results.md): deep layers begin with gradients far below it, and with a smaller one Adam's step
 is as long for them as for any."""
+COMMON_NORMS: Final = 50
+"""Layers a side from which Post-LN stacks are known to do better with --freeze-norms both
+(docs/results.md)."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Circumstances:
     tokens: int | None  # of an update, as far as the options say
     clip: float  # --clip-norm
     adam_eps: float | None  # --adam-eps; None with another optimiser
+    frozen: str | None  # --freeze-norms
 
     @classmethod
     def of(cls, args: Any) -> Circumstances:
@@ -52,6 +56,7 @@ class Circumstances:
             tokens=tokens,
             clip=float(getattr(args, "clip_norm", 0.0) or 0.0),
             adam_eps=float(args.adam_eps) if is_adam else None,
+            frozen=getattr(args, "freeze_norms", None),
         )
 
     def deep_post_ln(self) -> str:
@@ -109,9 +114,11 @@ def likely_cause(finding: Finding, known: Circumstances) -> str:
     remedies += ["lower --lr", "lengthen --warmup-updates"]
     if known.tokens is not None and known.tokens < SMALL_BATCH:
         remedies.append(f"enlarge the batch of {known.tokens:,} tokens (--update-freq)")
-        is_small = known.adam_eps is not None and known.adam_eps < EPSILON
-        if finding.kind is Kind.VANISHED and post and not layers and is_small:
-            remedies.append(f"raise --adam-eps to {EPSILON:g}")
+        if finding.kind is Kind.VANISHED and post and not layers:
+            if known.adam_eps is not None and known.adam_eps < EPSILON:
+                remedies.append(f"raise --adam-eps to {EPSILON:g}")
+            if max(known.depths.values()) >= COMMON_NORMS and known.frozen != "both":
+                remedies.append("give --freeze-norms both")
     if known.scheme != "deepnorm":
         remedies.append("use --residual-scheme deepnorm")
     return f"{text}; {', '.join(remedies[:-1])} or {remedies[-1]}."

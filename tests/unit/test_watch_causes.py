@@ -16,6 +16,7 @@ POST_LN = Circumstances(
     tokens=1000,
     clip=0.0,
     adam_eps=1e-8,
+    frozen=None,
 )
 VANISHED = Finding(Kind.VANISHED, 2, "gradients have vanished", {"decoder": (1, 14, 18)})
 
@@ -57,6 +58,14 @@ def test_a_deep_stack_on_small_batches_is_told_of_adams_epsilon() -> None:
     for changes in ({"tokens": 128 * 4096}, {"adam_eps": 1e-4}, {"adam_eps": None}):
         assert "--adam-eps" not in cause(scheme="deepnorm", **{"adam_eps": 1e-8, **changes})
     assert "--adam-eps" not in cause(adam_eps=1e-8)  # plain Post-LN: not tried
+
+
+def test_frozen_norms_are_proposed_where_they_are_known_to_help() -> None:
+    deep = {"encoder": 50, "decoder": 50}
+    assert "or give --freeze-norms both." in cause(scheme="deepnorm", depths=deep)
+    for changes in ({"depths": {"decoder": 18}}, {"frozen": "both"}, {"scheme": "pre-ln"}):
+        assert "--freeze-norms" not in cause(**{"scheme": "deepnorm", "depths": deep, **changes})
+    assert "--freeze-norms" not in cause(depths=deep)  # plain Post-LN: not tried
 
 
 @pytest.mark.parametrize("scheme", ["pre-ln", "rezero"])
