@@ -33,7 +33,7 @@ class Circumstances:
     tokens: int | None  # of an update, as far as the options say
     clip: float  # --clip-norm
     adam_eps: float | None  # --adam-eps; None with another optimiser
-    frozen: str | None  # --freeze-norms
+    frozen: str  # --freeze-norms
 
     @classmethod
     def of(cls, args: Any) -> Circumstances:
@@ -56,7 +56,7 @@ class Circumstances:
             tokens=tokens,
             clip=float(getattr(args, "clip_norm", 0.0) or 0.0),
             adam_eps=float(args.adam_eps) if is_adam else None,
-            frozen=getattr(args, "freeze_norms", None),
+            frozen=getattr(args, "freeze_norms", "none"),
         )
 
     def deep_post_ln(self) -> str:

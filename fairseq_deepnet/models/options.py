@@ -141,10 +141,10 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
             f"--no-decoder-final-norm means nothing with --residual-scheme {scheme.name}, which has"
             " no final LayerNorm; leave it out"
         )
-    frozen = getattr(args, "freeze_norms", None)
-    if frozen not in (None, "gain", "both"):
-        raise ConfigurationError(f"--freeze-norms {frozen} is unknown; choose gain or both")
-    if frozen and scheme.norm is NormPlacement.NONE:
+    frozen = getattr(args, "freeze_norms", "none")
+    if frozen not in ("none", "gain", "both"):
+        raise ConfigurationError(f"--freeze-norms {frozen} is unknown; choose none, gain or both")
+    if frozen != "none" and scheme.norm is NormPlacement.NONE:
         raise ConfigurationError(
             f"--freeze-norms means nothing with --residual-scheme {scheme.name}, which has no"
             " LayerNorm; leave it out"

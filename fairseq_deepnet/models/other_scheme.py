@@ -86,14 +86,11 @@ def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
 
 def _other_norms(filename: str, trained: Any, chosen: Any) -> str | None:
     """Return why Adam's moments of a checkpoint are not those of the parameters to be trained."""
-    was, now = (getattr(args, "freeze_norms", None) for args in (trained, chosen))
+    was, now = (getattr(args, "freeze_norms", "none") for args in (trained, chosen))
     if was == now:
         return None
-    given, here = (
-        f"--freeze-norms {value}" if value else "no --freeze-norms" for value in (was, now)
-    )
     return (
-        f"{filename} was trained with {given}, here is {here}: give what it was trained with, or"
+        f"{filename} was trained with --freeze-norms {was}, not {now}: give that, or"
         " --reset-optimizer"
     )
 

@@ -11,6 +11,7 @@ from fairseq.logging import metrics
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from ..anatomy import find_stacks
 from ..divergence.options import add_watch_arguments
 from ..errors import ConfigurationError
 from ..monitoring.options import add_monitor_arguments
@@ -57,11 +58,11 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--freeze-norms",
-        metavar="{gain,both}",
+        metavar="{none,gain,both}",
         help="what of the LayerNorms in the layers is not trained, so that it stays as it starts:"
-        " gains at 1, or both gains at 1 and biases at 0. alpha does not damp them in Post-LN: Adam"
-        " moves those of all layers alike, and the stack multiplies and adds them up"
-        " (docs/results.md, 1,000 layers)",
+        " nothing (the default), gains at 1, or both gains at 1 and biases at 0. alpha does not"
+        " damp them in Post-LN: Adam moves those of all layers alike, and the stack multiplies and"
+        " adds them up (docs/results.md, 1,000 layers)",
     )
     parser.add_argument(
         "--allow-other-scheme",
@@ -77,7 +78,7 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
 
 def default_scheme(args: Namespace) -> None:
     """Set scheme and initial weights where the user left them open, and what the scheme implies."""
-    default(args, residual_scheme=DEFAULT_SCHEME, init="scheme")
+    default(args, residual_scheme=DEFAULT_SCHEME, init="scheme", freeze_norms="none")
     if scheme_class(args.residual_scheme).embedding_norm:
         args.layernorm_embedding = True
 
@@ -115,18 +116,17 @@ def finish_model(
     """
     if args.init == "scheme":
         scheme.initialise_ends(stacks)
-    if frozen := getattr(args, "freeze_norms", None):
-        for stack in stacks.values():
-            freeze_norms(stack, bias=frozen == "both")
+    freeze_norms(model, getattr(args, "freeze_norms", "none"))
     scheme.prepare(model, int(getattr(args, "warmup_updates", 0) or 0))
 
 
-def freeze_norms(stack: Any, bias: bool) -> None:
-    """Keep the gain, and perhaps the bias, of each LayerNorm of a stack's layers as it is."""
-    for module in stack.layers.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.weight.requires_grad_(False)
-            module.bias.requires_grad_(not bias)
+def freeze_norms(model: nn.Module, frozen: str) -> None:
+    """Keep of each LayerNorm in a model's layers what --freeze-norms says as it is."""
+    kept = {"none": (), "gain": ("weight",), "both": ("weight", "bias")}[frozen]
+    layers = [layer.module for stack in find_stacks(model) for layer in stack.layers]
+    for module in (module for layer in layers for module in layer.modules()):
+        for kind in kept if isinstance(module, nn.LayerNorm) else ():
+            getattr(module, kind).requires_grad_(False)
 
 
 def stock_scheme(args: Any, side: Side) -> type[ResidualScheme]:

@@ -71,7 +71,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"init": "stock"}, "--init stock contradicts --residual-scheme deepnorm"),
     ({"init": "zero"}, "--init zero is unknown; choose scheme or stock"),
     ({"no_decoder_final_norm": True}, "--no-decoder-final-norm means nothing"),
-    ({"freeze_norms": "gains"}, "--freeze-norms gains is unknown; choose gain or both"),
+    ({"freeze_norms": "gains"}, "--freeze-norms gains is unknown; choose none, gain or both"),
     ({"freeze_norms": "gain", "residual_scheme": "t-fixup"}, "--freeze-norms means nothing .* t-f"),
 ]
 
@@ -85,7 +85,9 @@ def test_what_cannot_be_honoured_is_refused_by_name(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("frozen", "kinds"), [("gain", ["weight"]), ("both", ["weight", "bias"])])
+@pytest.mark.parametrize(
+    ("frozen", "kinds"), [("none", []), ("gain", ["weight"]), ("both", ["weight", "bias"])]
+)
 def test_norms_of_the_layers_are_frozen_and_no_other_parameter(
     frozen: str, kinds: list[str], model_builder: BuildModel
 ) -> None:

@@ -172,6 +172,13 @@ def test_another_scheme_than_the_checkpoints_is_refused(kind: str) -> None:
         build(kind, residual_scheme="post-ln", residual_record=record)
 
 
+def test_norms_of_the_layers_can_be_frozen(kind: str) -> None:
+    model = build(kind, layers=3, freeze_norms="gain")
+    held = [name for name, p in model.named_parameters() if not p.requires_grad]
+    assert len(held) == 3 * 2
+    assert all(name.endswith("_layer_norm.weight") for name in held)
+
+
 @pytest.mark.parametrize("option", ["checkpoint_activations", "offload_activations"])
 def test_activation_checkpointing_changes_neither_output_nor_gradient(
     kind: str, option: str

@@ -16,7 +16,7 @@ POST_LN = Circumstances(
     tokens=1000,
     clip=0.0,
     adam_eps=1e-8,
-    frozen=None,
+    frozen="none",
 )
 VANISHED = Finding(Kind.VANISHED, 2, "gradients have vanished", {"decoder": (1, 14, 18)})
 
