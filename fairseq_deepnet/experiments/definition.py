@@ -37,8 +37,8 @@ Keys of a table:
                 whose laws stand beside those of ours
     name        of an own table, for files (the measure)
     each        of an own table: a factor with a table for each of its values
-    best        of an own table: a factor of which one value stands in each place, that whose runs
-                end with the lowest validation loss; panels without the factor stand as they are
+    best        of an own table: a factor, or a list, of which one value stands in each place, that
+                whose runs end with the lowest validation loss
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Layout:
     split: str | None = None
     fit: str | dict[str, str] | None = None
     each: str | None = None
-    best: str | None = None
+    best: tuple[str, ...] = ()
 
     def measure_of(self, column: str) -> str:
         """Return which measure a column holds."""
@@ -355,8 +355,9 @@ def _layout(content: dict[str, Any], factors: dict[str, set[str]]) -> Layout:
     by_measure = is_own and content["columns"] == BY_MEASURE
     own_name = content.get("name", "measures" if by_measure else measures[0])
     panels = _list(content.get("panel", list(factors) if is_own else next(iter(factors))))
-    names = ("rows", "columns", "paper", "split", "fit", "each", "best")
+    names = ("rows", "columns", "paper", "split", "fit", "each")
     rest: dict[str, Any] = {key: content.get(key) for key in names}
+    rest["best"] = tuple(_list(content.get("best", [])))
     name = str(own_name if is_own else content["paper"])
     found = Layout(name, tuple(panels), measures=tuple(measures), **rest)
     if not is_own:
@@ -374,8 +375,8 @@ def _layout(content: dict[str, Any], factors: dict[str, set[str]]) -> Layout:
         for panel in panels:
             for factor in sorted(map(str, asked - factors[panel])):
                 raise ValueError(f"tables: {name}: panel {panel} has no factor {factor!r}")
-        if found.best is not None:
-            _check_known(f"tables: {name}: best:", found.best, set().union(*factors.values()))
+        for factor in found.best:
+            _check_known(f"tables: {name}: best:", factor, set().union(*factors.values()))
     return found
 
 

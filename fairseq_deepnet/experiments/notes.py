@@ -93,11 +93,14 @@ def below_own(
 def of_best(
     layout: Layout, rows: Iterable[Key], columns: Iterable[Key], places: Sequence[dict[str, Key]]
 ) -> list[str]:
-    """Return which value of the factor `best` stands in each entry of a table."""
-    lines = [f"{layout.best}: of those run, that with the lowest last validation loss"]
-    chosen = {
-        (p[layout.rows], p[layout.columns]): p[layout.best] for p in places if layout.best in p
-    }
+    """Return which values of the factors `best` stand in each entry of a table."""
+    named = " and ".join(layout.best)
+    lines = [f"{named}: of those run, that with the lowest last validation loss"]
+    chosen = {}
+    for place in places:
+        values = [f"{name} {place[name]}" for name in layout.best if name in place]
+        if values:
+            chosen[place[layout.rows], place[layout.columns]] = " ".join(values)
     for row in rows:
         texts = [
             f"{column}: {chosen[row, column]}" for column in columns if (row, column) in chosen

@@ -348,8 +348,8 @@ def build(sweep: Sweep, layout: Layout, results: Sequence[RunResult]) -> list[Re
     members = placed(sweep, layout.panels, results)
     if layout.paper is not None:
         return [_beside_paper(sweep, layout, members, paper.table(layout.paper))]
-    if layout.best is not None:
-        members = _best(layout, layout.best, members)
+    if layout.best:
+        members = _best(layout, members)
     if layout.each is None:
         return [_own(sweep, layout, members)]
     tables = []
@@ -359,13 +359,16 @@ def build(sweep: Sweep, layout: Layout, results: Sequence[RunResult]) -> list[Re
     return tables
 
 
-def _best(layout: Layout, factor: str, members: Sequence[Placed]) -> list[Placed]:
-    """Return for each entry the runs with the best value of a factor: validation alone decides."""
+def _best(layout: Layout, members: Sequence[Placed]) -> list[Placed]:
+    """Return for each entry the runs with the best values of the factors that the layout names:
+    validation alone decides.
+    """
     places = {name for name in (layout.rows, layout.columns, layout.each) if name}
-    tried: dict[tuple[Key, ...], dict[Key, list[Placed]]] = {}
+    tried: dict[tuple[Key, ...], dict[tuple[Key, ...], list[Placed]]] = {}
     for place, run in members:
         entry = tuple(place.get(name, "") for name in sorted(places))
-        tried.setdefault(entry, {}).setdefault(place.get(factor, ""), []).append((place, run))
+        values = tuple(place.get(factor, "") for factor in layout.best)
+        tried.setdefault(entry, {}).setdefault(values, []).append((place, run))
     return [item for by_value in tried.values() for item in min(by_value.values(), key=_ending)]
 
 
@@ -475,7 +478,7 @@ def _own(
             layout.measures, [[s.status for s in e.seeds] for e in entries.values()], runs
         ),
     )
-    if layout.best is not None:
+    if layout.best:
         table.notes += notes.of_best(layout, rows, columns, [place for place, _ in members])
     if isinstance(layout.fit, dict):
         fitted = {line: table.law(line) for line in table.by_depth()}

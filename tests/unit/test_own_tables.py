@@ -250,15 +250,18 @@ def test_a_factor_may_have_a_table_for_each_of_its_values(sweep: Sweep) -> None:
 def test_of_several_values_of_a_factor_the_best_on_validation_stands(sweep: Sweep) -> None:
     sweep.define(
         "values: [6, 18]}\n",
-        "values: [6, 18]}\n      lr: {set: lr, values: [1e-3, 2e-3, 4e-3]}\n",
+        "values: [6, 18]}\n      lr: {set: lr, values: [1e-3, 2e-3, 4e-3]}\n"
+        "      norms: {set: freeze-norms, values: [none, both]}\n",
     )
-    sweep.define("rows: scheme,", "panel: [main, deepest], best: lr, rows: scheme,")
+    sweep.define("rows: scheme,", "panel: [main, deepest], best: [lr, norms], rows: scheme,")
     sweep.define("measure: valid_nll}", "measure: bleu}")
 
-    def tried(depth: int, lr: str, nll: float, bleu: float, status: str = "done") -> None:
-        values = {"scheme": "deepnorm", "depth": str(depth), "lr": lr}
+    def tried(
+        depth: int, lr: str, nll: float, bleu: float, status: str = "done", norms: str = "none"
+    ) -> None:
+        values = {"scheme": "deepnorm", "depth": str(depth), "lr": lr, "norms": norms}
         run = sweep.cell("deepnorm", depth, nll, status, values=values, bleu=bleu)
-        run.rename(run.with_name(f"{run.name}_lr{lr}"))
+        run.rename(run.with_name(f"{run.name}_lr{lr}_{norms}"))
 
     tried(6, "1e-3", 4.3, 26.0)
     tried(6, "2e-3", 3.6, 30.0)
@@ -266,12 +269,13 @@ def test_of_several_values_of_a_factor_the_best_on_validation_stands(sweep: Swee
     tried(18, "1e-3", 4.1, 27.0)
     tried(18, "2e-3", 4.0, 1.0, "diverged")
     tried(18, "4e-3", 3.0, 28.0)
+    tried(18, "1e-3", 4.05, 27.5, norms="both")
     # a rate is as good as the worst of its seeds, if that has no loss at all
-    values = {"scheme": "deepnorm", "depth": "18", "lr": "4e-3"}
+    values = {"scheme": "deepnorm", "depth": "18", "lr": "4e-3", "norms": "none"}
     sweep.cell("deepnorm", 18, math.nan, "diverged", values=values, seed=2)
     sweep.cell("deepnorm", 100, 4.2, bleu=25.0, panel="deepest")
-    assert sweep.line("deepnorm") == ["deepnorm", "Post-LN", "30.0", "27.0", "25.0"]
-    assert "deepnorm, depth 6: 2e-3, 18: 1e-3\n" in sweep.text()
+    assert sweep.line("deepnorm") == ["deepnorm", "Post-LN", "30.0", "27.5", "25.0"]
+    assert "deepnorm, depth 6: lr 2e-3 norms none, 18: lr 1e-3 norms both\n" in sweep.text()
 
 
 def test_notes_say_how_runs_were_trained_and_what_knowing_nothing_would_give(sweep: Sweep) -> None:
