@@ -116,17 +116,21 @@ def finish_model(
     """
     if args.init == "scheme":
         scheme.initialise_ends(stacks)
-    freeze_norms(model, getattr(args, "freeze_norms", "none"))
+    for parameter in frozen_norms(model, getattr(args, "freeze_norms", "none")).values():
+        parameter.requires_grad_(False)
     scheme.prepare(model, int(getattr(args, "warmup_updates", 0) or 0))
 
 
-def freeze_norms(model: nn.Module, frozen: str) -> None:
-    """Keep of each LayerNorm in a model's layers what --freeze-norms says as it is."""
+def frozen_norms(model: nn.Module, frozen: str) -> dict[str, nn.Parameter]:
+    """Return what --freeze-norms keeps of the LayerNorms in a model's layers, by name."""
     kept = {"none": (), "gain": ("weight",), "both": ("weight", "bias")}[frozen]
+    if not kept:
+        return {}
     layers = [layer.module for stack in find_stacks(model) for layer in stack.layers]
-    for module in (module for layer in layers for module in layer.modules()):
-        for kind in kept if isinstance(module, nn.LayerNorm) else ():
-            getattr(module, kind).requires_grad_(False)
+    modules = {module for layer in layers for module in layer.modules()}
+    norms = {module for module in modules if isinstance(module, nn.LayerNorm)}
+    found = {getattr(norm, kind) for norm in norms for kind in kept}
+    return {name: parameter for name, parameter in model.named_parameters() if parameter in found}
 
 
 def stock_scheme(args: Any, side: Side) -> type[ResidualScheme]:

@@ -262,6 +262,15 @@ def test_a_frozen_parameter() -> None:
     assert "encoder.layers.0.fc1.weight: 1 parameter without requires_grad" in text
 
 
+def test_norms_that_the_models_own_options_freeze_are_no_fault() -> None:
+    model = model_of(freeze_norms="gain")
+    faults(model, set())
+    model = model_of(freeze_norms="gain")
+    model.encoder.layers[0].final_layer_norm.bias.requires_grad_(False)
+    text = faults(model, {"reach"})
+    assert "encoder.layers.0.final_layer_norm.bias: 1 parameter without requires_grad" in text
+
+
 def test_stock_initialisation_under_a_deepnorm_claim() -> None:
     model = model_of("transformer")
     faults(model, set())

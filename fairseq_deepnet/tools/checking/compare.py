@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_deepnet.anatomy import PROJECTIONS, TABLE, Layer, Stack
+from fairseq_deepnet.models.scheme_options import frozen_norms
 from fairseq_deepnet.schemes import NormPlacement, Place, ResidualScheme, Role
 from fairseq_deepnet.tools.checking.findings import (
     Fault,
@@ -78,7 +79,7 @@ def check_model(
     check_weights(model, stacks, claim, found)
     found.faults += check_sharing(model, stacks)
     found.faults += check_copies(model)
-    found.faults += check_trainable(model)
+    found.faults += check_trainable(model, claim)
     model.double().eval()
     for stack in stacks:
         found.faults += check_sizes(stack, claim.schemes[stack.side])
@@ -164,8 +165,9 @@ def check_copies(model: nn.Module) -> list[Fault]:
     ]
 
 
-def check_trainable(model: nn.Module) -> list[Fault]:
+def check_trainable(model: nn.Module, claim: Claim) -> list[Fault]:
     """Find what the optimiser will not train: frozen parameters, unregistered tensors."""
+    meant = frozen_norms(model, claim.frozen)
 
     def leaves(value: object) -> Iterable[Tensor]:
         if isinstance(value, Tensor):
@@ -177,7 +179,8 @@ def check_trainable(model: nn.Module) -> list[Fault]:
                 yield from leaves(item)
 
     faults = []
-    if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
+    untrained = [name for name, p in model.named_parameters() if not p.requires_grad]
+    if frozen := [name for name in untrained if name not in meant]:
         text = f"{counted(len(frozen), 'parameter')} without requires_grad"
         faults.append(Fault("reach", listed(frozen), text, "trained by the optimiser"))
     registered = {id(parameter) for parameter in model.parameters()}

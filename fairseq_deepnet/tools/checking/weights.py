@@ -92,6 +92,7 @@ class Claim:
         scaled_ends: whether the scheme may change embeddings and vocabulary projection.
         bert_ends: embeddings N(0, 0.02) instead of N(0, 1 / C).
         text: what makes the claim, to follow "judged as".
+        frozen: what of the LayerNorms in its layers is not trained, as --freeze-norms.
     """
 
     schemes: dict[Side, ResidualScheme]
@@ -100,6 +101,7 @@ class Claim:
     scaled_ends: bool
     bert_ends: bool
     text: str
+    frozen: str
 
     def scheme_text(self, side: Side) -> str:
         """Name the scheme of a side, and what of it is not its default."""
@@ -152,7 +154,9 @@ def make_claim(
         side: scheme.norm is NormPlacement.PRE and side not in without
         for side, scheme in schemes.items()
     }
-    return Claim(schemes, starts, norms, not is_stock, isinstance(model, RobertaModel), text)
+    frozen = getattr(args, "freeze_norms", "none")
+    is_bert = isinstance(model, RobertaModel)
+    return Claim(schemes, starts, norms, not is_stock, is_bert, text, frozen)
 
 
 def _stock_start(model: nn.Module, args: Namespace | None) -> Start | None:
