@@ -194,7 +194,10 @@ def _finish(
         handles.append(handle("the paper's", color="grey", linestyle=":"))
     if has_laws:
         handles.append(handle("A log(d) + B, fitted", color="grey", linestyle="--"))
-    style = {"frameon": False, "fontsize": "small", "ncols": 3}
+    layout = table.layout  # schemes and lines of the paper have names that speak for themselves
+    is_bare = layout.paper is None and not table.groups and table.depth == layout.columns
+    title = layout.rows if is_bare else None
+    style = {"frameon": False, "fontsize": "small", "ncols": 3, "title": title}
     axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.14), **style)
 
 

@@ -196,6 +196,15 @@ def test_a_run_with_one_loss_has_a_mark_that_can_be_seen(tmp_path: Path) -> None
     assert alone.get_marker() == "."
 
 
+def test_values_of_an_option_stand_below_its_name(tmp_path: Path) -> None:
+    for norms in ("none", "both"):
+        values = {"scheme": "deepnorm", "depth": "6", "norms": norms}
+        write_cell(tmp_path / "runs", norms, "depth", values, panel="norms", bleu=28.0)
+    (axes,) = drawn(tmp_path / "runs")["norms"].axes
+    assert axes.get_legend().get_title().get_text() == "norms"
+    assert labels(axes) == ["none", "both"]
+
+
 def test_the_paper_s_values_are_dotted_beside_ours(tmp_path: Path) -> None:
     for depth in (6, 18, 50):
         values = {"scheme": "deepnorm", "depth": str(depth)}
