@@ -19,7 +19,7 @@ from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.subwords import SubwordOptions, train_model
 from fairseq_deepnet.tools.devices import threads_of
 from fairseq_deepnet.tools.evaluation import many_directions
-from fairseq_deepnet.tools.evaluation.evaluate import request, what_scores_depend_on
+from fairseq_deepnet.tools.evaluation.evaluate import failure, request, what_scores_depend_on
 from fairseq_deepnet.tools.evaluation.run_scores import read_score, read_scores
 from fairseq_deepnet.tools.evaluation.scoring import score
 from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model
@@ -156,6 +156,13 @@ def test_a_failing_fairseq_generate_is_reported_with_its_last_line(
     log = Path(result.stderr.split("(log: ")[1].split(")")[0])
     assert log.read_text(encoding="utf-8") == "Traceback\nRuntimeError: out of luck\n"
     log.unlink()
+    assert "BATCH" not in result.stderr
+
+
+def test_a_fairseq_generate_that_was_killed_may_want_memory() -> None:
+    text = failure("fairseq-generate", -9, ["loading\n"])
+    assert "(status -9): loading; it was killed, for want of memory perhaps: set a smal" in text
+    Path(text.split("(log: ")[1].rstrip(")")).unlink()
 
 
 def test_the_sentences_are_shared_out_over_processes(

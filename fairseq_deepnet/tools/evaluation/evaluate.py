@@ -13,6 +13,7 @@ import functools
 import hashlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -511,6 +512,8 @@ def failure(program: str, status: int, lines: Sequence[str]) -> str:
     ) as log:
         log.writelines(lines)
     last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+    if status == -signal.SIGKILL:
+        last += "; it was killed, for want of memory perhaps: set a smaller BATCH"
     return f"{program} failed (status {status}): {last} (log: {log.name})"
 
 
