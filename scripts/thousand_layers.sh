@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A Transformer of 1,000 layers that translates: 500L-500L DeepNet on Multi30k, German to English, width 64, with
-# its Pre-LN twin and the first updates of its Post-LN twin; gradients by layer, the model update and its bound are
-# measured on the way. Cells *_500l of configs/sweeps/depth.yaml.
+# A Transformer of 1,000 layers that translates: 500L-500L DeepNet on Multi30k, German to English, width 64, and the
+# first updates of its Pre-LN and Post-LN twins; gradients by layer, the rank of the tokens, the model update and its
+# bound are measured on the way. Cells *_500l of configs/sweeps/depth.yaml.
 #
 #   bash scripts/thousand_layers.sh [key=value ...]
 #
