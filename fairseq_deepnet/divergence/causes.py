@@ -16,7 +16,7 @@ EPSILON: Final = 1e-4
 """Adam's epsilon with which 50L-50L and small batches bear the learning rate that 6L-6L bears
 (docs/results.md): deep layers begin with gradients far below it, and with a smaller one Adam's step
 is as long for them as for any."""
-COMMON_NORMS: Final = 50
+LONG_ENOUGH_TO_FREEZE: Final = 50
 """Layers a side from which Post-LN stacks are known to do better with --freeze-norms both
 (docs/results.md)."""
 
@@ -117,7 +117,7 @@ def likely_cause(finding: Finding, known: Circumstances) -> str:
         if finding.kind is Kind.VANISHED and post and not layers:
             if known.adam_eps is not None and known.adam_eps < EPSILON:
                 remedies.append(f"raise --adam-eps to {EPSILON:g}")
-            if max(known.depths.values()) >= COMMON_NORMS and known.frozen != "both":
+            if max(known.depths.values()) >= LONG_ENOUGH_TO_FREEZE and known.frozen != "both":
                 remedies.append("give --freeze-norms both")
     if known.scheme != "deepnorm":
         remedies.append("use --residual-scheme deepnorm")

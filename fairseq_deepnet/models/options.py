@@ -79,6 +79,12 @@ UNSUPPORTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("mha_heads_to_keep", "--mha-heads-to-keep", (-1,)),
     ("ffn_blocks_to_remove", "--ffn-blocks-to-remove", (-1,)),
 )
+FROZEN_NORMS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "gain": ("weight",),
+    "both": ("weight", "bias"),
+}
+"""Values of --freeze-norms: the parameters of a LayerNorm that are not trained."""
 
 
 def default(args: Namespace, **values: Any) -> None:
@@ -142,7 +148,7 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
             " no final LayerNorm; leave it out"
         )
     frozen = getattr(args, "freeze_norms", "none")
-    if frozen not in ("none", "gain", "both"):
+    if frozen not in FROZEN_NORMS:
         raise ConfigurationError(f"--freeze-norms {frozen} is unknown; choose none, gain or both")
     if frozen != "none" and scheme.norm is NormPlacement.NONE:
         raise ConfigurationError(

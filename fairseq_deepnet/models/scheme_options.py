@@ -26,7 +26,7 @@ from ..schemes import (
     Side,
     scheme_class,
 )
-from .options import BOTH, KIND_OF, default, model_name
+from .options import BOTH, FROZEN_NORMS, KIND_OF, default, model_name
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ def finish_model(
 
 def frozen_norms(model: nn.Module, frozen: str) -> dict[str, nn.Parameter]:
     """Return what --freeze-norms keeps of the LayerNorms in a model's layers, by name."""
-    kept = {"none": (), "gain": ("weight",), "both": ("weight", "bias")}[frozen]
+    kept = FROZEN_NORMS[frozen]
     if not kept:
         return {}
     layers = [layer.module for stack in find_stacks(model) for layer in stack.layers]

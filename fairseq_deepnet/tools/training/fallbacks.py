@@ -40,7 +40,8 @@ _RESETS: Final = ("reset-optimizer", "reset-lr-scheduler", "reset-meters", "rese
 _CHANGE: Final = re.compile(r"(?P<option>[a-z][a-z0-9-]*)(?P<sign>[=*+])(?P<value>[^\s=*+,]+)")
 _FIXED: Final = re.compile(
     r"arch|task|criterion|optimizer|lr-scheduler|user-dir|save-dir|restore-file|residual-scheme"
-    r"|scheme-variant|freeze-norms|init|on-divergence|fallbacks|fallback-step|cpu|distributed-.*|share-.*"
+    r"|scheme-variant|freeze-norms|init|on-divergence|fallbacks|fallback-step|cpu|distributed-.*"
+    r"|share-.*"
     r"|(en|de)coder-(layers|embed-dim|ffn-embed-dim|attention-heads|learned-pos|normalize-before)"
 )
 """Options that a checkpoint must be met with as it was made, and our own."""
