@@ -112,21 +112,25 @@ def _sums(costs: Sequence[Cost], machine: Machine) -> list[str]:
     ]
 
 
-def shares(gpus: str, parallel: int, visible: list[str], cores: int) -> list[dict[str, str]]:
+def shares(
+    gpus: str, parallel: int, visible: list[str], cores: int, threads: int | None = None
+) -> list[dict[str, str]]:
     """Return one set of variables for scripts/train.sh and scripts/eval_bleu.sh a cell at work.
 
     Args:
         gpus: GPUs to use in all, or "all"; "0" is the CPU
         parallel: cells at once; ValueError for more than there are GPUs
         visible: the machine's GPUs, as CUDA_VISIBLE_DEVICES names them
+        threads: of each cell on the CPU; None for an equal share of the cores
     """
-    if parallel < 1:
-        raise ValueError(f"--parallel {parallel}: at least 1 is needed")
+    for name, number in (("parallel", parallel), ("threads", threads)):
+        if number is not None and number < 1:
+            raise ValueError(f"--{name} {number}: at least 1 is needed")
     count = choose_devices(gpus, 1, 1, len(visible)).gpus
     if not count:
-        threads = str(max(1, cores // parallel))
+        cpus = str(threads or max(1, cores // parallel))
         # training has one process of many threads, scoring many processes of one
-        share = {"GPUS": "0", "THREADS": threads, "PROCESSES": threads, "OMP_NUM_THREADS": "1"}
+        share = {"GPUS": "0", "THREADS": cpus, "PROCESSES": cpus, "OMP_NUM_THREADS": "1"}
         return [share] * parallel
     if parallel > count:
         raise ValueError(

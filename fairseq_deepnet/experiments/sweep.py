@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--config", help="config of all cells (the sweep's)")
     add("--gpus", default="all", help="GPUs to use in all; 0 is the CPU (all visible)")
     add("--parallel", type=int, default=1, help="cells at once (1)")
+    add("--threads", type=int, help="of each cell on the CPU (cores / cells at once)")
     add("--seeds", default="1", help="seeds, each a run of every cell: 1,2,3 (1)")
     retry = "run failed cells again (failed)"
     add("--retry", nargs="?", const="failed", choices=tuple(RETRIES), help=retry)
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     visible = visible_gpus()
     if args.dry_run and args.gpus.isdecimal():
         visible = [str(number) for number in range(int(args.gpus))]  # a plan for another machine
-    shares = costs.shares(args.gpus, args.parallel, visible, all_cores())
+    shares = costs.shares(args.gpus, args.parallel, visible, all_cores(), args.threads)
     state.refuse_changes(folder, chosen)
     machine = costs.machine_of(int(shares[0]["GPUS"]), args.memory, args.teraflops)
     planned = [costs.cost_of(cell, folder, machine) for cell in chosen]

@@ -26,7 +26,7 @@ def test_each_table_has_its_command(fake_bin: FakeBin, name: str) -> None:
 
 def test_every_knob_is_an_option_of_the_command() -> None:
     knobs = {"GPUS": "8", "PARALLEL": "2", "SEEDS": "1,2", "DATA": "d", "RUNS": "r", "ONLY": "*_6l"}
-    knobs |= {"CONFIG": "c"} | {
+    knobs |= {"CONFIG": "c", "THREADS": "3"} | {
         "RETRY": "all",
         "TERAFLOPS": "100",
         "MEMORY": "40",
@@ -34,7 +34,15 @@ def test_every_knob_is_an_option_of_the_command() -> None:
         "TINY": "1",
     }
     assert variables.options("sweep", knobs | {"SEED": "1", "BEAM": ""}) == [
-        *("--gpus=8", "--parallel=2", "--seeds=1,2", "--data=d", "--config=c", "--runs=r"),
+        *(
+            "--gpus=8",
+            "--parallel=2",
+            "--threads=3",
+            "--seeds=1,2",
+            "--data=d",
+            "--config=c",
+            "--runs=r",
+        ),
         *("--only=*_6l", "--retry=all", "--teraflops=100", "--memory=40", "--dry-run", "--tiny"),
     ]
 

@@ -20,7 +20,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def join(run: Path, plan: dict[str, object], complete: bool = False) -> bool:
-    return nodes.wait_to_join(run, plan, lambda: complete, seconds=0.05)
+    return nodes.wait_to_join(run, plan, lambda: complete, seconds=0.05) is not None
 
 
 def test_a_node_joins_a_plan_that_is_its_own(tmp_path: Path, data: Path) -> None:

@@ -328,6 +328,37 @@ def test_a_run_that_began_elsewhere_goes_on_by_the_same_command(record: Recorder
         assert "going on from update" not in record.said
 
 
+def test_nodes_go_on_together_with_a_run_that_began_elsewhere(
+    record: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "node0")
+    first = make_checkpoint(record.run.parent / "first.pt", 100)
+    last = record.run / "checkpoints" / "checkpoint_last.pt"
+
+    def plan(node: int, *more: str, **settings: str) -> list[str]:
+        words = ["--max-update", "300", "--restore-file", str(first), "--reset-optimizer", *more]
+        on_node = {"nodes": "2", "node_rank": str(node), "node_timeout": "5"}
+        command = record(*words, **on_node, **settings)
+        assert command is not None
+        return [word.replace("--node-rank=1", "--node-rank=0") for word in command]
+
+    began = plan(0)
+    assert "--reset-optimizer" in began
+    assert plan(1) == began
+    make_checkpoint(last, 110)
+    state = load_checkpoint(last)
+    state["cfg"]["checkpoint"] = {"restore_file": str(first)}
+    save_checkpoint(state, last)
+    goes_on = plan(0)
+    assert goes_on[-2:] == ["--restore-file=checkpoint_last.pt", f"--continue-once={first}"]
+    assert "--reset-optimizer" not in goes_on
+    assert plan(1) == goes_on
+    # node 0 alone knows that settings were changed: all begin anew
+    changed = plan(0, "--lr", "0.1", resume="")
+    assert "--reset-optimizer" in changed
+    assert plan(1, "--lr", "0.1", resume="") == changed
+
+
 def test_a_run_that_was_preempted_before_its_last_validation_is_not_complete(
     record: Recorder,
 ) -> None:

@@ -410,6 +410,7 @@ def test_cells_at_once_share_gpus_or_cores() -> None:
     on_cpu = {"GPUS": "0", "THREADS": "2", "PROCESSES": "2", "OMP_NUM_THREADS": "1"}
     assert shares("0", 3, ["0"], 8) == [on_cpu] * 3
     assert shares("all", 4, [], 2)[0]["THREADS"] == "1"
+    assert shares("all", 1, [], 8, threads=2) == [on_cpu]
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,13 @@ def from_last(words: Sequence[str]) -> list[str]:
     return [*(word for word in words if word not in resets), "--restore-file=checkpoint_last.pt"]
 
 
+def continued(words: tuple[str, ...], began_with: str | None) -> tuple[str, ...]:
+    """Return the command line of a run that goes on, having begun with a checkpoint from elsewhere;
+    as it is where `began_with` is None.
+    """
+    return words if began_with is None else (*from_last(words), f"--continue-once={began_with}")
+
+
 def parse(text: str) -> tuple[Step, ...]:
     """Return the steps of --fallbacks; ConfigurationError names what cannot be read."""
     steps = tuple(tuple(map(_change, step.split())) for step in text.split(","))

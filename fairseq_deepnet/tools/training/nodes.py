@@ -19,6 +19,8 @@ from fairseq_deepnet.tools.training import fallbacks
 from fairseq_deepnet.tools.training.fallbacks import FallbackState
 
 PLAN: Final = "nodes.json"
+CONTINUES: Final = "continues"
+"""In it: the checkpoint from elsewhere that the run began with, where it goes on from its own."""
 Answer = TypeVar("Answer")
 
 
@@ -63,8 +65,9 @@ def _mismatch(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
 
 def wait_to_join(
     run: Path, ours: dict[str, Any], is_complete: Callable[[], bool], seconds: float
-) -> bool:
-    """Wait until node 0 trains what this node is to train; False where the run is complete.
+) -> dict[str, Any] | None:
+    """Wait until node 0 trains what this node is to train, and return what node 0 says; None where
+    the run is complete.
 
     A plan that differs may be left from an earlier start: it is said, and the wait goes on.
 
@@ -72,27 +75,27 @@ def wait_to_join(
     """
     reason = ""
 
-    def is_joined() -> bool | None:
+    def joined() -> tuple[dict[str, Any] | None] | None:
         nonlocal reason
         try:
-            theirs = read_record(run / PLAN, {"command?": [str]})
+            theirs = read_record(run / PLAN, {"command?": [str], f"{CONTINUES}?": str})
         except FileNotFoundError:
-            return False if is_complete() else None
+            return (None,) if is_complete() else None
         different = _mismatch(theirs, ours)
         if different and different != reason:
             say(f"waiting: node 0 has another plan: {different}")
         reason = different or reason
-        return None if different else True
+        return None if different else (theirs,)
 
-    joined = _wait(is_joined, seconds)
-    if joined is None and reason:
+    answer = _wait(joined, seconds)
+    if answer is None and reason:
         raise ValueError(f"node 0 trains something else in {shown(run)}: {reason}")
-    if joined is None:
+    if answer is None:
         raise ValueError(
             f"no {PLAN} of node 0 in {shown(run)} after {seconds:.0f} s: start node 0 with the same"
             " RUN, on storage that all nodes share"
         )
-    return joined
+    return answer[0]
 
 
 def wait_for_fallback(

@@ -245,10 +245,12 @@ def plan_run(args: argparse.Namespace) -> SupervisorPlan:
     if launcher.node_rank > 0:
         say(f"waiting for node 0 in {shown(run)}")
         is_complete = functools.partial(run_folder.is_complete, run, training.config)
-        if nodes.wait_to_join(run, facts, is_complete, args.node_timeout):
-            return SupervisorPlan(command, training.steps, _state_of(training))
-        say(f"{shown(run)} is complete: nothing to do")
-        return SupervisorPlan()
+        joined = nodes.wait_to_join(run, facts, is_complete, args.node_timeout)
+        if joined is None:
+            say(f"{shown(run)} is complete: nothing to do")
+            return SupervisorPlan()
+        goes_on = fallbacks.continued(command, joined.get(nodes.CONTINUES))
+        return SupervisorPlan(goes_on, training.steps, _state_of(training), first=command)
     nodes.withdraw(run)  # what a killed training left
     changed = run_folder.refuse_changes(run, training.config, args.resume)
     state = _state_of(training)
@@ -259,8 +261,8 @@ def plan_run(args: argparse.Namespace) -> SupervisorPlan:
         return SupervisorPlan()
     start, updates, owes_validation = training.parsed.restore_file, 0, False
     first = command
-    if not changed and launcher.devices.nodes == 1 and run_folder.began_with(run, start):
-        command = (*fallbacks.from_last(command), f"--continue-once={start}")
+    if not changed and run_folder.began_with(run, start):
+        command, facts = fallbacks.continued(command, start), facts | {nodes.CONTINUES: start}
         start = LAST
     if start == LAST:
         is_kept_up = not training.parsed.no_last_checkpoints
