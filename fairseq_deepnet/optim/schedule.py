@@ -17,13 +17,12 @@ def misfits(name: str | None, options: Any, max_update: float | None) -> list[st
         return []
     length, found = int(max_update), []
     option = "warmup-steps" if name == "tri_stage" else "warmup-updates"
-    warmup = _number(options, option)
-    if warmup >= length:
+    warmup, total = _number(options, option), _number(options, "total-num-update")
+    if warmup >= max(length, total):  # not of a training that is cut short on purpose
         found.append(
             f"--{option} {warmup:,} is not below --max-update {length:,}: the warm-up never ends;"
             f" set --{option} to a fraction of {length}"
         )
-    total = _number(options, "total-num-update")
     decays_to_zero = name == "polynomial_decay" and not _number(options, "end-learning-rate")
     if decays_to_zero and 0 < total < length:
         found.append(
