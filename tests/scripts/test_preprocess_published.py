@@ -14,6 +14,8 @@ import pytest
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.tools.corpora import builder
+from fairseq_deepnet.tools.corpora.extract import MARK
 from tests.support.archives import PAIRS, REAL_TALKS, pack, real_iwslt, small_iwslt, small_wmt
 from tests.support.server import serving
 from tests.support.shell import ROOT, run_script
@@ -154,7 +156,9 @@ def test_bad_usage_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_only_raw_text_that_was_extracted_is_removed(tmp_path: Path) -> None:
+def test_only_raw_text_that_was_extracted_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "raw").mkdir()
     for name, content in small_wmt(repeats=2).items():
         (tmp_path / "raw" / name).write_bytes(content)
@@ -165,6 +169,12 @@ def test_only_raw_text_that_was_extracted_is_removed(tmp_path: Path) -> None:
     (tmp_path / "out.raw").mkdir()
     (tmp_path / "out.raw" / "mine.txt").touch()
     assert cli.main(words) == 2
+    assert (tmp_path / "out.raw" / "mine.txt").is_file()
+    # of another run, which makes the folder anew
+    monkeypatch.setattr(builder, "_WAIT", 0)
+    (tmp_path / "out.raw" / MARK).touch()
+    with builder.held(tmp_path / "out"):
+        assert cli.main(words) == 2
     assert (tmp_path / "out.raw" / "mine.txt").is_file()
 
 

@@ -54,6 +54,23 @@ def test_a_plan_that_differs_is_named_in_what_differs(
     assert "waiting: node 0 has another plan" in capsys.readouterr().err
 
 
+def test_the_plan_of_a_start_before_the_last_checkpoint_is_not_joined(
+    tmp_path: Path, data: Path
+) -> None:
+    plan = nodes.facts(["fairseq-train"], data, 2)
+    nodes.announce(tmp_path, plan)  # by a node 0 that was killed
+    last = tmp_path / "checkpoints" / "checkpoint_last.pt"
+    last.parent.mkdir()
+    last.write_bytes(b"1")
+    with pytest.raises(ValueError, match="of an earlier start"):
+        join(tmp_path, plan)
+    nodes.announce(tmp_path, plan)
+    assert join(tmp_path, plan)
+    last.write_bytes(b"12")
+    with pytest.raises(ValueError, match="of an earlier start"):
+        join(tmp_path, plan)
+
+
 def test_without_a_plan_storage_that_is_not_shared_is_the_likely_cause(
     tmp_path: Path, data: Path
 ) -> None:

@@ -155,14 +155,21 @@ class Blueprint(ABC):
         }
 
 
-def build(design: Callable[[], Blueprint], out: Path, force: bool = False) -> bool:
+def build(
+    design: Callable[[], Blueprint],
+    out: Path,
+    force: bool = False,
+    clean_up: Callable[[], None] = lambda: None,
+) -> bool:
     """Make the data folder OUT; return False where it is there already, made the same way.
 
-    `design` is called when no other run is making OUT. Raises ValueError or OSError where OUT was
-    made otherwise (unless `force`), where another run is at it, and for input that cannot be.
+    No other run is making OUT when `design` and, however it ends, `clean_up` are called. Raises
+    ValueError or OSError where OUT was made otherwise (unless `force`), where another run is at it,
+    and for input that cannot be.
     """
     part = out.with_name(out.name + ".part")
-    with held(out):
+    with held(out), contextlib.ExitStack() as ending:
+        ending.callback(clean_up)
         blueprint = design()
         inputs = blueprint.digests()
         if is_complete(out, blueprint.settings, inputs, force, blueprint.input_names()):

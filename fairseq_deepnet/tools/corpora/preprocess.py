@@ -318,11 +318,11 @@ def run(args: argparse.Namespace) -> int:
         download.fetch(corpus, downloads, languages, value.jobs)
         return downloads
 
-    raw = Path(f"{out}.raw")
-    try:
-        build(lambda: blueprint(kind.rows(value, fetch)), out, value.force)
-    finally:  # what a folder was made of, or not; of one that is not made yet it is kept
+    def remove_raw() -> None:  # what a folder was made of, or not; of one not made yet it is kept
+        raw = Path(f"{out}.raw")
         made = (out / "corpus.json").is_file()
         if kind.extracts and made and (raw / MARK).is_file():  # others' OUT.raw is the user's
             shutil.rmtree(raw)
+
+    build(lambda: blueprint(kind.rows(value, fetch)), out, value.force, remove_raw)
     return 0

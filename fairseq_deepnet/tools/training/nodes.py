@@ -14,13 +14,16 @@ from typing import Any, Final, TypeVar
 
 from fairseq_deepnet.files import ROOT, say, shown, write_json
 from fairseq_deepnet.provenance import sha256, versions
-from fairseq_deepnet.records import read_record
+from fairseq_deepnet.records import Shape, read_record
 from fairseq_deepnet.tools.training import fallbacks
 from fairseq_deepnet.tools.training.fallbacks import FallbackState
 
 PLAN: Final = "nodes.json"
 CONTINUES: Final = "continues"
 """In it: the checkpoint from elsewhere that the run began with, where it goes on from its own."""
+_LAST: Final = "checkpoint_last"
+"""In it: size and time of checkpoint_last.pt, by which a plan of an earlier start is known."""
+_SHAPE: Final[Shape] = {"command?": [str], f"{CONTINUES}?": str, f"{_LAST}?": str}
 Answer = TypeVar("Answer")
 
 
@@ -40,12 +43,20 @@ def facts(command: list[str], data: Path, nodes: int) -> dict[str, Any]:
 
 def announce(run: Path, plan: dict[str, Any]) -> None:
     """Let the other nodes join (node 0)."""
-    write_json(run / PLAN, plan)
+    write_json(run / PLAN, plan | {_LAST: _last(run)})
 
 
 def withdraw(run: Path) -> None:
     """Say that there is nothing to join (any more)."""
     (run / PLAN).unlink(missing_ok=True)
+
+
+def _last(run: Path) -> str:
+    try:
+        found = (run / "checkpoints" / "checkpoint_last.pt").stat()
+    except FileNotFoundError:
+        return ""
+    return f"{found.st_size} {found.st_mtime_ns}"
 
 
 def _mismatch(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
@@ -78,10 +89,12 @@ def wait_to_join(
     def joined() -> tuple[dict[str, Any] | None] | None:
         nonlocal reason
         try:
-            theirs = read_record(run / PLAN, {"command?": [str], f"{CONTINUES}?": str})
+            theirs = read_record(run / PLAN, _SHAPE)
         except FileNotFoundError:
             return (None,) if is_complete() else None
         different = _mismatch(theirs, ours)
+        if theirs.get(_LAST) != _last(run):
+            different = different or "of an earlier start, before its last checkpoint"
         if different and different != reason:
             say(f"waiting: node 0 has another plan: {different}")
         reason = different or reason
