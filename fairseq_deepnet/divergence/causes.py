@@ -118,7 +118,7 @@ def likely_cause(finding: Finding, known: Circumstances) -> str:
             if known.adam_eps is not None and known.adam_eps < EPSILON:
                 remedies.append(f"raise --adam-eps to {EPSILON:g}")
             if max(known.depths.values()) >= LONG_ENOUGH_TO_FREEZE and known.frozen != "both":
-                remedies.append("give --freeze-norms both")
+                remedies.append("begin anew with --freeze-norms both")
     if known.scheme != "deepnorm":
         remedies.append("use --residual-scheme deepnorm")
     return f"{text}; {', '.join(remedies[:-1])} or {remedies[-1]}."

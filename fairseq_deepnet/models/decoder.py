@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerDecoderBase
-from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
 from ..modules import (
@@ -70,7 +69,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         self.combination = scheme.build_combination(Side.DECODER, self.embed_dim)
         self.output_transform = scheme.build_output_transform(Side.DECODER, self.embed_dim)
         has_norm = scheme.norm is NormPlacement.PRE and not cfg.no_decoder_final_norm
-        self.layer_norm = LayerNorm(self.embed_dim) if has_norm else None
+        self.layer_norm = nn.LayerNorm(self.embed_dim) if has_norm else None
         # Training on given alignments needs them; else only what prints them asks.
         self.need_attn = bool(getattr(cfg, "load_alignments", False))
 

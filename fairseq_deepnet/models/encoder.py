@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerEncoderBase
-from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
 from ..modules import (
@@ -61,7 +60,7 @@ class DeepNetEncoder(TransformerEncoderBase):
             Side.ENCODER, embed_tokens.embedding_dim
         )
         self.layer_norm = (
-            LayerNorm(embed_tokens.embedding_dim) if scheme.norm is NormPlacement.PRE else None
+            nn.LayerNorm(embed_tokens.embedding_dim) if scheme.norm is NormPlacement.PRE else None
         )
 
     def build_encoder_layer(self, cfg: Any) -> EncoderLayer:

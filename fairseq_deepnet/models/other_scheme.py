@@ -19,7 +19,7 @@ from ..errors import ConfigurationError
 from ..monitoring.trainer import broadcast_from_rank0
 from ..schemes import ResidualScheme, Side
 from ..wrapping import wrap
-from .options import KIND_OF, model_name
+from .options import FROZEN_NORMS, KIND_OF, model_name
 from .scheme_options import scheme_in
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
         if trained is None or chosen is None:
             return None
         if not differ(trained, chosen):
-            return None if reset_optimizer else _other_norms(filename, args, cfg.model)
+            return _other_norms(filename, args, cfg.model, reset_optimizer)
         what = f"{filename} was trained with {trained}, not {chosen}"
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{filename}: its record of the residual scheme cannot be read ({error!r})"
@@ -80,14 +80,20 @@ def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
         return f"{what}: {given} to go on with it, or another --save-dir to begin anew"
     if getattr(cfg.model, "allow_other_scheme", False):
         logger.warning("%s; its weights are trained on as those of the latter", what)
-        return None
+        return _other_norms(filename, args, cfg.model, reset_optimizer)
     return f"{what}: {given}, or {OPTION} to train its weights on as those of the latter"
 
 
-def _other_norms(filename: str, trained: Any, chosen: Any) -> str | None:
+def _other_norms(filename: str, trained: Any, chosen: Any, reset_optimizer: bool) -> str | None:
     """Return why Adam's moments of a checkpoint are not those of the parameters to be trained."""
     was, now = (getattr(args, "freeze_norms", "none") for args in (trained, chosen))
-    if was == now:
+    if reset_optimizer and set(FROZEN_NORMS[now]) - set(FROZEN_NORMS[was]):
+        logger.warning(
+            "--freeze-norms %s keeps the LayerNorms of the layers as %s has them, which was"
+            " trained with %s; 1 and 0 they are in a training that begins anew",
+            *(now, filename, was),
+        )
+    if reset_optimizer or was == now:
         return None
     return (
         f"{filename} was trained with --freeze-norms {was}, not {now}: give that, or"

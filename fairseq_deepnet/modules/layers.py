@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import cast
 
 from fairseq import utils
-from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
 from ..schemes import NormPlacement, Place, Residual, ResidualScheme, Role, Stream, Sublayer
@@ -85,7 +84,7 @@ class TransformerLayer(nn.Module):
 
     @staticmethod
     def build_norm(shape: LayerShape, scheme: ResidualScheme) -> nn.Module | None:
-        return None if scheme.norm is NormPlacement.NONE else LayerNorm(shape.embed_dim)
+        return None if scheme.norm is NormPlacement.NONE else nn.LayerNorm(shape.embed_dim)
 
     def residual(self, sublayer: Sublayer) -> Residual:
         """Return how a branch of this layer joins the residual stream."""

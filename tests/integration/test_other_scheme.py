@@ -205,7 +205,7 @@ def test_models_of_one_stack_are_refused_too(
 
 
 def test_other_frozen_norms_want_the_optimiser_anew(
-    trained: Path, tiny_data: Path, tmp_path: Path
+    trained: Path, tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
@@ -213,5 +213,13 @@ def test_other_frozen_norms_want_the_optimiser_anew(
     with pytest.raises(ConfigurationError, match=r"--freeze-norms none, not both: give that"):
         train(tiny_data, folder, *options)
     assert content(folder) == content(trained)
+    caplog.clear()
     train(tiny_data, folder, *options, "--reset-optimizer")
+    assert "--freeze-norms both keeps the LayerNorms of the layers as " in caplog.text
+    caplog.clear()
     train(tiny_data, folder, *options, "--max-update=3")
+    assert "--freeze-norms" not in caplog.text
+    other = [OURS, "--residual-scheme=post-ln", "--allow-other-scheme", "--freeze-norms=none"]
+    other += [f"--restore-file={folder / 'checkpoint_last.pt'}"]
+    with pytest.raises(ConfigurationError, match=r"--freeze-norms both, not none: give that"):
+        train(tiny_data, tmp_path / "other", *other, "--max-update=4")

@@ -269,6 +269,10 @@ def test_norms_that_the_models_own_options_freeze_are_no_fault() -> None:
     model.encoder.layers[0].final_layer_norm.bias.requires_grad_(False)
     text = faults(model, {"reach"})
     assert "encoder.layers.0.final_layer_norm.bias: 1 parameter without requires_grad" in text
+    model.encoder.layers[0].final_layer_norm.bias.requires_grad_(True)
+    model.encoder.layers[0].final_layer_norm.weight.requires_grad_(True)
+    text = faults(model, {"reach"})
+    assert "encoder.layers.0.final_layer_norm.weight: 1 parameter with requires_grad" in text
 
 
 def test_stock_initialisation_under_a_deepnorm_claim() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.modules import layer_norm
 from torch import Tensor
 
 from fairseq_deepnet.errors import ConfigurationError
@@ -102,6 +103,24 @@ def test_norms_of_the_layers_are_frozen_and_no_other_parameter(
         for layer in range(len(getattr(model, side).layers))
         for kind in kinds
     }
+
+
+def test_apex_replaces_no_norm_of_ours(
+    model_builder: BuildModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fused(torch.nn.Module):
+        """As apex has it: no torch.nn.LayerNorm."""
+
+        def __init__(self, size: int, *_: object) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(size))
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(layer_norm, "has_fused_layernorm", True)
+    monkeypatch.setattr(layer_norm, "FusedLayerNorm", Fused, raising=False)
+    model = model_builder(freeze_norms="both")
+    assert not any(isinstance(module, Fused) for module in model.modules())
+    assert not model.decoder.layers[0].final_layer_norm.weight.requires_grad
 
 
 @pytest.mark.parametrize(("attribute", "option", "neutral"), UNSUPPORTED)

@@ -62,7 +62,7 @@ def test_a_deep_stack_on_small_batches_is_told_of_adams_epsilon() -> None:
 
 def test_frozen_norms_are_proposed_where_they_are_known_to_help() -> None:
     deep = {"encoder": 50, "decoder": 50}
-    assert "or give --freeze-norms both." in cause(scheme="deepnorm", depths=deep)
+    assert "or begin anew with --freeze-norms both." in cause(scheme="deepnorm", depths=deep)
     for changes in ({"depths": {"decoder": 18}}, {"frozen": "both"}, {"scheme": "pre-ln"}):
         assert "--freeze-norms" not in cause(**{"scheme": "deepnorm", "depths": deep, **changes})
     assert "--freeze-norms" not in cause(depths=deep)  # plain Post-LN: not tried

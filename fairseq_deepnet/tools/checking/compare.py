@@ -183,6 +183,9 @@ def check_trainable(model: nn.Module, claim: Claim) -> list[Fault]:
     if frozen := [name for name in untrained if name not in meant]:
         text = f"{counted(len(frozen), 'parameter')} without requires_grad"
         faults.append(Fault("reach", listed(frozen), text, "trained by the optimiser"))
+    if thawed := [name for name in meant if name not in untrained]:
+        text = f"{counted(len(thawed), 'parameter')} with requires_grad"
+        faults.append(Fault("reach", listed(thawed), text, f"--freeze-norms {claim.frozen}"))
     registered = {id(parameter) for parameter in model.parameters()}
     hidden = [
         f"{name}.{attribute}"
