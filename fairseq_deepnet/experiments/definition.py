@@ -375,6 +375,10 @@ def _layout(content: dict[str, Any], factors: dict[str, set[str]]) -> Layout:
         for panel in panels:
             for factor in sorted(map(str, asked - factors[panel])):
                 raise ValueError(f"tables: {name}: panel {panel} has no factor {factor!r}")
+        if found.best and by_measure:
+            raise ValueError(
+                f"tables: {name}: best: and `columns: {BY_MEASURE}` exclude each other"
+            )
         for factor in found.best:
             _check_known(f"tables: {name}: best:", factor, set().union(*factors.values()))
     return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.definition import Layout
@@ -12,6 +13,9 @@ from fairseq_deepnet.experiments.runs import MEASURES, RunResult, Status, tokens
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.evaluation.run_scores import TOKENISED, decoding
 from fairseq_deepnet.tools.tables import listed
+
+_TOLD: Final = ("lr", "adam-eps", "freeze-norms", "max-update")
+"""Options that are told of each entry of a table where the runs in it differ in them."""
 
 
 def below_published(
@@ -91,14 +95,32 @@ def below_own(
 
 
 def of_best(
-    layout: Layout, rows: Iterable[Key], columns: Iterable[Key], places: Sequence[dict[str, Key]]
+    layout: Layout,
+    rows: Iterable[Key],
+    columns: Iterable[Key],
+    members: Sequence[tuple[dict[str, Key], RunResult]],
+    sets: Mapping[str, Collection[str]],
 ) -> list[str]:
-    """Return which values of the factors `best` stand in each entry of a table."""
+    """Return which values of the factors `best` stand in each entry of a table, and in what else
+    the runs of its panels differ.
+
+    Args:
+        members: the runs in the table, with their places
+        sets: factor -> options that it sets
+    """
     named = " and ".join(layout.best)
     lines = [f"{named}: of those run, that with the lowest last validation loss"]
+    options = [(place, run.config.options) for place, run in members]
+    told = [name for name in _TOLD if len({paper.key(given.get(name)) for _, given in options}) > 1]
     chosen = {}
-    for place in places:
+    for place, given in options:
         values = [f"{name} {place[name]}" for name in layout.best if name in place]
+        of_place = {name for factor in place for name in sets.get(factor, ())}
+        values += [
+            f"{name} {paper.key(given.get(name, 'as by default'))}"
+            for name in told
+            if name not in of_place
+        ]
         if values:
             chosen[place[layout.rows], place[layout.columns]] = " ".join(values)
     for row in rows:

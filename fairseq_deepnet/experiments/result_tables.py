@@ -479,7 +479,9 @@ def _own(
         ),
     )
     if layout.best:
-        table.notes += notes.of_best(layout, rows, columns, [place for place, _ in members])
+        table.notes += notes.of_best(
+            layout, rows, columns, members, {name: one.sets for name, one in factors.items()}
+        )
     if isinstance(layout.fit, dict):
         fitted = {line: table.law(line) for line in table.by_depth()}
         table.laws = {line: law for line, law in fitted.items() if law is not None}

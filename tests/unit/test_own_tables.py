@@ -62,7 +62,7 @@ class Sweep:
             status,
             seed=seed,
             panel=more.pop("panel", "main"),
-            options=OPTIONS,
+            options=OPTIONS | more.pop("options", {}),
             **more,
         )
 
@@ -273,9 +273,13 @@ def test_of_several_values_of_a_factor_the_best_on_validation_stands(sweep: Swee
     # a rate is as good as the worst of its seeds, if that has no loss at all
     values = {"scheme": "deepnorm", "depth": "18", "lr": "4e-3", "norms": "none"}
     sweep.cell("deepnorm", 18, math.nan, "diverged", values=values, seed=2)
-    sweep.cell("deepnorm", 100, 4.2, bleu=25.0, panel="deepest")
+    sweep.cell("deepnorm", 100, 4.2, bleu=25.0, panel="deepest", options={"max_update": 20})
     assert sweep.line("deepnorm") == ["deepnorm", "Post-LN", "30.0", "27.5", "25.0"]
-    assert "deepnorm, depth 6: lr 2e-3 norms none, 18: lr 1e-3 norms both\n" in sweep.text()
+    # and what else the panels set
+    assert (
+        "deepnorm, depth 6: lr 2e-3 norms none max-update 200, 18: lr 1e-3 norms both max-update"
+        " 200, 100: max-update 20\n"
+    ) in sweep.text()
 
 
 def test_notes_say_how_runs_were_trained_and_what_knowing_nothing_would_give(sweep: Sweep) -> None:
@@ -338,6 +342,11 @@ def test_a_damaged_record_is_one_line_and_its_remedy(
         ("measure: valid_nll", "measure: [bleu, valid_nll]", "need `columns: measure`"),
         ("rows: scheme, ", "", "tables: rows is missing"),
         ("rows: scheme", "best: lr, rows: scheme", "best: 'lr' is unknown; known are"),
+        (
+            "columns: depth",
+            "best: depth, columns: measure",
+            "`columns: measure` exclude each other",
+        ),
         (
             "rows: scheme",
             "rows: scheme, split: x",
