@@ -119,7 +119,7 @@ def test_a_log_without_progress_lines_is_refused(tmp_path: Path) -> None:
 
 def test_an_image_format_that_is_not_known_is_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", line("train_inner", 20, 9))
-    with pytest.raises(ValueError, match=r"\.png, \.pdf, \.svg or \.html"):
+    with pytest.raises(ValueError, match=r"\.png, \.pdf, \.svg, \.csv, \.html"):
         draw(str(run), "--out", str(tmp_path / "x.jpeg2"))
 
 

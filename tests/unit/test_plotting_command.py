@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -80,6 +81,43 @@ def test_everything_that_can_be_shown_is_drawn(runs: list[Run], tmp_path: Path, 
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
+def test_numbers_are_those_that_were_logged_and_measured(runs: list[Run], tmp_path: Path) -> None:
+    out = tmp_path / "new" / "x.csv"
+    folders = [str(run.folder) for run in runs]
+    assert cli.main(["plot", *folders, "--show", "all", "--out", str(out)]) == 0
+    with out.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    found = {tuple(row.values())[:-1]: float(row["value"]) for row in rows}
+    assert len(found) == len(rows)
+    wanted: dict[tuple[str, ...], float] = {}
+    for run in runs:
+        for record in records.read(run.folder / records.NAME):
+            update, values = str(record["update"]), record["values"]
+            key = (run.name, "model_update", "", "", "", update)
+            wanted[key] = float(values["model_update"])
+            for side, parts in values["gradient_norm"].items():
+                for part, layers in parts.items():
+                    for layer, value in enumerate(layers, 1):
+                        key = (run.name, "gradient_norm", side, part, str(layer), update)
+                        wanted[key] = float(value)
+        log = (run.folder / "train.log").read_text(encoding="utf-8")
+        for line in (line for line in log.splitlines() if "| valid |" in line):
+            record = json.loads(line.split(" | ")[-1])
+            key = (run.name, "nll_loss", "valid", "", "", record["valid_num_updates"])
+            wanted[key] = float(record["valid_nll_loss"])
+    assert {key[1] for key in wanted} == {"model_update", "gradient_norm", "nll_loss"}
+    read = [found[key] for key in wanted]
+    np.testing.assert_array_equal(read, list(wanted.values()))  # nan is nan
+
+
+def test_numbers_are_of_what_is_shown_alone(runs: list[Run], tmp_path: Path) -> None:
+    words = ["--show", "branch_norm", "--part", "ffn", "--out", str(tmp_path / "x.csv")]
+    assert cli.main(["plot", str(runs[0].folder), *words]) == 0
+    rows = list(csv.DictReader((tmp_path / "x.csv").open(encoding="utf-8")))
+    assert {(row["quantity"], row["part"]) for row in rows} == {("branch_norm", "ffn")}
+    assert {row["layer"] for row in rows if row["of"] == "decoder"} == {"1", "2", "3", "4"}
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -87,8 +125,12 @@ def test_everything_that_can_be_shown_is_drawn(runs: list[Run], tmp_path: Path, 
         (["--show", "lr", "--part", "ffn"], "--part ffn: --show lr has no parts"),
         (["--out", "x.html", "--show", "lr"], "--show is for images"),
         (["--out", "x.html", "--metric", "loss"], "--metric is for images"),
+        (
+            ["--out", "x.csv", "--show", "branch_norm", "--part", "nose"],
+            "was measured of self_attn",
+        ),
     ],
-    ids=["metric-of-lr", "part-of-lr", "show-of-page", "metric-of-page"],
+    ids=["metric-of-lr", "part-of-lr", "show-of-page", "metric-of-page", "part-of-numbers"],
 )
 def test_an_option_that_cannot_be_honoured_is_refused(
     runs: list[Run], capsys: pytest.CaptureFixture[str], words: list[str], told: str

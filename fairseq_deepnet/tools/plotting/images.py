@@ -18,6 +18,7 @@ from fairseq_deepnet.tools.plotting.runs import LOGGED, SIDES, Grid, GridKey, Ru
 from fairseq_deepnet.tools.plotting.series import (
     Scale,
     axis,
+    check,
     chosen_updates,
     columns,
     has,
@@ -27,6 +28,7 @@ from fairseq_deepnet.tools.plotting.series import (
     lines_of,
     main_part,
     part_title,
+    parts_of,
     scale_of,
     title,
 )
@@ -40,7 +42,8 @@ from fairseq_deepnet.tools.plotting.style import (
 )
 
 EVERYTHING: Final = "all"
-SHOWN: Final = (*LOGGED, *QUANTITIES, EVERYTHING)
+SINGLE: Final = (*LOGGED, *QUANTITIES)
+SHOWN: Final = (*SINGLE, EVERYTHING)
 """What an image can show."""
 _LOOKS: Final[dict[str, dict[str, Any]]] = {
     "solid": {"linestyle": "-", "linewidth": 1.8},
@@ -60,7 +63,7 @@ Panel = tuple[Run, str, Grid]
 
 
 def draw(runs: Sequence[Run], show: str = "loss", part: str | None = None, head: str = "") -> Any:
-    """Draw one thing; ValueError where no run has it.
+    """Draw one thing; ValueError where no run has it, or not of this part.
 
     Args:
         show: one of SHOWN
@@ -70,13 +73,7 @@ def draw(runs: Sequence[Run], show: str = "loss", part: str | None = None, head:
     quiet_matplotlib()
     if show == EVERYTHING:
         return _overview(runs, head)
-    if not any(has(run, show) for run in runs):
-        if show in LOGGED:
-            raise ValueError(f"--show {show}: none of these runs has logged it")
-        raise ValueError(
-            f"--show {show}: it was measured in none of these runs; train with --monitor-interval"
-            f" N, and with {show} in --monitor"
-        )
+    check(runs, show, part)
     return _by_layer(runs, show, part, head) if is_by_layer(show) else _lines(runs, show, head)
 
 
@@ -137,7 +134,7 @@ def _overview(runs: Sequence[Run], head: str) -> Any:
     """Draw lines of what has no layers, then a row of heat maps for each quantity that has."""
     from matplotlib import pyplot
 
-    known = [show for show in SHOWN[:-1] if any(has(run, show) for run in runs)]
+    known = [show for show in SINGLE if any(has(run, show) for run in runs)]
     flat = [show for show in known if not is_by_layer(show)]
     deep = [(show, _panels_of(runs, show, None)) for show in known if is_by_layer(show)]
     rows = -(-len(flat) // _ACROSS)
@@ -166,12 +163,9 @@ def _overview(runs: Sequence[Run], head: str) -> Any:
 
 def _panels_of(runs: Sequence[Run], quantity: str, part: str | None) -> tuple[str, list[Panel]]:
     """Return the part that is drawn, and a panel for each run and side that has it."""
-    parts = [key.part for run in runs for key in run.grids if key.quantity == quantity]
+    parts = parts_of(runs, quantity)
     if not parts:
         return "", []
-    if part is not None and part not in parts:
-        known = ", ".join(dict.fromkeys(parts))
-        raise ValueError(f"--part {part}: {quantity} was measured of {known}")
     part = part or main_part(parts)
     keys = [(run, GridKey(quantity, side, part)) for run in runs for side in SIDES]
     return part, [(run, key.side, run.grids[key]) for run, key in keys if key in run.grids]

@@ -1,4 +1,4 @@
-"""`deepnet plot RUN...`: runs as an image, or as one page that holds everything."""
+"""`deepnet plot RUN...`: runs as an image, as numbers, or as one page that holds everything."""
 
 from __future__ import annotations
 
@@ -6,31 +6,36 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from fairseq_deepnet.files import say
+from fairseq_deepnet.files import say, write_text
 from fairseq_deepnet.tools.plotting import images
 from fairseq_deepnet.tools.plotting.curves import METRICS
+from fairseq_deepnet.tools.plotting.numbers import csv_of
 from fairseq_deepnet.tools.plotting.runs import read_runs
-from fairseq_deepnet.tools.plotting.series import is_by_layer
+from fairseq_deepnet.tools.plotting.series import check, is_by_layer
 from fairseq_deepnet.tools.plotting.style import save
 
 IMAGES: Final = (".png", ".pdf", ".svg")
 PAGE: Final = ".html"
+NUMBERS: Final = ".csv"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `deepnet plot`."""
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="run folder (or its log)")
-    out = "image to write (.png, .pdf, .svg), or a page that holds everything (.html)"
+    out = (
+        "image to write (.png, .pdf, .svg), the same as numbers (.csv), or a page that holds"
+        " everything (.html)"
+    )
     add("--out", type=Path, required=True, help=out)
     show = (
-        "what an image shows: loss (default), lr, gnorm, a quantity of --monitor, such as"
+        "what an image or .csv shows: loss (default), lr, gnorm, a quantity of --monitor, such as"
         f" gradient_norm, or all; one of {', '.join(images.SHOWN)}"
     )
     add("--show", choices=images.SHOWN, metavar="WHAT", help=show)
     part = (
-        "part of a layer, in an image of a quantity that has several: self_attn, ffn, ..."
-        " (default: layer where it was measured, otherwise ffn)"
+        "part of a layer, of a quantity that has several: self_attn, ffn, ... (default: layer"
+        " where it was measured, otherwise ffn; in a .csv all)"
     )
     add("--part", help=part)
     metric = "of --show loss: loss (label-smoothed, default) or nll_loss"
@@ -47,6 +52,12 @@ def run(args: argparse.Namespace) -> int:
         from fairseq_deepnet.tools.plotting.page import write
 
         write(runs, args.out, args.title)
+    elif args.out.suffix == NUMBERS:
+        if show != images.EVERYTHING:
+            check(runs, show, args.part)
+        shown = images.SINGLE if show == images.EVERYTHING else [show]
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(args.out, csv_of(runs, shown, args.part))
     else:
         save(images.draw(runs, show, args.part, args.title), args.out)
     say(f"{args.out}: {len(runs)} run{'s' if len(runs) > 1 else ''}")
@@ -58,8 +69,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _what(args: argparse.Namespace) -> str:
     """Return what an image shows; ValueError for options that cannot be honoured."""
-    if args.out.suffix not in (*IMAGES, PAGE):
-        raise ValueError(f"--out {args.out}: the name must end in {', '.join(IMAGES)} or {PAGE}")
+    known = (*IMAGES, NUMBERS, PAGE)
+    if args.out.suffix not in known:
+        raise ValueError(f"--out {args.out}: the name must end in one of {', '.join(known)}")
     show = args.show or args.metric or "loss"
     if args.out.suffix == PAGE:
         for name in ("show", "part", "metric"):

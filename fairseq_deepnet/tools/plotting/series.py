@@ -123,6 +123,26 @@ def has(run: Run, show: str) -> bool:
     return show in run.metrics or any(key.quantity == show for key in run.grids)
 
 
+def parts_of(runs: Sequence[Run], quantity: str) -> list[str]:
+    """Return the parts of layers that a quantity was measured of in any run."""
+    parts = (key.part for run in runs for key in run.grids if key.quantity == quantity)
+    return list(dict.fromkeys(parts))
+
+
+def check(runs: Sequence[Run], show: str, part: str | None = None) -> None:
+    """Raise ValueError for what no run has, or has not of this part of a layer."""
+    if not any(has(run, show) for run in runs):
+        if show in LOGGED:
+            raise ValueError(f"--show {show}: none of these runs has logged it")
+        raise ValueError(
+            f"--show {show}: it was measured in none of these runs; train with --monitor-interval"
+            f" N, and with {show} in --monitor"
+        )
+    parts = parts_of(runs, show)
+    if part is not None and part not in parts:
+        raise ValueError(f"--part {part}: {show} was measured of {', '.join(parts)}")
+
+
 def lines_of(runs: Sequence[Run], show: str) -> list[Line]:
     """Return all lines of one thing that has no layers."""
     drawn = _logged if show in LOGGED else _measured
