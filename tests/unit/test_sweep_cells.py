@@ -118,7 +118,7 @@ def test_the_law_of_depth_and_the_ablation_share_deepnorm_s_runs() -> None:
     assert {f"{scheme}_500l" for scheme in ("deepnorm", "pre-ln", "post-ln")} <= depth.keys()
     # in a panel the same schedule, whatever is cut short
     totals = {(cell.panel.name, options(cell)["total-num-update"]) for cell in depth.values()}
-    expected = dict.fromkeys(("law", "ablation", "norms", "thousand"), 2400)
+    expected = dict.fromkeys(("law", "ablation", "norms", "epsilon", "thousand"), 2400)
     assert totals == {*expected.items(), ("long", 9600)}
 
 
