@@ -19,10 +19,11 @@ from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.subwords import SubwordOptions, train_model
 from fairseq_deepnet.tools.devices import threads_of
 from fairseq_deepnet.tools.evaluation import many_directions
-from fairseq_deepnet.tools.evaluation.evaluate import failure, request, what_scores_depend_on
+from fairseq_deepnet.tools.evaluation.evaluate import request, what_scores_depend_on
 from fairseq_deepnet.tools.evaluation.run_scores import read_score, read_scores
 from fairseq_deepnet.tools.evaluation.scoring import score
 from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model
+from fairseq_deepnet.tools.translation.fairseq_generate import failure
 from tests.support.runs import (
     SENTENCES,
     TRANSLATIONS,

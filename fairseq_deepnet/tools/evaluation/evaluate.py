@@ -8,19 +8,11 @@ one by CTranslate2 ends in the engine and the type.
 from __future__ import annotations
 
 import argparse
-import collections
 import functools
 import hashlib
-import os
-import re
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +26,6 @@ from fairseq_deepnet.tools.corpora.text import is_blank, read_lines
 from fairseq_deepnet.tools.devices import (
     all_cores,
     choose_devices,
-    gpu_names,
     threads_of,
     visible_gpus,
 )
@@ -58,6 +49,7 @@ from fairseq_deepnet.tools.translation.engine import (
     Search,
     cut_message,
 )
+from fairseq_deepnet.tools.translation.fairseq_generate import generate
 
 TOKENS: Final = 4000
 """Source tokens a batch."""
@@ -73,8 +65,6 @@ _SET_HERE: Final = {
     "--remove-bpe": _JOINED,
 }
 """Options of fairseq-generate that scores are named by, or that undo what is done here."""
-_HYPOTHESIS: Final = re.compile(r"H-(\d+)\t\S+\t(.*)")
-_OTHER_RESULT: Final = re.compile(r"[STDP]-\d+\t")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -445,93 +435,3 @@ def _translate_with_fairseq(
         arguments += ["--batch-size", str(max(1, sentences // (2 * processes)))]
     arguments += ([] if gpus else ["--cpu"]) + args.extra
     return generate(arguments, processes, gpus, sentences, threads_of(processes, cores))
-
-
-def generate(
-    arguments: Sequence[str], processes: int, gpus: int, sentences: int, threads: int
-) -> list[str]:
-    """Run fairseq-generate in `processes` shards and return the subwords of each sentence in order.
-
-    Args:
-        arguments: the words after fairseq-generate, without the shard.
-        gpus: GPUs to spread the shards over; 0 for the CPU.
-        sentences: how many translations there must be.
-        threads: threads of each process.
-
-    Raises ValueError with the end of the log if a process fails or a sentence is missing.
-    """
-    environment = dict(os.environ, PYTHONUNBUFFERED="1", OMP_NUM_THREADS=str(threads))
-    found: list[tuple[int, str]] = []
-    counter, lock = stream.LineCounter(sys.stderr, sentences), threading.Lock()
-
-    def read(process: subprocess.Popen[str]) -> list[str]:
-        log = []
-        for line in process.stdout or ():
-            if match := _HYPOTHESIS.fullmatch(line.rstrip("\n")):
-                with lock:
-                    found.append((int(match[1]), match[2]))
-                    counter.add()
-            elif not _OTHER_RESULT.match(line):
-                log.append(line)
-        process.wait()
-        return log
-
-    shards: list[subprocess.Popen[str]] = []
-    with ThreadPoolExecutor(processes) as pool:
-        try:
-            for index in range(processes):
-                shard = ["--distributed-world-size", str(processes)]
-                shard += ["--distributed-rank", str(index)]
-                if gpus:
-                    environment["CUDA_VISIBLE_DEVICES"] = gpu_names(gpus)[index % gpus]
-                process = subprocess.Popen(
-                    ["fairseq-generate", *arguments, *(shard if processes > 1 else [])],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    env=environment,
-                    encoding="utf-8",
-                    errors="backslashreplace",
-                )
-                shards.append(process)
-            reading = {pool.submit(read, process): process for process in shards}
-            for done in as_completed(reading):
-                log, status = done.result(), reading[done].returncode
-                if status:
-                    raise ValueError(failure("fairseq-generate", status, log))
-        finally:
-            for process in shards:
-                process.terminate()  # nothing, where it has ended
-            counter.close()
-    return in_corpus_order(found, sentences)
-
-
-def failure(program: str, status: int, lines: Sequence[str]) -> str:
-    """Return the last line of a failed program, and where its whole output was put."""
-    with tempfile.NamedTemporaryFile(
-        "w", prefix=f"{program}.", suffix=".log", delete=False, encoding="utf-8"
-    ) as log:
-        log.writelines(lines)
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
-    if status == -signal.SIGKILL:
-        last += "; it was killed, for want of memory perhaps: set a smaller BATCH"
-    return f"{program} failed (status {status}): {last} (log: {log.name})"
-
-
-def in_corpus_order(found: Sequence[tuple[int, str]], sentences: int) -> list[str]:
-    """Return one hypothesis a sentence, in order, from (number, hypothesis) in any order.
-
-    Raises ValueError that names the sentences for which there is none or more than one.
-    """
-    times = collections.Counter(number for number, _ in found)
-    for wrong, trouble in (
-        (set(range(sentences)) - set(times), "no hypothesis for"),
-        (
-            {number for number, count in times.items() if count > 1},
-            "more than one hypothesis (keep --nbest at 1) for",
-        ),
-        (set(times) - set(range(sentences)), "hypotheses beyond the reference for"),
-    ):
-        if wrong:
-            listed = ", ".join(map(str, sorted(wrong)[:10])) + (", ..." if len(wrong) > 10 else "")
-            raise ValueError(f"fairseq-generate gave {trouble} {len(wrong)} sentences: {listed}")
-    return [text for _, text in sorted(found)]

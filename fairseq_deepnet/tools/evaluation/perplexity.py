@@ -24,7 +24,7 @@ from fairseq_deepnet.records import record_of, write_record
 from fairseq_deepnet.tools.corpora.clean import count_words
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, DataFolder
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation.evaluate import failure, gpus_of, named_after
+from fairseq_deepnet.tools.evaluation.evaluate import gpus_of, named_after
 from fairseq_deepnet.tools.trained_model import (
     TrainedModel,
     choose_model,
@@ -32,6 +32,7 @@ from fairseq_deepnet.tools.trained_model import (
     is_own_data,
     task_options,
 )
+from fairseq_deepnet.tools.translation.fairseq_generate import failure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
