@@ -23,7 +23,6 @@ from ..checkpoints import (
     load_checkpoint,
     mend_last,
     num_updates,
-    recorded_options,
     save_checkpoint,
     why_mended,
 )
@@ -83,14 +82,16 @@ def apply() -> None:
 
 
 def _warn_of_beginning_again(wanted: str, last: Path) -> None:
-    """Say that a training which began with `wanted`, and has come farther, begins with it again."""
+    """Say that a training which has come farther begins with a checkpoint from elsewhere."""
+    if not last.is_file() or Path(wanted).resolve().parent == last.resolve().parent:
+        return
     try:
-        made = num_updates(load_checkpoint(last, split=True)) if last.is_file() else 0
+        made = num_updates(load_checkpoint(last, split=True))
     except ValueError:
         return  # damaged: there is nothing to lose
-    if made and recorded_options(last, "checkpoint").get("restore_file") == wanted:
+    if made:
         logger.warning(
-            "--restore-file %s: the training begins again, and will overwrite update %d of %s; give"
+            "--restore-file %s: the training begins there, and will overwrite update %d of %s; give"
             " --restore-file %s to go on with that",
             *(wanted, made, last, LAST),
         )

@@ -211,7 +211,12 @@ def test_a_training_that_began_elsewhere_is_told_how_to_go_on(
     how = "--restore-file checkpoint_last.pt, without --reset-meters, goes on from there"
     assert how in process.caplog.text
     process.preempt(tiny_data, run, *options, update=3)  # as it was asked for, and not silently
-    assert "begins again, and will overwrite update 4 of" in process.caplog.text
+    assert "begins there, and will overwrite update 4 of" in process.caplog.text
+    process.caplog.clear()
+    process.preempt(tiny_data, run, "--max-update=8", update=5)
+    assert "will overwrite" not in process.caplog.text
+    process.preempt(tiny_data, run, *options, update=3)  # and when it had gone on in between
+    assert "begins there, and will overwrite update 5 of" in process.caplog.text
     process.train(tiny_data, run, "--max-update=8", "--restore-file=checkpoint_last.pt")
     assert updates(held(run)) == 8
 

@@ -197,6 +197,18 @@ def test_without_a_good_state_a_fallback_begins_anew(tmp_path: Path) -> None:
     assert not list((tmp_path / "checkpoints").glob("*.pt"))
 
 
+def test_a_fallback_keeps_on_record_what_the_run_began_with() -> None:
+    state = FallbackState(1, {"lr": "0.05"}, resumes=True)
+    for given in (["--restore-file", "first.pt"], ["--restore-file=first.pt"]):
+        command = state.command(["fairseq-train", "data", *given, "--reset-optimizer"])
+        assert command[-3:-1] == ["--restore-file=checkpoint_last.pt", "--continue-once=first.pt"]
+        assert "--reset-optimizer" not in command
+        again = state.command(command)
+        assert sum("--continue-once" in word for word in again) == 1
+    plain = state.command(["fairseq-train", "data"])
+    assert not any("--continue-once" in word for word in plain)
+
+
 def test_where_no_step_helps_the_run_is_left_as_it_is_and_not_tried_again(tmp_path: Path) -> None:
     record = diverged(tmp_path)
     assert fallbacks.take(tmp_path, STEPS[:1], PRESENT, record) is None

@@ -51,7 +51,7 @@ def test_a_plan_that_differs_is_named_in_what_differs(
     assert "corpus_sha256" in message
     assert "options ['1'] there, ['2'] here" in message
     assert "versions" not in message
-    assert "waiting: node 0 has another plan" in capsys.readouterr().err
+    assert "waiting: node 0 trains something else" in capsys.readouterr().err
 
 
 def test_the_plan_of_a_start_before_the_last_checkpoint_is_not_joined(

@@ -322,14 +322,13 @@ def test_a_run_that_began_elsewhere_goes_on_by_the_same_command(record: Recorder
         assert "--reset-optimizer" not in goes_on
         assert f"going on from update {update}" in record.said
         trained(120, continue_once=str(first))
-    # with other settings it begins anew, and does so until it has come to a checkpoint of its own
-    trained(300)
-    for _ in range(2):
-        again = record(*words, "--lr", "0.1", resume="")
-        assert again is not None
-        assert option(again, "--restore-file") == str(first)
-        assert "--reset-optimizer" in again
-        assert "going on from update" not in record.said
+    # as it does with other settings, before and after its next checkpoint
+    for changed in (["--lr", "0.1"], ["--lr", "0.1", "--max-update", "400"]):
+        for _ in range(2):
+            goes_on = record(*words, *changed, resume="")
+            assert goes_on is not None
+            assert goes_on[-2:] == ["--restore-file=checkpoint_last.pt", f"--continue-once={first}"]
+            assert "going on from update 120" in record.said
 
 
 def test_nodes_go_on_together_with_a_run_that_began_elsewhere(
@@ -357,9 +356,8 @@ def test_nodes_go_on_together_with_a_run_that_began_elsewhere(
     assert goes_on[-2:] == ["--restore-file=checkpoint_last.pt", f"--continue-once={first}"]
     assert "--reset-optimizer" not in goes_on
     assert plan(1) == goes_on
-    # node 0 alone knows that settings were changed: all begin anew
     changed = plan(0, "--lr", "0.1", resume="")
-    assert "--reset-optimizer" in changed
+    assert changed[-2:] == goes_on[-2:]
     assert plan(1, "--lr", "0.1", resume="") == changed
 
 

@@ -12,6 +12,7 @@ kill. Reading it needs neither torch nor fairseq; taking a step does.
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -106,16 +107,16 @@ Step = tuple[Change, ...]
 
 
 def from_last(words: Sequence[str]) -> list[str]:
-    """Return a command line that goes on from checkpoint_last.pt, whatever `words` say."""
-    resets = {f"--{name}" for name in _RESETS}
-    return [*(word for word in words if word not in resets), "--restore-file=checkpoint_last.pt"]
-
-
-def continued(words: tuple[str, ...], began_with: str | None) -> tuple[str, ...]:
-    """Return the command line of a run that goes on, having begun with a checkpoint from elsewhere;
-    as it is where `began_with` is None.
+    """Return a command line that goes on from checkpoint_last.pt, whatever `words` say; a
+    checkpoint from elsewhere that they begin with is kept on record, in --continue-once.
     """
-    return words if began_with is None else (*from_last(words), f"--continue-once={began_with}")
+    last, resets = "checkpoint_last.pt", {f"--{name}" for name in _RESETS}
+    kept = [word for word in words if word not in resets]
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--restore-file", default=last)
+    begun = parser.parse_known_args(kept)[0].restore_file
+    elsewhere = [] if begun == last else [f"--continue-once={begun}"]
+    return [*kept, f"--restore-file={last}", *elsewhere]
 
 
 def parse(text: str) -> tuple[Step, ...]:

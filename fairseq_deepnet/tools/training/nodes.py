@@ -84,7 +84,7 @@ def wait_to_join(
 
     Raises ValueError after `seconds`.
     """
-    reason = ""
+    reason, remedy = "", "start node 0 with the same RUN, on storage that all nodes share"
 
     def joined() -> tuple[dict[str, Any] | None] | None:
         nonlocal reason
@@ -92,22 +92,20 @@ def wait_to_join(
             theirs = read_record(run / PLAN, _SHAPE)
         except FileNotFoundError:
             return (None,) if is_complete() else None
-        different = _mismatch(theirs, ours)
-        if theirs.get(_LAST) != _last(run):
-            different = different or "of an earlier start, before its last checkpoint"
-        if different and different != reason:
-            say(f"waiting: node 0 has another plan: {different}")
-        reason = different or reason
-        return None if different else (theirs,)
+        different, hindrance = _mismatch(theirs, ours), ""
+        if different:
+            hindrance = f"node 0 trains something else in {shown(run)}: {different}"
+        elif theirs.get(_LAST) != _last(run):
+            hindrance = f"{PLAN} in {shown(run)} is of an earlier start; {remedy}"
+        if hindrance and hindrance != reason:
+            say(f"waiting: {hindrance}")
+        reason = hindrance or reason
+        return None if hindrance else (theirs,)
 
     answer = _wait(joined, seconds)
-    if answer is None and reason:
-        raise ValueError(f"node 0 trains something else in {shown(run)}: {reason}")
     if answer is None:
-        raise ValueError(
-            f"no {PLAN} of node 0 in {shown(run)} after {seconds:.0f} s: start node 0 with the same"
-            " RUN, on storage that all nodes share"
-        )
+        lacking = f"no {PLAN} of node 0 in {shown(run)} after {seconds:.0f} s: {remedy}"
+        raise ValueError(reason or lacking)
     return answer[0]
 
 

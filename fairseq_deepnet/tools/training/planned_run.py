@@ -249,10 +249,10 @@ def plan_run(args: argparse.Namespace) -> SupervisorPlan:
         if joined is None:
             say(f"{shown(run)} is complete: nothing to do")
             return SupervisorPlan()
-        goes_on = fallbacks.continued(command, joined.get(nodes.CONTINUES))
+        goes_on = tuple(fallbacks.from_last(command)) if nodes.CONTINUES in joined else command
         return SupervisorPlan(goes_on, training.steps, _state_of(training), first=command)
     nodes.withdraw(run)  # what a killed training left
-    changed = run_folder.refuse_changes(run, training.config, args.resume)
+    run_folder.refuse_changes(run, training.config, args.resume)
     state = _state_of(training)
     if any(run.glob("checkpoints/*.pt")):
         refuse_other_vocabulary(run, training.data)
@@ -261,8 +261,8 @@ def plan_run(args: argparse.Namespace) -> SupervisorPlan:
         return SupervisorPlan()
     start, updates, owes_validation = training.parsed.restore_file, 0, False
     first = command
-    if not changed and run_folder.began_with(run, start):
-        command, facts = fallbacks.continued(command, start), facts | {nodes.CONTINUES: start}
+    if run_folder.began_with(run, start):
+        command, facts = tuple(fallbacks.from_last(command)), facts | {nodes.CONTINUES: start}
         start = LAST
     if start == LAST:
         is_kept_up = not training.parsed.no_last_checkpoints

@@ -96,15 +96,15 @@ def record(
     write_record(run / ENVIRONMENT, facts)
 
 
-def refuse_changes(run: Path, config: configs.Config, resume: bool) -> bool:
+def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
     """Raise ValueError where a run that has been trained has other settings than these; with
-    `resume` return True.
+    `resume` it is only said.
     """
     if not (run / "config.yaml").is_file() or not any(run.glob("checkpoints/*.pt")):
-        return False
+        return
     changed = differences(configs.recorded_config(run), config)
     if not changed:
-        return False
+        return
     if not resume:
         raise ValueError(
             f"{shown(run)} was trained with other settings ({'; '.join(changed)}): set RUN=FOLDER "
@@ -112,7 +112,6 @@ def refuse_changes(run: Path, config: configs.Config, resume: bool) -> bool:
         )
     say(f"going on with new settings: {'; '.join(changed)}")
     (run / "done").unlink(missing_ok=True)
-    return True
 
 
 def began_with(run: Path, checkpoint: str) -> bool:
