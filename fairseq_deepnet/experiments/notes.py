@@ -14,8 +14,8 @@ from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.evaluation.run_scores import TOKENISED, decoding
 from fairseq_deepnet.tools.tables import listed
 
-_TOLD: Final = ("lr", "adam-eps", "freeze-norms", "max-update")
-"""Options that are told of each entry of a table where the runs in it differ in them."""
+APART: Final = ("lr", "adam-eps", "freeze-norms", "max-update")
+"""Options that part the runs of one place; they are told where runs differ in them."""
 
 
 def below_published(
@@ -111,7 +111,7 @@ def of_best(
     named = " and ".join(layout.best)
     lines = [f"{named}: of those run, that with the lowest last validation loss"]
     options = [(place, run.config.options) for place, run in members]
-    told = [name for name in _TOLD if len({paper.key(given.get(name)) for _, given in options}) > 1]
+    told = [name for name in APART if len({paper.key(given.get(name)) for _, given in options}) > 1]
     chosen = {}
     for place, given in options:
         values = [f"{name} {place[name]}" for name in layout.best if name in place]

@@ -368,6 +368,8 @@ def _best(layout: Layout, members: Sequence[Placed]) -> list[Placed]:
     for place, run in members:
         entry = tuple(place.get(name, "") for name in sorted(places))
         values = tuple(place.get(factor, "") for factor in layout.best)
+        # runs of two panels without these factors are no two seeds
+        values += tuple(paper.key(run.config.options.get(name)) for name in notes.APART)
         tried.setdefault(entry, {}).setdefault(values, []).append((place, run))
     return [item for by_value in tried.values() for item in min(by_value.values(), key=_ending)]
 

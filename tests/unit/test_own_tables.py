@@ -273,6 +273,8 @@ def test_of_several_values_of_a_factor_the_best_on_validation_stands(sweep: Swee
     # a rate is as good as the worst of its seeds, if that has no loss at all
     values = {"scheme": "deepnorm", "depth": "18", "lr": "4e-3", "norms": "none"}
     sweep.cell("deepnorm", 18, math.nan, "diverged", values=values, seed=2)
+    other = sweep.cell("deepnorm", 100, 4.3, bleu=35.0, panel="deepest", options={"lr": "9e-3"})
+    other.rename(other.with_name("of another panel, and no second seed"))
     sweep.cell("deepnorm", 100, 4.2, bleu=25.0, panel="deepest", options={"max_update": 20})
     assert sweep.line("deepnorm") == ["deepnorm", "Post-LN", "30.0", "27.5", "25.0"]
     # and what else the panels set
