@@ -68,6 +68,9 @@ class DeepNetDecoder(TransformerDecoderBase):
         self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
         self.combination = scheme.build_combination(Side.DECODER, self.embed_dim)
         self.output_transform = scheme.build_output_transform(Side.DECODER, self.embed_dim)
+        # torch's LayerNorms: fairseq's are apex's where that is installed
+        if cfg.layernorm_embedding:
+            self.layernorm_embedding = nn.LayerNorm(self.embed_dim)
         has_norm = scheme.norm is NormPlacement.PRE and not cfg.no_decoder_final_norm
         self.layer_norm = nn.LayerNorm(self.embed_dim) if has_norm else None
         # Training on given alignments needs them; else only what prints them asks.

@@ -59,6 +59,9 @@ class DeepNetEncoder(TransformerEncoderBase):
         self.output_transform = scheme.build_output_transform(
             Side.ENCODER, embed_tokens.embedding_dim
         )
+        # torch's LayerNorms: fairseq's are apex's where that is installed
+        if cfg.layernorm_embedding:
+            self.layernorm_embedding = nn.LayerNorm(embed_tokens.embedding_dim)
         self.layer_norm = (
             nn.LayerNorm(embed_tokens.embedding_dim) if scheme.norm is NormPlacement.PRE else None
         )

@@ -105,8 +105,9 @@ def test_norms_of_the_layers_are_frozen_and_no_other_parameter(
     }
 
 
+@pytest.mark.parametrize("scheme", ["deepnorm", "pre-ln", "peri-ln"])
 def test_apex_replaces_no_norm_of_ours(
-    model_builder: BuildModel, monkeypatch: pytest.MonkeyPatch
+    scheme: str, model_builder: BuildModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Fused(torch.nn.Module):
         """As apex has it: no torch.nn.LayerNorm."""
@@ -118,7 +119,9 @@ def test_apex_replaces_no_norm_of_ours(
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(layer_norm, "has_fused_layernorm", True)
     monkeypatch.setattr(layer_norm, "FusedLayerNorm", Fused, raising=False)
-    model = model_builder(freeze_norms="both")
+    model = model_builder(
+        residual_scheme=scheme, freeze_norms="both", layernorm_embedding=scheme == "deepnorm"
+    )
     assert not any(isinstance(module, Fused) for module in model.modules())
     assert not model.decoder.layers[0].final_layer_norm.weight.requires_grad
 
