@@ -62,6 +62,15 @@ def test_a_resumed_run_counts_once_and_a_line_cut_short_is_passed_over(tmp_path:
     assert curves.read_curves(run).train == [(20, 8.0)]
 
 
+def test_what_a_run_gave_up_when_it_went_back_is_not_read(tmp_path: Path) -> None:
+    given_up = [line("train_inner", u, u) for u in (100, 200, 300, 400)]
+    given_up += [line("valid", u, u) for u in (400,)]
+    again = [line("valid", 200, 7), line("train_inner", 250, 6), line("train_inner", 300, 5)]
+    found = curves.read_curves(make_run(tmp_path / "a", *given_up, *again))
+    assert found.train == [(100, 100.0), (200, 200.0), (250, 6.0), (300, 5.0)]
+    assert found.valid == [(200, 7.0)]
+
+
 def test_a_loss_that_is_not_finite_is_kept(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", line("train_inner", 20, "nan"), line("train_inner", 40, "inf"))
     (_, first), (_, second) = curves.read_curves(run).train

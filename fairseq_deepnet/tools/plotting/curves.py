@@ -50,7 +50,8 @@ def number(value: object) -> float:
 def read_metrics(run: Path, metrics: Sequence[str]) -> dict[str, Curves]:
     """Read the curves of a run folder (or of a log file), one pass for several metrics.
 
-    A resumed run writes some updates twice: the later line counts. Losses that are not finite are
+    A resumed run writes some updates twice: the later line counts, and what lay beyond the update
+    that it goes on from is of a training that was given up. Losses that are not finite are
     kept, for they show where a run broke. Metrics that were never logged are left out.
 
     Raises FileNotFoundError for a run without a log.
@@ -60,9 +61,16 @@ def read_metrics(run: Path, metrics: Sequence[str]) -> dict[str, Curves]:
         raise FileNotFoundError(f"{run} has no {LOG}; give a run folder that train.sh made")
     name = run.resolve().name if run.is_dir() else run.stem
     points: dict[tuple[str, str], dict[int, float]] = {}
+    latest = 0.0
     for kind, record in _records(log):
         prefix = "valid_" if kind == "valid" else ""
         update = number(record.get(f"{prefix}num_updates"))
+        if update < latest:
+            for held in points.values():
+                for beyond in [key for key in held if key > update]:
+                    del held[beyond]
+        if math.isfinite(update):
+            latest = update
         for metric in metrics:
             value = record.get(f"{prefix}{metric}")
             if value is not None and math.isfinite(update):
