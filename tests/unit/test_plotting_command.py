@@ -118,6 +118,22 @@ def test_numbers_are_of_what_is_shown_alone(runs: list[Run], tmp_path: Path) -> 
     assert {row["layer"] for row in rows if row["of"] == "decoder"} == {"1", "2", "3", "4"}
 
 
+def test_numbers_of_a_bound_are_beside_what_it_bounds_and_runs_without_it_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change(record: records.Record) -> None:
+        del record["values"]["update_bound"]
+
+    folders = [make_run(tmp_path / "bounded"), make_run(tmp_path / "bare", change=change)]
+    out = tmp_path / "x.csv"
+    words = ["--show", "update_bound", "--out", str(out)]
+    assert cli.main(["plot", *map(str, folders), *words]) == 0
+    rows = list(csv.DictReader(out.open(encoding="utf-8")))
+    of_bounded = {row["quantity"] for row in rows if row["run"] == "bounded"}
+    assert of_bounded == {"update_bound", "model_update"}
+    assert "no update_bound in bare" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -129,8 +145,12 @@ def test_numbers_are_of_what_is_shown_alone(runs: list[Run], tmp_path: Path) -> 
             ["--out", "x.csv", "--show", "branch_norm", "--part", "nose"],
             "was measured of self_attn",
         ),
+        (["--out", "x.csv", "--title", "T"], "--title T: numbers have none"),
     ],
-    ids=["metric-of-lr", "part-of-lr", "show-of-page", "metric-of-page", "part-of-numbers"],
+    ids=[
+        *("metric-of-lr", "part-of-lr", "show-of-page", "metric-of-page"),
+        *("part-of-numbers", "title-of-numbers"),
+    ],
 )
 def test_an_option_that_cannot_be_honoured_is_refused(
     runs: list[Run], capsys: pytest.CaptureFixture[str], words: list[str], told: str

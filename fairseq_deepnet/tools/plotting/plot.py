@@ -11,7 +11,7 @@ from fairseq_deepnet.tools.plotting import images
 from fairseq_deepnet.tools.plotting.curves import METRICS
 from fairseq_deepnet.tools.plotting.numbers import csv_of
 from fairseq_deepnet.tools.plotting.runs import read_runs
-from fairseq_deepnet.tools.plotting.series import check, is_by_layer
+from fairseq_deepnet.tools.plotting.series import BOUNDED, check, has, is_by_layer
 from fairseq_deepnet.tools.plotting.style import save
 
 IMAGES: Final = (".png", ".pdf", ".svg")
@@ -55,12 +55,16 @@ def run(args: argparse.Namespace) -> int:
     elif args.out.suffix == NUMBERS:
         if show != images.EVERYTHING:
             check(runs, show, args.part)
-        shown = images.SINGLE if show == images.EVERYTHING else [show]
+        single = [show, *([BOUNDED[show]] if show in BOUNDED else [])]
+        shown = images.SINGLE if show == images.EVERYTHING else single
         args.out.parent.mkdir(parents=True, exist_ok=True)
         write_text(args.out, csv_of(runs, shown, args.part))
     else:
         save(images.draw(runs, show, args.part, args.title), args.out)
     say(f"{args.out}: {len(runs)} run{'s' if len(runs) > 1 else ''}")
+    lacking = [run.name for run in runs if show in images.SINGLE and not has(run, show)]
+    if lacking and args.out.suffix == NUMBERS:
+        say(f"no {show} in {', '.join(lacking)}")
     missing = [run.name for run in runs if not run.is_monitored]
     if missing and (args.out.suffix == PAGE or show == images.EVERYTHING):
         say(f"nothing was measured in {', '.join(missing)}: train with --monitor-interval N")
@@ -77,6 +81,8 @@ def _what(args: argparse.Namespace) -> str:
         for name in ("show", "part", "metric"):
             if getattr(args, name) is not None:
                 raise ValueError(f"--{name} is for images: a page holds everything; leave it out")
+    if args.out.suffix == NUMBERS and args.title:
+        raise ValueError(f"--title {args.title}: numbers have none; leave it out")
     if args.metric is not None and args.show not in (None, "loss", args.metric):
         raise ValueError(f"--metric {args.metric} is for --show loss, not for --show {show}")
     if args.part is not None and not is_by_layer(show):

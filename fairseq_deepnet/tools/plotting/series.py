@@ -22,7 +22,7 @@ LABELS: Final = {
     "gnorm": "gradient norm, before clipping",
 }
 """What fairseq logs, as axes name it."""
-_MEASURED: Final = {"update_bound": "model_update", "step_bound": "step_update"}
+BOUNDED: Final = {"update_bound": "model_update", "step_bound": "step_update"}
 """A bound of the theory -> what it bounds, drawn with it."""
 PARTS: Final = {
     "layer": "whole layer",
@@ -184,7 +184,7 @@ def _measured(number: int, run: Run, quantity: str) -> Iterator[Line]:
         if key.quantity == quantity and not key.part:
             look = "dashed" if key.side == SIDES[0] else "solid"
             yield _of_grid(number, run, key.side, look, grid)
-    bounded = _MEASURED.get(quantity, "")
+    bounded = BOUNDED.get(quantity, "")
     if (measured := run.grids.get(GridKey(bounded))) is not None:
         yield _of_grid(number, run, f"measured {bounded}", "dotted", measured)
 
