@@ -322,6 +322,16 @@ def test_a_run_that_began_elsewhere_goes_on_by_the_same_command(record: Recorder
         assert "--reset-optimizer" not in goes_on
         assert f"going on from update {update}" in record.said
         trained(120, continue_once=str(first))
+    # from another checkpoint, where the last one is damaged or missing
+    folder = record.run / "checkpoints"
+    for damage in (Path.unlink, lambda last: last.write_bytes(b"PK")):
+        (folder / "checkpoint_last.pt").rename(folder / "checkpoint_1_120.pt")
+        make_checkpoint(folder / "checkpoint_last.pt", 130)
+        damage(folder / "checkpoint_last.pt")
+        goes_on = record(*words)
+        assert goes_on is not None
+        assert goes_on[-2:] == ["--restore-file=checkpoint_last.pt", f"--continue-once={first}"]
+        assert "going on from update 120" in record.said
     # as it does with other settings, before and after its next checkpoint
     for changed in (["--lr", "0.1"], ["--lr", "0.1", "--max-update", "400"]):
         for _ in range(2):

@@ -14,6 +14,7 @@ from fairseq_deepnet.checkpoints import (
     load_checkpoint,
     mend_last,
     num_updates,
+    periodic_checkpoints,
     recorded_options,
     why_mended,
 )
@@ -116,11 +117,16 @@ def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
 
 def began_with(run: Path, checkpoint: str) -> bool:
     """Return True if what a run has trained began with a checkpoint from elsewhere."""
-    last = run / "checkpoints" / LAST
-    if checkpoint == LAST or not last.is_file():
+    if checkpoint == LAST:
         return False
-    begun = recorded_options(last, "checkpoint")
-    return checkpoint in (begun.get("restore_file"), begun.get("continue_once"))
+    folder = run / "checkpoints"
+    for made in (folder / LAST, *periodic_checkpoints(folder)):
+        try:
+            begun = recorded_options(made, "checkpoint")
+        except (FileNotFoundError, ValueError):
+            continue  # missing or damaged: going on mends it
+        return checkpoint in (begun.get("restore_file"), begun.get("continue_once"))
+    return False
 
 
 def is_complete(run: Path, config: configs.Config) -> bool:
