@@ -17,6 +17,7 @@
 #   OUT       folder of the results (runs/quickstart; DEPTH, SEED and UPDATES are added where they differ)
 #   GPUS      1: both models share the first GPU; 0: CPU (1 where there is one)
 #   THREADS   CPU threads of each of the two trainings (half of the cores)
+#   DRY_RUN   1: print what would run, and end (0)
 #   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
 #
 # Example: DEPTH=6 bash scripts/quickstart.sh
@@ -39,6 +40,13 @@ if [[ -z ${OUT:-} ]]; then
     [[ -z $UPDATES ]] || OUT+=_${UPDATES}updates
 fi
 SCHEMES=(deepnorm post-ln)
+[[ ${DRY_RUN:-0} == [01] ]] || die "DRY_RUN is '$DRY_RUN'; it must be 0 or 1"
+if [[ ${DRY_RUN:-0} == 1 ]]; then
+    for scheme in "${SCHEMES[@]}"; do
+        log "would train ${DEPTH}L-${DEPTH}L $scheme on $DATA in $OUT/$scheme, and score it"
+    done
+    exit 0
+fi
 
 SECONDS=0
 activate_environment

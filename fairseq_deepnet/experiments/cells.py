@@ -19,6 +19,7 @@ from fairseq_deepnet.files import inside_project, shown
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Value
+from fairseq_deepnet.tools.tables import listed
 from fairseq_deepnet.tools.training import launch
 
 _NOTHING: Final[Mapping[str, Value]] = MappingProxyType({})
@@ -120,10 +121,16 @@ class Cell:
         self.panel = dataclasses.replace(self.panel, keep=keep)
         return True
 
-    def described(self) -> str:
-        """Return what sets it apart from the others: the values of its factors."""
-        place = self.places[0]
-        return ", ".join(f"{factor} {value}" for factor, value in place.values.items())
+    def differences(self) -> dict[str, str]:
+        """Return every option and variable that differs from the panel's config."""
+        config = configs.load_config(self.panel.config)
+        base = config.options | {f"recipe.{key}": value for key, value in config.recipe.items()}
+        differing = {
+            key: paper.key(value)
+            for key, value in self.options.items()
+            if paper.key(base.get(key)) != paper.key(value)
+        }
+        return differing | self.variables
 
 
 def override(
@@ -131,18 +138,16 @@ def override(
 ) -> Sweep:
     """Return a sweep as `key=value` words change it.
 
-    A factor's name replaces its values (`depth=6,18`); panels without such a factor take a single
-    value as the option, where it is one (`lr=1e-3`). `score.BEAM=4` is a variable of
+    A factor's name replaces its values (`depth=6,18`); in panels without such a factor, a single
+    value sets its options (`lr=1e-3`, `norms=none`). `score.BEAM=4` is a variable of
     scripts/eval_bleu.sh, `score=true` (or false) says whether cells are scored at all, all else is
-    an option of every cell. Raises ValueError for an option that a factor sets: the cells would all
-    be the same.
+    an option of every cell. `refuse_lost` refuses words that have no effect on a chosen cell.
 
     Args:
         tiny: a rehearsal
         forced: further options of every cell
     """
     factors = {factor.name for factor in sweep.factors}
-    set_by = {option: factor.name for factor in sweep.factors for option in factor.sets}
     values: dict[str, tuple[Value, ...]] = {}
     options = {**(TINY if tiny else {}), **forced}
     score: dict[str, str] = {}
@@ -154,11 +159,6 @@ def override(
             values[key] = tuple(configs.parse_value(text) for text in texts if text.strip())
             if not values[key]:
                 raise ValueError(f"{word!r}: {key} is a factor of {sweep.name}: give it values")
-        elif key in set_by:
-            factor = set_by[key]
-            raise ValueError(
-                f"{key} is what the factor {factor} of {sweep.name} sets: say {factor}=VALUE"
-            )
         elif key == "score":
             if not isinstance(value, bool):
                 raise ValueError(f"{word!r}: score is true or false; score.BEAM=4 sets a variable")
@@ -177,8 +177,11 @@ def override(
         chosen = (values.get(f.name, f.tiny if tiny else f.values) for f in panel.factors)
         pairs = zip(panel.factors, chosen, strict=True)
         own = tuple(dataclasses.replace(factor, values=found) for factor, found in pairs)
-        lacking = values.keys() & set_by.keys() - {factor.name for factor in own}
-        single = {key: values[key][0] for key in lacking if len(values[key]) == 1}
+        names = {factor.name for factor in own}
+        single: dict[str, Value] = {}
+        for factor in sweep.factors:
+            if factor.name not in names and len(values.get(factor.name, ())) == 1:
+                single |= factor.options(values[factor.name][0])
         return dataclasses.replace(panel, factors=own, forced=options | single, score=scored)
 
     return dataclasses.replace(sweep, panels=tuple(map(changed, sweep.panels)))
@@ -248,10 +251,43 @@ def _check_names(names: Iterable[str], place: str, variables: frozenset[str]) ->
             raise ValueError(f"{place}: {name}: a sweep may set {', '.join(sorted(variables))}")
 
 
-def choose(cells: list[Cell], pattern: str | None) -> list[Cell]:
-    """Choose the cells whose name matches a shell pattern; ValueError where there is none."""
-    chosen = [cell for cell in cells if pattern is None or fnmatch.fnmatch(cell.name, pattern)]
-    if not chosen:
-        names = ", ".join(cell.name for cell in cells[:4]) + ", ..." * (len(cells) > 4)
-        raise ValueError(f"--only (ONLY) {pattern}: there is no such cell among {names}")
-    return chosen
+def choose(cells: list[Cell], patterns: str | None) -> list[Cell]:
+    """Choose the cells whose name matches one of several shell patterns, separated by spaces;
+    ValueError for a pattern that no name matches.
+    """
+    wanted = ["*"] if patterns is None else patterns.split()
+    for pattern in wanted:
+        if not any(fnmatch.fnmatch(cell.name, pattern) for cell in cells):
+            names = ", ".join(cell.name for cell in cells[:4]) + (", ..." if len(cells) > 4 else "")
+            raise ValueError(f"--only (ONLY) {pattern}: there is no such cell among {names}")
+    return [c for c in cells if any(fnmatch.fnmatch(c.name, pattern) for pattern in wanted)]
+
+
+def refuse_lost(sweep: Sweep, words: Sequence[str], cells: Sequence[Cell]) -> None:
+    """Raise ValueError for a word of the command line that has no effect on one of these cells."""
+    for word in words:
+        missed = [cell.name for cell in cells if not _has(cell, sweep, word)]
+        if missed:
+            raise ValueError(
+                f"{word} has no effect on {listed(missed)} of {sweep.name}: their own factors or "
+                "score decide. Choose other cells with --only (ONLY), give a factor one value, or "
+                "name the factor itself"
+            )
+
+
+def _has(cell: Cell, sweep: Sweep, word: str) -> bool:
+    """Return True if a cell is trained and scored as a word of the command line says."""
+    key, value = configs.parse_override(word)
+    if key == "score":
+        return True
+    if key.startswith("score."):
+        return (cell.score or {}).get(key.removeprefix("score.")) == str(value)
+
+    def is_set(options: Mapping[str, Value]) -> bool:
+        return all(paper.key(cell.options.get(o)) == paper.key(v) for o, v in options.items())
+
+    factors = [factor for factor in (*cell.panel.factors, *sweep.factors) if factor.name == key]
+    if not factors:
+        return is_set({key: value})
+    texts = word.partition("=")[2].split(",")
+    return any(is_set(factors[0].options(configs.parse_value(t))) for t in texts if t.strip())

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 ASSUMED_TERAFLOPS: Final = 312.0
 """Peak of a GPU whose speed is not given: an A100's in bf16."""
 _HEADING: Final = (
-    *("cell", "settings", "parameters", "updates", "tokens/update", "hours", "GPU-hours", "state"),
+    *(
+        "cell",
+        "differs from its config in",
+        "parameters",
+        "updates",
+        "tokens/update",
+        "hours",
+        "GPU-hours",
+        "state",
+    ),
 )
 
 
@@ -83,7 +92,11 @@ def plan_text(title: str, costs: Sequence[Cost], machine: Machine) -> str:
         hours = [plan.hours, plan.gpu_hours] if plan and is_timed else [None, None]
         numbers = (plan.parameters if plan else None, cost.updates, cost.tokens)
         end = ", too big" if plan and not plan.fits else ""
-        row = [cost.cell.name, cost.cell.described(), *map(_number, numbers)]
+        row = [
+            cost.cell.name,
+            ", ".join(f"{k} {v}" for k, v in cost.cell.differences().items()),
+            *map(_number, numbers),
+        ]
         rows.append([*row, *(_number(value, 2) for value in hours), cost.status.value + end])
     counts = [f"{sum(c.status is s for c in costs)} {s.value}" for s in Status]
     lines = [title, "", tables.text(rows, 2), "", f"{len(costs)} cells: {', '.join(counts)}"]

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     values = "values of a factor (depth=6,18), or a fairseq-train option of all cells (lr=1e-3)"
     add("overrides", nargs="*", metavar="key=value", help=values)
     add("--dry-run", action="store_true", help="print the plan and end")
-    add("--only", metavar="GLOB", help="only the cells with such a name: '*_18l'")
+    add("--only", metavar="GLOB", help="only cells with such names: '*_18l *_50l'")
     add("--runs", type=Path, help="folder of the cells (runs/SWEEP)")
     add("--data", type=Path, help="data folder of all cells (the config's)")
     add("--config", help="config of all cells (the sweep's)")
@@ -64,7 +64,9 @@ def _cells(args: argparse.Namespace, sweep: Sweep) -> list[Cell]:
     seeds = [word.strip() for word in args.seeds.split(",")]
     if not all(word.isdecimal() for word in seeds) or len(set(seeds)) != len(seeds):
         raise ValueError(f"--seeds {args.seeds}: different numbers are expected, such as 1,2,3")
-    return cells.choose(cells.expand(sweep, list(map(int, seeds))), args.only)
+    chosen = cells.choose(cells.expand(sweep, list(map(int, seeds))), args.only)
+    cells.refuse_lost(sweep, args.overrides, chosen)
+    return chosen
 
 
 def run(args: argparse.Namespace) -> int:

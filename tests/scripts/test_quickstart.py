@@ -124,6 +124,15 @@ def test_steps_run_in_order_and_a_second_run_trains_nothing(project: Path) -> No
     assert not [call for call in calls(project) if call.startswith("train")]
 
 
+def test_a_dry_run_writes_nothing(project: Path) -> None:
+    before = sorted(project.rglob("*"))
+    done = start(project, DRY_RUN="1")
+    assert done.returncode == 0, done.stderr
+    assert "would train 18L-18L post-ln" in done.stderr
+    assert sorted(project.rglob("*")) == before
+    assert start(project, DRY_RUN="yes").returncode == 2
+
+
 def test_another_depth_has_its_own_folder(project: Path) -> None:
     assert start(project, DEPTH="6", UPDATES="70").returncode == 0
     train = next(call for call in calls(project) if call.startswith("train deepnorm"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet.experiments import cells as cells_module
-from fairseq_deepnet.experiments.cells import Cell, choose, expand, override
+from fairseq_deepnet.experiments.cells import Cell, choose, expand, override, refuse_lost
 from fairseq_deepnet.experiments.definition import FOLDER, find_sweep, load_sweep
 from fairseq_deepnet.monitoring.options import monitor_settings
 from fairseq_deepnet.schemes import PostLN
@@ -284,7 +284,6 @@ def test_a_sweep_of_language_models_takes_another_config_of_one(small: Path) -> 
     ("word", "message"),
     [
         ("score=4", "score is true or false; score.BEAM=4 sets a variable"),
-        ("residual-scheme=pre-ln", "residual-scheme is what the factor scheme"),
         ("scheme=", "scheme is a factor of small: give it values"),
         ("seed=7", "SEEDS=7"),
         ("scheme", "not of the form key=value"),
@@ -416,3 +415,70 @@ def test_a_definition_sets_nothing_that_runs_code(line: str, said: str, small: P
     sweep = load_sweep(str(small))
     with pytest.raises(ValueError, match=said):
         expand(sweep)
+
+
+PRINTED = {
+    "t-fixup_*_lr4e-3 dlcl_*_lr8e-3 pre-ln_*_lr8e-3 admin_*_lr4e-3": ("depth", "depth=18,50"),
+    "post-ln_500l pre-ln_500l": ("depth",),
+    "depth12 depth48": ("tatoeba",),
+    "deepnorm_500l": ("depth", "freeze-norms=none", "lr=4e-4", "adam-eps=1e-8"),
+    "*_500l": ("depth", "freeze-norms=none", "lr=1e-3", "adam-eps=1e-3", "clip-norm=2"),
+}
+"""Commands of docs/results.md and docs/analysis.md: ONLY -> the words."""
+
+
+def chosen(only: str | None, name: str, *words: str) -> list[Cell]:
+    cells = choose(cells_of(name, *words), only)
+    refuse_lost(load_sweep(name), words, cells)
+    return cells
+
+
+@pytest.mark.parametrize("only", PRINTED)
+def test_a_printed_command_runs_what_it_says(only: str) -> None:
+    name, *words = PRINTED[only]
+    cells = chosen(only, name, *words)
+    assert len(cells) == {4: 8, 2: 2}.get(len(only.split()), len(cells))
+    for word in words:
+        option, _, value = word.partition("=")
+        if option != "depth":
+            assert {str(options(cell)[option]) for cell in cells} == {value}
+
+
+@pytest.mark.parametrize("word", ["norms=none", "freeze-norms=none"])
+def test_an_override_reaches_a_panel_that_sets_the_option_itself(word: str) -> None:
+    (cell,) = chosen("deepnorm_500l", "depth", word)
+    assert options(cell)["freeze-norms"] == "none"
+    assert options(*chosen("deepnorm_500l", "depth"))["freeze-norms"] == "both"
+
+
+@pytest.mark.parametrize(
+    ("only", "words"),
+    [
+        ("deepnorm_500l", ("depth", "lr=5e-4,1e-3")),  # no factor there, and two values
+        ("deepnorm_6l_lr1e-3", ("depth", "encoder-layers=9")),  # its factor depth decides
+        (None, ("fig7", "width=512,768")),
+        (None, ("fig7", "score.BEAM=4")),  # its cells are not scored
+    ],
+)
+def test_an_override_that_has_no_effect_on_a_chosen_cell_is_refused(
+    only: str | None, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(ValueError, match=f"{words[1]} has no effect on"):
+        chosen(only, *words)
+
+
+def test_only_takes_several_patterns_each_of_which_must_fit(small: Path) -> None:
+    cells = cells_of(str(small))
+    assert [cell.name for cell in choose(cells, "pre-* *-1e-3")] == [
+        *("deepnorm-1e-3", "pre-ln-1e-3", "pre-ln-2e-3")
+    ]
+    with pytest.raises(ValueError, match=r"x\*: there is no such cell"):
+        choose(cells, "pre-* x*")
+
+
+def test_the_plan_shows_all_that_differs_from_the_config(small: Path) -> None:
+    cell = by_name(str(small), "max-update=7", "recipe.data=elsewhere")["pre-ln-2e-3"]
+    assert cell.differences() == {
+        **{"residual-scheme": "pre-ln", "lr": "2e-3", "dropout": "0.3", "max-update": "7"},
+        **{"recipe.data": "elsewhere", "PRECISION": "fp32"},
+    }
