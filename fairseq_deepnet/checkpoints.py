@@ -21,7 +21,7 @@ import torch
 from . import literals
 from .errors import ConfigurationError
 from .files import whole
-from .records import misshapen
+from .records import lacking
 
 LAST: Final = "checkpoint_last.pt"
 SPLIT: Final = "split_files"
@@ -30,7 +30,7 @@ _RECORD: Final = {
     "folder": str,
     "files": dict,
     "shapes": dict,
-    "trained": [str],
+    "trained": list,
     "block": int,
     "half": str,
     "flat": bool,
@@ -196,9 +196,9 @@ def check_split(path: Path | str, state: Mapping[str, Any], allowed: bool, entir
         )
     record, again = state[SPLIT], "copy it again, or use another checkpoint"
     fault = (
-        misshapen(record, _RECORD, SPLIT)
-        or misshapen([*record["files"].values()], [[int]], f"{SPLIT}.files")
-        or misshapen([*record["shapes"].values()], [[int]], f"{SPLIT}.shapes")
+        lacking(record, _RECORD)
+        or lacking(record["files"], dict.fromkeys(record["files"], list))
+        or lacking(record["shapes"], dict.fromkeys(record["shapes"], list))
     )
     if fault or not record["shapes"].keys() >= {*record["trained"]}:
         raise ConfigurationError(

@@ -172,8 +172,8 @@ def _refuse_changed(folder: Path, names: list[str]) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def _recorded(record: Path, size: int, modified: int) -> dict[str, str]:
-    shape = {"files?": dict}
-    return read_record(record, shape, "copy it again, or make the folder anew").get("files") or {}
+    remedy = "copy it again, or make the folder anew"
+    return read_record(record, remedy=remedy).get("files") or {}
 
 
 def misshapen(path: Path, dictionary: Any) -> str:

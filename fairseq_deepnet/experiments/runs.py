@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from fairseq_deepnet.divergence.verdict import Evidence, smoothed, why_diverged
 from fairseq_deepnet.files import inside_project, shown
-from fairseq_deepnet.records import NUMBER, Shape, read_record
+from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.corpora.binarise import unigram_nll
@@ -22,15 +22,6 @@ from fairseq_deepnet.tools.training import launch
 
 RECORD: Final = "sweep.json"
 """What a sweep writes into the folder of each of its cells."""
-_SHAPE: Final[Shape] = {
-    "status?": str,
-    "settings?": dict,
-    "places?": [{"panel": str, "values": dict, "seed": int}],
-    "score?": str,
-    "definition?": str,
-    "unigram_nll?": NUMBER,
-    "updates?": int,
-}
 _PARAMETERS: Final = re.compile(r"num\. shared model params: ([\d,]+)")
 _TAIL: Final = 200
 """Last lines of train.log in which fairseq's own verdict is looked for."""
@@ -60,7 +51,7 @@ def read_cell_record(folder: Path) -> dict[str, Any]:
     file = folder / RECORD
     if not file.is_file():
         return {}
-    content = read_record(file, _SHAPE, "remove it to run the cell")
+    content = read_record(file, remedy="remove it to run the cell")
     if content.get("status", Status.TO_DO) not in set(Status):
         raise ValueError(f"{shown(file)} is damaged: status {content['status']!r}; remove it")
     return content

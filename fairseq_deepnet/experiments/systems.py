@@ -19,7 +19,7 @@ from fairseq_deepnet.stock_names import in_stock_names
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation.run_scores import SHAPE, decoding, read_score
+from fairseq_deepnet.tools.evaluation.run_scores import decoding, read_score
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _score_files(target: Path, missing: list[str]) -> list[Path]:
 def read_scored(file: Path) -> Scored:
     """Read a score with its hypotheses; an error names what is gone or is not as it was then."""
     try:
-        record = read_record(file, SHAPE)
+        record = read_record(file)
         signature = dict(part.split(":", 1) for part in record["bleu_signature"].split("|"))
         bleu, request = float(record["bleu"]), record["request"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -154,15 +154,8 @@ def _recorded_data(run: Path) -> dict[str, Any]:
     file = run / ENVIRONMENT
     if not file.is_file():
         return {}
-    shape = {
-        "data?": {
-            "folder?": str,
-            "corpus_sha256?": str,
-            **{f"{key}?": dict for key in VOCABULARY_FILES},
-        }
-    }
     remedy = "copy it again, or remove it to go without what it records"
-    return read_record(file, shape, remedy).get("data") or {}
+    return read_record(file, remedy=remedy).get("data") or {}
 
 
 def refuse_other_vocabulary(run: Path, data: Path) -> None:

@@ -278,8 +278,8 @@ def test_many_languages_give_one_line_a_language(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("{", "de-en.json is no score of a direction"),
-        ("[]", "a mapping is expected, not a list"),
-        (json.dumps({"bleu": 1, "chrf": 2, "lines": 3}), "it has no bleu_signature"),
+        ("[]", "it is not a JSON object"),
+        (json.dumps({"bleu": 1, "chrf": 2, "lines": 3}), "'bleu_signature' is missing"),
         (
             json.dumps(
                 {"bleu": 1, "chrf": 2, "lines": 3, "bleu_signature": "x", "direction": "en-de"}

@@ -145,10 +145,6 @@ def test_the_state_of_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     state = FallbackState(2, {"lr": "0.1", "fp32": ""}, True, [{"step": 1}], Pending("d", 9, "f"))
     state.write(tmp_path / "run")
     assert fallbacks.read(tmp_path / "run") == state
-    # of a version in which fairseq-train started itself again
-    former = '{"step": 1, "overrides": {}, "running": 1, "pending": {"folder": "d", "good": 9}}'
-    (tmp_path / fallbacks.NAME).write_text(former, encoding="utf-8")
-    assert fallbacks.read(tmp_path) == FallbackState(1, pending=Pending("d", 9, "good.part"))
 
 
 def test_a_damaged_state_is_one_line_that_says_what_to_remove(tmp_path: Path) -> None:

@@ -182,10 +182,10 @@ def test_other_files_that_are_damaged_or_gone_are_named(tmp_path: Path) -> None:
 
 
 RECORDS: dict[str, Any] = {
-    "it has no split_files.folder": {"folder": None},
-    "it has no split_files.shapes": {"shapes": None},
-    r"split_files.files\[0\] is 3, not a list": {"files": {"__0_0.distcp": 3}},
-    r"split_files.shapes\[0\] is 'x', not a list": {"shapes": {"a": "x"}},
+    "'folder' is missing or of another type": {"folder": None},
+    "'shapes' is missing or of another type": {"shapes": None},
+    "'__0_0.distcp' is missing or of another type": {"files": {"__0_0.distcp": 3}},
+    "'a' is missing or of another type": {"shapes": {"a": "x"}},
     "it trains what has no shape": {"trained": ["x"]},
 }
 

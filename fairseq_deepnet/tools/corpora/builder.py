@@ -245,8 +245,7 @@ def is_complete(
         raise ValueError(f"{out} exists but has no corpus.json; remove it, or set OUT=FOLDER")
     if force or not record.is_file():
         return False
-    shape = {"settings?": dict, "inputs?": dict}
-    made = read_record(record, shape, "FORCE=1 makes its folder anew")
+    made = read_record(record, remedy="FORCE=1 makes its folder anew")
     before, inputs_before = made.get("settings") or {}, made.get("inputs") or {}
     changed = [
         f"{key} was {before.get(key)!r}, now {settings.get(key)!r}"

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from fairseq_deepnet.files import ROOT, locked, write_json
 from fairseq_deepnet.provenance import now
-from fairseq_deepnet.records import misshapen, read_record
+from fairseq_deepnet.records import lacking, read_record
 from fairseq_deepnet.tools.corpora.archive import open_packed
 from fairseq_deepnet.tools.corpora.published import Corpus, File, catalogue
 from fairseq_deepnet.tools.corpora.transfer import SourceError, Transfer, log, size_of
@@ -143,8 +143,9 @@ class Downloader:
         if not path.is_file():
             return {}
         records = read_record(path, remedy=remedy)
-        if fault := misshapen(records, {name: {"sha256": str} for name in records}):
-            raise ValueError(f"{path} is damaged: {fault}; {remedy}")
+        for name, held in records.items():
+            if fault := lacking(held, {"sha256": str}):
+                raise ValueError(f"{path} is damaged: {name}: {fault}; {remedy}")
         return records
 
     def _remember(self, name: str, found: dict[str, Any], source: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import sentencepiece
 
-from fairseq_deepnet.records import Shape, misshapen, read_record, refuse_changed
+from fairseq_deepnet.records import Keys, lacking, read_record, refuse_changed
 from fairseq_deepnet.tools.corpora import moses
 from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
 
@@ -28,13 +28,12 @@ MONOLINGUAL_TASKS = ("language_modeling", "masked_lm")
 _LANGUAGE = re.compile(r"[^\W_][\w.@-]*")
 """It becomes part of file names and of command lines: no folder, no option."""
 _REMEDY = "copy it again, or make the folder anew"
-_SHAPES: dict[str, Shape] = {
-    "directions": {"directions": dict, "languages": [str], "lines?": {"train?": dict}},
+_KEYS: dict[str, Keys] = {
+    "directions": {"directions": dict, "languages": list},
     "language": {"language": str},
     "source": {"source": str, "target": str},
 }
 """What a record must hold, by the key that only this kind of folder has."""
-_EVERY: Shape = {"lines?": dict, "files?": dict, "lowercase?": bool, "tokenisation?": str}
 
 
 class Direction(NamedTuple):
@@ -80,10 +79,10 @@ class DataFolder:
                 " corpus.json; name another with --data FOLDER (of scripts: DATA=FOLDER)"
             )
         record = read_record(manifest, remedy=_REMEDY)
-        shape = next((shape for key, shape in _SHAPES.items() if key in record), None)
-        if shape is None:
+        required = next((keys for key, keys in _KEYS.items() if key in record), None)
+        if required is None:
             raise ValueError(f"{manifest} is not the record of a data folder; make it anew")
-        fault = misshapen(record, {**shape, **_EVERY})
+        fault = lacking(record, required)
         if fault:
             raise ValueError(f"{manifest} is damaged: {fault}; {_REMEDY}")
         folder = cls(path, record)

@@ -20,7 +20,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from fairseq_deepnet.files import write_text
-from fairseq_deepnet.records import NUMBER, Shape, read_record, write_record
+from fairseq_deepnet.records import NUMBER, Keys, read_record, write_record
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.evaluation.scoring import METRICS
 from fairseq_deepnet.tools.languages import RESOURCE_CLASSES, resource_class
@@ -33,15 +33,11 @@ which is the identifier's error."""
 WIDEST_MATRIX: Final = 16
 """Languages that a matrix may have on a terminal. table.md has it whatever its width, unless all of
 it would be one row and one column, those of English, which the table of languages has."""
-_SHAPE: Final[Shape] = {
-    **{f"{key}?": NUMBER for key in (*METRICS, *SHARES)},
+_KEYS: Final[Keys] = {
     "bleu": NUMBER,
     "chrf": NUMBER,
     "bleu_signature": str,
     "lines": int,
-    "direction?": str,
-    "zero_shot?": bool,
-    "request?": dict,
 }
 
 
@@ -102,7 +98,7 @@ Beside = Callable[[Sequence[GroupAverage], Sequence[DirectionScore]], list[str]]
 def read_direction(path: Path) -> DirectionScore:
     """Read SRC-TGT.json; ValueError naming the file for one that is damaged or of another kind."""
     try:
-        content = read_record(path, _SHAPE)
+        content = read_record(path, _KEYS)
         direction = Direction.parse(str(content.get("direction", path.stem)))
         if str(direction) != path.stem:
             raise ValueError(f"it says that it is of {direction}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.records import NUMBER, Shape, read_record
+from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.evaluation.direction_scores import Results, read_directions
 from fairseq_deepnet.tools.evaluation.scoring import METRICS
 
@@ -18,24 +18,6 @@ OTHER_TEXT: Final = "text."
 TOKENISED: Final = "bleu_tokenised"
 """Key of fairseq's own BLEU on the tokens of the data, where a score has it beside sacreBLEU."""
 _BESIDE_METRICS: Final = (TOKENISED, "perplexity", "word_perplexity")
-_ASKED: Final[Shape] = {
-    "engine?": str,
-    "quantization?": str,
-    "beam?": NUMBER,
-    "lenpen?": NUMBER,
-}
-SHAPE: Final[Shape] = {
-    **_ASKED,
-    "split?": str,
-    "averaged?": list,
-    "request?": {"options?": [str], "checkpoints?": list, **_ASKED},
-    **{f"{key}?": NUMBER for key in (*METRICS, *_BESIDE_METRICS)},
-    "bleu_signature?": str,
-    "lines?": int,
-    "updates?": int,
-}
-"""What the JSON of a score holds."""
-_SUMMARY: Final[Shape] = {"left_out?": [str], "expected?": int}
 _REMEDY: Final = "remove it, and score again"
 _AVERAGES: Final = {
     "x-en": "X-En",
@@ -176,7 +158,7 @@ def _read(path: Path, run: Path) -> RunScore | None:
         return _read_many(path, run)
     if path.suffix != ".json":
         return None
-    content = read_record(path, SHAPE, _REMEDY)
+    content = read_record(path, remedy=_REMEDY)
     keys = [key for key in (*METRICS, *_BESIDE_METRICS) if content.get(key) is not None]
     values = {key: float(content[key]) for key in keys}
     signatures = {
@@ -190,7 +172,7 @@ def _read_many(folder: Path, run: Path) -> RunScore | None:
     their average as in the paper's table 2, and the rest zero-shot.
     """
     file = folder / "summary.json"
-    summary = read_record(file, _SUMMARY, _REMEDY) if file.is_file() else {}
+    summary = read_record(file, remedy=_REMEDY) if file.is_file() else {}
     surplus = summary.get("left_out") or []
     scores = {
         direction: score
@@ -204,7 +186,7 @@ def _read_many(folder: Path, run: Path) -> RunScore | None:
     values = {key: mean for key, mean in found.items() if mean is not None}
     values.setdefault("average", means["all"] or 0.0)
     signatures = sorted({score.signature for score in scores.values()})
-    first = read_record(folder / f"{next(iter(scores))}.json", SHAPE, _REMEDY)
+    first = read_record(folder / f"{next(iter(scores))}.json", remedy=_REMEDY)
     asked = first.get("request") or {}
     facts: dict[str, Any] = {
         # those that were scored otherwise stand beside, and the mean is not of them

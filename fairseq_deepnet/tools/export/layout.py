@@ -13,15 +13,11 @@ RECORD: Final = "export.json"
 SHAPE: Final = {
     "request": dict,
     "quantization": str,
-    "source?": str,
-    "target?": str,
-    "languages": [str],
-    "language_tokens?": {"source?": str, "target": bool, "tokens": dict},
-    "subwords": {"kind": str, "models": dict},
-    "max_positions": [int],
-    "files?": dict,
+    "languages": list,
+    "subwords": dict,
+    "max_positions": list,
 }
-"""What export.json must hold; "files" since exports carry the digests of their files."""
+"""Keys that export.json must have."""
 AGAIN: Final = "copy it again, or export the model anew with --force"
 MODEL: Final = "model.bin"
 """In a CTranslate2 folder: the weights. CTranslate2 knows its models by this name."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import num_updates
 from fairseq_deepnet.provenance import fingerprint
-from fairseq_deepnet.records import NUMBER, Shape, read_record
+from fairseq_deepnet.records import NUMBER, read_record
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name
@@ -15,20 +15,9 @@ from fairseq_deepnet.tools.export.vocabularies import LanguageTokens
 from fairseq_deepnet.tools.languages import find
 from fairseq_deepnet.tools.trained_model import TrainedModel
 
-_SCORE: Final[Shape] = {
-    "bleu": NUMBER,
-    "bleu_signature": str,
-    "chrf?": NUMBER,
-    "chrf_signature?": str,
-    "lines?": int,
-    "updates?": int,
-    "beam?": NUMBER,
-    "lenpen?": NUMBER,
-}
-_OF_WHAT: Final[Shape] = {
-    "engine?": str,
-    "request?": {"checkpoints?": list, "engine?": str},
-}
+_SCORE: Final[tuple[str, ...]] = (
+    *("bleu", "bleu_signature", "chrf", "chrf_signature", "lines", "updates", "beam", "lenpen"),
+)
 _SHOWN: Final = (
     *("max-update", "max-epoch", "lr", "lr-scheduler", "warmup-updates", "optimizer"),
     *("label-smoothing", "dropout", "weight-decay", "clip-norm", "seed"),
@@ -48,14 +37,14 @@ def read_scores(model: TrainedModel) -> dict[str, dict[str, Any]]:
         model.scores.glob(f"{name}*/*.json")
     ):
         try:
-            score = read_record(path, _SCORE | _OF_WHAT)
+            score = read_record(path, {"bleu": NUMBER, "bleu_signature": str})
         except ValueError:
             continue
         asked = score.get("request") or {}
         engine = score.get("engine") or asked.get("engine") or "fairseq"
         if asked.get("checkpoints") == checkpoints and engine == "fairseq":
             found[str(path.relative_to(model.scores))] = {
-                key: score[key] for key in (key.removesuffix("?") for key in _SCORE) if key in score
+                key: score[key] for key in _SCORE if key in score
             }
     return found
 

@@ -22,18 +22,10 @@ from typing import Any, Final
 
 from fairseq_deepnet.divergence.verdict import STARTING
 from fairseq_deepnet.errors import ConfigurationError, did_you_mean
-from fairseq_deepnet.records import Shape, read_record, write_record
+from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.signals import ATTEMPT
 
 NAME: Final = "fallback.json"
-_SHAPE: Final[Shape] = {
-    "step?": int,
-    "overrides?": dict,
-    "resumes?": bool,
-    "history?": [dict],
-    "pending?": {"folder": str, "good?": int, "file?": str},
-    "exhausted?": int,
-}
 FP32: Final = "fp32"
 PRECISIONS: Final = ("fp16", "bf16", "amp", "memory-efficient-fp16", "memory-efficient-bf16")
 _RESETS: Final = ("reset-optimizer", "reset-lr-scheduler", "reset-meters", "reset-dataloader")
@@ -215,7 +207,7 @@ class Pending:
 
     folder: str  # in the folder of checkpoints, for what came after the good state
     good: int | None  # update of that; None for the beginning
-    file: str = "good.part"  # where an earlier version put it
+    file: str  # of the good state
 
 
 @dataclass
@@ -287,8 +279,7 @@ def read(run: Path) -> FallbackState:
     """
     file = run / NAME
     try:
-        held = read_record(file, _SHAPE)
-        held.pop("running", None)  # of an earlier version
+        held = read_record(file, {"step": int, "overrides": dict, "history": list})
         if held.get("pending"):
             held["pending"] = Pending(**held["pending"])
         return FallbackState(**held)

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from fairseq_deepnet.files import ROOT, say, shown, write_json
 from fairseq_deepnet.provenance import sha256, versions
-from fairseq_deepnet.records import Shape, read_record
+from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.training import fallbacks
 from fairseq_deepnet.tools.training.fallbacks import FallbackState
 
@@ -23,7 +23,6 @@ CONTINUES: Final = "continues"
 """In it: the checkpoint from elsewhere that the run began with, where it goes on from its own."""
 _LAST: Final = "checkpoint_last"
 """In it: size and time of checkpoint_last.pt, by which a plan of an earlier start is known."""
-_SHAPE: Final[Shape] = {"command?": [str], f"{CONTINUES}?": str, f"{_LAST}?": str}
 Answer = TypeVar("Answer")
 
 
@@ -89,7 +88,7 @@ def wait_to_join(
     def joined() -> tuple[dict[str, Any] | None] | None:
         nonlocal reason
         try:
-            theirs = read_record(run / PLAN, _SHAPE)
+            theirs = read_record(run / PLAN)
         except FileNotFoundError:
             return (None,) if is_complete() else None
         different, hindrance = _mismatch(theirs, ours), ""

@@ -317,5 +317,5 @@ def fall_back(run: Path, plan: SupervisorPlan, state: FallbackState) -> Fallback
     command = plan.attempt(state)
     options = command[command.index("fairseq-train") + 1 :]
     present = vars(fairseq_options.parse_training(options))
-    record = read_record(run / DIVERGENCE_RECORD, {"update": int, "good?": dict})
+    record = read_record(run / DIVERGENCE_RECORD, {"update": int})
     return fallbacks.take(run, plan.fallbacks or (), present, record)

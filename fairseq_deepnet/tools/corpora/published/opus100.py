@@ -207,7 +207,7 @@ def report_overlap(asked: Sequence[Question], report: Path, workers: int = 1) ->
         "files": [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in sorted(paths)],
     }
     try:
-        record = read_record(report, {"files": [list], "pairs": dict})
+        record = read_record(report, {"files": list, "pairs": dict})
     except (FileNotFoundError, ValueError):
         record = {}
     if {key: record.get(key) for key in request} != request:
