@@ -26,14 +26,14 @@ from typing import Any, Final, NoReturn
 from fairseq.file_io import PathManager
 from torch.utils.data._utils import signal_handling
 
+from . import ended
 from .checkpoints import LAST, last_of
 from .compat.owed_validation import OWED, training_program
 from .divergence.good_states import extra_state
 from .errors import ConfigurationError
-from .files import write_json
 from .monitoring.records import run_folder
 from .monitoring.trainer import Observer, broadcast_from_rank0
-from .signals import DIVERGED, GRACE, PREEMPTED, PREEMPTING, RECORD, UNSAVED, end_with_parent
+from .signals import DIVERGED, GRACE, PREEMPTED, PREEMPTING, UNSAVED, end_with_parent
 from .wrapping import wrap
 
 logger = logging.getLogger(__name__)
@@ -282,7 +282,7 @@ class Preemption(Observer):
     def loaded(self, trainer: Any, update: int) -> None:
         self.kept = update
         if self.is_first:
-            (run_folder(Path(trainer.cfg.checkpoint.save_dir)) / RECORD).unlink(missing_ok=True)
+            ended.clear(run_folder(Path(trainer.cfg.checkpoint.save_dir)))
 
     def end(self, trainer: Any, update: int, made: bool) -> None:
         self.made = made
@@ -337,6 +337,7 @@ class Preemption(Observer):
         if problem:
             if self.is_first:
                 logger.error("preempted at update %d, not saved: %s", update, problem)
+                ended.write(run_folder(Path(cfg.save_dir)), ended.Why.UNSAVED, update)
             raise SystemExit(UNSAVED)
         self.kept = update
 
@@ -351,7 +352,7 @@ class Preemption(Observer):
     def _leave(self, update: int) -> NoReturn:
         if self.is_first:
             cfg, last = self.trainer.cfg.checkpoint, last_of(self.trainer)
-            write_json(run_folder(last.parent) / RECORD, {"update": update})
+            ended.write(run_folder(last.parent), ended.Why.PREEMPTED, update)
             resets = [
                 f"--{name.replace('_', '-')}" for name in cfg if "reset_" in name and cfg[name]
             ]

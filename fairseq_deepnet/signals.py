@@ -20,8 +20,7 @@ UNSAVED: Final = 128 + signal.SIGTERM
 INTERRUPTED: Final = 128 + signal.SIGINT
 """Exit status: Ctrl-C."""
 DIVERGED: Final = 86
-"""Exit status: the training diverged and was stopped, after the last good state was kept and
-DIVERGENCE_RECORD written."""
+"""Exit status: the training diverged and was stopped, after the last good state was kept."""
 
 ATTEMPT: Final = "fallback-step"
 """Hidden option of fairseq-train by which its supervisor says how many fallbacks it has taken."""
@@ -31,11 +30,6 @@ PREEMPTING: Final = (signal.SIGTERM, signal.SIGUSR1)
 GRACE: Final = 90.0
 """Seconds that a training has to finish its update and save; scripts/slurm_train.sbatch has SLURM
 send its signal 120 s before the time limit."""
-RECORD: Final = "preempted.json"
-"""Left in a run folder by a training that was preempted: torchrun and srun pass no status on."""
-DIVERGENCE_RECORD: Final = "diverged.json"
-"""The same of one that diverged and was stopped: update, attempt, kind, started, what, cause, and
-the last good state's update and file, below the folder of checkpoints."""
 
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None

@@ -16,12 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from .. import signals
+from .. import ended, signals
 from ..errors import ConfigurationError, describe_os_error
 from ..monitoring import records
 from ..monitoring.gradients import LAYER, GradientNorms
 from ..monitoring.trainer import Observer, broadcast_from_rank0, gradient_scale, logged
-from ..records import write_record
 from ..wrapping import wrap
 from . import events, good_states
 from .causes import likely_cause
@@ -187,7 +186,7 @@ class Watch(Observer):
         problem = ""
         if self.judge is not None:
             try:
-                (self.folder / signals.DIVERGENCE_RECORD).unlink(missing_ok=True)
+                ended.clear(self.folder)
                 if self.settings.stops:
                     good_states.begin(self.save_dir, update)
             except OSError as error:
@@ -239,10 +238,10 @@ class Watch(Observer):
         good = good_states.newest(
             self.save_dir, event.finding.started if event else update, self.start
         )
-        record: dict[str, Any] = {"update": update, "attempt": self.settings.attempt}
+        record: dict[str, Any] = {"attempt": self.settings.attempt}
         if event is not None:
             whole = event.record()
-            record |= {key: whole[key] for key in ("kind", "started", "what", "cause")}
+            record |= {key: whole[key] for key in ("layers", "kind", "started", "what", "cause")}
         if good is None:
             text += "There is no good state from before; start anew with other options"
         else:
@@ -252,7 +251,7 @@ class Watch(Observer):
             text += f", and could not be copied ({problem})" if problem else ""
             text += f": --restore-file {target} goes on from it, with other options"
             text += " (scripts/train.sh: RESUME=1)"
-        write_record(self.folder / signals.DIVERGENCE_RECORD, record)
+        ended.write(self.folder, ended.Why.DIVERGED, update, **record)
         return text
 
 

@@ -9,11 +9,11 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from fairseq_deepnet import ended
 from fairseq_deepnet.divergence import events, good_states
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.monitoring import records
-from fairseq_deepnet.records import read_record
-from fairseq_deepnet.signals import DIVERGED, DIVERGENCE_RECORD
+from fairseq_deepnet.signals import DIVERGED
 from fairseq_deepnet.tools.fairseq_options import parse_training
 from fairseq_deepnet.tools.training.fallbacks import parse, take
 from tests.integration.conftest import TRAIN, RunCommand
@@ -137,10 +137,11 @@ def test_stop_keeps_the_last_good_state_and_ends_in_one_line(
     (event,) = told(save_dir)
     assert event["kind"] == "loss_spike"
     assert event["started"] == 11
-    record = read_record(save_dir / DIVERGENCE_RECORD)
+    record = ended.read(save_dir)
     assert record == {
+        "why": "diverged",
         "attempt": 0,
-        **{key: event[key] for key in ("update", "kind", "started", "what", "cause")},
+        **{key: event[key] for key in ("update", "layers", "kind", "started", "what", "cause")},
         "good": {"update": 9, "file": "checkpoint_last_good.pt"},
     }
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "diverged at" in line]
@@ -158,7 +159,7 @@ def test_stop_keeps_the_last_good_state_and_ends_in_one_line(
 def test_two_processes_stop_together(tiny_data: Path, tmp_path: Path) -> None:
     options = [*SHALLOW, "--max-update=25", "--good-interval=3", "--on-divergence=stop"]
     assert train_together(tiny_data, tmp_path, *options) == [DIVERGED, DIVERGED]
-    assert read_record(tmp_path / DIVERGENCE_RECORD)["good"]["update"] > 0
+    assert ended.read(tmp_path)["good"]["update"] > 0
 
 
 def leave_no_room(rank: int) -> None:
@@ -292,7 +293,7 @@ def test_half_precision_that_collapses_falls_back_to_fp32_with_its_moments(
     assert done.returncode == DIVERGED
     # what the supervisor does, which knows no other plugin than ours
     present, steps = vars(parse_training(["DATA", *options])), parse("fp32 lr=0.001")
-    state = take(save_dir, steps, present, read_record(save_dir / DIVERGENCE_RECORD))
+    state = take(save_dir, steps, present, ended.read(save_dir))
     assert str(state) == "fallback 1: starting again from update 9 with fp32 --lr 0.001"
     again = run_command(*state.command(command), cwd=tmp_path)
     assert again.returncode == 0, again.stderr

@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.records import write_record
+from fairseq_deepnet import ended
 from fairseq_deepnet.signals import (
     DIVERGED,
-    DIVERGENCE_RECORD,
     INTERRUPTED,
     PREEMPTED,
-    RECORD,
     UNSAVED,
 )
 from fairseq_deepnet.tools.training import processes
@@ -207,7 +205,7 @@ def test_a_training_without_handlers_has_not_begun_and_loses_nothing(work: Work)
 def test_torchrun_is_spared_the_signal_and_its_status_is_made_good(work: Work) -> None:
     work.add()  # torchrun kills its processes 30 s after a SIGTERM, and ends with 1 in any case
     (work.fakes.folder / "fairseq-train").rename(work.fakes.folder / "worker")
-    record = f'echo "{{}}" >"{work.run}/{RECORD}"'
+    record = f"""echo '{{"why": "preempted", "update": 3}}' >"{work.run}/ended.json\""""
     body = f'trap "echo torchrun >{work.run}/noted.torchrun" TERM\nworker & wait; {record}'
     work.fakes.add("torchrun", body, status=1)
     pid = work.start("torchrun", "--node-rank=0")
@@ -253,12 +251,11 @@ def test_a_training_that_diverged_for_good_has_a_status_of_its_own(steps: str, w
 
 
 def test_of_a_launcher_that_passes_no_status_on_the_record_tells(work: Work) -> None:
-    record = work.run / DIVERGENCE_RECORD
     work.fakes.add("torchrun", status=1)
-    write_record(record, {"update": 30, "attempt": 0})
+    ended.write(work.run, ended.Why.DIVERGED, 30, attempt=0)
     work.start("torchrun", "fairseq-train")
     work.finish(DIVERGED)
-    write_record(record, {"update": 30, "attempt": 3})  # of another attempt than this
+    ended.write(work.run, ended.Why.DIVERGED, 30, attempt=3)  # of another attempt than this
     work.start("torchrun", "fairseq-train")
     assert "torchrun ended with status 1" in work.finish(1)[-1]
 
@@ -266,7 +263,7 @@ def test_of_a_launcher_that_passes_no_status_on_the_record_tells(work: Work) -> 
 def test_a_further_node_does_as_node_0_has_decided(work: Work) -> None:
     ends = '[[ "$*" != *--fallback-step=1* ]] || exit 0'
     work.fakes.add("torchrun", ends, status=1)
-    write_record(work.run / DIVERGENCE_RECORD, {"update": 30, "attempt": 0})
+    ended.write(work.run, ended.Why.DIVERGED, 30, attempt=0)
     work.start("torchrun", "fairseq-train", fallbacks="lr*0.5", node=1)
     wait_until(lambda: len(work.fakes.calls("torchrun")) == 1)
     taken = [{"from_update": 0, "overrides": {"lr": "0.2"}}]
@@ -292,7 +289,7 @@ def test_a_signal_does_not_queue_again_what_has_no_fallback_left(work: Work) -> 
 
 def test_a_node_that_waits_for_the_first_heeds_a_signal(work: Work) -> None:
     work.fakes.add("torchrun", status=1)
-    write_record(work.run / DIVERGENCE_RECORD, {"update": 30, "attempt": 0})
+    ended.write(work.run, ended.Why.DIVERGED, 30, attempt=0)
     pid = work.start("torchrun", "fairseq-train", fallbacks="lr*0.5", node=1)
     wait_until(lambda: len(work.fakes.calls("torchrun")) == 1)
     time.sleep(0.5)  # for the supervisor, which looks at its processes ten times a second

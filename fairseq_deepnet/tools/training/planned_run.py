@@ -15,12 +15,12 @@ from typing import Any, Final
 import torch
 
 import fairseq_deepnet.models  # noqa: F401  (what is mended in fairseq comes before fairseq)
+from fairseq_deepnet import ended
 from fairseq_deepnet.checkpoints import LAST
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.files import PACKAGE, inside_project, say, shown, write_text
 from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.records import read_record
-from fairseq_deepnet.signals import DIVERGENCE_RECORD, RECORD
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder
 from fairseq_deepnet.tools.devices import Devices, bf16_remark, choose_devices
@@ -276,8 +276,7 @@ def plan_run(args: argparse.Namespace) -> SupervisorPlan:
         training.config, training.data, launcher.devices, training.batch
     )
     run_folder.record(run, training.config, command, facts_of_start)
-    for name in (RECORD, DIVERGENCE_RECORD):  # of how it ended before
-        (run / name).unlink(missing_ok=True)
+    ended.clear(run)
     say(text)
     if updates:
         say(f"going on from update {updates:,}")
@@ -317,5 +316,5 @@ def fall_back(run: Path, plan: SupervisorPlan, state: FallbackState) -> Fallback
     command = plan.attempt(state)
     options = command[command.index("fairseq-train") + 1 :]
     present = vars(fairseq_options.parse_training(options))
-    record = read_record(run / DIVERGENCE_RECORD, {"update": int})
+    record = ended.read(run)
     return fallbacks.take(run, plan.fallbacks or (), present, record)

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet import signals
-from fairseq_deepnet.records import read_record
+from fairseq_deepnet import ended, signals
 from fairseq_deepnet.tools.training import progress
 
 TICK: Final = 0.1
@@ -210,7 +209,9 @@ class Processes:
         if signals.DIVERGED in statuses or self._has_diverged():
             return signals.DIVERGED
         unsaved = signals.UNSAVED in statuses
-        saved = signals.PREEMPTED in statuses or (self.run / signals.RECORD).is_file()
+        saved = (
+            signals.PREEMPTED in statuses or ended.read(self.run).get("why") == ended.Why.PREEMPTED
+        )
         if saved and not unsaved:
             say("preempted; the same command goes on where it was")
             return signals.PREEMPTED
@@ -225,11 +226,8 @@ class Processes:
 
     def _has_diverged(self) -> bool:
         """Return True if this attempt left its record: torchrun and srun pass no status on."""
-        try:
-            record = read_record(self.run / signals.DIVERGENCE_RECORD, {"attempt": int})
-        except (ValueError, FileNotFoundError):
-            return False
-        return bool(record["attempt"] == self.attempt)
+        record = ended.read(self.run)
+        return record.get("why") == ended.Why.DIVERGED and record.get("attempt") == self.attempt
 
     def _blame(self) -> int:
         """Say which process failed first, and what it said; return its status."""
