@@ -67,10 +67,10 @@ WORDS = {
     "RECORD": "deepnet train --record-only config.yaml --run=run --data=data --gpus=0",
     "TRANSLATE": "deepnet translate run raw/test.de --beam=1 --scores",
     "SERVE": "deepnet translate ct2 raw/test.de --beam=1 --scores",
-    "TO_CT2": "deepnet export run --to=ctranslate2 --output=OUT/model",
-    "AVERAGE": "deepnet average run --last=2 --output=OUT/mean.pt",
-    "SCORE": "deepnet evaluate run --engine=ctranslate2 --beam=1 --output=OUT",
-    "PERPLEXITY": "deepnet perplexity run_lm --gpus=0 --output=OUT",
+    "TO_CT2": "deepnet export run --to=ctranslate2 --out=OUT/model",
+    "AVERAGE": "deepnet average run --last=2 --out=OUT/mean.pt",
+    "SCORE": "deepnet evaluate run --engine=ctranslate2 --beam=1 --out=OUT",
+    "PERPLEXITY": "deepnet perplexity run_lm --gpus=0 --out=OUT",
     "PLOT": "deepnet plot run --out=OUT/page.html",
     "PAIR": "deepnet preprocess pair --src=de --tgt=en --train=raw/train --valid=raw/valid"
     " --vocab-size=100 --out=OUT/c --workers=1",
@@ -87,7 +87,7 @@ WORDS = {
 # kind of file | file | command that reads it | "-" where no digest of the file is recorded
 CASES = """
 checkpoint             | BEST                    | TRANSLATE
-checkpoint             | BEST                    | deepnet export run --to=fairseq --output=OUT/m.pt
+checkpoint             | BEST                    | deepnet export run --to=fairseq --out=OUT/m.pt
 checkpoint             | BEST                    | deepnet check BEST
 checkpoint             | run/checkpoints/checkpoint_1_6.pt | AVERAGE
 checkpoint             | BEST                    | fairseq-generate data GENERATE
@@ -141,13 +141,13 @@ table of pairs         | pairs.tsv               | PAIRS | -
 WRITERS = """
 AVERAGE
 TO_CT2
-deepnet export run --to=fairseq --output=OUT/m.pt
+deepnet export run --to=fairseq --out=OUT/m.pt
 SCORE
 PLOT
 PAIR
 PAIRS
 MONOLINGUAL
-SERVE --output=OUT/text
+SERVE --out=OUT/text
 deepnet directions many
 deepnet report cells --csv=OUT/t.csv --markdown=OUT/t.md
 deepnet check BEST --json=OUT/found.json
@@ -186,8 +186,8 @@ def make_world(world: Path) -> None:
     shutil.copy(world / "run" / "config.yaml", world / "config.yaml")
     shutil.copy(world / "data" / "spm.model", world / "spm.model")
     for words in (
-        ("export", "run", "--to=ctranslate2", "--output=ct2"),
-        ("export", "run", "--to=fairseq", "--output=stock.pt"),
+        ("export", "run", "--to=ctranslate2", "--out=ct2"),
+        ("export", "run", "--to=fairseq", "--out=stock.pt"),
         ("evaluate", "run", "--beam=1"),
     ):
         subprocess.run(["deepnet", *words], cwd=world, check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""The command `deepnet SUBCOMMAND`: a table of modules, each loaded only when it is asked for."""
+"""The command `deepnet SUBCOMMAND`: a table of modules, each imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NoReturn
 
-from fairseq_deepnet.former_names import FORMER_STAGES, of_today, subcommand_of_today
+from fairseq_deepnet.errors import did_you_mean, in_one_line, name_nearest_choice
 from fairseq_deepnet.tools import variables
 
 GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
@@ -49,8 +49,8 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
 }
 """Task -> name -> (module within this package, one line of help).
 
-A module offers add_arguments(parser) and run(args) -> int, and parse(parser, words) -> args where
-argparse by itself would not do.
+A module offers add_arguments(parser) and run(args) -> int. Words after -- are those of its argument
+`extra`, if it has one. parse(parser, words) -> args replaces `Parser.parse`.
 """
 
 SUBCOMMANDS: Final = {name: entry for group in GROUPS.values() for name, entry in group.items()}
@@ -64,49 +64,88 @@ def _overview() -> str:
     return "\n".join([*lines, "", "deepnet SUBCOMMAND --help says more"])
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser that raises its errors as ValueErrors of one line, with the nearest name."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print below several lines of usage."""
+        words = message.removeprefix("unrecognized arguments: ")
+        if words == message:
+            raise ValueError(name_nearest_choice(message))
+        name = words.split()[0].partition("=")[0].lstrip("-")
+        known = [option.lstrip("-") for option in self._option_string_actions]
+        raise ValueError(f"unknown {words}{did_you_mean(name, known)}{self._hint(name)}")
+
+    def _hint(self, name: str) -> str:
+        if self.takes_extra:
+            return "; options of fairseq come after --"
+        if any("key=value" in str(action.metavar) for action in self._actions):
+            return f"; write an option of fairseq-train as {name}=VALUE ({name}=true for a switch)"
+        return ""
+
+    @property
+    def takes_extra(self) -> bool:
+        """Tell whether the subcommand hands words after -- to fairseq."""
+        return any(action.dest == "extra" for action in self._actions)
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse the words of a subcommand: options in any order, then -- and those of fairseq."""
+        if self._subparsers is not None:
+            return self.parse_args(words)
+        end = words.index("--") if self.takes_extra and "--" in words else len(words)
+        args = self.parse_intermixed_args(words[:end])
+        if self.takes_extra:
+            if args.extra:
+                raise ValueError(
+                    f"unexpected word {args.extra[0]!r}; options of fairseq come after --"
+                )
+            args.extra = list(words[end + 1 :])
+        return args
+
+
 def typed(name: str) -> str:
-    """Return the command that a user has typed to run a subcommand: a script says its name."""
+    """Return the command that a user has typed to run a subcommand: the script's name, if any."""
     script = os.environ.get("DEEPNET_COMMAND")
     return f"[{script}]" if script else f"deepnet {name}:"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return its exit status; 2 for what the user can mend."""
+    """Run one subcommand and return its exit status; 2 for an error that the user can fix."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         with contextlib.suppress(BrokenPipeError):  # deepnet | head
             print(_overview(), flush=True)
         return 0 if words else 2
-    words = subcommand_of_today(words)
-    name, rest = words[0], of_today(words[0], words[1:])
+    name, rest = words[0], words[1:]
     if name not in SUBCOMMANDS:
-        where = f"choose from {', '.join(SUBCOMMANDS)}"
-        if name in FORMER_STAGES:
-            where = f"it is a stage of `deepnet {FORMER_STAGES[name]}` now"
-        print(f"deepnet: error: no subcommand {name!r}; {where}", file=sys.stderr)
+        hint = did_you_mean(name, SUBCOMMANDS) or f"; choose from {', '.join(SUBCOMMANDS)}"
+        print(f"deepnet: error: no subcommand {name!r}{hint}", file=sys.stderr)
         return 2
-    module_name, help_line = SUBCOMMANDS[name]
-    module = importlib.import_module(f"fairseq_deepnet.{module_name}")
-    parser = argparse.ArgumentParser(prog=f"deepnet {name}", description=help_line)
-    module.add_arguments(parser)
-    parse = getattr(module, "parse", argparse.ArgumentParser.parse_args)
     try:
-        if rest[:1] == ["--variables"] and name in variables.OF_SUBCOMMAND:  # a script
-            rest = [*variables.options(name, os.environ), *rest[1:]]
-        return int(module.run(parse(parser, rest)))
+        return _run(name, rest)
     except BrokenPipeError:
         return 1
-    except ValueError as error:
-        print(f"{typed(name)} error: {error}", file=sys.stderr)
+    except (ValueError, OSError) as error:
+        line = str(error) if isinstance(error, ValueError) else in_one_line(error)
+        if line is None:
+            raise
+        print(f"{typed(name)} error: {line}", file=sys.stderr)
         return 2
-    except OSError as error:
-        from fairseq_deepnet.errors import describe_os_error
-
-        print(f"{typed(name)} error: {describe_os_error(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # also while torch and fairseq are imported
         print(f"{typed(name)} interrupted", file=sys.stderr)
         return 130
+
+
+def _run(name: str, words: Sequence[str]) -> int:
+    module_name, help_line = SUBCOMMANDS[name]
+    module = importlib.import_module(f"fairseq_deepnet.{module_name}")
+    parser = Parser(prog=f"deepnet {name}", description=help_line)
+    module.add_arguments(parser)
+    if words[:1] == ["--variables"]:  # a script
+        variables.set_defaults(parser, os.environ)
+        words = words[1:]
+    parse = getattr(module, "parse", Parser.parse)
+    return int(module.run(parse(parser, words)))
 
 
 if __name__ == "__main__":

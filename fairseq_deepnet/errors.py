@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend, shown as one line instead of a traceback."""
+"""Errors that the user can fix, shown as one line instead of a traceback."""
 
 import difflib
 import errno
@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 
 
@@ -31,8 +32,8 @@ _REMEDIES = {
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a message: the known name that is nearest, or nothing."""
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
+    matches = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def describe_os_error(error: OSError) -> str:
@@ -48,30 +49,57 @@ def describe_os_error(error: OSError) -> str:
     return f"{places}{': ' * bool(places)}{error.strerror}{f'; {remedy}' if remedy else ''}"
 
 
+def name_nearest_choice(message: str) -> str:
+    """Return argparse's message of an invalid choice, with the nearest choices instead of all."""
+    if "invalid choice: " not in message:
+        return message.replace("invalid <lambda> value", "invalid value")
+    head, _, tail = message.partition(" (choose from ")
+    value = head.rsplit("invalid choice: ", 1)[1].strip("'\"")
+    choices = [choice.strip(" '\")") for choice in tail.split(",")]
+    near = difflib.get_close_matches(value, choices, n=3, cutoff=0.5)
+    if near:
+        return f"{head}; did you mean {' or '.join(near)}?"
+    return message if len(choices) < 12 else head
+
+
 # torch.multiprocessing.spawn shows the traceback of a rank that has raised as text.
 _OF_A_RANK = re.compile(rf"^{re.escape(__name__)}\.ConfigurationError: (.*)", re.M)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_OF_A_FILE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 
 
 def in_one_line(error: BaseException) -> str | None:
-    """Return an error that the user can mend in one line; None for one that needs its traceback."""
+    """Return an error that the user can fix in one line; None for one that needs its traceback.
+
+    Of errors of the system these are the ones that name a file, or mean a full disk: a connection
+    that a peer has reset says nothing without the place where it happened.
+    """
     if isinstance(error, ConfigurationError):
         return str(error)
     if isinstance(error, OSError):
-        return describe_os_error(error)
+        named = error.filename is not None or isinstance(error, _OF_A_FILE)
+        return describe_os_error(error) if named or error.errno in _FULL else None
     if type(error).__name__ == "ProcessRaisedException":
-        found = _OF_A_RANK.findall(str(error))
-        return found[-1] if found else None
+        messages = _OF_A_RANK.findall(str(error))
+        return messages[-1] if messages else None
     return None
 
 
+def is_fairseq_command() -> bool:
+    """Tell whether this process is one of fairseq's commands, rather than a user's program."""
+    program = Path(sys.argv[0])
+    return program.name.startswith("fairseq-") or program.parent.name == "fairseq_cli"
+
+
 def show_in_one_line() -> None:
-    """Let errors that the user can mend end a fairseq command with one line and exit status 2.
+    """Let errors that the user can fix end a fairseq command with one line and exit status 2.
 
     fairseq's commands print a traceback for every exception; for a mistyped option or a full disk
-    that hides the one line that matters. Other exceptions keep the hook that was there.
+    that hides the one line that matters. Other exceptions keep the hook that was there, and so do
+    programs that import this package: only fairseq's own commands are changed.
     """
     previous = sys.excepthook
-    if getattr(previous, "shows_configuration_errors", False):
+    if not is_fairseq_command() or getattr(previous, "shows_configuration_errors", False):
         return
 
     def hook(

@@ -30,13 +30,6 @@ help_if_asked "$@"
 
 SCORE=${SCORE:-${CONFIG:+1}}
 [[ ${SCORE:-0} == [01] ]] || die "SCORE is '$SCORE'; it must be 0 or 1"
-for former in METHODS:SCHEME DEPTHS:DEPTH; do
-    name=${former#*:}
-    former=${former%:*}
-    [[ -n ${!former:-} ]] || continue
-    log "$former is now called $name; the former name still works"
-    [[ -n ${!name:-} ]] || printf -v "$name" %s "${!former}"
-done
 words=()
 [[ -z ${SCHEME:-} ]] || words+=("scheme=$SCHEME")
 [[ -z ${DEPTH:-} ]] || words+=("depth=$DEPTH")

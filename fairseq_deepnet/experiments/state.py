@@ -114,7 +114,8 @@ def score_asked_for(folder: Path, cell: Cell) -> str | None:
 
     parser = argparse.ArgumentParser()
     evaluate.add_arguments(parser)
-    args = parser.parse_args(variables.options("evaluate", cell.scoring()[0]))
+    variables.set_defaults(parser, cell.scoring()[0])
+    args = parser.parse_args([])
     names = (trained_model.BEST, LAST)
     there = [name for name in names if (folder / "checkpoints" / name).is_file()]
     checkpoint = Path([*there, *names][0]).stem

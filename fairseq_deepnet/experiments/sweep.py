@@ -27,8 +27,6 @@ RETRIES: Final = {
     "diverged": (Status.DIVERGED,),
     "all": (Status.FAILED, Status.DIVERGED),
 }
-parse: Final = argparse.ArgumentParser.parse_intermixed_args
-"""Options may stand between the overrides."""
 SHORT_OUTPUT: Final = ("--max-len-b", "5")
 """Options of fairseq-generate in a rehearsal: an untrained model would write 200 words a line."""
 

@@ -10,7 +10,6 @@ from fairseq.models import BaseFairseqModel
 
 from ..errors import ConfigurationError
 from ..footprint import auto_segment, combines
-from ..former_names import FormerName
 from ..modules import ActivationCheckpointing, LayerShape
 from ..schemes import ResidualScheme, Side
 
@@ -27,7 +26,6 @@ def add_running_arguments(parser: ArgumentParser) -> None:
         " compute the rest again in backward; auto: the number that needs the least memory."
         " --checkpoint-activations is 1",
     )
-    parser.add_argument("--checkpoint-every", dest="checkpoint_every", action=FormerName)
     parser.add_argument(
         "--compile",
         action="store_true",

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import yaml
 
-from fairseq_deepnet import former_names, literals
+from fairseq_deepnet import literals
 from fairseq_deepnet.tools import fairseq_options
 
 Value = bool | int | float | str | None
@@ -126,13 +126,12 @@ def override(config: Config, content: Mapping[str, Any], source: str) -> None:
             raise ValueError(f"{source}: {key!r}: an option's name is a word")
         else:
             literals.check_name(key, source)
-            name = former_names.training_option(key)
             if value is None:
-                config.options.pop(name, None)
+                config.options.pop(key, None)
             else:
-                config.options[name] = _plain(key, value, source)
-                literals.check_options({name: config.options[name]}, source)
-                config.sources[name] = source
+                config.options[key] = _plain(key, value, source)
+                literals.check_options({key: config.options[key]}, source)
+                config.sources[key] = source
 
 
 def _with_what_follows(config: Config, content: Mapping[str, Any]) -> Mapping[str, Any]:

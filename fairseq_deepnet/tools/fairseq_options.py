@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import logging
 import re
 import sys
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
-from fairseq_deepnet.errors import did_you_mean
+from fairseq_deepnet.errors import did_you_mean, name_nearest_choice
 from fairseq_deepnet.files import PACKAGE
 
 CHOOSING: Final = ("arch", "task", "criterion", "optimizer", "lr-scheduler")
@@ -38,14 +37,8 @@ def quiet() -> Iterator[None]:
 
 
 def _refuse(message: str) -> NoReturn:
-    """Raise what a parser would have printed; of a hundred choices those that are near."""
-    if "invalid choice: " in message:
-        message, _, tail = message.partition(" (choose from ")
-        value = message.rsplit("invalid choice: ", 1)[1].strip("'\"")
-        choices = [choice.strip(" '\")") for choice in tail.split(",")]
-        near = difflib.get_close_matches(value, choices, n=3, cutoff=0.5)
-        message += f"; did you mean {' or '.join(near)}?" if near else ""
-    raise ValueError(message.replace("invalid <lambda> value", "invalid value"))
+    """Raise what a parser would have printed."""
+    raise ValueError(name_nearest_choice(message))
 
 
 def _parse(

@@ -1,52 +1,55 @@
-"""What scripts take from the environment, as options of the subcommand that they hand over to.
+"""Environment variables as defaults of a subcommand's options: GPUS=8 stands for --gpus 8.
 
-`deepnet sweep --variables fig6` takes GPUS=8 as --gpus=8, and DRY_RUN=1 as --dry-run. A variable
-that is not set, or is empty, is the option's default. `deepnet preprocess` has its own table.
+Only scripts ask for them (`deepnet SUBCOMMAND --variables`): a shell may have exported DATA or OUT
+for something else. An empty variable counts as not set. A switch takes 0 or 1.
 """
 
 from __future__ import annotations
 
-import re
+import argparse
 from collections.abc import Mapping
-from typing import Final
+from typing import Any
 
-OF_SUBCOMMAND: Final = {
-    "download": "OUT JOBS",
-    "evaluate": "DATA SPLIT BEAM LENPEN AVERAGE GPUS PROCESSES ENGINE QUANTIZATION THREADS BATCH "
-    "DIRECTIONS TEXT TOKENIZER OUT",
-    "m2m": "SET RAW TEXT OUT DATA BEAM LENPEN AVERAGE GPUS PROCESSES ENGINE QUANTIZATION THREADS "
-    "BATCH DIRECTIONS TOKENIZER",
-    "perplexity": "DATA SPLIT AVERAGE GPUS BATCH OUT",
-    "sweep": "GPUS PARALLEL THREADS SEEDS DATA CONFIG RUNS ONLY RETRY TERAFLOPS MEMORY "
-    "DRY_RUN TINY",
-    "train": "RUN DATA GPUS NODES NODE_RANK NODE_TIMEOUT LAUNCHER CPU_PROCESSES THREADS PRECISION "
-    "PREEMPTION_GRACE MEMORY RESUME DRY_RUN",
-}
-"""Variables by the name of the subcommand."""
-_SWITCH: Final = ("[01]", "0 or 1")
-_NUMBER: Final = ("[0-9]+", "a number")
-_MUST_BE: Final = {
-    **dict.fromkeys(("DRY_RUN", "TINY", "RESUME"), _SWITCH),
-    **dict.fromkeys(("JOBS", "BEAM", "AVERAGE", "BATCH"), _NUMBER),
-    **dict.fromkeys(("PROCESSES", "PARALLEL", "THREADS"), _NUMBER),
-    "SPLIT": ("[A-Za-z0-9_]+", "a name such as test or valid"),
-    "ENGINE": ("fairseq|ctranslate2", "fairseq or ctranslate2"),
-}
+from fairseq_deepnet.errors import did_you_mean
+
+_NUMBERS = {int: "a whole number", float: "a number"}
 
 
-def options(subcommand: str, environment: Mapping[str, str]) -> list[str]:
-    """Return the options that variables stand for; ValueError for a value that cannot be."""
-    words = []
-    for name in OF_SUBCOMMAND[subcommand].split():
-        text = environment.get(name)
-        if not text:
+def set_defaults(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
+    """Let the variables of the environment be the defaults of the parser's options.
+
+    Raises ValueError, naming the variable, for a value that the option would refuse.
+    """
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction):
             continue
-        pattern, what = _MUST_BE.get(name, ("(?s).*", ""))
-        if not re.fullmatch(pattern, text):
-            raise ValueError(f"{name} is {text!r}; it must be {what}")
-        option = f"--{name.lower().replace('_', '-')}"
-        if (pattern, what) != _SWITCH:
-            words.append(f"{option}={text}")
-        elif text == "1":
-            words.append(option)
-    return words
+        for name in map(variable_of, action.option_strings):
+            if environment.get(name) and action.nargs not in ("+", "*"):
+                action.default = _convert(name, environment[name], action)
+                action.required = False
+
+
+def variable_of(option: str) -> str:
+    """Return the variable of an option: CPU_PROCESSES of --cpu-processes."""
+    return option.lstrip("-").upper().replace("-", "_")
+
+
+def _convert(name: str, text: str, action: argparse.Action) -> Any:
+    if action.nargs == 0:
+        if text not in ("0", "1"):
+            raise ValueError(f"{name} is {text!r}; it must be 0 or 1")
+        return action.const if text == "1" else action.default
+    convert: Any = action.type or str
+    try:
+        value = convert(text)
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"{name} is {text!r}: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} is {text!r}; it must be {_NUMBERS.get(convert, error)}"
+        ) from error
+    choices = [] if action.choices is None else list(map(str, action.choices))
+    if choices and text not in choices:
+        allowed = " or ".join(choices)
+        raise ValueError(f"{name} is {text!r}; it must be {allowed}{did_you_mean(text, choices)}")
+    return value

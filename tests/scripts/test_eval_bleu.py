@@ -70,7 +70,6 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
     [
         (["/nowhere"], {}, "there is no run or checkpoint /nowhere"),
         (["RUN"], {"BEAM": "five"}, "BEAM is 'five'"),
-        (["RUN"], {"SPLIT": "train-2"}, "SPLIT is 'train-2'"),
         (["--beam", "3"], {}, "options need a run or a checkpoint before them"),
         (["RUN"], {"ENGINE": "marian"}, "ENGINE is 'marian'"),
         (["RUN"], {"QUANTIZATION": "int8"}, "QUANTIZATION=int8 needs ENGINE=ctranslate2"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.tools.variables import OF_SUBCOMMAND
+from fairseq_deepnet import cli
+from fairseq_deepnet.tools.variables import variable_of
 from tests.support.shell import ROOT, FakeBin, run_script
 
 SCRIPTS = ROOT / "scripts"
@@ -53,7 +55,9 @@ def variables(script: Path) -> list[str]:
     read = re.findall(r"\$\{(?:!)?([A-Z][A-Z0-9_]+):?[-+]", code)
     read += re.findall(r"\b(OUT|RUN|DATA|TRAIN|VALID|TEST|RAW|TABLE|DEPTH|SEED|WORKERS)\b", code)
     for command in re.findall(r"(?:hand_over|evaluate) (\w+)", code):
-        read += OF_SUBCOMMAND.get(command, "").split()
+        module, _ = cli.SUBCOMMANDS[command]
+        importlib.import_module(f"fairseq_deepnet.{module}").add_arguments(parser := cli.Parser())
+        read += map(variable_of, parser._option_string_actions)
     return sorted({*read, "TMPDIR", "CDPATH"} - {"DEEPNET_SKIP_SETUP", "BASH_SOURCE"})
 
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
-
 import pytest
 
-from fairseq_deepnet import cli
-from fairseq_deepnet.tools import variables
 from tests.support.shell import ROOT, FakeBin, run_script
 
 TABLES = ["table1", "fig6", "fig7", "table2"]
-NAMES = {name: names.split() for name, names in variables.OF_SUBCOMMAND.items()}
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -22,38 +16,6 @@ def test_each_table_has_its_command(fake_bin: FakeBin, name: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == "| a table |\n"
     assert fake_bin.calls("deepnet") == [["sweep", "--variables", name, "depth=6", "max-update=2"]]
-
-
-def test_every_knob_is_an_option_of_the_command() -> None:
-    knobs = {"GPUS": "8", "PARALLEL": "2", "SEEDS": "1,2", "DATA": "d", "RUNS": "r", "ONLY": "*_6l"}
-    knobs |= {"CONFIG": "c", "THREADS": "3"} | {
-        "RETRY": "all",
-        "TERAFLOPS": "100",
-        "MEMORY": "40",
-        "DRY_RUN": "1",
-        "TINY": "1",
-    }
-    assert variables.options("sweep", knobs | {"SEED": "1", "BEAM": ""}) == [
-        *(
-            "--gpus=8",
-            "--parallel=2",
-            "--threads=3",
-            "--seeds=1,2",
-            "--data=d",
-            "--config=c",
-            "--runs=r",
-        ),
-        *("--only=*_6l", "--retry=all", "--teraflops=100", "--memory=40", "--dry-run", "--tiny"),
-    ]
-
-
-@pytest.mark.parametrize("name", variables.OF_SUBCOMMAND)
-def test_every_variable_has_its_option(name: str) -> None:
-    parser = argparse.ArgumentParser()
-    module = importlib.import_module(f"fairseq_deepnet.{cli.SUBCOMMANDS[name][0]}")
-    module.add_arguments(parser)
-    for option in variables.options(name, dict.fromkeys(NAMES[name], "1") | {"ENGINE": "fairseq"}):
-        assert option.partition("=")[0] in parser.format_help()
 
 
 @pytest.mark.parametrize(
@@ -86,17 +48,12 @@ def test_methods_are_compared_on_two_seeds_without_a_score(fake_bin: FakeBin) ->
 
 
 def test_a_comparison_takes_methods_depths_and_a_corpus_of_one_s_own(fake_bin: FakeBin) -> None:
-    knobs = {"METHODS": "deepnorm,admin", "DEPTHS": "6,18", "SEEDS": "3", "DATA": "data/mine.de-en"}
+    knobs = {"SCHEME": "deepnorm,admin", "DEPTH": "6,18", "SEEDS": "3", "DATA": "data/mine.de-en"}
     words = compared(fake_bin, "lr=5e-4", CONFIG="configs/iwslt14.yaml", **knobs)
     assert words == [
         *("scheme=deepnorm,admin", "depth=6,18", "score=true", "lr=5e-4", "--seeds=3"),
         f"--runs={ROOT}/runs/compare_methods.iwslt14.mine.de-en",
     ]
-
-
-def test_a_comparison_names_schemes_and_depths_as_a_recipe_does(fake_bin: FakeBin) -> None:
-    words = ["scheme=deepnorm,admin", "depth=6,18"]
-    assert compared(fake_bin, SCHEME="deepnorm,admin", DEPTH="6,18")[:2] == words
 
 
 def test_whether_a_comparison_is_scored_can_be_said(fake_bin: FakeBin) -> None:
@@ -120,30 +77,6 @@ def test_the_score_of_a_comparison_is_0_or_1(fake_bin: FakeBin) -> None:
 def test_the_exit_status_is_the_command_s(fake_bin: FakeBin) -> None:
     fake_bin.add("deepnet", status=1)
     assert run_script("sweep.sh", "table1", path=fake_bin.path()).returncode == 1
-
-
-@pytest.mark.parametrize(
-    ("subcommand", "name", "text", "what"),
-    [
-        ("sweep", "DRY_RUN", "yes", "0 or 1"),
-        ("sweep", "TINY", "2", "0 or 1"),
-        ("train", "RESUME", "x\n1", "0 or 1"),
-        ("evaluate", "BEAM", "five", "a number"),
-        ("perplexity", "SPLIT", "a b", "a name such as test or valid"),
-    ],
-)
-def test_a_variable_that_cannot_be_is_one_line(
-    subcommand: str,
-    name: str,
-    text: str,
-    what: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv(name, text)
-    monkeypatch.setenv("DEEPNET_COMMAND", "script")
-    assert cli.main([subcommand, "--variables", "word"]) == 2
-    assert capsys.readouterr().err == f"[script] error: {name} is {text!r}; it must be {what}\n"
 
 
 @pytest.mark.parametrize("words", [[], ["--dry-run"]])

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.tools import variables
+from fairseq_deepnet.tools.training import train
+from fairseq_deepnet.tools.variables import variable_of
 from tests.support.runs import make_data
 from tests.support.shell import ROOT, FakeBin, run_script
 
@@ -63,6 +64,8 @@ class DryRun:
             fakes.add(command)
         self.environment = fakes.folder / "environment"
         fakes.add("deepnet", f'env -0 >"{self.environment}"')
+        train.add_arguments(parser := cli.Parser())
+        self.variables = set(map(variable_of, parser._option_string_actions))
 
     def __call__(self, recipe: str, *options: str, **env: str) -> None:
         result = run_script(recipe, *options, env={"DRY_RUN": "1", **env}, path=self.fakes.path())
@@ -71,7 +74,7 @@ class DryRun:
         (words,) = self.fakes.calls("deepnet")
         for line in self.environment.read_text(encoding="utf-8").split("\0")[:-1]:
             name, _, value = line.partition("=")
-            if name in variables.OF_SUBCOMMAND["train"].split():
+            if name in self.variables:
                 self.patch.setenv(name, value)
         assert cli.main(words) == 0
         caught = self.capsys.readouterr()

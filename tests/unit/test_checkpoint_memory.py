@@ -238,7 +238,9 @@ def test_enough_memory_checkpoints_nothing(batch: Any) -> None:
 
 
 def test_auto_on_a_cpu_is_the_thriftiest(batch: Any) -> None:
-    found = [started(batch, f"--checkpoint-{name}=auto") for name in ("memory", "every")]
+    found = [
+        started(batch, f"--checkpoint-{name}=auto") for name in ("memory", "activations-every")
+    ]
     assert found[0].encoder.checkpointing == found[1].encoder.checkpointing
 
 
@@ -289,7 +291,7 @@ def test_a_plan_shows_what_training_would_choose() -> None:
         more = {name.replace("_", "-"): value for name, value in more.items()}
         return estimate(configs.Config("test", options | more, {}), 0, 16, 1, 8000, length)
 
-    plain, thrifty = plan(), plan(checkpoint_every="auto")
+    plain, thrifty = plan(), plan(checkpoint_activations_every="auto")
     budget_gib = (plain.needed_gib + thrifty.needed_gib) / 2
     between = plan(checkpoint_memory=budget_gib)
     assert thrifty.needed_gib < between.needed_gib < plain.needed_gib

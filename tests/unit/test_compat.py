@@ -132,6 +132,7 @@ def test_the_error_of_a_process_that_torch_spawned_is_one_line_too(
 ) -> None:
     # whatever hook torch.distributed has left in this process: it collects what others print
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    monkeypatch.setattr(sys, "argv", ["fairseq-train"])
     errors.show_in_one_line()
     try:
         raise ConfigurationError("give another --save-dir")
@@ -149,6 +150,7 @@ def test_an_error_is_shown_although_torch_collects_what_hooks_print() -> None:
     program = """
 import io, sys
 from fairseq_deepnet import errors
+sys.argv = ["fairseq-train"]
 errors.show_in_one_line()
 shown = sys.excepthook
 def collecting(*error):

@@ -19,7 +19,7 @@ from fairseq.data import Dictionary, data_utils
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, refuse_damaged
-from fairseq_deepnet.errors import ConfigurationError, describe_os_error, in_one_line
+from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.provenance import sha256
 from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.tools.corpora import builder
@@ -287,51 +287,6 @@ def test_a_data_folders_damaged_record_is_one_line(
 def test_a_folder_without_digests_still_opens(tmp_path: Path) -> None:
     folder = DataFolder.open(make_data(tmp_path / "data"))
     folder.refuse_changed(folder.model_files())
-
-
-def test_errors_of_the_file_system_name_the_file_and_the_remedy() -> None:
-    full = OSError(28, "No space left on device", "/data/out.bin")
-    assert (
-        describe_os_error(full)
-        == "/data/out.bin: No space left on device; make room, or write elsewhere"
-    )
-    assert describe_os_error(OSError("odd")) == "odd"
-    assert in_one_line(KeyError("a mistake of ours")) is None
-
-
-SPAWNED = """
--- Process 1 terminated with the following error:
-Traceback (most recent call last):
-  File "train.py", line 1, in main
-fairseq_deepnet.errors.ConfigurationError: --x contradicts --y; leave out --x
-"""
-
-
-def test_a_rank_that_was_spawned_ends_in_its_own_one_line() -> None:
-    from torch.multiprocessing.spawn import ProcessRaisedException
-
-    error = ProcessRaisedException(SPAWNED, 1, 7)
-    assert in_one_line(error) == "--x contradicts --y; leave out --x"
-    assert in_one_line(ProcessRaisedException("KeyError: 'a mistake of ours'", 1, 7)) is None
-
-
-@pytest.mark.parametrize(
-    ("raised", "status", "last"),
-    [
-        ("OSError(28, 'No space left on device', 'out.pt')", 2, "make room, or write elsewhere"),
-        ("KeyError('a mistake of ours')", 1, "KeyError: 'a mistake of ours'"),
-    ],
-)
-def test_fairseqs_commands_tell_a_full_disk_in_one_line_and_a_mistake_with_its_traceback(
-    raised: str, status: int, last: str
-) -> None:
-    code = f"import fairseq_deepnet.errors as e; e.show_in_one_line(); raise {raised}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False
-    )
-    assert done.returncode == status
-    assert done.stderr.rstrip().endswith(last)
-    assert ("Traceback" in done.stderr) == (status == 1)
 
 
 def test_a_subcommand_that_meets_a_full_disk_ends_in_one_line_and_leaves_nothing(

@@ -233,7 +233,7 @@ def test_data_and_output_are_as_given(
 ) -> None:
     fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
     other = make_data(tmp_path / "other")
-    result = evaluate(run_folder, data=str(other), output=str(tmp_path / "out"))
+    result = evaluate(run_folder, data=str(other), out=str(tmp_path / "out"))
     assert result.returncode == 0, result.stderr
     assert fake_bin.calls("fairseq-generate")[0][0] == str(other)
     assert len(list((tmp_path / "out").iterdir())) == 2

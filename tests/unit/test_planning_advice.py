@@ -120,7 +120,7 @@ def test_a_device_is_given_to_checkpointing_as_auto_takes_it_but_where_that_is_t
     room: float,
 ) -> None:
     deep = {"arch": "deepnet_transformer_tiny", "encoder_layers": 200, "decoder_layers": 200}
-    needed = plan_for(80, checkpoint_every="auto", max_tokens=512, **deep).needed_gib
+    needed = plan_for(80, checkpoint_activations_every="auto", max_tokens=512, **deep).needed_gib
     advice = advice_for(needed * room, max_tokens=512, **deep)
     assert advice.plan.checkpoint_gib is not None
     share = math.floor(100 * FREE_SHARE * needed * room) / 100
@@ -291,14 +291,6 @@ def test_what_the_user_can_mend_is_one_line(
     assert not out
     assert len(lines) == 1
     assert message in lines[0]
-
-
-def test_an_option_of_the_training_is_told_how_to_be_written(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["plan", "multi30k", "--checkpoint-every", "auto"])
-    assert "write checkpoint-every=VALUE" in capsys.readouterr().err
 
 
 def test_several_devices_that_are_too_small_are_to_split_the_model() -> None:

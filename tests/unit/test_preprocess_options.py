@@ -89,15 +89,6 @@ def test_a_wrong_option_is_told_before_anything_is_downloaded(
     assert not list(tmp_path.iterdir())
 
 
-def test_only_what_scripts_hand_over_to_takes_variables(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["score", "--variables"])
-    assert ended.value.code == 2
-    assert "usage: deepnet score" in capsys.readouterr().err
-
-
 # What scripts/preprocess_{iwslt14,wmt17,opus100}.sh said before the defaults moved into Python.
 @pytest.mark.parametrize(
     ("kind", "expected"),

@@ -212,7 +212,7 @@ def test_settings_may_be_mended_until_there_is_a_checkpoint(record: Recorder) ->
     assert (record.run / "config.yaml").read_bytes() == recorded
 
     # what changes no number may differ
-    assert record("--lr", "2e-1", "--log-interval", "7", "--checkpoint-every", "auto")
+    assert record("--lr", "2e-1", "--log-interval", "7", "--checkpoint-activations-every", "auto")
     assert record("--lr", "2e-1", "--checkpoint-memory", "4")
     assert "going on from update 100" in record.said
     assert record("--lr", "0.3", resume="")
@@ -455,14 +455,6 @@ def test_a_run_that_diverged_with_the_last_fallback_is_not_tried_again(record: R
     assert record(*options, "lr*0.5") is None
     assert "diverged after the last of 1 steps" in record.said
     assert record(*options, "lr*0.5, lr*0.1")
-
-
-def test_record_is_a_former_name(record: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--run", str(record.run), "--data", str(record.data), "--gpus=0", "multi30k"]
-    assert cli.main(["record", *words, "--", *TINY]) == 0
-    caught = capsys.readouterr()
-    assert caught.out.split("\0")[0] == "fairseq-train"
-    assert "deepnet record is now called deepnet train --record-only" in caught.err
 
 
 def test_a_training_that_is_just_ending_is_waited_for(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -47,18 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--utilisation", type=float, help=share)
     add("--json", action="store_true", help="JSON on stdout")
     add("--paper", action="store_true", help="count the models of the DeepNet paper, and end")
-
-
-def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line, where options may stand between the words."""
-    args, unknown = parser.parse_known_intermixed_args(words)
-    if unknown:
-        name = unknown[0].lstrip("-").partition("=")[0]
-        parser.error(
-            f"{unknown[0]} is no option of this command; options of the training are words:"
-            f" write {name}=VALUE ({name}=true for one without a value)"
-        )
-    return args
 
 
 def run(args: argparse.Namespace) -> int:

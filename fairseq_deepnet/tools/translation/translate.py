@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 # An exported folder needs neither torch nor fairseq, which take seconds to import: only the
 # functions that do need them import them.
 
-parse: Final = argparse.ArgumentParser.parse_intermixed_args
-"""Options may stand before files, as people type them: argparse by itself refuses that."""
 HALF: Final = ("--bf16", "--fp16")
 """fairseq-generate's, which this plugin's models both follow."""
 

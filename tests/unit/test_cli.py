@@ -1,0 +1,131 @@
+"""The command line that all subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+from types import SimpleNamespace
+
+import pytest
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.tools import configs, variables
+
+
+def parse(name: str, *words: str) -> argparse.Namespace:
+    """Parse the words of a subcommand as `deepnet` does, without running it."""
+    taken: list[argparse.Namespace] = []
+    with pytest.MonkeyPatch.context() as patch:
+        module = cli.importlib.import_module(f"fairseq_deepnet.{cli.SUBCOMMANDS[name][0]}")
+        patch.setattr(module, "run", lambda args: taken.append(args) or 0)
+        assert cli.main([name, *words]) == 0
+    return taken[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("train", "multi30k"), ("evaluate", "RUN"), ("perplexity", "RUN")]
+)
+def test_options_come_in_any_order_and_those_of_fairseq_after_two_dashes(
+    name: str, word: str
+) -> None:
+    after = ("--", "--lenpen", "2", "--", "x")
+    texts = [
+        {key: str(value) for key, value in vars(parse(name, *words, *after)).items()}
+        for words in ((word, "--data", "d", "--gpus", "1"), ("--data=d", word, "--gpus", "1"))
+    ]
+    assert texts[0] == texts[1]
+    assert texts[0]["gpus"] == "1"
+    assert texts[0]["extra"] == "['--lenpen', '2', '--', 'x']"
+    assert parse(name, word).extra == []
+
+
+def test_words_stand_between_options() -> None:
+    assert parse("sweep", "depth", "lr=1", "--dry-run", "depth=6").overrides == ["lr=1", "depth=6"]
+    assert parse("plan", "--gpus", "8", "multi30k", "--json", "lr=1").words == ["multi30k", "lr=1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["pln"], "no subcommand 'pln'; did you mean plan?"),
+        (["evaluate", "r", "--beem", "4"], "unknown --beem 4; did you mean beam?"),
+        (["evaluate", "r", "--sacrebleu"], "unknown --sacrebleu; options of fairseq come after --"),
+        (["evaluate", "r", "s"], "unexpected word 's'; options of fairseq come after --"),
+        (["evaluate", "r", "--engine", "ctranslate"], "'ctranslate'; did you mean ctranslate2?"),
+        (["plan", "base", "--lr", "1"], "unknown --lr 1; write an option of fairseq-train as lr="),
+        (["train"], "the following arguments are required: config"),
+        (["evaluate", "--beam", "many"], "argument --beam: invalid int value: 'many'"),
+    ],
+)
+def test_bad_usage_is_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("deepnet")
+    assert message in line
+
+
+def test_an_error_names_the_script_that_was_typed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEEPNET_COMMAND", "train_wmt17")
+    assert cli.main(["args", "no-such-config"]) == 2
+    assert capsys.readouterr().err.startswith("[train_wmt17] error: no config 'no-such-config'")
+
+
+@pytest.mark.parametrize("moment", ["import", "run"])
+def test_ctrl_c_is_one_line_at_any_moment(
+    moment: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    if moment == "import":
+        monkeypatch.setattr(cli, "importlib", SimpleNamespace(import_module=press))
+    else:
+        monkeypatch.setattr(configs, "run", press)
+    assert cli.main(["args", "multi30k"]) == 130
+    assert capsys.readouterr().err == "deepnet args: interrupted\n"
+
+
+@pytest.fixture
+def parser() -> cli.Parser:
+    parser = cli.Parser()
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--lenpen", type=float)
+    parser.add_argument("--cpu-processes", required=True)
+    parser.add_argument("--engine", choices=("fairseq", "ctranslate2"))
+    parser.add_argument("--dry-run", action="store_true")
+    return parser
+
+
+def test_variables_are_defaults_of_options(parser: cli.Parser) -> None:
+    environment = {"BEAM": "4", "LENPEN": "", "CPU_PROCESSES": "2", "DRY_RUN": "1", "HELP": "1"}
+    variables.set_defaults(parser, environment)
+    values = {"beam": 4, "lenpen": None, "cpu_processes": "2", "engine": None, "dry_run": True}
+    assert vars(parser.parse([])) == values
+    assert vars(parser.parse(["--beam", "1"])) == values | {"beam": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("BEAM", "x", "BEAM is 'x'; it must be a whole number"),
+        ("LENPEN", "1,5", "LENPEN is '1,5'; it must be a number"),
+        ("ENGINE", "fairsec", "ENGINE is 'fairsec'; it must be fairseq or ctranslate2; did you"),
+        ("DRY_RUN", "yes", "DRY_RUN is 'yes'; it must be 0 or 1"),
+    ],
+)
+def test_a_bad_value_is_named_by_its_variable(
+    parser: cli.Parser, name: str, value: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match="^" + message.replace("?", "[?]")):
+        variables.set_defaults(parser, {name: value})
+
+
+def test_variables_count_only_where_a_script_asks_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BEAM", "4")
+    assert parse("evaluate", "RUN").beam == 5
+    assert parse("evaluate", "--variables", "RUN").beam == 4

@@ -1,0 +1,88 @@
+"""Errors in one line where the user can fix them, with their traceback where not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from torch.multiprocessing.spawn import ProcessRaisedException
+
+from fairseq_deepnet.errors import describe_os_error, in_one_line, name_nearest_choice
+
+SPAWNED = """
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "train.py", line 1, in main
+fairseq_deepnet.errors.ConfigurationError: --x contradicts --y; leave out --x
+"""
+
+
+def run(code: str, program: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", f"import sys; sys.argv = [{program!r}]; {code}"]
+    return subprocess.run(words, capture_output=True, encoding="utf-8", check=False)
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "last"),
+    [
+        ("OSError(28, 'No space left on device', 'out.pt')", 2, "make room, or write elsewhere"),
+        ("OSError(28, 'No space left on device')", 2, "make room, or write elsewhere"),
+        ("ConnectionResetError(104, 'Connection reset by peer')", 1, "reset by peer"),
+        ("BrokenPipeError(32, 'Broken pipe')", 1, "Broken pipe"),
+        ("OSError(12, 'Cannot allocate memory')", 1, "Cannot allocate memory"),
+        ("OSError('my own error')", 1, "OSError: my own error"),
+        ("KeyError('a mistake of ours')", 1, "KeyError: 'a mistake of ours'"),
+    ],
+)
+def test_only_an_error_that_names_a_file_or_a_full_disk_loses_its_traceback(
+    raised: str, status: int, last: str
+) -> None:
+    code = f"import fairseq_deepnet.errors as e; e.show_in_one_line(); raise {raised}"
+    done = run(code, "/usr/bin/fairseq-train")
+    assert done.returncode == status
+    assert done.stderr.rstrip().endswith(last)
+    assert ("Traceback" in done.stderr) == (status == 1)
+
+
+def test_a_program_that_imports_the_package_keeps_its_own_hook() -> None:
+    code = """
+from fairseq_deepnet import models
+assert sys.excepthook is sys.__excepthook__
+raise FileNotFoundError("my own error")"""
+    done = run(code, "mine.py")
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith("FileNotFoundError: my own error")
+    assert "Traceback" in done.stderr
+
+
+def test_errors_of_the_file_system_name_the_file_and_the_remedy() -> None:
+    full = OSError(28, "No space left on device", "/data/out.bin")
+    line = "/data/out.bin: No space left on device; make room, or write elsewhere"
+    assert describe_os_error(full) == in_one_line(full) == line
+    assert in_one_line(FileNotFoundError("there is no run x")) == "there is no run x"
+    assert in_one_line(KeyError("a mistake of ours")) is None
+
+
+def test_a_rank_that_was_spawned_ends_in_its_own_one_line() -> None:
+    error = ProcessRaisedException(SPAWNED, 1, 7)
+    assert in_one_line(error) == "--x contradicts --y; leave out --x"
+    assert in_one_line(ProcessRaisedException("KeyError: 'a mistake of ours'", 1, 7)) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        (
+            "argument --a: invalid choice: 'adamm' (choose from 'adam', 'sgd')",
+            "argument --a: invalid choice: 'adamm'; did you mean adam?",
+        ),
+        (
+            "argument --a: invalid choice: 'xyz' (choose from 'adam', 'sgd')",
+            "argument --a: invalid choice: 'xyz' (choose from 'adam', 'sgd')",
+        ),
+        ("argument --a: invalid <lambda> value: 'x'", "argument --a: invalid value: 'x'"),
+    ],
+)
+def test_an_invalid_choice_is_answered_with_the_nearest(message: str, line: str) -> None:
+    assert name_nearest_choice(message) == line
