@@ -1,4 +1,4 @@
-"""Who watches a training: what its model's options ask for."""
+"""Observers of a training: preemption for every model, instruments as a model's options ask."""
 
 from __future__ import annotations
 
@@ -22,14 +22,24 @@ logger = logging.getLogger(__name__)
 
 
 def build_observers(trainer: Any) -> list[Observer]:
-    """Return the observers of a trainer that was just made; none for models that are not ours.
+    """Return the observers of a new trainer.
 
-    Warn of a learning-rate schedule that does not fit the training.
+    Preemption covers every model that fairseq-train trains with the plugin; monitor, watch and the
+    warnings about the learning-rate schedule need the options of our models.
     """
+    observers: list[Observer] = []
+    if hasattr(trainer.cfg.model, "residual_scheme"):
+        observers += _build_instruments(trainer)
+    listener = preemption.listener()
+    if listener is not None:
+        # the last: all that the others keep of an update is written before it ends the training
+        observers.append(preemption.Preemption(listener, trainer))
+    return observers
+
+
+def _build_instruments(trainer: Any) -> list[Observer]:
     args, folder = trainer.cfg.model, run_folder(Path(trainer.cfg.checkpoint.save_dir))
     observers: list[Observer] = []
-    if not hasattr(args, "residual_scheme"):
-        return observers
     if trainer.is_data_parallel_master:
         schedule, length = trainer.cfg.lr_scheduler, trainer.cfg.optimization.max_update
         for misfit in misfits(getattr(schedule, "_name", None), schedule, length):
@@ -45,8 +55,4 @@ def build_observers(trainer: Any) -> list[Observer]:
         observers.append(Monitor(measured, trainer, folder))
     # after the monitor: they may end the training, and the update's record must be written
     observers += watch.observers(divergence.settings(args), trainer, folder)
-    listener = preemption.listener()
-    if listener is not None:
-        # the last: all that the others keep of an update is written before it ends the training
-        observers.append(preemption.Preemption(listener, trainer, preemption.grace_period(args)))
     return observers

@@ -9,6 +9,7 @@ makes up for it when the training goes on.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import multiprocessing.process
@@ -41,10 +42,11 @@ logger = logging.getLogger(__name__)
 REPEATED: Final = 2.0
 """Seconds within which a further signal is the same one: it comes to the process, to its group and
 by its launcher."""
+_GRACE_VARIABLE: Final = "DEEPNET_PREEMPTION_GRACE"
 
 
 def add_preemption_arguments(parser: ArgumentParser) -> None:
-    """Add --preemption-grace."""
+    """Add --preemption-grace, which every architecture takes."""
     parser.add_argument(
         "--preemption-grace",
         type=float,
@@ -55,18 +57,20 @@ def add_preemption_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def grace_period(args: Any) -> float:
-    """Return the seconds that --preemption-grace gives.
+def keep_grace_period(args: Any) -> None:
+    """Hand --preemption-grace on to this process's listener and to the processes it spawns.
+
+    fairseq passes spawned processes a configuration without it, unless the model's class keeps
+    whatever the parser has read.
 
     Raises:
-        ConfigurationError: for a number that is no time.
+        ConfigurationError: if it is not a positive number.
     """
     grace = getattr(args, "preemption_grace", None)
-    if grace is None:
-        return GRACE
-    if not (math.isfinite(grace) and grace > 0):
-        raise ConfigurationError(f"--preemption-grace {grace:g}: give seconds above 0")
-    return float(grace)
+    if grace is not None:
+        if not (math.isfinite(grace) and grace > 0):
+            raise ConfigurationError(f"--preemption-grace {grace:g}: give seconds above 0")
+        os.environ[_GRACE_VARIABLE] = str(grace)
 
 
 class Listener:
@@ -158,6 +162,7 @@ def listen() -> None:
         os.environ["PYTHONWARNINGS"] = ",".join(filter(None, filters))
         _end_as_spawned_processes_do(_listener)
     os.register_at_fork(after_in_child=_forget)
+    atexit.register(_ignore)
     _protect_workers()
 
 
@@ -194,6 +199,12 @@ def _end_as_spawned_processes_do(heard_by: Listener) -> None:
             previous(kind, error, traceback)
             return
         raise SystemExit(status)
+
+
+def _ignore() -> None:
+    """Let a signal that comes after the end of the training change nothing."""
+    for number in PREEMPTING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _forget() -> None:
@@ -244,7 +255,7 @@ def _attend(program: ModuleType | None) -> None:
 class Preemption(Observer):
     """Ends one training when its processes were signalled."""
 
-    def __init__(self, listener: Listener, trainer: Any, grace: float) -> None:
+    def __init__(self, listener: Listener, trainer: Any) -> None:
         self.listener = listener
         self.trainer = trainer
         self.is_first = bool(trainer.is_data_parallel_master)
@@ -255,9 +266,11 @@ class Preemption(Observer):
         self.flag: Any = False  # or a tensor on fairseq's device
         _attend(training_program())
         wrap(trainer, "valid_step")(self._follow_validation)
+        wrap(trainer, "save_checkpoint")(self._follow_save)
         if not self.alone:
             wrap(trainer, "_aggregate_logging_outputs")(self._share)
-        listener.grace, listener.training = grace, self
+        listener.grace = float(os.environ.get(_GRACE_VARIABLE, GRACE))
+        listener.training = self
 
     def _share(
         self, aggregate: Any, outputs: Any, *stats: Any, ignore: bool = False
@@ -276,7 +289,9 @@ class Preemption(Observer):
         return self.listener.heard is not None if self.alone else bool(self.flag)
 
     def is_saved(self) -> bool:
-        """Return True if every update made is in a checkpoint: of the start, or kept since."""
+        """Return True if every update is in a checkpoint, or if it is another rank that knows."""
+        if not self.trainer.should_save_checkpoint_on_current_rank:
+            return True
         return bool(self.trainer.get_num_updates() <= self.kept)
 
     def loaded(self, trainer: Any, update: int) -> None:
@@ -299,6 +314,13 @@ class Preemption(Observer):
         if self.asked and not self.ending:
             self._save_and_leave(self.trainer.get_num_updates())
         return output
+
+    def _follow_save(self, save: Any, *args: Any, **kwargs: Any) -> Any:
+        """Note what fairseq's own checkpoints hold, so that a later hang does not count as loss."""
+        result = save(*args, **kwargs)
+        if not self.trainer.cfg.checkpoint.no_save_optimizer_state:
+            self.kept = self.trainer.get_num_updates()
+        return result
 
     def _save_and_leave(self, update: int) -> None:
         """End the training, but for one of which only the last validation is left."""

@@ -119,6 +119,10 @@ def keep_bf16_off_tpus() -> None:
     def parse_args_and_arch(
         parse: Any, parser: argparse.ArgumentParser, *args: Any, **kwargs: Any
     ) -> Any:
+        from ..preemption import add_preemption_arguments, keep_grace_period
+
+        if "--max-update" in parser._option_string_actions:  # fairseq-train's
+            add_preemption_arguments(parser)
         try:
             parsed = parse(parser, *args, **kwargs)
         except RuntimeError as error:
@@ -130,6 +134,7 @@ def keep_bf16_off_tpus() -> None:
             ) from error
         namespace = parsed[0] if isinstance(parsed, tuple) else parsed
         refuse_absurd(namespace)
+        keep_grace_period(namespace)
         if getattr(namespace, "bf16", False):  # absent where defaults are suppressed
             words = args[0] if args else kwargs.get("input_args")
             namespace.tpu = "--tpu" in (sys.argv if words is None else words)

@@ -14,7 +14,6 @@ from ..errors import ConfigurationError
 from ..modules import LayerShape, TransformerLayer
 from ..monitoring.options import monitor_settings
 from ..option_ranges import refuse_absurd
-from ..preemption import grace_period
 from ..schemes import SCHEMES, NormPlacement, Place, ResidualScheme, Side, scheme_class
 from .running_options import check_running
 
@@ -128,7 +127,6 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
     scheme.check_variant(getattr(args, "scheme_variant", None))
     monitor_settings(args)
     watch_settings(args)
-    grace_period(args)
     check_running(args, scheme)
     for side in kind.sides:
         check_shape(args, side)

@@ -15,7 +15,6 @@ from ..anatomy import find_stacks
 from ..divergence.options import add_watch_arguments
 from ..errors import ConfigurationError
 from ..monitoring.options import add_monitor_arguments
-from ..preemption import add_preemption_arguments
 from ..schemes import (
     DEFAULT_SCHEME,
     SCHEMES,
@@ -73,7 +72,6 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
     )
     add_monitor_arguments(parser)
     add_watch_arguments(parser)
-    add_preemption_arguments(parser)
 
 
 def default_scheme(args: Namespace) -> None:

@@ -240,8 +240,11 @@ def signal_rank_1(rank: int) -> None:
     Trainer.train_step = signalled
 
 
-def test_two_processes_stop_after_the_same_update(tiny_data: Path, tmp_path: Path) -> None:
-    words = [*OPTIONS, "--update-freq=2", "--max-update=30"]
+@pytest.mark.parametrize("arch", ["deepnet_transformer", "transformer"])
+def test_two_processes_stop_after_the_same_update(
+    arch: str, tiny_data: Path, tmp_path: Path
+) -> None:
+    words = [*OPTIONS, f"--arch={arch}", "--update-freq=2", "--max-update=30"]
     ended = train_together(tiny_data, tmp_path / "run", *words, begin=signal_rank_1)
     assert ended == [PREEMPTED, PREEMPTED]
     assert updates(held(tmp_path / "run")) == 2
@@ -277,6 +280,27 @@ class TestSignals:
             for process in processes:
                 process.kill()
         return iter(said)
+
+    def test_a_signal_saves_a_training_of_fairseq_s_own_architecture(
+        self, tiny_data: Path, plugin: Path, tmp_path: Path
+    ) -> None:
+        rig(plugin, "during(5, kill)")
+        options = ["--arch=transformer", "--max-update=30", "--preemption-grace=50"]
+        (said,) = self.finish([self.start(tiny_data, plugin, *options)], PREEMPTED)
+        assert "preempted: update 5 is saved" in said
+        assert updates(held(tmp_path / "run")) == 5
+
+    def test_a_signal_after_the_last_update_changes_nothing(
+        self, tiny_data: Path, plugin: Path, tmp_path: Path
+    ) -> None:
+        # the function that is registered first runs last: fairseq-train has ended by then
+        late = "import atexit; atexit.register(lambda: kill_at_exit())"
+        rig(plugin, before=late)
+        command = self.start(tiny_data, plugin, "--max-update=2")
+        (said,) = self.finish([command], 0)
+        assert "signalled at exit" in said
+        assert "preempted" not in said
+        assert updates(held(tmp_path / "run")) == 2
 
     def test_a_signal_to_all_that_fairseq_train_has_started_ends_it_after_the_update(
         self, tiny_data: Path, plugin: Path, tmp_path: Path
@@ -314,6 +338,16 @@ class TestSignals:
         assert said.count("preempted: update 3 is saved") == 1
         assert "Traceback" not in said
         assert updates(held(tmp_path / "run")) == 3
+
+    def test_an_update_that_hangs_after_a_checkpoint_of_fairseq_s_loses_nothing(
+        self, tiny_data: Path, plugin: Path, tmp_path: Path
+    ) -> None:
+        rig(plugin, "during(3, lambda: (kill(), time.sleep(600)))")
+        options = ["--max-update=8", "--save-interval-updates=2", "--disable-validation"]
+        options += ["--preemption-grace=0.5"]
+        (said,) = self.finish([self.start(tiny_data, plugin, *options)], PREEMPTED)
+        assert "is lost" not in said
+        assert updates(held(tmp_path / "run")) == 2
 
     @pytest.mark.parametrize("twice", [False, pytest.param(True, marks=pytest.mark.slow)])
     def test_an_update_that_does_not_end_is_given_up_after_the_grace_period(

@@ -140,7 +140,7 @@ def test_gradients_are_unscaled_as_each_optimiser_of_fairseq_scales_them() -> No
     assert gradient_scale(amp) == 1 / 128
 
 
-def test_trainers_of_other_models_are_left_as_they_are(tmp_path: Path) -> None:
+def test_trainers_of_other_models_have_no_instruments(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "--monitor-interval=1")
     assert "train_step" in vars(rig.trainer)
     vars(rig.cfg.model).pop("residual_scheme")  # fairseq's own archs have none

@@ -363,7 +363,7 @@ def test_a_preempted_training_without_room_for_its_rows_is_unsaved(
     full = ConfigurationError("split/update_1_1 was not written: no space")
     monkeypatch.setattr("fairseq_deepnet.sharding.trainer.write", Mock(side_effect=full))
     monkeypatch.setattr(preemption, "_attend", Mock())
-    preempted = preemption.Preemption(Mock(), rig.trainer, 1.0)
+    preempted = preemption.Preemption(Mock(), rig.trainer)
     with pytest.raises(SystemExit) as ended:
         preempted._save(1)
     assert ended.value.code == UNSAVED
