@@ -12,12 +12,11 @@ from typing import Any, Final
 
 import yaml
 
-from fairseq_deepnet import literals
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.definition import KEPT, Sweep, SweepPanel
 from fairseq_deepnet.files import inside_project, shown
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
-from fairseq_deepnet.tools import configs
+from fairseq_deepnet.tools import configs, recipe_options
 from fairseq_deepnet.tools.configs import Value
 from fairseq_deepnet.tools.tables import listed
 from fairseq_deepnet.tools.training import launch
@@ -237,16 +236,23 @@ def _cell(panel: SweepPanel, values: Sequence[Value], seed: int) -> Cell:
     variables = {key: str(value) for key, value in settings.items() if key.isupper()}
     options = panel.options | {k: v for k, v in settings.items() if not k.isupper()}
     options |= panel.forced | from_factors | {"seed": seed}
-    for what, names in (("settings", variables | options), ("score", panel.score or {})):
-        _check_names(names, f"{panel.name}: {what}", SET_BY_SWEEPS[what])
+    for what, names, allowed in (
+        ("settings", [*variables, *options], recipe_options.TRAINING),
+        ("score", list(panel.score or {}), recipe_options.SCORING),
+    ):
+        _check_names(names, f"{panel.name}: {what}", SET_BY_SWEEPS[what], allowed)
     return Cell(name, panel, options, variables, panel.score, [CellPlace(panel.name, keys, seed)])
 
 
-def _check_names(names: Iterable[str], place: str, variables: frozenset[str]) -> None:
-    """Raise ValueError for what a definition may not set, as it runs code."""
+def _check_names(
+    names: Iterable[str], place: str, variables: frozenset[str], options: frozenset[str]
+) -> None:
+    """Raise ValueError for what a definition may not set."""
     for name in names:
+        if name.startswith("recipe."):
+            continue  # checked where a config takes it
         if not name.isupper():
-            literals.check_name(name.removeprefix("recipe."), place)
+            recipe_options.check(name, place, options)
         elif name not in variables:
             raise ValueError(f"{place}: {name}: a sweep may set {', '.join(sorted(variables))}")
 

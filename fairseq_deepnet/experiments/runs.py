@@ -207,7 +207,7 @@ def read_result(run: Path) -> RunResult:
         status, reason = Status.UNFINISHED, f"stopped at update {updates:,}"
     return RunResult(
         folder=run,
-        config=configs.load_config(str(files[0])) if files else Config(run.name, {}, {}),
+        config=configs.recorded_config(files[0]) if files else Config(run.name, {}, {}),
         status=status,
         reason=reason,
         updates=updates,

@@ -21,7 +21,7 @@ from typing import Any, Final
 import yaml
 
 from fairseq_deepnet import literals
-from fairseq_deepnet.tools import fairseq_options
+from fairseq_deepnet.tools import fairseq_options, recipe_options
 
 Value = bool | int | float | str | None
 
@@ -153,7 +153,7 @@ def _merge_recipe(config: Config, content: object, source: str) -> None:
         config.recipe[key] = _plain(f"recipe.{key}", value, source)
 
 
-def _load_into(config: Config, path: Path, above: tuple[Path, ...]) -> None:
+def _load_into(config: Config, path: Path, above: tuple[Path, ...], recorded: bool = False) -> None:
     resolved = path.resolve()
     if resolved in above:
         chain = " -> ".join(item.name for item in (*above, resolved))
@@ -167,6 +167,9 @@ def _load_into(config: Config, path: Path, above: tuple[Path, ...]) -> None:
         if not below.is_file():
             raise FileNotFoundError(f"{path}: defaults: {name!r}: there is no file {below}")
         _load_into(config, below, (*above, resolved))
+    if not recorded:
+        for name in content.keys() - {"defaults", "recipe"}:
+            recipe_options.check(str(name), str(path))
     override(config, content, str(path))
 
 
@@ -203,8 +206,10 @@ def load_config(name: str, overrides: Sequence[str] = (), folder: Path = CONFIG_
 
 
 def recorded_config(run: Path) -> Config:
-    """Return the config that a run folder recorded."""
-    return load_config(str(run / "config.yaml"))
+    """Return the config that a run folder recorded, with the options of its command line."""
+    config = Config("config", {}, {})
+    _load_into(config, run / "config.yaml" if run.is_dir() else run, (), recorded=True)
+    return config
 
 
 def to_arguments(options: dict[str, Value]) -> list[str]:

@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.tools import recipe_options
 from fairseq_deepnet.tools.configs import (
     CONFIG_FOLDER,
     Config,
     check_options,
     load_config,
+    recorded_config,
     to_arguments,
 )
+from fairseq_deepnet.tools.fairseq_options import option_actions, training_parser
 
 CONFIGS = sorted(path.stem for path in CONFIG_FOLDER.glob("*.yaml"))
 
@@ -131,7 +134,8 @@ def test_a_config_that_is_not_there_is_answered_with_those_that_are() -> None:
         ("lr: [1\n", r"c\.yaml: not a valid config"),
         ("recipe:\n  dta: x\n", r"c\.yaml: recipe: unknown key 'dta'"),
         ("defaults: base\n", r"c\.yaml: defaults: a list"),
-        ("1: 2\n", r"c\.yaml: 1: an option's name is a word"),
+        ("1: 2\n", r"c\.yaml: 1 is no option"),
+        ("max-token: 2\n", r"c\.yaml: max-token is no option .*; did you mean max-tokens"),
     ],
 )
 def test_malformed_configs_are_refused_with_file_and_key(
@@ -140,6 +144,60 @@ def test_malformed_configs_are_refused_with_file_and_key(
     path = write(tmp_path, "c", text)
     with pytest.raises(ValueError, match=message):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "log-file: {place}",
+        "tensorboard-logdir: {place}",
+        "aim-repo: {place}",
+        "wandb-project: mine",
+        "distributed-init-method: file://{place}",
+        "save-dir: {place}",
+        "checkpoint-suffix: /../../x",
+        "plasma-path: {place}",
+        "quantization-config-path: {place}",
+        "user-dir: {place}",
+        "post-save-script: touch {place}",
+        "log_file: {place}",
+        "log-fil: {place}",
+        "--log-file: {place}",
+        "log-file={place}: true",
+        "log-file: null",
+    ],
+)
+def test_a_file_sets_only_what_a_recipe_needs_and_the_command_line_more(
+    line: str, tmp_path: Path
+) -> None:
+    write(tmp_path, "strange", f"lr: 0.1\n{line.format(place=tmp_path / 'mark')}\n")
+    path = write(tmp_path, "mine", "defaults: [strange]\narch: transformer\n")
+    with pytest.raises(ValueError, match=r"strange\.yaml: .* is no option that a file may set"):
+        load_config(path)
+    assert load_config("multi30k", ["log-file=x"]).options["log-file"] == "x"
+
+
+def test_a_recorded_config_has_what_the_command_line_set(tmp_path: Path) -> None:
+    write(tmp_path, "config", "lr: 0.1\nlog-file: mine.log\n")
+    assert recorded_config(tmp_path).options == {"lr": 0.1, "log-file": "mine.log"}
+
+
+def test_every_option_that_a_file_may_set_is_one_of_fairseqs() -> None:
+    known: set[str] = set()
+    tasks = {
+        "deepnet_transformer": "translation_multi_simple_epoch",
+        "deepnet_transformer_lm": "language_modeling",
+        "deepnet_masked_lm": "masked_lm",
+        "transformer": "translation",
+    }
+    schedulers = ("polynomial_decay", "cosine", "reduce_lr_on_plateau", "tri_stage", "step")
+    optimizers = ("adam", "nag", "adafactor", "sgd")
+    for arch, task in tasks.items():
+        for scheduler, optimizer in zip(schedulers, (*optimizers, "adam"), strict=True):
+            words = ["--arch", arch, "--task", task, "--criterion=label_smoothed_cross_entropy"]
+            words += ["--lr-scheduler", scheduler, "--optimizer", optimizer]
+            known |= option_actions(training_parser(["DATA", *words])).keys()
+    assert recipe_options.TRAINING - known == set()
 
 
 @pytest.mark.parametrize(

@@ -399,13 +399,14 @@ def test_a_sweep_is_found_from_any_folder_as_its_cells_recorded_it(
     ("line", "said"),
     [
         ("settings: {scheme: {pre-ln: {PATH: /strange}}}", "main: settings: PATH: a sweep may set"),
-        ("settings: {scheme: {pre-ln: {user-dir: /strange}}}", "user-dir: a file does not set"),
-        ("options: {user-dir: /strange}", "user-dir: a file does not set"),
+        ("settings: {scheme: {pre-ln: {user-dir: /x}}}", "user-dir is no option that a file may"),
+        ("options: {log-file: /strange}", "log-file is no option that a file may set"),
+        ("options: {distributed-init-method: file:///x}", "distributed-init-method is no option"),
         ("score: {BASH_ENV: /strange}", "main: score: BASH_ENV: a sweep may set"),
-        ("score: {user-dir: /strange}", "user-dir: a file does not set"),
+        ("score: {results-path: /strange}", "results-path is no option that a file may set"),
     ],
 )
-def test_a_definition_sets_nothing_that_runs_code(line: str, said: str, small: Path) -> None:
+def test_a_definition_sets_only_what_a_recipe_needs(line: str, said: str, small: Path) -> None:
     kept = [
         row
         for row in small.read_text(encoding="utf-8").splitlines()

@@ -231,10 +231,9 @@ def overview(runs: Sequence[Run]) -> dict[str, Any]:
 
 def _overview_of(number: int, run: Run) -> dict[str, Cell]:
     """Return the cells of a run, by their heading."""
-    file = run.folder / "config.yaml"
     try:
-        options = configs.load_config(str(file)).options if file.is_file() else {}
-    except ValueError:
+        options = configs.recorded_config(run.folder).options
+    except (ValueError, FileNotFoundError):
         options = {}
     layers = [options.get(f"{side}-layers") for side in SIDES]
     if not any(layers):
