@@ -8,6 +8,10 @@ right order.
 
 from setuptools import find_packages, setup
 
+# Data of the project that the package brings along: folders of the clone, inside it when installed.
+RESOURCES = ["configs", "configs/evaluation", "configs/sweeps", "data/sample"]
+RESOURCE_PACKAGES = {f"fairseq_deepnet.{path.replace('/', '.')}": path for path in RESOURCES}
+
 setup(
     name="fairseq_deepnet",
     version="0.1.0",
@@ -15,9 +19,14 @@ setup(
     author="The fairseq_deepnet authors",
     license="MIT",
     python_requires=">=3.11",
-    packages=find_packages(include=["fairseq_deepnet", "fairseq_deepnet.*"]),
+    packages=[
+        *find_packages(include=["fairseq_deepnet", "fairseq_deepnet.*"]),
+        *RESOURCE_PACKAGES,
+    ],
+    package_dir=RESOURCE_PACKAGES,
     package_data={
-        "fairseq_deepnet": ["*/*.yaml", "monitoring/quantities.md", "tools/plotting/page.*"]
+        "fairseq_deepnet": ["*/*.yaml", "monitoring/quantities.md", "tools/plotting/page.*"],
+        **{name: ["*.yaml", "*.tar.bz2", "*.gz"] for name in RESOURCE_PACKAGES},
     },
     install_requires=[
         "torch==2.13.0",

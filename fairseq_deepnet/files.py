@@ -15,7 +15,11 @@ from typing import IO, Any, BinaryIO, Final, cast
 
 PACKAGE: Final = Path(__file__).resolve().parent
 """This package, for fairseq's --user-dir: valid from every working directory."""
-ROOT: Final = PACKAGE.parent
+_IS_CLONE: Final = (PACKAGE.parent / "configs" / "base.yaml").is_file()
+ROOT: Final = PACKAGE.parent if _IS_CLONE else Path.cwd()
+"""Folder of runs/ and data/: the clone, or the working folder of an installed package."""
+RESOURCES: Final = PACKAGE.parent if _IS_CLONE else PACKAGE
+"""Folder of configs/ and data/sample/, which setup.py installs inside the package."""
 
 
 def shown(path: Path) -> str:

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from .files import ROOT, shown
+from .files import PACKAGE, shown
 
 _DISTRIBUTIONS: Final = (
     "fairseq_deepnet",
@@ -61,7 +61,9 @@ def made_now() -> dict[str, Any]:
 
 def git_revision() -> str | None:
     """Return the project's commit, with `+changes` where files differ from it; None outside git."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty=+changes"]
+    if not (PACKAGE.parent / ".git").exists():
+        return None  # an installed package may lie inside another repository
+    command = ["git", "-C", str(PACKAGE), "describe", "--always", "--abbrev=40", "--dirty=+changes"]
     try:
         result = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
     except (OSError, subprocess.CalledProcessError):

@@ -21,11 +21,12 @@ from typing import Any, Final
 import yaml
 
 from fairseq_deepnet import literals
+from fairseq_deepnet.files import RESOURCES
 from fairseq_deepnet.tools import fairseq_options, recipe_options
 
 Value = bool | int | float | str | None
 
-CONFIG_FOLDER: Final = Path(__file__).resolve().parents[2] / "configs"
+CONFIG_FOLDER: Final = RESOURCES / "configs"
 RECIPE_KEYS: Final = {
     "data": "the folder that scripts/preprocess*.sh made; relative to the project",
     "global-batch-tokens": "tokens of one update over all devices: 524288 or 128 x 4096",

@@ -20,14 +20,14 @@ from typing import Any, Final
 
 import yaml
 
-from fairseq_deepnet.files import ROOT, say, shown, whole_folder, write_json, write_text
+from fairseq_deepnet.files import RESOURCES, say, shown, whole_folder, write_json, write_text
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.corpora.archive import opened
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.moses import detokenise
 from fairseq_deepnet.tools.languages import find, language, languages
 
-FOLDER: Final = ROOT / "configs" / "evaluation"
+FOLDER: Final = RESOURCES / "configs" / "evaluation"
 ARCHIVES: Final = (".tar.gz", ".tgz", ".tar")
 NO_TALK: Final = ("__NULL__", "_ _ NULL _ _", "")
 

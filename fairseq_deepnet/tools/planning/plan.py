@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Final
 
+from fairseq_deepnet.files import ROOT
 from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.devices import DEVICE_GIB
@@ -109,7 +110,7 @@ def read_vocabulary(
     if args.data is not None:
         return vocabulary.from_folder(args.data), f"of {args.data}"
     usual = config.recipe.get("data")
-    folder = None if usual is None else configs.CONFIG_FOLDER.parent / str(usual)
+    folder = None if usual is None else ROOT / str(usual)
     return vocabulary.of_recipe(config, folder)
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Final
 
-from fairseq_deepnet.files import ROOT, whole_folder, write_json
+from fairseq_deepnet.files import RESOURCES, whole_folder, write_json
 from fairseq_deepnet.tools.corpora.archive import opened
 from fairseq_deepnet.tools.corpora.builder import Row, rows_of
 from fairseq_deepnet.tools.corpora.extract import MARK, refuse_strange
 from fairseq_deepnet.tools.corpora.published import Corpus, DataKind, Fetch
 
-ARCHIVE: Final = ROOT / "data" / "sample" / "sample.tar.bz2"
+ARCHIVE: Final = RESOURCES / "data" / "sample" / "sample.tar.bz2"
 LINES: Final = {"TRAIN_LINES": 25_000, "VALID_LINES": 500, "TEST_LINES": 500}
 
 
