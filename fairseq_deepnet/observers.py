@@ -16,7 +16,7 @@ from .monitoring.options import monitor_settings
 from .monitoring.records import run_folder
 from .monitoring.trainer import Observer
 from .optim.schedule import misfits
-from .sharding import ShardedTrainer
+from .sharding.trainer import ShardedTrainer
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import _code_to_dtype
 
 from ..checkpoints import (
-    check_split,
     is_known_whole,
     naming_damage,
     recorded_arguments,
@@ -33,6 +32,7 @@ from ..dictionaries import RECORD
 from ..errors import ConfigurationError
 from ..files import say
 from ..records import read_record, refuse_changed
+from ..sharding.split_record import check_split
 from ..wrapping import wrap
 
 _HEADER = np.dtype([("magic", "S9"), ("version", "<u8"), ("dtype", "u1"), ("count", "<u8")])

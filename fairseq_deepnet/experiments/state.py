@@ -196,7 +196,7 @@ def prune(folder: Path, cell: Cell) -> None:
     One that failed goes on from its last checkpoint, so it keeps them all.
     """
     if cell.panel.keep == "best" and status_of(folder) in (Status.DONE, Status.DIVERGED):
-        from fairseq_deepnet.checkpoints import remove_unused_rows
+        from fairseq_deepnet.sharding.split_record import remove_unused_rows
 
         best = folder / "checkpoints" / "checkpoint_best.pt"
         for file in best.parent.glob("*.pt") if best.is_file() else ():

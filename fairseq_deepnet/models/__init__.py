@@ -8,16 +8,17 @@ from .. import compat
 compat.apply()
 
 # ruff: noqa: E402
-from .. import criterions, optim, preemption, sharding
+from .. import criterions, optim, preemption
 from ..monitoring import trainer
 from ..observers import build_observers
+from ..sharding import trainer as sharded_trainer
 from . import other_scheme
 from .deepnet_masked_lm import DeepNetMaskedLM
 from .deepnet_transformer import DeepNetTransformerModel
 from .deepnet_transformer_lm import DeepNetTransformerLM
 
 other_scheme.install()
-sharding.install()  # before the observers, which are to see the model as it is trained
+sharded_trainer.install()  # before the observers, which are to see the model as it is trained
 trainer.install(build_observers)
 preemption.listen()
 

@@ -12,7 +12,3 @@
   or split ones (--use-sharded-state), of which each process writes its rows.
 - Rank 0 alone builds the weights, and gives each process its rows.
 """
-
-from .trainer import ShardedTrainer, install
-
-__all__ = ["ShardedTrainer", "install"]

@@ -21,11 +21,11 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from ..checkpoints import SPLIT
 from ..footprint.sharded import unit_length
 from .building import give_memory
 from .exchange import Exchange
 from .split_files import MODEL, SplitFiles
+from .split_record import SPLIT
 
 LAYERS: Final = "layers"
 """What fairseq's models call the list of a stack's layers."""

@@ -6,7 +6,7 @@
 - `split/update_N_1/` beside it holds fp32 weights and the optimiser's state, a file a process, in
   the format of torch.distributed.checkpoint. Several NAME.pt may mean the same folder: to copy a
   checkpoint is to copy the small file. What none of them means is removed when the next is written
-  (`checkpoints.remove_unused_rows`).
+  (`split_record.remove_unused_rows`).
 
 A thousand layers have 60,000 tensors, and torch spends a record and its time on every piece of
 each. So tensors with equally many rows lie side by side in blocks; torch splits these by rows too,
@@ -41,9 +41,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from ..checkpoints import checksum
 from ..errors import ConfigurationError, describe_os_error
 from .exchange import Exchange, buckets
+from .split_record import checksum
 
 BLOCK: Final = 2**28
 """Bytes of a block, all rows."""

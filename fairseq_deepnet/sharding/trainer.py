@@ -32,7 +32,6 @@ from fairseq.trainer import Trainer
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
-from ..checkpoints import ROWS, SPLIT, remove_unused_rows, rows_folder
 from ..compat.fp32_weights import WEIGHTS
 from ..compat.owed_validation import training_program
 from ..divergence.good_states import free_folder
@@ -44,6 +43,7 @@ from .building import weights_on_rank_0
 from .exchange import describe
 from .model import ShardedModel
 from .split_files import BLOCK, MODEL, write
+from .split_record import ROWS, SPLIT, remove_unused_rows, rows_folder
 
 logger = logging.getLogger(__name__)
 

@@ -13,17 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_deepnet.checkpoints import (
-    SPLIT,
-    load_checkpoint,
-    remove_unused_rows,
-    rows_folder,
-    save_checkpoint,
-    stamp_of,
-)
+from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint, stamp_of
 from fairseq_deepnet.compat.fp32_weights import WEIGHTS
 from fairseq_deepnet.files import shown
 from fairseq_deepnet.sharding.split_files import BY_ROWS, MODEL, SplitFiles
+from fairseq_deepnet.sharding.split_record import SPLIT, remove_unused_rows, rows_folder
 from fairseq_deepnet.tools.trained_model import choose_model
 
 

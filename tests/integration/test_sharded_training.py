@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.checkpoints import SPLIT, load_checkpoint, remove_unused_rows
+from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.schemes import SCHEMES
+from fairseq_deepnet.sharding.split_record import SPLIT, remove_unused_rows
 from tests.integration.conftest import SMALL, TRAIN, RunCommand
 from tests.support.sharded_process import compare, leave_group
 from tests.support.training import free_port, train_here, train_together

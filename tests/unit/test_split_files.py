@@ -15,18 +15,16 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_deepnet import cli, preemption
 from fairseq_deepnet.checkpoints import (
-    SPLIT,
     copy_checkpoint,
     load_checkpoint,
     mend_last,
     num_updates,
-    remove_unused_rows,
-    rows_folder,
 )
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.sharding import split_files
 from fairseq_deepnet.sharding.exchange import Exchange, buckets
 from fairseq_deepnet.sharding.split_files import Block, Reader, blocks
+from fairseq_deepnet.sharding.split_record import SPLIT, remove_unused_rows, rows_folder
 from fairseq_deepnet.signals import UNSAVED
 from fairseq_deepnet.tools.joining import joined
 from tests.support.rig import MORE, TRAIN, Rig

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_deepnet.checkpoints import SPLIT
 from fairseq_deepnet.divergence.verdict import Evidence
 from fairseq_deepnet.experiments import runner, state
 from fairseq_deepnet.experiments.cells import SET_BY_SWEEPS, Cell, CellPlace
@@ -23,6 +22,7 @@ from fairseq_deepnet.experiments.costs import shares
 from fairseq_deepnet.experiments.definition import SweepPanel
 from fairseq_deepnet.experiments.runner import Runner, Scripts, start, stop
 from fairseq_deepnet.experiments.runs import Status, read_cell_record
+from fairseq_deepnet.sharding.split_record import SPLIT
 
 TRAIN = """
 cd "$RUN"
