@@ -1,4 +1,4 @@
-"""An installed package, which is no clone: its configs are inside, and it writes where it is run."""
+"""An installed package: its configs are inside, and it writes below the working folder."""
 
 from __future__ import annotations
 
@@ -14,16 +14,8 @@ import pytest
 
 from tests.support.shell import ROOT
 
-PARTS = (
-    ".ci",
-    "benchmarks",
-    "configs",
-    "data/sample",
-    "docs",
-    "fairseq_deepnet",
-    "scripts",
-    "tests",
-)
+CODE = ("fairseq_deepnet", "scripts", "tests", "benchmarks", ".ci")
+PARTS = (*CODE, "configs", "data/sample", "docs")
 BUILD = "from setuptools import build_meta as b; print(b.build_wheel('d'), b.build_sdist('d'))"
 
 
@@ -38,7 +30,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for part in PARTS:
         leave_out = shutil.ignore_patterns("__pycache__", "*.pyc")
         shutil.copytree(ROOT / part, source / part, ignore=leave_out)
-    for path in ROOT.glob("[!.]*.*"):
+    for path in ROOT.glob("[!.]*"):
         if path.is_file():
             shutil.copy(path, source)
     words = [sys.executable, "-c", BUILD]
