@@ -169,7 +169,7 @@ def _first_line(error: Exception) -> str:
 def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
     """Write a checkpoint so that it is there whole or not at all.
 
-    Raises ConfigurationError if it cannot be written, on a full disk with the bytes that lack.
+    Raises ConfigurationError if it cannot be written.
     """
     path = Path(path)
     try:
@@ -180,7 +180,7 @@ def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
         reason = error if isinstance(error, OSError) else error.__context__
         if not isinstance(reason, OSError):
             raise
-        raise not_written(path, reason, _size_of(state)) from error
+        raise not_written(path, reason) from error
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
@@ -193,36 +193,22 @@ def copy_checkpoint(source: Path, target: Path) -> None:
         with whole(target) as part:
             shutil.copyfile(source, part)
     except OSError as error:
-        raise not_written(target, error, source.stat().st_size) from error
+        raise not_written(target, error) from error
 
 
-def not_written(path: Path, error: OSError, size: int) -> ConfigurationError:
-    """Return the message about a checkpoint of `size` bytes that could not be written."""
+class DiskFullError(ConfigurationError):
+    """A checkpoint did not fit on the disk."""
+
+
+def not_written(path: Path, error: OSError) -> ConfigurationError:
+    """Return the error of a checkpoint that could not be written."""
     text = f"{path} was not written: {error.strerror}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        missing = size - shutil.disk_usage(path.parent).free
-        text += f" ({size:,} bytes are needed"
-        text += f", {missing:,} more than are free" if missing > 0 else ""
-        text += f"); free some in {path.parent}, and the same command goes on"
-    return ConfigurationError(f"{text}. Files that were there before are whole")
-
-
-def _size_of(state: dict[str, Any]) -> int:
-    """Return the bytes that a checkpoint takes as a file."""
-
-    class Counter:
-        size = 0
-
-        def write(self, data: Any) -> int:
-            self.size += len(data)
-            return len(data)
-
-        def flush(self) -> None:
-            """Do nothing: torch asks for it."""
-
-    counter = Counter()
-    torch.save(state, counter)  # type: ignore[arg-type]
-    return counter.size
+    rest = "Files that were there before are whole"
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return ConfigurationError(f"{text}. {rest}")
+    free = shutil.disk_usage(path.parent).free
+    text += f" ({free:,} bytes are free); free some in {path.parent}, and the same command resumes"
+    return DiskFullError(f"{text}. {rest}")
 
 
 def model_arguments(state: Mapping[str, Any]) -> Namespace | None:
@@ -253,13 +239,33 @@ def last_of(trainer: Any) -> Path:
 def why_mended(taken: Path, is_kept_up: bool) -> str:
     """Return what to say of a checkpoint_last.pt in whose place `mend_last` has put another."""
     if is_kept_up:
-        return f"is damaged or missing: going on from {taken.name}"
-    return f"is not the newest: going on from {taken.name}"
+        return f"is damaged, missing or not the newest: resuming from {taken.name}"
+    return f"is not the newest: resuming from {taken.name}"
+
+
+def _is_older_than_another(last: Path, made: int) -> bool:
+    """Tell whether a checkpoint of more updates was written after checkpoint_last.pt.
+
+    fairseq copies a new checkpoint onto it in the end. The time of the last change of status also
+    covers `cp -p old.pt checkpoint_last.pt`, by which people go back on purpose.
+    """
+    changed = last.stat().st_ctime_ns
+    later = [p for p in periodic_checkpoints(last.parent) if p.stat().st_ctime_ns > changed]
+    # the name of checkpoint_2_4000.pt has its updates; of checkpoint1.pt, ... the last counts
+    updates = [re.fullmatch(r"checkpoint_\d+_(\d+)\.pt", path.name) for path in later]
+    if any(match and int(match[1]) > made for match in updates):
+        return True
+    epochs = {int(path.stem[10:]): path for path in later if path.stem[10:].isdigit()}
+    try:
+        return bool(epochs) and num_updates(load_checkpoint(epochs[max(epochs)], split=True)) > made
+    except ValueError:  # half a file, which is not resumed from
+        return False
 
 
 def mend_last(folder: Path, only_damaged: bool = False, is_kept_up: bool = True) -> Path | None:
     """Put the newest whole checkpoint in the place of a checkpoint_last.pt that cannot be read, or
-    that is older than others because the training does not keep it up (--no-last-checkpoints).
+    that is older than others: because the training does not keep it up (--no-last-checkpoints), or
+    because it was killed while it copied a new checkpoint there.
 
     With `only_damaged` a folder that has no checkpoint_last.pt is left alone. Returns the
     checkpoint that was taken; None where there is nothing to mend, or nothing to resume from.
@@ -270,7 +276,7 @@ def mend_last(folder: Path, only_damaged: bool = False, is_kept_up: bool = True)
     if last.is_file():
         try:
             made = num_updates(load_checkpoint(last, entire=True, split=True))
-            if is_kept_up:
+            if is_kept_up and not _is_older_than_another(last, made):
                 return None
         except ValueError as error:
             damage = error

@@ -98,7 +98,8 @@ RUNS_CODE: Final = {
 """Options of fairseq-train that a file may not set."""
 
 _NAME: Final = re.compile(r"[A-Za-z]\w*(-\w+)*")
-_RESOLVER: Final = re.compile(r"\$\{\s*[\w.]+\s*:")
+_INTERPOLATION: Final = re.compile(r"\$\{(?![\w.]+\})")
+"""An interpolation of OmegaConf's other than a plain ${option}, however it is nested."""
 _OPERATORS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -185,7 +186,7 @@ def check_options(options: object, source: str) -> None:
                 evaluate(value, name)
         except ConfigurationError as error:
             raise ConfigurationError(f"{source}: {error}") from None
-        if _RESOLVER.search(value):
+        if _INTERPOLATION.search(value):
             raise ConfigurationError(
                 f"{source}: {name} is {shortened(value)}: a file may not ask for what is not in"
                 " it, such as this machine's environment; only ${option} is taken"

@@ -7,9 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from . import preemption
 from .divergence import options as divergence
 from .divergence import watch
+from .errors import ConfigurationError
 from .monitoring.instruments import OF_SPLIT
 from .monitoring.monitor import Monitor
 from .monitoring.options import monitor_settings
@@ -27,6 +30,7 @@ def build_observers(trainer: Any) -> list[Observer]:
     Preemption covers every model that fairseq-train trains with the plugin; monitor, watch and the
     warnings about the learning-rate schedule need the options of our models.
     """
+    _refuse_fp16_on_cpus(trainer)
     observers: list[Observer] = []
     if hasattr(trainer.cfg.model, "residual_scheme"):
         observers += _build_instruments(trainer)
@@ -35,6 +39,17 @@ def build_observers(trainer: Any) -> list[Observer]:
         # the last: all that the others keep of an update is written before it ends the training
         observers.append(preemption.Preemption(listener, trainer))
     return observers
+
+
+def _refuse_fp16_on_cpus(trainer: Any) -> None:
+    """Refuse --fp16 with --cpu: fairseq puts fp32 weights and the norm of an overflow on a GPU."""
+    common = trainer.cfg.common
+    if not (common.cpu and common.fp16) or isinstance(trainer, ShardedTrainer):
+        return
+    try:
+        torch.cuda.current_device()  # asked as fairseq asks it
+    except (AssertionError, RuntimeError) as error:
+        raise ConfigurationError("--fp16 needs a GPU: on a CPU give --bf16, or neither") from error
 
 
 def _build_instruments(trainer: Any) -> list[Observer]:

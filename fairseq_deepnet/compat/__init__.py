@@ -72,7 +72,9 @@ def apply() -> None:
     """Mend all of it, once, when the plugin is imported."""
     if getattr(fairseq, "is_mended", False):
         return
+    show_in_one_line()
     require_fairseq()
+    require_assertions()
     for category, message in KNOWN_WARNINGS:
         warnings.filterwarnings("ignore", message=message, category=category)
     keep_bf16_off_tpus()
@@ -82,7 +84,6 @@ def apply() -> None:
     mend_nan_detector()
     for patch in PATCHES:
         patch.apply()
-    show_in_one_line()
     fairseq.is_mended = True
 
 
@@ -104,6 +105,18 @@ def require_fairseq() -> None:
         raise ImportError(
             f"fairseq_deepnet is tested with {FAIRSEQ}, found {found};"
             f" run: pip install --no-build-isolation {FAIRSEQ}"
+        )
+
+
+def require_assertions() -> None:
+    """Refuse a Python that skips assertions: fairseq copies checkpoints inside one.
+
+    Neither checkpoint_best.pt nor checkpoint_last.pt would be written, and the run would end well.
+    """
+    if sys.flags.optimize:
+        raise ConfigurationError(
+            "Python skips assertions (PYTHONOPTIMIZE or -O), and fairseq saves checkpoints inside"
+            " one, so that none would be kept: unset PYTHONOPTIMIZE, leave out -O"
         )
 
 

@@ -4,11 +4,13 @@ fairseq writes a checkpoint beside its place and renames it, but copies it onto 
 and checkpoint_last.pt in place: a kill or a full disk leaves half a file, and a process that has
 mapped the old one dies of SIGBUS. A run whose checkpoint_last.pt is damaged or missing is not
 resumed from the whole checkpoints beside it, and a --restore-file that is not there is passed over.
+Two trainings in one --save-dir overwrite each other's checkpoints.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +20,7 @@ from fairseq.file_io import PathManager
 
 from ..checkpoints import (
     LAST,
+    DiskFullError,
     copy_checkpoint,
     last_of,
     load_checkpoint,
@@ -27,6 +30,7 @@ from ..checkpoints import (
     why_mended,
 )
 from ..errors import ConfigurationError
+from ..files import try_lock
 from ..monitoring.trainer import broadcast_from_rank0
 from ..wrapping import wrap
 
@@ -63,6 +67,8 @@ def apply() -> None:
             try:
                 save_checkpoint(obj, filename)
                 return
+            except DiskFullError:
+                raise  # no pause helps, and the state of a deep model takes minutes to write
             except ConfigurationError as error:
                 logger.warning("%s; trying again in %s seconds", error, pause)
                 time.sleep(pause)
@@ -71,6 +77,8 @@ def apply() -> None:
     @wrap(fairseq.checkpoint_utils, "load_checkpoint")
     def load_checkpoint(load: Any, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
         wanted, suffix = cfg.restore_file, trainer.checkpoint_suffix
+        if not cfg.no_save:
+            _lock_together(Path(cfg.save_dir), trainer)
         # mistyped: fairseq would train from scratch
         if wanted != LAST and not PathManager.exists(wanted.replace(".pt", f"{suffix}.pt")):
             raise ConfigurationError(f"--restore-file {wanted}: there is no such file")
@@ -95,6 +103,24 @@ def _warn_of_beginning_again(wanted: str, last: Path) -> None:
             " --restore-file %s to go on with that",
             *(wanted, made, last, LAST),
         )
+
+
+_LOCKS: Final[dict[Path, int]] = {}
+
+
+def _lock_together(folder: Path, trainer: Any) -> None:
+    """Lock --save-dir on rank 0 until this process ends; all ranks fail if another training has."""
+    failure = None
+    if trainer.data_parallel_rank == 0 and folder.resolve() not in _LOCKS:
+        descriptor = os.open(folder, os.O_RDONLY)
+        if try_lock(descriptor):
+            _LOCKS[folder.resolve()] = descriptor
+        else:
+            os.close(descriptor)
+            failure = f"--save-dir {folder}: another training writes here; give another folder"
+    failure = broadcast_from_rank0(trainer, failure)
+    if failure is not None:
+        raise ConfigurationError(failure)
 
 
 def _mend_together(cfg: Any, trainer: Any) -> None:

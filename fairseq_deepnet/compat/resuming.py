@@ -8,6 +8,8 @@ What fairseq-fixed 0.12.3.1 does otherwise, all mended here:
 - Workers that load data live for the whole training, and never hear which epoch it is. What a data
   set draws anew for each epoch (the masks of masked_lm) stays that of the epoch in which they
   started, and changes with an interruption.
+- With --curriculum N that loader keeps the order of epoch 1 as well: a run that is not interrupted
+  never begins to shuffle.
 - How far an epoch has come is counted in batches of one process: with another number of processes
   a resumed run would leave sentences out, or take them twice. With --grouped-shuffling that number
   orders the batches, too: then another one is refused until the epoch ends.
@@ -46,6 +48,7 @@ def apply() -> None:
     """Mend all of these."""
     end_epochs_under_another_update_freq()
     make_the_same_batches()
+    shuffle_after_curriculum()
     keep_place_among_processes()
     keep_patience()
     make_no_update_too_many()
@@ -77,6 +80,18 @@ def make_the_same_batches() -> None:
         # with --sampling-method RoundRobin it keeps one iterator over data drawn for each epoch
         self.dataset_to_epoch_iter.pop(dataset, None)
         return make(self, dataset, *args, **kwargs)
+
+
+def shuffle_after_curriculum() -> None:
+    """Let the loader that serves all epochs shuffle, or not, as each epoch asks for."""
+
+    @wrap(EpochBatchIterator, "_get_iterator_for_epoch")
+    def get_iterator_for_epoch(
+        make: Any, self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
+    ) -> Any:
+        if self.reuse_dataloader and self.dataloader is not None:
+            self.epoch_batch_sampler.shuffle = shuffle
+        return make(self, epoch, shuffle, *args, **kwargs)
 
 
 def keep_place_among_processes() -> None:

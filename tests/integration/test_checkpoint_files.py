@@ -18,6 +18,7 @@ from fairseq import checkpoint_utils
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.files import try_lock
 from tests.integration.conftest import SMALL, TRAIN, RunCommand
 from tests.support.training import train_here
 
@@ -45,8 +46,8 @@ def resumed_from(tiny_data: Path, folder: Path, caplog: pytest.LogCaptureFixture
     assert num_updates(load_checkpoint(folder / "checkpoint_last.pt")) == 6
     lines = [record.getMessage() for record in caplog.records]
     begun = next(line for line in lines if "Loaded checkpoint" in line or "No existing" in line)
-    said = [line for line in lines if "is damaged or missing: going on from" in line]
-    return f"{begun.split(' (')[-1]} {said[0].split('going on from ')[1].split(';')[0]}"
+    said = [line for line in lines if "resuming from" in line]
+    return f"{begun.split(' (')[-1]} {said[0].split('resuming from ')[1].split(';')[0]}"
 
 
 # The newest whole checkpoint
@@ -198,27 +199,85 @@ def test_a_checkpoint_that_cannot_be_written_leaves_those_that_are_there(
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_a_full_disk_is_named_with_the_bytes_that_are_missing(
+def test_a_full_disk_is_named_and_the_state_is_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(time, "sleep", lambda _: None)
+    writes = []
+    save = torch.save
+    monkeypatch.setattr(torch, "save", lambda *args: (writes.append(args), save(*args)))
     monkeypatch.setattr(os, "fsync", full)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, 1000))
     state = {"model": {"w": torch.zeros(10_000)}}
     with pytest.raises(ConfigurationError) as caught:
         checkpoint_utils.torch_persistent_save(state, str(tmp_path / "checkpoint1.pt"))
-    monkeypatch.undo()
-    with (tmp_path / "x.pt").open("wb") as file:
-        torch.save(state, file)
-    needed = (tmp_path / "x.pt").stat().st_size
-    said = f"No space left on device ({needed:,} bytes are needed, {needed - 1000:,} more than are"
-    assert said in str(caught.value)
+    assert len(writes) == 1
+    assert "No space left on device (1,000 bytes are free)" in str(caught.value)
     assert f"free some in {tmp_path}" in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["x.pt"]
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["checkpoint_1_4.pt", "checkpoint1.pt"])
+def test_a_kill_between_a_checkpoint_and_its_copy_loses_no_update(
+    name: str, tiny_data: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """fairseq writes checkpoint_1_4.pt first, and copies it onto checkpoint_last.pt then."""
+    newer = (folder / "checkpoint_1_4.pt").rename(folder / name)
+    shutil.copy(folder / "checkpoint_1_2.pt", folder / "checkpoint_last.pt")
+    time.sleep(0.01)
+    newer.write_bytes(newer.read_bytes())
+    with caplog.at_level(logging.INFO):
+        train_here(tiny_data, folder, *WORDS, "--max-update=6")
+    assert f"not the newest: resuming from {name}" in caplog.text
+    assert "@ 4 updates" in caplog.text
+
+
+def test_an_older_checkpoint_that_a_user_has_put_in_place_is_respected(
+    tiny_data: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    time.sleep(0.01)
+    shutil.copy2(folder / "checkpoint_1_2.pt", folder / "checkpoint_last.pt")
+    with caplog.at_level(logging.INFO):
+        train_here(tiny_data, folder, *WORDS, "--max-update=3")
+    assert "not the newest" not in caplog.text
+    assert "@ 2 updates" in caplog.text
+
+
+def test_two_trainings_do_not_share_a_save_dir(
+    tiny_data: Path, tmp_path: Path, run_command: RunCommand, project_root: Path
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    descriptor = os.open(folder, os.O_RDONLY)
+    plugin = project_root / "fairseq_deepnet"
+    command = ["fairseq-train", tiny_data, "--user-dir", plugin, "--save-dir", folder, *WORDS]
+    try:
+        assert try_lock(descriptor)
+        done = run_command(*command, "--max-update=2", cwd=tmp_path)
+        assert done.returncode == 2
+        assert f"--save-dir {folder}: another training writes here" in done.stderr
+        assert [*folder.iterdir()] == []
+    finally:
+        os.close(descriptor)
+    assert run_command(*command, "--max-update=2", cwd=tmp_path).returncode == 0
+
+
+def test_a_python_without_assertions_is_refused(
+    tiny_data: Path,
+    tmp_path: Path,
+    run_command: RunCommand,
+    project_root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    command = ["fairseq-train", tiny_data, "--user-dir", project_root / "fairseq_deepnet"]
+    done = run_command(*command, "--save-dir", tmp_path, *WORDS, "--max-update=2", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Python skips assertions (PYTHONOPTIMIZE or -O)" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_readers_of_a_training_that_saves_every_update_never_meet_half_a_file(

@@ -6,6 +6,7 @@ import pytest
 import torch
 from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
 
+from fairseq_deepnet.errors import ConfigurationError
 from tests.integration.conftest import SMALL, TRAIN
 from tests.support.slow import slow_but
 from tests.support.training import train_here
@@ -101,3 +102,12 @@ def test_overflows_are_met_as_fairseq_meets_them(
     assert len(looked[0]) > UPDATES + 5
     assert any(after > before for before, after in zip(looked[0], looked[0][1:], strict=False))
     assert_alike(*found, 1e-4)
+
+
+@pytest.mark.parametrize("way", ["fp16, one flat master", "fp16", "fp16 without masters"])
+def test_fp16_without_a_gpu_is_refused(
+    way: str, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    with pytest.raises(ConfigurationError, match="--fp16 needs a GPU"):
+        train_here(tiny_data, tmp_path, *MODEL, *TRAIN, *WAYS[way], "--max-update=1")

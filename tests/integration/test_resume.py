@@ -37,6 +37,7 @@ CASES: dict[str, list[str]] = {
     "bf16": [*PAIR, "--bf16"],
     "fused_adam, workers": [*PAIR, "--optimizer=fused_adam", "--num-workers=1"],
     "sharded": PAIR,
+    "curriculum": [*PAIR, "--curriculum=1"],
     "many directions": [*MANY, "--sampling-method=temperature", "--sampling-temperature=2"],
     "many directions by turns": [*MANY, "--sampling-method=RoundRobin"],
     "language model": of_one_side(
@@ -47,7 +48,8 @@ CASES: dict[str, list[str]] = {
         "--num-workers=1",
     ],
 }
-FEW = ("adam, update-freq 2, monitored", "sharded", "many directions", "language model")
+FEW = ("adam, update-freq 2, monitored", "sharded", "curriculum", "many directions")
+FEW += ("language model",)
 """Tried by default."""
 
 

@@ -340,6 +340,6 @@ def test_a_reference_to_another_option_is_no_code() -> None:
 def test_a_data_folder_names_languages_alone(language: object, tmp_path: Path) -> None:
     record = {"source": "de", "target": language}
     (tmp_path / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
-    said = "names a language" if isinstance(language, str) else "is damaged: target is"
+    said = "names a language" if isinstance(language, str) else "is damaged: 'target' is"
     with pytest.raises(ValueError, match=rf"corpus\.json {said}"):
         DataFolder.open(tmp_path)

@@ -57,3 +57,30 @@ def test_grouped_batches_need_as_many_processes_until_the_epoch_ends() -> None:
     one = iterator(2)
     one.load_state_dict(ended)
     assert one.next_epoch_idx == 2
+
+
+def test_batches_that_do_not_divide_evenly_are_made_again_and_none_is_left_out() -> None:
+    made, state = after(3, grouped=False)
+    rest = [number for shard in range(5) for number in _left_of(iterator(5, shard, False), state)]
+    assert set(made + rest) == {*range(BATCHES)}
+    assert len(made + rest) == BATCHES + 12 % 5
+
+
+def _left_of(one: Any, state: dict[str, Any]) -> list[int]:
+    one.load_state_dict(state)
+    return [number for batch in one.epoch_batch_sampler for number in batch]
+
+
+def test_a_loader_that_serves_all_epochs_shuffles_after_the_curriculum() -> None:
+    data = Task(two_sides=True).dataset_of([([4, EOS], [5, EOS])] * BATCHES)
+    batches = [[number] for number in range(BATCHES)]
+    orders = []
+    for begun in (1, 2):  # not interrupted, and resumed in the second epoch
+        one = EpochBatchIterator(data, list, batches, epoch=begun, reuse_dataloader=True)
+        for epoch in range(begun, 3):
+            for _ in one.next_epoch_itr(shuffle=epoch > 1):
+                pass
+            orders.append([number for (number,) in one.epoch_batch_sampler.batches])
+    first, second, resumed = orders
+    assert first == [*range(BATCHES)]
+    assert second == resumed != first

@@ -388,7 +388,8 @@ def test_a_damaged_last_checkpoint_is_mended(record: Recorder) -> None:
     (record.run / "checkpoints" / "checkpoint_last.pt").write_bytes(b"PK\x03\x04")
     assert record()
     assert (
-        "checkpoint_last.pt is damaged or missing: going on from checkpoint_1_50.pt" in record.said
+        "checkpoint_last.pt is damaged, missing or not the newest: resuming from checkpoint_1_50.pt"
+        in record.said
     )
     assert "going on from update 50" in record.said
 
