@@ -93,6 +93,8 @@ class Parser(argparse.ArgumentParser):
         if self._subparsers is not None:
             return self.parse_args(words)
         end = words.index("--") if self.takes_extra and "--" in words else len(words)
+        if {"-h", "--help"} & set(words[:end]):
+            return self.parse_args(["--help"])  # intermixed, it has no defaults to show
         args = self.parse_intermixed_args(words[:end])
         if self.takes_extra:
             if args.extra:

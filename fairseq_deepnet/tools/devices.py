@@ -108,6 +108,11 @@ def gpu_gib(gpus: int) -> float | None:
     return float(min(sizes) / 2**30)
 
 
+def machine_gib() -> float:
+    """Return the memory of this machine, on which the CPU trains."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
 def bf16_gain(width: int = 512, rounds: int = 3) -> float:
     """Return how many times as fast as in fp32 matrices are multiplied in bf16 on this CPU.
 

@@ -38,6 +38,13 @@ def test_options_come_in_any_order_and_those_of_fairseq_after_two_dashes(
     assert parse(name, word).extra == []
 
 
+def test_help_shows_the_defaults_of_words_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["options", "--help"])
+    assert ended.value.code == 0
+    assert "(deepnet_transformer)" in capsys.readouterr().out
+
+
 def test_words_stand_between_options() -> None:
     assert parse("sweep", "depth", "lr=1", "--dry-run", "depth=6").overrides == ["lr=1", "depth=6"]
     assert parse("plan", "--gpus", "8", "multi30k", "--json", "lr=1").words == ["multi30k", "lr=1"]

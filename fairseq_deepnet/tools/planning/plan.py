@@ -10,7 +10,7 @@ from typing import Final
 from fairseq_deepnet.files import ROOT
 from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH
 from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.devices import DEVICE_GIB
+from fairseq_deepnet.tools.devices import DEVICE_GIB, machine_gib
 from fairseq_deepnet.tools.planning import compute, paper_models, report, vocabulary
 from fairseq_deepnet.tools.planning.advice import advise
 from fairseq_deepnet.tools.planning.estimates import Plan, estimate, require_plannable
@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("words", nargs="*", metavar="CONFIG key=value", help=words)
     add("--arch", help="a named shape, with configs/base.yaml where no CONFIG is")
     add("--gpus", type=int, default=1, help=f"devices in all; 0 is the CPU {default}")
-    of_one = f"of one device {default}"
-    add("--memory", type=float, default=DEVICE_GIB, metavar="GIB", help=of_one)
+    of_one = f"of one device ({DEVICE_GIB}; with --gpus 0 that of this machine)"
+    add("--memory", type=float, metavar="GIB", help=of_one)
     entries = "entries of the dictionary, or of source and target"
     add("--vocabulary", metavar="N[,M]", help=entries)
     add("--data", type=Path, help="the data folder, for its dictionaries")
@@ -119,6 +119,8 @@ def make(
 ) -> tuple[Plan, bool]:
     """Return the plan, and whether its times mean anything."""
     teraflops, usual = args.teraflops, compute.UTILISATION
+    if args.memory is None:
+        args.memory = DEVICE_GIB if args.gpus else machine_gib()
     timed = args.measure or teraflops is not None
     if args.measure:
         draft = estimate(config, args.gpus, args.memory, 1, sizes, args.length)

@@ -125,7 +125,7 @@ def _compute(plan: Plan, timed: bool) -> str:
 
 def _verdict(advice: Advice, timed: bool) -> str:
     plan = advice.wanted
-    memory = f"{plan.memory_gib:g} GiB"
+    memory = f"{plan.memory_gib:.4g} GiB"
     if plan.fits:
         return f"It fits into {memory}, with {plan.memory_gib - plan.needed_gib:.1f} GiB to spare."
     lines = [f"It does not fit into {memory}. Tried, each on top of those before:"]
