@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import platform
 import subprocess
@@ -31,7 +32,19 @@ def sha256(path: Path) -> str | None:
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
-    """Return enough to see that a (large) file is another one than before."""
+    """Return the identity of a file's content, which a copy of it shares."""
+    status = path.stat()
+    return {"bytes": status.st_size, "sha256": _digest(path, status.st_size, status.st_mtime_ns)}
+
+
+@functools.lru_cache(maxsize=256)
+def _digest(path: Path, size: int, modified: int) -> str | None:
+    """Return the digest of a file, read once per process while size and time stay the same."""
+    return sha256(path)
+
+
+def stamp(path: Path) -> dict[str, Any]:
+    """Return path, size and time of a file: enough to see that an input has changed."""
     status = path.stat()
     return {"file": shown(path), "bytes": status.st_size, "modified": status.st_mtime_ns}
 

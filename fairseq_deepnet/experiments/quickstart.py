@@ -20,6 +20,8 @@ _EXAMPLES = 4
 _CLOSE = 2.0  # BLEU: less is no difference worth a word
 _NOTHING = 10.0  # BLEU: less is no translation
 _HALF = 0.5  # of the other's BLEU: less is a failure to learn
+SCORE = "scores/test.checkpoint_best.beam5.lenpen1.max-len-a2.max-len-b10"
+"""Score that scripts/quickstart.sh asks for."""
 WHERE_NEXT = """
 Loss curves: {}
 
@@ -49,13 +51,13 @@ class Result(NamedTuple):
 
 
 def read_result(run: Path, name: str) -> Result:
-    """Read log, newest test score and hypotheses of a run folder."""
+    """Read the log, the score and the hypotheses of a run folder."""
     try:
         curves = read_curves(run, "nll_loss")
     except (FileNotFoundError, ValueError):
         curves = Curves(name)  # it ended before its first line
     diverged = (run / "diverged").is_file()
-    score = read_score(run)
+    score = read_score(run, SCORE)
     if score is None:
         return Result(name, curves, diverged)
     hypotheses = tuple(read_lines(run / "scores" / score.facts["hypotheses"]))

@@ -116,11 +116,13 @@ def score_asked_for(folder: Path, cell: Cell) -> str | None:
     evaluate.add_arguments(parser)
     variables.set_defaults(parser, cell.scoring()[0])
     args = parser.parse_args([])
+    args.extra = cell.scoring()[1]
     names = (trained_model.BEST, LAST)
     there = [name for name in names if (folder / "checkpoints" / name).is_file()]
     checkpoint = Path([*there, *names][0]).stem
     checkpoint = f"average_{args.average}" if args.average else checkpoint
-    name = f"scores/{evaluate.score_name(args, checkpoint, evaluate.other_text(args, folder))}"
+    model = trained_model.TrainedModel(folder / checkpoint, folder, [])
+    name = f"scores/{evaluate.score_name(args, checkpoint, evaluate.other_text(args, model))}"
     return name if (folder / name).is_dir() else f"{name}.json"
 
 

@@ -167,13 +167,21 @@ def refuse_other_vocabulary(run: Path, data: Path) -> None:
         refuse_changed(data, recorded.get(key), recorded.get(key) or (), run / ENVIRONMENT)
 
 
-def is_own_data(run: Path | None, data: Path) -> bool:
-    """Return True if a run was trained on this data folder, wherever it lies now, or if what it was
-    trained on is not known.
+def is_own_data(model: TrainedModel, data: Path) -> bool:
+    """Return True if a model was trained on this data folder, wherever it is now.
+
+    A run that records no data is taken at its word. A checkpoint without a run names its folder.
     """
-    recorded = {} if run is None else _recorded_data(run)
-    digest, manifest = recorded.get("corpus_sha256"), data / "corpus.json"
-    if digest is None or shown(data) == recorded.get("folder"):
+    manifest = data / "corpus.json"
+    if model.run is None:
+        recorded = Path(str(task_options(model.sources[-1]).get("data", "")).split(os.pathsep)[0])
+        if recorded.resolve() == data.resolve():
+            return True
+        digests = [sha256(folder / "corpus.json") for folder in (recorded, data)]
+        return digests[0] is not None and digests[0] == digests[1]
+    facts = _recorded_data(model.run)
+    digest = facts.get("corpus_sha256")
+    if digest is None or shown(data) == facts.get("folder"):
         return True
     return manifest.is_file() and sha256(manifest) == digest
 

@@ -49,7 +49,7 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
     assert "--cpu" in call
     assert "--user-dir" in call
 
-    name = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1"
+    name = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1.max-len-b30"
     scores = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))
     expected = score(TRANSLATIONS, SENTENCES)
     assert {key: scores[key] for key in expected} == expected

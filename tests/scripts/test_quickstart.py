@@ -256,14 +256,14 @@ def test_the_page_shows_scores_and_translations_of_both() -> None:
         assert part in page
 
 
-def test_a_result_is_read_from_the_newest_scores_of_a_run(tmp_path: Path) -> None:
+def test_a_result_is_read_from_the_score_of_the_quickstart(tmp_path: Path) -> None:
     scores = tmp_path / "scores"
     scores.mkdir()
     record = {"bleu": 12.5, "chrf": 30.0, "bleu_signature": "sig", "hypotheses": "new.txt"}
     (scores / "new.txt").write_text("a\nb\n", encoding="utf-8")
-    (scores / "test.old.json").write_text(json.dumps({**record, "bleu": 1.0}), encoding="utf-8")
-    os.utime(scores / "test.old.json", (1, 1))
-    (scores / "test.new.json").write_text(json.dumps(record), encoding="utf-8")
+    other = scores / "test.checkpoint_best.beam5.lenpen1.json"
+    other.write_text(json.dumps({**record, "bleu": 1.0}), encoding="utf-8")
+    (scores.parent / f"{quickstart.SCORE}.json").write_text(json.dumps(record), encoding="utf-8")
     result = read_result(tmp_path, "DeepNorm")
     assert (result.bleu, result.hypotheses, result.updates) == (12.5, ("a", "b"), 0)
 

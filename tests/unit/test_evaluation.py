@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
@@ -19,7 +21,11 @@ from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.subwords import SubwordOptions, train_model
 from fairseq_deepnet.tools.devices import threads_of
 from fairseq_deepnet.tools.evaluation import many_directions
-from fairseq_deepnet.tools.evaluation.evaluate import request, what_scores_depend_on
+from fairseq_deepnet.tools.evaluation.evaluate import (
+    option_words,
+    request,
+    what_scores_depend_on,
+)
 from fairseq_deepnet.tools.evaluation.run_scores import read_score, read_scores
 from fairseq_deepnet.tools.evaluation.scoring import score
 from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model
@@ -83,7 +89,7 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
     assert "--cpu" in call
     assert "--user-dir" in call
 
-    name = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1"
+    name = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1.max-len-b30"
     scores = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))
     expected = score(TRANSLATIONS, SENTENCES)
     assert {key: scores[key] for key in expected} == expected
@@ -103,6 +109,70 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
     third = evaluate(run_folder, "--max-len-b", "30")
     assert "(update 30)" in third.stdout
     assert len(fake_bin.calls("fairseq-generate")) == 2
+
+
+def test_decoding_in_another_way_or_copying_the_run_changes_no_reported_score(
+    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, data: Path, tmp_path: Path
+) -> None:
+    def bleu(run: Path) -> float:
+        score = read_score(run)
+        assert score is not None
+        return score.headline
+
+    fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
+    assert evaluate(run_folder).returncode == 0
+    reported = bleu(run_folder)
+    older = run_folder / "checkpoints" / "checkpoint_1_10.pt"
+    make_checkpoint(older, 10)
+    worse = re.sub(r"(?m)^H-0\t([^\t]*)\t.*$", r"H-0\t\1\tx", generated(data, [0, 1, 2, 3]))
+    fake_bin.add("fairseq-generate", stdout=worse)
+    assert evaluate(run_folder, "--max-len-a", "0", "--max-len-b=3").returncode == 0
+    assert evaluate(older, beam="1").returncode == 0
+    names = sorted(path.stem for path in (run_folder / "scores").glob("*.json"))
+    assert names == [
+        "test.checkpoint_1_10.beam1.lenpen1",
+        "test.checkpoint_best.beam5.lenpen1",
+        "test.checkpoint_best.beam5.lenpen1.max-len-a0.max-len-b3",
+    ]
+    copy = tmp_path / "copy"
+    shutil.copytree(run_folder, copy, copy_function=shutil.copyfile)  # new times, as of cp -r
+    assert bleu(run_folder) == bleu(copy) == reported
+    calls = len(fake_bin.calls("fairseq-generate"))
+    again = evaluate(copy)
+    assert "already scored" in again.stderr
+    assert len(fake_bin.calls("fairseq-generate")) == calls
+
+
+def test_options_that_no_file_name_can_hold_are_a_digest() -> None:
+    assert option_words(["--max-len-b", "10", "--max-len-a=1.2"]) == "max-len-a1.2.max-len-b10"
+    assert option_words(["--sampling"]) == "sampling"
+    long = option_words(["--constraints", "a/b c"])
+    assert re.fullmatch(r"options-[0-9a-f]{8}", long)
+    assert long != option_words(["--constraints", "a/b d"])
+    assert option_words([]) == ""
+
+
+def test_data_that_a_lone_checkpoint_was_not_trained_on_is_named(
+    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, data: Path, tmp_path: Path
+) -> None:
+    """The same data at another place is its own."""
+    alone = tmp_path / "alone" / "model.pt"
+    alone.parent.mkdir()
+    shutil.copy(run_folder / "checkpoints" / "checkpoint_best.pt", alone)
+    state = torch.load(alone, weights_only=True)
+    state["cfg"] = {"task": {"_name": "translation", "data": str(data)}}
+    torch.save(state, alone)
+    moved, other = tmp_path / "moved", make_data(tmp_path / "news")
+    shutil.copytree(data, moved)
+    record = {**DataFolder.open(other).record, "settings": {}}
+    (other / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
+    fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
+    for folder in (data, moved, other):
+        result = evaluate(alone, data=str(folder))
+        assert result.returncode == 0, result.stderr
+    own, theirs = sorted(path.name for path in (alone.parent / "scores").glob("*.json"))
+    assert own == "test.model.beam5.lenpen1.json"
+    assert theirs.startswith("text.news-")
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,13 @@ import csv
 import io
 import json
 import math
-import os
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments.report import make
-from fairseq_deepnet.tools.evaluation.run_scores import read_score
 from tests.support.cells import SIGNATURE, write_cell, write_config, write_log, write_score
 
 Rows = list[dict[str, str]]
@@ -288,69 +285,6 @@ def test_what_is_no_run_is_refused(
     (tmp_path / "empty").mkdir()
     assert cli.main(["report", str(tmp_path / name)]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_the_newest_score_counts_where_no_record_names_one(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    write_config(run)
-    write_score(run, 20.0)
-    other = run / "scores" / "test.average_5.beam4.lenpen1.json"
-    other.write_text(
-        json.dumps({"bleu": 21.0, "bleu_signature": "s", "lines": 9}), encoding="utf-8"
-    )
-    for age, name in ((50, other.name), (10, "test.checkpoint_best.beam5.lenpen1.json")):
-        os.utime(run / "scores" / name, (2_000_000_000 - age, 2_000_000_000 - age))
-    assert rows_of(run)[0]["BLEU"] == "20.00"
-    os.utime(other, (2_000_000_001, 2_000_000_001))
-    assert rows_of(run)[0]["BLEU"] == "21.00"
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({}, "20.00"),
-        ({"beam": 1}, "21.00"),
-        ({"checkpoints": [{"file": "trained further"}]}, "21.00"),
-    ],
-    ids=["engine-alone", "beam", "model"],
-)
-def test_fairseqs_score_counts_before_one_of_the_fast_engine_with_equal_settings(
-    tmp_path: Path, change: dict[str, Any], expected: str
-) -> None:
-    asked = {"checkpoints": [{"file": "best"}], "split": "test", "beam": 5, "lenpen": 1.0}
-    write_config(tmp_path)
-    older = tmp_path / write_score(tmp_path, 20.0, engine="fairseq", request=asked)
-    engine = {"engine": "ctranslate2", "quantization": "int8"}
-    content = {"bleu": 21.0, "lines": 9, **engine, "request": {**asked, **engine, **change}}
-    newer = older.with_name("test.checkpoint_best.beam5.lenpen1.ctranslate2-int8.json")
-    newer.write_text(json.dumps(content), encoding="utf-8")
-    os.utime(older, (1_000_000_000, 1_000_000_000))
-    assert rows_of(tmp_path)[0]["BLEU"] == expected
-
-
-@pytest.mark.parametrize(
-    ("pairs", "expected"),
-    [(("de-en", "fr-en"), 20.0), (("de-en",), 21.0)],
-    ids=["all", "one"],
-)
-def test_fairseqs_score_counts_where_it_is_of_as_many_directions(
-    tmp_path: Path, pairs: tuple[str, ...], expected: float
-) -> None:
-    fast = {"engine": "ctranslate2", "quantization": "int8"}
-    for end, bleu, found, engine in (
-        ("", 20.0, pairs, {}),
-        (".ctranslate2-int8", 21.0, ("de-en", "fr-en"), fast),
-    ):
-        folder = tmp_path / "scores" / f"test.best.beam5{end}"
-        folder.mkdir(parents=True)
-        for pair in found:
-            content = {"bleu": bleu, "chrf": 1.0, "lines": 9, "bleu_signature": "s"}
-            content["request"] = {"split": "test", "beam": 5, "source": pair, **engine}
-            (folder / f"{pair}.json").write_text(json.dumps(content), encoding="utf-8")
-        os.utime(folder, (1_000_000_000 + bleu, 1_000_000_000 + bleu))
-    score = read_score(tmp_path)
-    assert score is not None
-    assert score.headline == expected
 
 
 def test_a_score_by_another_engine_than_fairseq_says_so(tmp_path: Path) -> None:

@@ -161,9 +161,8 @@ def test_runs_that_were_decoded_differently_are_compared_only_where_their_scores
 ) -> None:
     other = write_run(tmp_path / "d", reference, spoilt(4), "test.d", arch="d", decoded=decoded)
     message = re.escape(f"(beam 5, lenpen 1.0) and {other} ({told}) are decoded differently")
-    for targets in ([runs[0], tmp_path / "d"], [runs[0], other]):
-        with pytest.raises(ValueError, match=message):
-            find_systems(targets, None)
+    with pytest.raises(ValueError, match=message):
+        find_systems([runs[0], other], None)
     found = compared([runs[0] / "scores" / NAME, other], samples=50)
     assert found.notes == [f"decoded differently: a: beam 5, lenpen 1.0; d: {told}"]
     assert compared(runs, samples=50).notes == []

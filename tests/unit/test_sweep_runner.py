@@ -145,7 +145,7 @@ def test_a_cell_reports_the_score_that_it_asked_for_and_no_newer_one(
         ({"AVERAGE": "5", "LENPEN": "0.60"}, "scores/test.average_5.beam5.lenpen0.6.json"),
         (
             {"ENGINE": "ctranslate2", "max-len-b": "9"},
-            "scores/test.checkpoint_best.beam5.lenpen1.ctranslate2-int8.json",
+            "scores/test.checkpoint_best.beam5.lenpen1.ctranslate2-int8.max-len-b9.json",
         ),
     ],
 )

@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import Final, NamedTuple
 
 from fairseq_deepnet.files import say, whole_folder, write_json
-from fairseq_deepnet.provenance import fingerprint
+from fairseq_deepnet.provenance import stamp
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.corpora import archive
 from fairseq_deepnet.tools.corpora.clean import read_pairs
@@ -210,7 +210,7 @@ class Archives:
         OUT that was not made so, which is never touched.
         """
         places = self.locate(origin)
-        request = {name: fingerprint(place) for name, place in places.items()}
+        request = {name: stamp(place) for name, place in places.items()}
         request["hold_out"] = {"every": hold_out}
         record = out / MARK
         refuse_strange(out)

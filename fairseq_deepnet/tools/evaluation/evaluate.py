@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -117,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
             " for a perplexity run scripts/eval_perplexity.sh"
         )
     if data.is_multilingual or args.text:
-        name = score_name(args, model.path.stem, other_text(args, model.run))
+        name = score_name(args, model.path.stem, other_text(args, model))
         print(summarise(*score_directions(args, model, data, name)))
         return 0
     if args.directions:
@@ -159,7 +160,10 @@ def engine_facts(args: argparse.Namespace) -> dict[str, str]:
 
 
 def score_name(args: argparse.Namespace, checkpoint: str, text: Path | None = None) -> str:
-    """Return the name of a score: what was scored, and how; of other text its folder's name too.
+    """Return the name of a score, which is its request: what was scored, and how.
+
+    Each option of fairseq-generate adds a word, so that decoding in another way never replaces a
+    score that is recorded.
 
     Args:
         checkpoint: its name, without `.pt`.
@@ -167,8 +171,25 @@ def score_name(args: argparse.Namespace, checkpoint: str, text: Path | None = No
     """
     name = f"{args.split}.{checkpoint}.beam{args.beam}.lenpen{args.lenpen:g}"
     engine = "-".join(engine_facts(args).values())
-    name = f"{name}.{engine}" if engine else name
-    return named_after(text, name)
+    words = [name, engine, option_words(args.extra)]
+    return named_after(text, ".".join(filter(None, words)))
+
+
+def option_words(options: Sequence[str]) -> str:
+    """Return options of fairseq-generate as part of a file's name: max-len-a1.2.max-len-b10.
+
+    What a name cannot hold, or not at that length, is a digest.
+    """
+    words: list[str] = []
+    for option in options:
+        if option.startswith("--") or not words:
+            words.append(option.removeprefix("--").replace("=", "", 1))
+        else:
+            words[-1] += option
+    name = ".".join(sorted(words))
+    if re.fullmatch(r"[\w.,+-]{0,80}", name):
+        return name
+    return f"options-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def named_after(text: Path | None, name: str) -> str:
@@ -180,14 +201,15 @@ def named_after(text: Path | None, name: str) -> str:
     return f"{OTHER_TEXT}{text.resolve().name}-{place}.{name}"
 
 
-def other_text(args: argparse.Namespace, run: Path | None) -> Path | None:
-    """Return the folder of the text that is scored, if it is not that of the run's own data:
-    --text, or --data where the run was trained on another.
+def other_text(args: argparse.Namespace, model: TrainedModel) -> Path | None:
+    """Return the folder of the text that is scored, unless it is the model's own data.
+
+    That is --text, or --data if the model was trained on other data.
     """
     if args.text is not None or args.data is None:
         return args.text
     data = inside_project(args.data)
-    return None if is_own_data(run, data) else data
+    return None if is_own_data(model, data) else data
 
 
 def what_scores_depend_on(data: DataFolder, split: str) -> list[Path]:
@@ -225,7 +247,7 @@ def request(args: argparse.Namespace, model: TrainedModel, files: Sequence[Path]
 def _score_one(args: argparse.Namespace, model: TrainedModel, data: DataFolder) -> int:
     """Score a direction and print one line; of Moses tokens BLEU has a line of its own."""
     folder = args.out or model.scores
-    name = score_name(args, model.path.stem, other_text(args, model.run))
+    name = score_name(args, model.path.stem, other_text(args, model))
     record, text = folder / f"{name}.json", folder / f"{name}.txt"
     files = what_scores_depend_on(data, args.split)
     binarised = binarised_source(data, args.split) if args.engine == "fairseq" else []
@@ -346,7 +368,7 @@ def score_directions(
     own = sorted(path for path in sides if path.is_relative_to(data.path))
     data.refuse_changed(str(path.relative_to(data.path)) for path in own)
     gpus, cores = gpus_of(args), cores_of(args)
-    processes = args.processes or gpus or cores
+    processes = gpus or args.processes or cores
     threads = threads_of(processes, cores)
     load: Callable[..., Any]
     if args.engine == "ctranslate2":

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         known = ", ".join(data.record.get("lines") or ())
         raise ValueError(f"{shown(data.path)} has no split {args.split}; choose one of {known}")
     folder = args.out or model.scores
-    other = None if is_own_data(model.run, data.path) else data.path
+    other = None if is_own_data(model, data.path) else data.path
     record = folder / f"{named_after(other, f'{args.split}.{model.path.stem}.perplexity')}.json"
     wanted = {
         "checkpoints": [fingerprint(path) for path in model.sources],

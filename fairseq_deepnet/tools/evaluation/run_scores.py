@@ -18,6 +18,11 @@ OTHER_TEXT: Final = "text."
 TOKENISED: Final = "bleu_tokenised"
 """Key of fairseq's own BLEU on the tokens of the data, where a score has it beside sacreBLEU."""
 _BESIDE_METRICS: Final = (TOKENISED, "perplexity", "word_perplexity")
+DEFAULTS: Final = [
+    f"scores/{SPLIT}.{checkpoint}.beam5.lenpen1"
+    for checkpoint in ("checkpoint_best", "checkpoint_last")
+]
+"""Scores of the default request, the first that is there counts."""
 _REMEDY: Final = "remove it, and score again"
 _AVERAGES: Final = {
     "x-en": "X-En",
@@ -69,24 +74,12 @@ class RunScore:
         """The one number that stands for all: sacreBLEU, or its mean over trained directions."""
         return self.values["average"] if "average" in self.values else self.values["bleu"]
 
-    @property
-    def is_fairseqs(self) -> bool:
-        """True if fairseq translated: the engine that other scores are held against."""
-        return _fact(self.facts, "engine") in (None, "fairseq")
-
     def described(self) -> str:
         """Return one short text with the numbers."""
         if "average" in self.values:
             parts = [f"{key} {value:.2f}" for key, value in self.values.items()]
             return f"BLEU of {self.facts['directions']} directions: {', '.join(parts)}"
         return f"BLEU {self.values['bleu']:.2f}"
-
-    def settings(self) -> dict[str, Any]:
-        """Return what was asked for, but for the engine; empty where that is not recorded."""
-        asked = self.facts.get("request") or {}
-        of_engine = ("engine", "quantization", "binarised")
-        rest = {key: asked[key] for key in asked if key not in of_engine}
-        return rest and {**rest, "directions": self.facts.get("directions")}
 
 
 def _fact(record: Mapping[str, Any], key: str) -> Any:
@@ -123,28 +116,19 @@ def read_scores(run: Path) -> list[RunScore]:
 
 
 def read_score(run: Path, name: str | None = None) -> RunScore | None:
-    """Read the score of a run that is called `name` (a file or folder in it); None where it is not
-    there.
+    """Read one score of a run; None if it is absent.
 
-    Without a name it is the newest of the test set; of two engines with equal settings it is
-    fairseq's, whichever is newer.
+    Without a name, a file or folder in the run, it is the score of the default request: the test
+    set by checkpoint_best, or by checkpoint_last where only that has one. The time of a file never
+    decides, so that neither scoring in another way nor copying a run changes a reported number.
     """
-    if name is not None:
-        return _translated(run / name, run) if (run / name).exists() else None
-    found = sorted((run / "scores").glob(f"{SPLIT}.*"), key=lambda path: path.stat().st_mtime)
-    scores = (_translated(path, run) for path in reversed(found))
-    newest = next((score for score in scores if score is not None), None)
-    if newest is None or newest.is_fairseqs or not newest.settings():
-        return newest
-    twins = (
-        score
-        for score in read_scores(run)
-        if score.is_fairseqs
-        and score.is_of_translations
-        and score.of == newest.of
-        and score.settings() == newest.settings()
-    )
-    return next(twins, newest)
+    names = [name] if name is not None else DEFAULTS
+    for path in (run / name for name in names):
+        # a direction is a file, many are a folder
+        for place in (path, path.with_name(f"{path.name}.json")):
+            if place.exists() and (score := _translated(place, run)) is not None:
+                return score
+    return None
 
 
 def _translated(path: Path, run: Path) -> RunScore | None:

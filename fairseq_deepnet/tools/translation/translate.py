@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fairseq_deepnet.files import say, shown
-from fairseq_deepnet.provenance import fingerprint
+from fairseq_deepnet.provenance import fingerprint, stamp
 from fairseq_deepnet.tools import devices
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.text import decode
@@ -262,7 +262,7 @@ def run(args: argparse.Namespace) -> int:
     options = EngineOptions(**given, generate_options=half)
     opened = open_engine(args.model, search, options)
     request = opened.request | {
-        "files": [str(path) if path == STANDARD_INPUT else fingerprint(path) for path in files],
+        "files": [str(path) if path == STANDARD_INPUT else stamp(path) for path in files],
         "direction": str(opened.direction),
         "search": [search.beam, search.lenpen, search.nbest, args.scores],
     }
