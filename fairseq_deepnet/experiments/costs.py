@@ -14,7 +14,7 @@ from fairseq_deepnet.tools import tables
 from fairseq_deepnet.tools.devices import DEVICE_GIB, choose_devices, gpu_gib
 
 if TYPE_CHECKING:
-    from fairseq_deepnet.tools.planning import Plan
+    from fairseq_deepnet.tools.planning.estimates import Plan
 
 ASSUMED_TERAFLOPS: Final = 312.0
 """Peak of a GPU whose speed is not given: an A100's in bf16."""
@@ -63,7 +63,7 @@ class Cost(NamedTuple):
 
 def cost_of(cell: Cell, folder: Path, machine: Machine) -> Cost:
     """Return what one cell takes on a machine."""
-    from fairseq_deepnet.tools.planning import estimate
+    from fairseq_deepnet.tools.planning.estimates import estimate
 
     config = cell.resolve()
     status = state.status_of(folder / cell.name)

@@ -126,7 +126,7 @@ def _target(config: Config) -> tuple[Path, str | None]:
 
 def vocabulary_of(config: Config) -> int | None:
     """Count the symbols of the target side in a data folder; None where that is not there."""
-    from fairseq_deepnet.tools.planning.vocabulary import entries_of  # loads torch
+    from fairseq_deepnet.tools.planning.estimates import entries_of  # loads torch
 
     data, target = _target(config)
     files = (data / f"dict.{target}.txt", data / "dict.txt")

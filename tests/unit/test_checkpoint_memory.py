@@ -22,7 +22,7 @@ from fairseq_deepnet.models.checkpoint_memory import choose, free_on_gpu, memory
 from fairseq_deepnet.modules import ActivationCheckpointing, EncoderLayer, run_layers
 from fairseq_deepnet.schemes import Place, Side
 from fairseq_deepnet.tools import configs, fairseq_options
-from fairseq_deepnet.tools.planning import estimate
+from fairseq_deepnet.tools.planning.estimates import estimate
 from fairseq_deepnet.tools.standalone import VocabularyTask
 from tests.support.models import SYMBOLS, small
 from tests.support.plans import TRAINING, plan_of

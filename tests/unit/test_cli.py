@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -70,6 +72,32 @@ def test_bad_usage_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("deepnet")
     assert message in line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", "--help"],
+        ["plan", "no-such-config"],
+        ["args", "no-such-config"],
+        ["train", "--help"],
+        ["sweep", "no-such-sweep"],
+        ["report", "no-such-run"],
+        ["plot", "no-such-run"],
+    ],
+    ids=" ".join,
+)
+def test_what_needs_no_torch_is_answered_without_it(words: list[str]) -> None:
+    code = f"""
+import sys
+from fairseq_deepnet import cli
+try:
+    cli.main({words})
+finally:
+    print(*{{"torch", "fairseq"}} & set(sys.modules))"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
+    assert done.stdout.splitlines()[-1] == ""
 
 
 def test_an_error_names_the_script_that_was_typed(

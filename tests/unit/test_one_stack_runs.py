@@ -12,7 +12,7 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.evaluation.run_scores import read_score
-from fairseq_deepnet.tools.planning.vocabulary import from_folder
+from fairseq_deepnet.tools.planning.estimates import vocabulary_in
 from fairseq_deepnet.tools.training.planned_run import _depth, check_task
 
 FOLDERS: dict[str, dict[str, Any]] = {
@@ -47,7 +47,7 @@ def test_a_plan_says_that_it_is_for_encoder_decoders(
 def test_the_vocabulary_of_one_language_is_that_of_its_dictionary(tmp_path: Path) -> None:
     (tmp_path / "corpus.json").write_text(json.dumps({"language": "en"}), encoding="utf-8")
     (tmp_path / "dict.txt").write_text("a 1\nb 1\n", encoding="utf-8")
-    assert from_folder(tmp_path) == (6, 6)
+    assert vocabulary_in(tmp_path) == (6, 6)
 
 
 def test_a_summary_names_the_depths_that_there_are() -> None:

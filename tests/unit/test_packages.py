@@ -76,22 +76,6 @@ def test_what_needs_neither_torch_nor_fairseq_does_not_import_them(module: str) 
     assert done.stdout.strip() == ""
 
 
-def test_reports_and_help_of_sweeps_and_figures_import_no_torch() -> None:
-    modules = (
-        "experiments.sweep",
-        "experiments.report",
-        "experiments.analysis",
-        "tools.plotting.plot",
-    )
-    program = (
-        f"import sys, {', '.join(f'{NAME}.{module}' for module in modules)}; print(*sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True
-    )
-    assert not {"torch", "fairseq"} & set(done.stdout.split())
-
-
 def test_scoring_with_fairseq_generate_imports_no_model() -> None:
     """Its processes do. Only what exports or translates in this process imports them, later."""
     program = f"import sys, {NAME}.tools.evaluation.evaluate; print(*sys.modules)"

@@ -11,9 +11,8 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.models.checkpoint_memory import FREE_SHARE
 from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.planning import Plan, estimate
-from fairseq_deepnet.tools.planning.advice import Advice, advise
-from fairseq_deepnet.tools.planning.report import as_arguments, as_overrides
+from fairseq_deepnet.tools.planning.advice import Advice, advise, as_arguments
+from fairseq_deepnet.tools.planning.estimates import Plan, estimate
 
 
 def config(**options: configs.Value) -> configs.Config:
@@ -174,7 +173,6 @@ def test_adafactor_takes_adams_options_out() -> None:
     assert as_arguments(options) == (
         "--optimizer adafactor --max-tokens 512 (without --adam-betas)"
     )
-    assert as_overrides(options) == "optimizer=adafactor adam-betas=null max-tokens=512"
 
 
 def test_attention_dropout_on_the_cpu_costs_memory_with_the_length() -> None:
@@ -241,12 +239,6 @@ def test_measured_speed_gives_times(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, *words)
     assert code == 0
     assert json.loads(out)["seconds_per_update"] > 0
-
-
-def test_the_papers_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "--paper")
-    assert code == 0
-    assert all(size in out for size in ("863M", "3.8B", "3.2B", "250,002", "256,125"))
 
 
 def test_the_dictionaries_of_a_data_folder_count(

@@ -11,7 +11,7 @@ import torch
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools.configs import load_config
 from fairseq_deepnet.tools.devices import Devices
-from fairseq_deepnet.tools.planning.fitting import device_memory, fit_into
+from fairseq_deepnet.tools.planning.advice import device_memory, fit_into
 
 EIGHT = Devices(gpus=8)
 

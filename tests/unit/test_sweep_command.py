@@ -11,7 +11,7 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import runner
 from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.planning import estimate
+from fairseq_deepnet.tools.planning.estimates import estimate
 from tests.support.runs import make_data
 
 TRAIN = """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.footprint import (
     Memory,
     Model,
@@ -20,6 +22,7 @@ from fairseq_deepnet.models.account import read_model, read_training
 from fairseq_deepnet.models.checkpoint_memory import memory_of
 from fairseq_deepnet.models.deepnet_transformer import DeepNetTransformerModel
 from fairseq_deepnet.tools import configs, fairseq_options
+from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.planning import compute
 from fairseq_deepnet.tools.training import launch
 
@@ -54,7 +57,7 @@ class Plan:
 
     @property
     def flops_per_update(self) -> float:
-        """Operations of an update on all devices: forward, backward and recomputation."""
+        """Operations of an update on all devices."""
         return self.flops.total * self.training.update_freq * self.training.devices
 
     @property
@@ -128,7 +131,7 @@ def estimate(
     pair = (vocabulary, vocabulary) if isinstance(vocabulary, int) else vocabulary
     if gpus < 0:
         raise ValueError(f"--gpus {gpus}: 0 plans for the CPU")
-    for name, value in (("memory", memory_gib), ("teraflops", teraflops), ("length", length)):
+    for name, value in {"memory": memory_gib, "teraflops": teraflops, "length": length}.items():
         if not value > 0:
             raise ValueError(f"--{name} {value:g}: a positive number is expected")
     if not 0 < utilisation <= 1:
@@ -180,3 +183,45 @@ def make_plan(
         utilisation=utilisation,
         checkpoint_gib=checkpoint_gib,
     )
+
+
+def vocabulary_of(config: configs.Config, data: Path | None) -> tuple[tuple[int, int], str]:
+    """Return the entries of both dictionaries, and where the numbers come from.
+
+    Where there is no data folder yet, the config says what it will have; else ValueError.
+    """
+    if data is not None and (data / "corpus.json").is_file():
+        return vocabulary_in(data), f"of {shown(data)}"
+    if "vocabulary" in config.recipe:
+        entries = parse_vocabulary(str(config.recipe["vocabulary"]))
+        return entries, "of the config, without data yet"
+    raise ValueError("how many entries has the dictionary? give --vocabulary N or --data FOLDER")
+
+
+def vocabulary_in(data: Path) -> tuple[int, int]:
+    """Count the entries of the source's and the target's dictionary in a data folder.
+
+    A folder of many languages has one dictionary, to which fairseq adds a token a language.
+    """
+    folder = DataFolder.open(data)
+    if folder.is_multilingual or folder.is_monolingual:
+        tokens = len(folder.languages) if folder.is_multilingual else 0
+        entries = entries_of(data / "dict.txt") + tokens
+        return entries, entries
+    source, target = (entries_of(data / f"dict.{name}.txt") for name in folder.languages)
+    return source, target
+
+
+def entries_of(dictionary: Path) -> int:
+    """Count the entries of a dictionary file, and the four special symbols that fairseq adds."""
+    with dictionary.open("rb") as file:
+        return sum(1 for line in file if line.strip()) + 4
+
+
+def parse_vocabulary(text: str) -> tuple[int, int]:
+    """Return the sizes of both dictionaries from "32000" or "8000,6000" (source, target)."""
+    parts = text.replace("_", "").split(",")
+    if len(parts) > 2 or not all(part.strip().isdecimal() for part in parts):
+        raise ValueError(f"--vocabulary {text}: a number of entries is expected, or SOURCE,TARGET")
+    sizes = [int(part) for part in parts]
+    return sizes[0], sizes[-1]

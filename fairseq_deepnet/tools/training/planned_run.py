@@ -24,7 +24,7 @@ from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL_TASK, DataFolder
 from fairseq_deepnet.tools.devices import Devices, bf16_remark, choose_devices
-from fairseq_deepnet.tools.planning import fitting
+from fairseq_deepnet.tools.planning import advice
 from fairseq_deepnet.tools.trained_model import refuse_other_vocabulary
 from fairseq_deepnet.tools.training import fallbacks, launch, nodes, run_folder
 from fairseq_deepnet.tools.training.fallbacks import FallbackState, Step, SupervisorPlan
@@ -164,9 +164,9 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     precision = launch.precision_arguments(args.precision, devices.gpus > 0, away)
     if precision == ["--bf16"] and not devices.gpus and (remark := bf16_remark()):
         say(remark)
-    memory = fitting.device_memory(args.memory, devices, away) if args.memory else None
+    memory = advice.device_memory(args.memory, devices, away) if args.memory else None
     if memory is not None:
-        say(fitting.fit_into(config, data, devices, memory, precision))
+        say(advice.fit_into(config, data, devices, memory, precision))
     batch = _share_batch(config, devices)
     machine = precision + launcher.arguments(config.options.get("ddp-backend") == "fully_sharded")
     command = _build_command(config, data, args.run, batch, machine)
