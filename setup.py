@@ -25,7 +25,12 @@ setup(
     ],
     package_dir=RESOURCE_PACKAGES,
     package_data={
-        "fairseq_deepnet": ["*/*.yaml", "monitoring/quantities.md", "tools/plotting/page.*"],
+        "fairseq_deepnet": [
+            "*/*.yaml",
+            "monitoring/quantities.md",
+            "tools/plotting/page.*",
+            "tools/export/model_card.md",
+        ],
         **{name: ["*.yaml", "*.tar.bz2", "*.gz"] for name in RESOURCE_PACKAGES},
     },
     install_requires=[
@@ -57,6 +62,7 @@ setup(
             "py3langid>=0.4,<0.5",
             "ctranslate2>=4,<5",
             "transformers>=4.57,<6",
+            "huggingface_hub>=0.34,<3",
         ],
         # Moses tokens and byte-pair codes, where a published recipe has them.
         "moses": ["sacremoses>=0.2,<0.3", "subword-nmt>=0.3.8,<0.4"],
@@ -73,8 +79,8 @@ setup(
         "langid": ["py3langid>=0.4,<0.5"],
         # Fast decoding of exported models.
         "ctranslate2": ["ctranslate2>=4,<5"],
-        # Exports for Hugging Face, of which writing needs safetensors alone.
-        "huggingface": ["transformers>=4.57,<6"],
+        # Exports for Hugging Face: writing needs safetensors and huggingface_hub alone.
+        "huggingface": ["transformers>=4.57,<6", "huggingface_hub>=0.34,<3"],
     },
     entry_points={"console_scripts": ["deepnet=fairseq_deepnet.cli:main"]},
 )

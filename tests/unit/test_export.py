@@ -1,15 +1,15 @@
-"""`deepnet export --to fairseq`: what is written, when, and what is left alone."""
+"""`deepnet export`: what all formats refuse, when they write, and stock fairseq's checkpoint."""
 
 from __future__ import annotations
 
 import argparse
 import pickle
+import resource
 import sys
-import threading
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,14 +18,18 @@ from fairseq.models import MODEL_REGISTRY
 import fairseq_deepnet.tools.export
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
-from fairseq_deepnet.files import write_json
 from fairseq_deepnet.models.options import KIND_OF
-from fairseq_deepnet.provenance import fingerprint
 from fairseq_deepnet.tools import fairseq_options
-from fairseq_deepnet.tools.export import model_card, record, stock
-from fairseq_deepnet.tools.trained_model import choose_model
+from fairseq_deepnet.tools.export import stock
 from tests.support.runs import make_data
 from tests.support.trained import make_trained_run
+
+NAMES = {
+    "fairseq": "checkpoint_best.pt",
+    "ctranslate2": "ctranslate2-float32",
+    "huggingface": "huggingface",
+}
+"""Format -> usual name of its output."""
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +43,25 @@ def run_folder(tmp_path: Path, data: Path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.fixture(params=NAMES)
+def form(request: pytest.FixtureRequest) -> str:
+    """Every format whose packages are installed."""
+    name: str = request.param
+    pytest.importorskip({"huggingface": "huggingface_hub"}.get(name, name), reason="an extra")
+    return name
+
+
 def export(*words: object) -> int:
     return cli.main(["export", *map(str, words)])
+
+
+def edit(run: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """Change the state in a run's checkpoint, and return its path."""
+    path = run / "checkpoints" / "checkpoint_best.pt"
+    state = torch.load(path)
+    change(state)
+    save_checkpoint(state, path)
+    return path
 
 
 def test_a_run_becomes_a_checkpoint_without_anything_of_ours(
@@ -49,15 +70,15 @@ def test_a_run_becomes_a_checkpoint_without_anything_of_ours(
     assert export(run_folder, "--to", "fairseq") == 0
     output = run_folder / "export" / "checkpoint_best.pt"
     assert capsys.readouterr().out == f"{output}\n"
-    held = load_checkpoint(output)
-    assert held["cfg"]["model"]["arch"] == "transformer"
-    assert not [name for name in held["model"] if "residual" in name]
-    assert num_updates(held) == 7
-    assert held["last_optimizer_state"] is None
-    assert held["extra_state"] == {"train_iterator": {"epoch": 2}}
-    facts = held["export"]
-    assert (facts["format"], facts["scheme"], facts["num_updates"]) == ("fairseq", "deepnorm", 7)
-    assert facts["checkpoint"].endswith("run/checkpoints/checkpoint_best.pt")
+    state = load_checkpoint(output)
+    assert state["cfg"]["model"]["arch"] == "transformer"
+    assert not [name for name in state["model"] if "residual" in name]
+    assert num_updates(state) == 7
+    assert state["last_optimizer_state"] is None
+    assert state["extra_state"] == {"train_iterator": {"epoch": 2}}
+    record = state["export"]
+    assert (record["checkpoint"], record["scheme"]) == ("checkpoint_best.pt", "deepnorm")
+    assert (record["num_updates"], record["request"]["format"]) == (7, "fairseq")
     assert [path.name for path in output.parent.iterdir()] == [output.name]
 
 
@@ -78,10 +99,10 @@ def test_a_stock_model_has_no_option_that_stock_does_not_know(arch: str) -> None
 @pytest.fixture
 def nothing_allowed() -> Iterator[None]:
     """torch.load as it is without this plugin."""
-    held = torch.serialization.get_safe_globals()
+    allowed = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
     yield
-    torch.serialization.add_safe_globals(held)
+    torch.serialization.add_safe_globals(allowed)
 
 
 @pytest.mark.usefixtures("nothing_allowed")
@@ -95,50 +116,58 @@ def test_torch_loads_it_though_no_class_is_allowed(run_folder: Path) -> None:
     assert torch.load(run_folder / "export" / "checkpoint_best.pt")["cfg"]
 
 
-def test_a_second_export_does_nothing_and_says_so(
-    run_folder: Path, capsys: pytest.CaptureFixture[str]
+def test_the_same_request_again_does_nothing_also_after_copying_the_checkpoint(
+    form: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output = run_folder / "export" / "checkpoint_best.pt"
-    export(run_folder, "--to", "fairseq")
-    before = output.stat().st_mtime_ns
-    assert export(run_folder, "--to", "fairseq") == 0
-    assert output.stat().st_mtime_ns == before
+    output = run_folder / "export" / NAMES[form]
+    assert export(run_folder, "--to", form) == 0
+    before = output.stat()
+    edit(run_folder, lambda state: None)  # the same content, written again
+    assert export(run_folder, "--to", form) == 0
+    assert output.stat() == before
     assert "already exported" in capsys.readouterr().err
-    assert export(run_folder, "--to", "fairseq", "--force") == 0
-    assert output.stat().st_mtime_ns > before
+    assert export(run_folder, "--to", form, "--force") == 0
+    assert output.stat() != before
 
 
-def test_a_second_process_waits_for_the_first_and_finds_its_export(
-    run_folder: Path, capsys: pytest.CaptureFixture[str]
+def test_an_export_of_other_content_takes_its_place(
+    form: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, output = record.in_place_of, run_folder / "export" / "checkpoint_best.pt"
-    second = threading.Thread(target=export, args=(run_folder, "--to", "fairseq"))
-
-    def in_place_of(path: Path) -> AbstractContextManager[Path]:
-        """Half way in the first, the second begins."""
-        second.start()
-        second.join(0.5)
-        assert second.is_alive()
-        return first(path)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record, "in_place_of", in_place_of)
-        assert export(run_folder, "--to", "fairseq") == 0
-    second.join()
-    printed = capsys.readouterr()
-    assert printed.out == f"{output}\n" * 2
-    assert printed.err.count("waiting for another export") == 1
-    assert printed.err.count("already exported") == 1
+    output = run_folder / "export" / NAMES[form]
+    export(run_folder, "--to", form)
+    before = output.stat().st_mtime_ns
+    edit(run_folder, lambda state: state["model"]["encoder.layers.0.fc1.bias"].add_(1))
+    part = output.with_name(f"{output.name}.part")  # of an interrupted export
+    part.mkdir()
+    (part / "config.json").write_text("half", encoding="utf-8")
+    assert export(run_folder, "--to", form) == 0
+    assert f"replacing {output}\n" in capsys.readouterr().err
+    assert output.stat().st_mtime_ns > before
+    assert [path.name for path in output.parent.iterdir()] == [output.name]
 
 
-def test_an_export_of_an_older_checkpoint_is_replaced(run_folder: Path) -> None:
-    source = run_folder / "checkpoints" / "checkpoint_best.pt"
-    export(run_folder, "--to", "fairseq")
-    state = load_checkpoint(source)
-    state["optimizer_history"] = [{"num_updates": 9}]
-    save_checkpoint(state, source)
-    assert export(run_folder, "--to", "fairseq") == 0
-    assert num_updates(load_checkpoint(run_folder / "export" / "checkpoint_best.pt")) == 9
+def test_what_this_command_did_not_write_is_replaced_by_force_alone(
+    form: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = tmp_path / "theirs"
+    for is_folder in (False, True):
+        if is_folder:
+            theirs.mkdir()
+            (theirs / "model.bin").write_bytes(b"theirs")
+        else:
+            theirs.write_text("notes", encoding="utf-8")
+        words = (run_folder, "--to", form, "--out", theirs)
+        assert export(*words) == 2
+        assert "no export of this command's" in capsys.readouterr().err
+        assert is_folder or theirs.read_text(encoding="utf-8") == "notes"
+        assert export(*words, "--force") == 0
+        assert export(*words) == 0
+        assert "already exported" in capsys.readouterr().err
+        if form == "fairseq":
+            theirs.unlink()
+        else:
+            for path in (*theirs.iterdir(), theirs):
+                path.unlink() if path.is_file() else path.rmdir()
 
 
 def test_the_mean_of_the_last_checkpoints_is_exported_under_its_name(run_folder: Path) -> None:
@@ -150,45 +179,49 @@ def test_the_mean_of_the_last_checkpoints_is_exported_under_its_name(run_folder:
         state["model"][name] = torch.full_like(state["model"][name], shift)
         save_checkpoint(state, folder / f"checkpoint_1_{updates}.pt")
     assert export(run_folder, "--to", "fairseq", "--average", 2) == 0
-    held = load_checkpoint(run_folder / "export" / "average_2.pt")
-    assert held["model"][name].unique().tolist() == [2.0]
-    assert held["export"]["averaged"] == ["checkpoint_1_20.pt", "checkpoint_1_30.pt"]
+    state = load_checkpoint(run_folder / "export" / "average_2.pt")
+    assert state["model"][name].unique().tolist() == [2.0]
+    assert state["export"]["averaged"] == ["checkpoint_1_20.pt", "checkpoint_1_30.pt"]
 
 
-def test_a_file_of_somebody_else_is_replaced_by_force_alone(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def set_option(name: str, value: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda state: setattr(state["cfg"]["model"], name, value)
+
+
+FAULTS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "is incomplete: it has no decoder.layers.1.fc2.bias": lambda state: state["model"].pop(
+        "decoder.layers.1.fc2.bias"
+    ),
+    "is incomplete: it has no embed_tokens.weight": lambda state: state["model"].clear(),
+    "encoder.layers.0.fc1.bias has values that are not finite": lambda state: state["model"][
+        "encoder.layers.0.fc1.bias"
+    ].fill_(torch.nan),
+    "fc1.bias is of shape [47], and its options say [48]": lambda state: state["model"].update(
+        {"encoder.layers.0.fc1.bias": torch.zeros(47)}
+    ),
+    "does not say how its model is built": lambda state: state["cfg"].pop("model"),
+    "a model of arch lstm is not exported": set_option("arch", "lstm"),
+    "arch ['x'] is known neither to fairseq": set_option("arch", ["x"]),
+    "describes no model that can be built: ConfigurationError": set_option("residual_scheme", 7),
+    "describes no model that can be built: TypeError": set_option("encoder_ffn_embed_dim", "x"),
+    "describes no model that can be built: Exception": set_option("adaptive_softmax_cutoff", 7),
+    "option max_source_positions is None, not a number": set_option("max_source_positions", None),
+    "--residual-scheme rezero cannot become a stock": lambda state: None,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_checkpoint_that_cannot_be_exported_is_one_line_and_nothing_is_written(
+    fault: str, form: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    theirs = tmp_path / "theirs.pt"
-    theirs.write_text("notes", encoding="utf-8")
-    words = (run_folder, "--to", "fairseq", "--out", theirs)
-    assert export(*words) == 2
-    assert "no export of this command's" in capsys.readouterr().err
-    assert theirs.read_text(encoding="utf-8") == "notes"
-    assert export(*words, "--force") == 0
-    assert f"replacing {theirs}\n" in capsys.readouterr().err
-    assert load_checkpoint(theirs)["export"]["format"] == "fairseq"
-
-
-def test_the_checkpoint_itself_is_never_overwritten(
-    run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = run_folder / "checkpoints" / "checkpoint_best.pt"
-    before = source.read_bytes()
-    assert export(run_folder, "--to", "fairseq", "--out", source, "--force") == 2
-    assert "is the checkpoint itself" in capsys.readouterr().err
-    assert source.read_bytes() == before
-
-
-@pytest.mark.parametrize("force", [[], ["--force"]], ids=["plain", "force"])
-def test_a_folder_of_something_else_is_not_replaced_even_by_force(
-    run_folder: Path, tmp_path: Path, force: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "thesis"
-    folder.mkdir()
-    (folder / "chapter.tex").write_text("text", encoding="utf-8")
-    assert export(run_folder, "--to", "fairseq", "--out", folder, *force) == 2
-    assert "even --force does not replace" in capsys.readouterr().err
-    assert (folder / "chapter.tex").read_text(encoding="utf-8") == "text"
+    options = {"residual_scheme": "rezero"} if "rezero" in fault else {}
+    make_trained_run(tmp_path / "run", data, **options)
+    edit(tmp_path / "run", FAULTS[fault])
+    assert export(tmp_path / "run", "--to", form) == 2
+    printed = capsys.readouterr()
+    assert fault in printed.err
+    assert (printed.err.count("\n"), printed.out) == (1, "")
+    assert not [*tmp_path.glob("run/export/*")]
 
 
 @pytest.mark.parametrize("kept", [0, 100, 0.7])
@@ -200,16 +233,39 @@ def test_a_damaged_checkpoint_is_named_and_nothing_is_written(
     source.write_bytes(content[: int(kept * len(content)) if kept < 1 else int(kept)])
     assert export(run_folder, "--to", "fairseq") == 2
     assert f"{source} is damaged" in capsys.readouterr().err
-    assert not list((run_folder).glob("export/*"))
+    assert not list(run_folder.glob("export/*"))
 
 
-def test_a_scheme_that_does_not_fold_is_refused_and_nothing_is_written(
-    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+def test_a_full_disk_is_one_line_and_leaves_what_was_there(
+    form: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_trained_run(tmp_path / "run", data, residual_scheme="rezero")
-    assert export(tmp_path / "run", "--to", "fairseq") == 2
-    assert "--residual-scheme rezero cannot" in capsys.readouterr().err
-    assert not (tmp_path / "run" / "export").exists()
+    """The limit on a file's size stands for it."""
+    out = tmp_path / "out"
+    assert export(run_folder, "--to", form, "--out", out) == 0
+    before = out.stat()
+    edit(run_folder, lambda state: state["model"]["encoder.layers.0.fc1.bias"].add_(1))
+    capsys.readouterr()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        assert export(run_folder, "--to", form, "--out", out) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    printed = capsys.readouterr().err
+    assert "File too large" in printed
+    assert printed.count("\n") == 1
+    assert out.stat() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+def test_the_checkpoint_itself_is_never_overwritten(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = run_folder / "checkpoints" / "checkpoint_best.pt"
+    before = source.read_bytes()
+    assert export(run_folder, "--to", "fairseq", "--out", source, "--force") == 2
+    assert "is the checkpoint itself" in capsys.readouterr().err
+    assert source.read_bytes() == before
 
 
 def test_a_lone_checkpoint_needs_an_output(
@@ -223,38 +279,6 @@ def test_a_lone_checkpoint_needs_an_output(
     assert export(alone, "--to", "fairseq", "--out", alone.with_name("stock.pt")) == 0
 
 
-def test_a_model_of_another_kind_is_refused(
-    run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = run_folder / "checkpoints" / "checkpoint_best.pt"
-    state = load_checkpoint(source)
-    state["cfg"]["model"].arch = "lstm"
-    save_checkpoint(state, source)
-    assert export(run_folder, "--to", "fairseq") == 2
-    assert "a model of arch lstm is not exported" in capsys.readouterr().err
-
-
-def test_a_model_card_shows_fairseqs_scores_of_the_exported_checkpoint_alone(
-    run_folder: Path,
-) -> None:
-    model = choose_model(run_folder, 0)
-    own, score = [fingerprint(model.path)], {"bleu": 30.0, "bleu_signature": "s"}
-    before = [own[0] | {"modified": 1}]
-    name = "test.checkpoint_best.beam5.lenpen1"
-    for file, more in {
-        "own.json": {"checkpoints": own},
-        "before.json": {"checkpoints": before},
-        "/de-en.json": {"checkpoints": own},
-        "/en-de.json": {"checkpoints": before},
-        ".ctranslate2-int8/de-en.json": {"checkpoints": own, "engine": "ctranslate2"},
-        "silent.json": {},
-    }.items():
-        path = model.scores / (f"{name}{file}" if file[0] in "./" else f"{name}.{file}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, score | {"request": more})
-    assert sorted(model_card.read_scores(model)) == [f"{name}.own.json", f"{name}/de-en.json"]
-
-
 def test_quantization_belongs_to_ctranslate2(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,14 +286,28 @@ def test_quantization_belongs_to_ctranslate2(
     assert "leave it out, or --to ctranslate2" in capsys.readouterr().err
 
 
-def test_without_ctranslate2_the_command_says_what_to_install(
-    run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("form", "package"),
+    [
+        ("ctranslate2", "ctranslate2"),
+        ("huggingface", "safetensors"),
+        ("huggingface", "huggingface_hub"),
+    ],
+)
+def test_without_its_package_the_command_says_what_to_install(
+    form: str,
+    package: str,
+    run_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "ctranslate2"]:
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.setitem(sys.modules, name, None)
-    for name in ("ctranslate2_folder",):
+    monkeypatch.setitem(sys.modules, package, None)
+    for name in ("ctranslate2_folder", "huggingface_folder", "model_card"):
         monkeypatch.delitem(sys.modules, f"fairseq_deepnet.tools.export.{name}", raising=False)
         monkeypatch.delattr(fairseq_deepnet.tools.export, name, raising=False)
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    assert export(run_folder, "--to", "ctranslate2") == 2
-    assert "pip install 'fairseq_deepnet[ctranslate2]'" in capsys.readouterr().err
+    assert export(run_folder, "--to", form) == 2
+    printed = capsys.readouterr().err
+    assert f"{package} is not installed: " in printed
+    assert f"pip install 'fairseq_deepnet[{form}]'" in printed

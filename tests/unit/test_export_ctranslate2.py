@@ -128,7 +128,6 @@ def test_the_folder_stands_alone_and_says_what_it_is(
     assert (tmp_path / "out" / "spm.model").read_bytes() == (data / "spm.model").read_bytes()
     facts = json.loads((tmp_path / "out" / "export.json").read_text(encoding="utf-8"))
     due = {
-        "format": "ctranslate2",
         "quantization": "int8",
         "source": "de",
         "target": "en",
@@ -154,18 +153,6 @@ def test_words_keep_fairseqs_numbers(tmp_path: Path, data: Path) -> None:
     assert (config["decoder_start_token"], config["add_source_eos"]) == ("</s>", True)
 
 
-def test_a_second_export_does_nothing_and_says_so(
-    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_trained_run(tmp_path / "run", data)
-    binary = tmp_path / "run" / "export" / "ctranslate2-int8" / "model.bin"
-    export(tmp_path / "run", "--quantization", "int8")
-    before = binary.stat().st_mtime_ns
-    assert export(tmp_path / "run", "--quantization", "int8") == 0
-    assert "already exported" in capsys.readouterr().err
-    assert binary.stat().st_mtime_ns == before
-
-
 def test_another_quantization_in_the_same_place_replaces_the_first(
     tmp_path: Path, data: Path
 ) -> None:
@@ -178,48 +165,6 @@ def test_another_quantization_in_the_same_place_replaces_the_first(
             == quantization
         )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
-
-
-def test_what_an_interrupted_export_left_is_cleared_away(tmp_path: Path, data: Path) -> None:
-    make_trained_run(tmp_path / "run", data)
-    own = tmp_path / "out.old"  # the user's, who gave it the name
-    own.mkdir()
-    for leftover in ("out.part", ".out.replaced"):
-        (tmp_path / leftover).mkdir()
-        (tmp_path / leftover / "model.bin").write_bytes(b"half")
-    assert export(tmp_path / "run", "--out", tmp_path / "out") == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.old", "run"]
-    assert ctranslate2.contains_model(str(tmp_path / "out"))
-
-
-def test_an_export_that_fails_leaves_the_one_that_was_there(
-    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_trained_run(tmp_path / "run", data)
-    export(tmp_path / "run", "--out", tmp_path / "out")
-    before = (tmp_path / "out" / "model.bin").read_bytes()
-    source = tmp_path / "run" / "checkpoints" / "checkpoint_best.pt"
-    state = load_checkpoint(source)
-    state["cfg"]["model"].activation_fn = "linear"
-    save_checkpoint(state, source)
-    assert export(tmp_path / "run", "--out", tmp_path / "out") == 2
-    assert "--activation-fn linear is unknown to CTranslate2" in capsys.readouterr().err
-    assert (tmp_path / "out" / "model.bin").read_bytes() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
-
-
-def test_an_export_that_fails_half_way_leaves_nothing(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(path: Path, content: object) -> None:
-        assert (path.parent / "model.bin").is_file()
-        raise ValueError("no space left")
-
-    make_trained_run(tmp_path / "run", data)
-    monkeypatch.setattr("fairseq_deepnet.tools.export.ctranslate2_folder.write_record", fail)
-    assert export(tmp_path / "run", "--out", tmp_path / "out") == 2
-    assert "no space left" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_data_folder_without_its_subword_model_is_refused(
@@ -245,21 +190,6 @@ def test_a_stock_model_is_exported_too_also_an_old_one_that_names_tied_tables_on
     folder = tmp_path / "run" / "export" / "ctranslate2-float32"
     assert gap(log_probabilities(model, data, pieces), folder, pieces) < 1e-4
     assert json.loads((folder / "export.json").read_text(encoding="utf-8"))["scheme"] == "stock"
-
-
-def test_another_ctranslate2_model_is_replaced_by_force_alone(
-    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_trained_run(tmp_path / "run", data)
-    theirs = tmp_path / "theirs"
-    theirs.mkdir()
-    (theirs / "model.bin").write_bytes(b"theirs")
-    assert export(tmp_path / "run", "--out", theirs) == 2
-    assert "--force to replace it" in capsys.readouterr().err
-    assert (theirs / "model.bin").read_bytes() == b"theirs"
-    assert export(tmp_path / "run", "--out", theirs, "--force") == 0
-    assert f"replacing {theirs}\n" in capsys.readouterr().err
-    assert ctranslate2.contains_model(str(theirs))
 
 
 def test_the_wrong_data_folder_is_refused(

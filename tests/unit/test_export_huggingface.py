@@ -16,7 +16,12 @@ from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
 from fairseq_deepnet.files import write_json
 from fairseq_deepnet.provenance import fingerprint
 from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, Direction
-from fairseq_deepnet.tools.corpora.subwords import encode_lines, load_model
+from fairseq_deepnet.tools.corpora.subwords import (
+    SubwordOptions,
+    encode_lines,
+    load_model,
+    train_model,
+)
 from fairseq_deepnet.tools.translation.engine import Search
 from fairseq_deepnet.tools.translation.translate import EngineOptions, open_engine
 from tests.support.hugging_face import import_transformers
@@ -24,6 +29,7 @@ from tests.support.runs import SENTENCES, make_data
 from tests.support.trained import make_trained_run, task
 
 transformers = import_transformers()
+huggingface_hub = pytest.importorskip("huggingface_hub", reason="needs the extra huggingface")
 FILES = {
     *("README.md", "config.json", "export.json", "generation_config.json", "model.safetensors"),
     *("source.spm", "target.spm", "tokenizer_config.json", "vocab.json"),
@@ -126,21 +132,27 @@ def test_the_tokenizer_gives_fairseqs_numbers_and_the_text_back(tmp_path: Path, 
 
 
 def test_dictionaries_and_subwords_of_two_languages_stay_apart(tmp_path: Path) -> None:
+    """The German model splits words where the English one does not."""
     data = make_data(tmp_path / "corpus")
     lines = (data / "dict.en.txt").read_text(encoding="utf-8").splitlines()
     (data / "dict.en.txt").write_text("".join(f"{line}\n" for line in lines[::-1]), "utf-8")
-    (data / "spm.model").rename(data / "spm.de.model")
-    (data / "spm.en.model").write_bytes((data / "spm.de.model").read_bytes())
+    (data / "spm.model").rename(data / "spm.en.model")
+    train_model([data / "text" / "test.de"], data / "spm.de", SubwordOptions(vocab_size=40))
     model = make_trained_run(tmp_path / "run", data)
     assert export(tmp_path / "run") == 0
     folder = tmp_path / "run" / "export" / "huggingface"
     assert {path.name for path in folder.iterdir()} == FILES | {"target_vocab.json"}
     assert gap(model, folder) < 1e-4
     tokenizer, _ = load(folder)
-    target = task(data).target_dictionary
-    words = list(encode_lines(load_model(data / "spm.en.model"), SENTENCES, 1))
-    numbers = [[target.index(piece) for piece in line.split()] for line in words]
-    assert tokenizer.batch_decode(numbers, skip_special_tokens=True) == SENTENCES
+    for language, dictionary, words in (
+        ("de", task(data).source_dictionary, tokenizer(LINES).input_ids),
+        ("en", task(data).target_dictionary, tokenizer(text_target=LINES).input_ids),
+    ):
+        pieces = encode_lines(load_model(data / f"spm.{language}.model"), LINES, 1)
+        numbers = [[dictionary.index(piece) for piece in line.split()] for line in pieces]
+        assert words == [[*line, dictionary.eos()] for line in numbers]
+    texts = tokenizer.batch_decode(numbers[: len(SENTENCES)], skip_special_tokens=True)
+    assert texts == SENTENCES  # of the target's model
 
 
 def translations(folder: Path, lines: list[str], **more: Any) -> list[str]:
@@ -198,52 +210,59 @@ def test_a_model_of_many_languages_is_told_them_as_fairseq_tells_it(
     assert ("forced_bos_token_id" in card, ">>" in card) == (target, True)
 
 
+SCORE = {
+    "bleu": 31.234,
+    "bleu_signature": "nrefs:1|tok:13a",
+    "chrf": 55.5,
+    "chrf_signature": "nrefs:1|nc:6",
+    "lines": 4,
+}
+
+
 def test_the_model_card_says_what_the_run_recorded(tmp_path: Path, data: Path) -> None:
     make_trained_run(tmp_path / "run", data)
     with (tmp_path / "run" / "config.yaml").open("a", encoding="utf-8") as file:
         file.write("  global-batch-tokens: 4096\nlr: 5e-4\n")
     checkpoint = tmp_path / "run" / "checkpoints" / "checkpoint_best.pt"
-    score = {"bleu": 31.234, "bleu_signature": "nrefs:1|tok:13a", "lines": 4, "engine": "fairseq"}
-    score |= {"request": {"checkpoints": [fingerprint(checkpoint)]}}
+    score = {**SCORE, "engine": "fairseq", "request": {"checkpoints": [fingerprint(checkpoint)]}}
     (tmp_path / "run" / "scores").mkdir()
-    write_json(tmp_path / "run" / "scores" / "test.checkpoint_best.beam5.json", score)
-    write_json(
-        tmp_path / "run" / "scores" / "test.checkpoint_last.beam5.json", {**score, "bleu": 1}
-    )
+    scores = {
+        "test.checkpoint_best.beam5": score,
+        "test.checkpoint_last.beam5": {**score, "bleu": 1},
+        "test.checkpoint_best.other": {**score, "bleu": 2, "engine": "ctranslate2"},
+        "test.checkpoint_best.before": {**SCORE, "bleu": 3},
+    }
+    for name, content in scores.items():
+        write_json(tmp_path / "run" / "scores" / f"{name}.json", content)
     assert export(tmp_path / "run") == 0
     folder = tmp_path / "run" / "export" / "huggingface"
     assert {path.name for path in folder.iterdir()} == FILES
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    assert card.startswith("---\nlibrary_name: transformers\n")
+    text = (folder / "README.md").read_text(encoding="utf-8")
     for due in (
-        *(
-            "# German to English, deepnorm 3L-2L",
-            "# license: yours",
-            "| test.checkpoint_best.beam5",
-        ),
-        *("| 31.23 |", "`nrefs:1|tok:13a`", "| lr | 5e-4 |", "| tokens a batch | 4,096 |"),
+        "# German to English, deepnorm 3L-2L",
+        "The licence is yours to choose",
+        "| test.checkpoint_best.beam5 | 31.23 | 55.50 | 4 |",
+        "BLEU: `nrefs:1|tok:13a`",
+        "chrF: `nrefs:1|nc:6`",
+        "| lr | 5e-4 |",
+        "| tokens per batch | 4,096 |",
         "| training lines | 4 |",
+        f'tokenizer(["{min(SENTENCES, key=len)}"]',  # of the source's test text
+        f"{load(folder)[1].num_parameters():,} parameters",
     ):
-        assert due in card
-    assert "checkpoint_last" not in card
-
-
-def test_a_new_score_is_a_reason_to_export_anew(
-    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_trained_run(tmp_path / "run", data)
-    assert export(tmp_path / "run") == export(tmp_path / "run") == 0
-    assert "already exported" in capsys.readouterr().err
-    (tmp_path / "run" / "scores").mkdir()
-    score = {"bleu": 31.234, "bleu_signature": "nrefs:1"}
-    checkpoint = tmp_path / "run" / "checkpoints" / "checkpoint_best.pt"
-    score |= {"request": {"checkpoints": [fingerprint(checkpoint)]}}
-    write_json(tmp_path / "run" / "scores" / "test.checkpoint_best.beam5.json", score)
-    assert export(tmp_path / "run") == 0
-    assert "replacing" in capsys.readouterr().err
-    (tmp_path / "run" / "export" / "huggingface" / "vocab.json").write_text("{}", encoding="utf-8")
-    assert export(tmp_path / "run") == 0
-    assert "vocab.json is damaged" in capsys.readouterr().err
+        assert due in text
+    assert text.count("| test.") == 1
+    head = huggingface_hub.ModelCard(text).data
+    assert (head.language, head.library_name) == (["de", "en"], "transformers")
+    results = {result.metric_type: result.metric_value for result in head.eval_results}
+    assert results == {"bleu": 31.23, "chrf": 55.5}
+    scores["test.checkpoint_best.beam5"]["bleu"] = 33.0
+    write_json(
+        tmp_path / "run" / "scores" / "test.checkpoint_best.beam5.json",
+        scores["test.checkpoint_best.beam5"],
+    )
+    assert export(tmp_path / "run") == 0  # a new score is another request
+    assert "| 33.00 |" in (folder / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -282,19 +301,6 @@ def test_moses_tokens_are_refused(
     (other / "bpe.codes").write_text("#version: 0.2\n", encoding="utf-8")
     assert export(tmp_path / "run", "--data", other) == 2
     assert "holds Moses tokens" in capsys.readouterr().err
-
-
-def test_without_safetensors_the_command_says_what_to_install(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_trained_run(tmp_path / "run", data)
-    for name in [name for name in sys.modules if name.split(".")[0] == "safetensors"]:
-        monkeypatch.setitem(sys.modules, name, None)
-    package = "fairseq_deepnet.tools.export"
-    monkeypatch.delitem(sys.modules, f"{package}.huggingface_folder", raising=False)
-    monkeypatch.delattr(sys.modules[package], "huggingface_folder", raising=False)
-    assert export(tmp_path / "run") == 2
-    assert "pip install 'fairseq_deepnet[huggingface]'" in capsys.readouterr().err
 
 
 def test_a_half_precision_checkpoint_is_written_in_float32(tmp_path: Path, data: Path) -> None:

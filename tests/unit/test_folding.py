@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import fairseq.models
@@ -20,6 +21,7 @@ from tests.support.trained import task, trained
 
 FOLDABLE = [(name, variant) for name, variant in VARIANTS if name in foldable()]
 NOT_FOLDABLE = [name for name in dict(VARIANTS) if name not in foldable()]
+HERE = Path("checkpoint.pt")
 EPS = 5e-5
 """What LayerNorm's eps makes of a residual weight that is one number (1e-4 is promised)."""
 ROUNDING = 5e-6
@@ -27,7 +29,7 @@ ROUNDING = 5e-6
 
 def stock(state: dict[str, Any]) -> Any:
     """fairseq's own model of the same numbers; every parameter has its place."""
-    folded, args = fold_model(state)
+    folded, args = fold_model(state, HERE)
     with quiet():
         model = fairseq.models.build_model(args, task()).eval()
     model.load_state_dict(folded.weights)
@@ -100,7 +102,7 @@ def test_so_they_do_whatever_the_embeddings_and_the_shape(
 def test_a_scheme_that_no_stock_layer_computes_is_refused_with_the_reason(name: str) -> None:
     _, state = trained(residual_scheme=name)
     with pytest.raises(ValueError, match=f"--residual-scheme {name} cannot .*: .*schemes that can"):
-        fold_model(state)
+        fold_model(state, HERE)
 
 
 def test_the_schemes_that_fold_are_those_with_a_layer_norm_after_the_sum_and_pre_ln() -> None:
@@ -164,20 +166,20 @@ def test_a_residual_weight_of_zero_is_refused_by_its_place() -> None:
     with torch.no_grad():
         ours.decoder.layers[1].residuals["ffn"].weight[3] = 0
     with pytest.raises(ValueError, match=r"decoder\.layers\.1\.ffn: the residual's weight is 0"):
-        fold_model(state)
+        fold_model(state, HERE)
 
 
 def test_a_table_that_both_sides_must_share_is_refused_where_they_would_differ() -> None:
     _, state = trained(residual_scheme="admin")
     state["cfg"]["model"].merge_src_tgt_embed = True
     with pytest.raises(ValueError, match="--merge-src-tgt-embed keeps one table"):
-        fold_model(state)
+        fold_model(state, HERE)
 
 
 def test_half_precision_weights_are_divided_in_float32() -> None:
     _, state = trained()
     half = {name: weight.half() for name, weight in state["model"].items()}
-    folded, _ = fold_model({**state, "model": half})
+    folded, _ = fold_model({**state, "model": half}, HERE)
     name = "encoder.layers.0.fc2.weight"
     alpha = state["cfg"]["model"].residual_record["alphas"]["encoder"]
     assert torch.equal(folded.weights[name], half[name].float() * (1 / alpha))
@@ -187,14 +189,14 @@ def test_half_precision_weights_are_divided_in_float32() -> None:
 def test_folding_leaves_the_checkpoint_as_it_was() -> None:
     ours, state = trained(residual_scheme="admin")
     before = {name: weight.clone() for name, weight in ours.state_dict().items()}
-    fold_model(state)
+    fold_model(state, HERE)
     assert all(torch.equal(weight, before[name]) for name, weight in ours.state_dict().items())
 
 
 def test_a_stock_model_is_folded_already() -> None:
     _, state = trained()
-    folded = stock_checkpoint(state)
-    again, args = fold_model(folded)
+    folded = stock_checkpoint(state, HERE)
+    again, args = fold_model(folded, HERE)
     assert args.arch == "transformer"
     assert all(torch.equal(weight, folded["model"][name]) for name, weight in again.weights.items())
 
@@ -203,13 +205,14 @@ def test_a_stock_checkpoint_names_nothing_of_ours() -> None:
     _, state = trained()
     args = state["cfg"]["model"]
     args.criterion, args.optimizer = "chunked_label_smoothed_cross_entropy", "fused_adam"
+    args.adam_eps = 1e-8
     state["cfg"] |= {
         "criterion": {"_name": "chunked_label_smoothed_cross_entropy", "label_smoothing": 0.1},
         "optimizer": {"_name": "fused_adam"},
         "common": {"user_dir": "somewhere/fairseq_deepnet"},
         "task": Namespace(_name="translation"),
     }
-    config = stock_checkpoint(state)["cfg"]
+    config = stock_checkpoint(state, HERE)["cfg"]
     assert config["criterion"]["_name"] == "label_smoothed_cross_entropy"
     assert config["optimizer"]["_name"] == "adam"
     words = repr(config)

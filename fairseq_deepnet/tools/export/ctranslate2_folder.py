@@ -25,10 +25,13 @@ from torch import Tensor
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.corpora.builder import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
-from fairseq_deepnet.tools.export import record
+from fairseq_deepnet.tools.export import BLANK, RECORD
 from fairseq_deepnet.tools.export.folding import position_table
-from fairseq_deepnet.tools.export.layout import BLANK, RECORD
-from fairseq_deepnet.tools.export.vocabularies import Vocabularies, stock_translator
+from fairseq_deepnet.tools.export.vocabularies import (
+    Vocabularies,
+    stock_translator,
+    subword_files,
+)
 from fairseq_deepnet.tools.trained_model import TrainedModel
 
 ENGINE: Final = "CTranslate2"
@@ -47,7 +50,8 @@ def write_folder(
     model: TrainedModel,
     data: DataFolder,
     state: dict[str, Any],
-    request: dict[str, Any],
+    quantization: str,
+    record: dict[str, Any],
 ) -> None:
     """Write the folder.
 
@@ -56,17 +60,18 @@ def write_folder(
     """
     weights, stock, vocabularies = stock_translator(model, data, state, ENGINE, ACTIVATIONS)
     converter = StockConverter(weights, stock, vocabularies)
-    converter.convert(str(part), quantization=request["quantization"])
-    subwords, tokens = record.subword_files(data), vocabularies.tokens
-    for name in sorted(set(subwords.values())):
-        shutil.copy(data.path / name, part / name)
-    facts = record.describe(model, state, request) | {
-        "quantization": request["quantization"],
+    converter.convert(str(part), quantization=quantization)
+    subwords, tokens = subword_files(data), vocabularies.tokens
+    for path in sorted({*subwords.values()}):
+        shutil.copy(path, part)
+    names = {language: path.name for language, path in subwords.items()}
+    facts = record | {
+        "quantization": quantization,
         "source": None if tokens else data.languages[0],
         "target": None if tokens else data.languages[1],
         "languages": data.languages,
         "language_tokens": dataclasses.asdict(tokens) if tokens else None,
-        "subwords": {"kind": "moses" if data.is_moses else "sentencepiece", "models": subwords},
+        "subwords": {"kind": "moses" if data.is_moses else "sentencepiece", "models": names},
         "lowercase": data.is_lowercase,
         "max_positions": [stock.max_source_positions, stock.max_target_positions],
     }

@@ -1,35 +1,33 @@
 """`deepnet export`: a run or a checkpoint for stock fairseq, CTranslate2 or Hugging Face.
 
-`to_fairseq`, `to_ctranslate2` and `to_huggingface` write to `output`, by default under the usual
-name in the run's export/, unless it is there and up to date. `data` is the data folder where
-neither run nor checkpoint says it; `force` replaces what is there. ValueError says why a model
-cannot be exported, what is to be installed, or what is not to be overwritten.
+An export records its request: the content of checkpoint and data, and the options. The same request
+again does nothing; another one writes beside the old export and takes its place when complete.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
-from fairseq_deepnet.files import say, shown
-from fairseq_deepnet.tools.export import record
-from fairseq_deepnet.tools.export.layout import (
-    HUGGINGFACE,
+from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
+from fairseq_deepnet.files import naming, put_folder_in_place, remove, say, shown
+from fairseq_deepnet.provenance import installed, made_now, sha256
+from fairseq_deepnet.records import read_record
+from fairseq_deepnet.tools.export import (
     NO_CTRANSLATE2,
-    NO_SAFETENSORS,
+    NO_HUGGINGFACE,
     QUANTIZATIONS,
-    ctranslate2_name,
-    exports_of,
-    folder_name,
+    RECORD,
 )
-from fairseq_deepnet.tools.export.stock import stock_checkpoint
-from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model, find_data
+from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name, stock_checkpoint
+from fairseq_deepnet.tools.export.vocabularies import data_digests
+from fairseq_deepnet.tools.trained_model import BEST, TrainedModel, choose_model, find_data
 
-FORMATS: Final = ("fairseq", "ctranslate2", HUGGINGFACE)
+FORMATS: Final = ("fairseq", "ctranslate2", "huggingface")
+Write = Callable[[Path, dict[str, Any], dict[str, Any]], None]
+"""Takes where to write, the checkpoint, and the record of the export."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,9 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument(
-        "--force",
-        action="store_true",
-        help="redo it, or replace a file or a CTranslate2 model of others; never another folder",
+        "--force", action="store_true", help="export again, and replace whatever --out is"
     )
 
 
@@ -67,84 +63,87 @@ def run(args: argparse.Namespace) -> int:
     model = choose_model(args.target, args.average)
     if args.to == "fairseq":
         output = to_fairseq(model, args.out, args.force)
-    elif args.to == HUGGINGFACE:
+    elif args.to == "huggingface":
         output = to_huggingface(model, args.out, args.data, args.force)
     else:
-        quantization = args.quantization or QUANTIZATIONS[0]
-        output = to_ctranslate2(model, args.out, quantization, args.data, args.force)
+        output = to_ctranslate2(model, args.out, args.quantization, args.data, args.force)
     print(output)
     return 0
 
 
 def to_fairseq(model: TrainedModel, output: Path | None = None, force: bool = False) -> Path:
-    """Write a checkpoint of fairseq's own model, called as the checkpoint is."""
-    request = record.make_request(model, "fairseq")
+    """Write a checkpoint of fairseq's own model, by default under the checkpoint's name.
 
-    def write(part: Path, state: dict[str, Any]) -> None:
-        result = stock_checkpoint(state)
-        result["export"] = record.describe(model, state, request)
-        save_checkpoint(result, part)
+    This and the functions below return the path written. They raise ValueError for a model that
+    cannot be exported, a package to install, or an output that is not to be replaced.
+    """
 
-    return _export(model, output or f"{model.path.stem}.pt", force, request, write)
+    def write(part: Path, state: dict[str, Any], record: dict[str, Any]) -> None:
+        result = stock_checkpoint(state, model.path)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        save_checkpoint(result | {"export": record}, part)
+
+    output = output or exports_of(model) / f"{model.path.stem}.pt"
+    return _export(model, output, force, {"format": "fairseq"}, write)
 
 
 def to_ctranslate2(
     model: TrainedModel,
     output: Path | None = None,
-    quantization: str = QUANTIZATIONS[0],
+    quantization: str | None = None,
     data: Path | None = None,
     force: bool = False,
 ) -> Path:
     """Write a CTranslate2 folder with weights of this type."""
-    with _needing("ctranslate2", NO_CTRANSLATE2):
+    try:
         from fairseq_deepnet.tools.export import ctranslate2_folder
+    except ModuleNotFoundError as error:
+        raise _not_installed(error, "ctranslate2") from error
+    quantization = quantization or QUANTIZATIONS[0]
     if quantization not in QUANTIZATIONS:
-        known = ", ".join(QUANTIZATIONS)
         raise ValueError(
-            f"--quantization {quantization} is unknown; choose one of {known}"
+            f"--quantization {quantization} is unknown; choose one of {', '.join(QUANTIZATIONS)}"
             " (in scripts: QUANTIZATION)"
         )
     folder = find_data(model, data)
-    request = record.make_request(
-        model, "ctranslate2", quantization=quantization, data=record.data_digests(folder)
-    )
 
-    def write(part: Path, state: dict[str, Any]) -> None:
-        ctranslate2_folder.write_folder(part, model, folder, state, request)
+    def write(part: Path, state: dict[str, Any], record: dict[str, Any]) -> None:
+        ctranslate2_folder.write_folder(part, model, folder, state, quantization, record)
 
-    return _export(model, output or ctranslate2_name(model, quantization), force, request, write)
+    digests = data_digests(folder)
+    request = {"format": "ctranslate2", "quantization": quantization, "data": digests}
+    output = output or exports_of(model) / _folder_name(model, f"ctranslate2-{quantization}")
+    return _export(model, output, force, request, write)
 
 
 def to_huggingface(
     model: TrainedModel, output: Path | None = None, data: Path | None = None, force: bool = False
 ) -> Path:
     """Write a folder that Hugging Face's transformers loads."""
-    with _needing("safetensors", NO_SAFETENSORS):
+    try:
         from fairseq_deepnet.tools.export import huggingface_folder, model_card
-    folder = find_data(model, data)
-    request = record.make_request(
-        model,
-        HUGGINGFACE,
-        data=record.data_digests(folder),
-        scores=model_card.read_scores(model),
-    )
+    except ModuleNotFoundError as error:
+        raise _not_installed(error, "safetensors", "huggingface_hub") from error
+    folder, scores = find_data(model, data), model_card.read_scores(model)
 
-    def write(part: Path, state: dict[str, Any]) -> None:
-        huggingface_folder.write_folder(part, model, folder, state, request)
+    def write(part: Path, state: dict[str, Any], record: dict[str, Any]) -> None:
+        huggingface_folder.write_folder(part, model, folder, state, scores, record)
 
-    return _export(model, output or folder_name(model, HUGGINGFACE), force, request, write)
+    request = {"format": "huggingface", "data": data_digests(folder), "scores": scores}
+    output = output or exports_of(model) / _folder_name(model, "huggingface")
+    return _export(model, output, force, request, write)
 
 
 def export_for_ctranslate2(model: TrainedModel, data: Path | None, quantization: str) -> Path:
-    """Return a model's CTranslate2 folder under its usual name, written where it is not up to date.
+    """Return a model's CTranslate2 folder under its usual name, written unless it is up to date.
 
     Raises:
         ValueError: for a model that CTranslate2 does not compute, with the reason, and where
             nothing can be written.
     """
-    place = exports_of(model)
+    place = (model.run or model.path.resolve().parent) / "export"
+    output = place / _folder_name(model, f"ctranslate2-{quantization}")
     try:
-        output = place / ctranslate2_name(model, quantization)
         return to_ctranslate2(model, output, quantization, data)
     except PermissionError as error:
         raise ValueError(
@@ -153,42 +152,74 @@ def export_for_ctranslate2(model: TrainedModel, data: Path | None, quantization:
         ) from error
 
 
-@contextmanager
-def _needing(package: str, message: str) -> Iterator[None]:
-    """Say what to install where an import fails for want of a package."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != package:
-            raise
-        raise ValueError(message) from error
+def exports_of(model: TrainedModel) -> Path:
+    """Return the folder of a run's exports; ValueError for a checkpoint without a run."""
+    if model.run is None:
+        raise ValueError(f"{shown(model.path)} belongs to no run: say where to, with --out")
+    return model.run / "export"
+
+
+def _folder_name(model: TrainedModel, name: str) -> str:
+    """Return a folder's usual name; that of the checkpoint precedes it unless it is the best."""
+    is_best = model.run is not None and model.path.name == BEST
+    return name if is_best else f"{model.path.stem}.{name}"
+
+
+def _not_installed(error: ModuleNotFoundError, *packages: str) -> Exception:
+    """Return what to raise where an import failed: for one of these packages, how to install it."""
+    package = (error.name or "").partition(".")[0]
+    if package not in packages:
+        return error
+    message = NO_CTRANSLATE2 if package == "ctranslate2" else NO_HUGGINGFACE
+    return ValueError(message.format(package=package))
 
 
 def _export(
-    model: TrainedModel,
-    output: Path | str,
-    force: bool,
-    request: dict[str, Any],
-    write: Callable[[Path, dict[str, Any]], None],
+    model: TrainedModel, output: Path, force: bool, request: dict[str, Any], write: Write
 ) -> Path:
-    """Write an export where there is not the same already; a name alone is one in the model's run.
-
-    Args:
-        write: takes where to write, and the checkpoint.
-    """
-    if isinstance(output, str):
-        if model.run is None:
-            raise ValueError(f"{shown(model.path)} belongs to no run: say where to, with --out")
-        output = exports_of(model) / output
+    """Write an export unless the same is there already."""
     if output.resolve() in {path.resolve() for path in (model.path, *model.sources)}:
         raise ValueError(f"--out {shown(output)} is the checkpoint itself; choose another file")
-    with record.export_lock(model):
-        if not record.may_write(output, request, force):
-            say(f"already exported: {shown(output)}")
+    request = request | {"checkpoints": [sha256(path) for path in model.sources]}
+    if output.exists() and not force:
+        recorded = _recorded_request(output)
+        if recorded == request:
+            say(f"already exported: {shown(output)}; --force exports it again")
             return output
-        if output.exists():
-            say(f"replacing {shown(output)}")
-        state = load_checkpoint(model.make(), entire=True)
-        with record.in_place_of(output) as part:
-            write(part, state)
+        if recorded is None:
+            raise ValueError(
+                f"{shown(output)} is there and no export of this command's: choose another --out,"
+                " or --force to replace it"
+            )
+    state = load_checkpoint(model.make(), entire=True)
+    made = made_now()
+    record = {
+        "checkpoint": model.path.name,
+        "averaged": model.averaged,
+        "num_updates": num_updates(state),
+        "scheme": scheme_name(required_arguments(state)),
+        "request": request,
+        **made,
+        "versions": made["versions"] | {"ctranslate2": installed("ctranslate2")},
+    }
+    part = output.with_name(output.name + ".part")
+    try:
+        with naming(output):
+            remove(part)  # of an interrupted export
+            write(part, state, record)
+            if output.exists():
+                say(f"replacing {shown(output)}")
+            put_folder_in_place(part, output)
+    finally:
+        remove(part)
     return output
+
+
+def _recorded_request(output: Path) -> dict[str, Any] | None:
+    """Return the request of the export in a file or folder; None if there is none to read."""
+    try:
+        is_folder = output.is_dir()
+        record = read_record(output / RECORD) if is_folder else load_checkpoint(output)["export"]
+        return dict(record["request"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -27,14 +28,15 @@ from fairseq_deepnet.files import write_json, write_text
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.corpora.builder import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
-from fairseq_deepnet.tools.export import record
+from fairseq_deepnet.tools.export import BEAM, MAX_LENGTH, RECORD
 from fairseq_deepnet.tools.export.folding import learned_positions, position_table
-from fairseq_deepnet.tools.export.layout import BEAM, MAX_LENGTH, RECORD
-from fairseq_deepnet.tools.export.model_card import model_card
+from fairseq_deepnet.tools.export.model_card import Scores, model_card
+from fairseq_deepnet.tools.export.stock import required_arguments
 from fairseq_deepnet.tools.export.vocabularies import (
     Vocabularies,
     no_counterpart,
     stock_translator,
+    subword_files,
 )
 from fairseq_deepnet.tools.trained_model import TrainedModel
 
@@ -57,6 +59,7 @@ _SPECIAL: Final = {
     "forced_eos_token_id": EOS,
 }
 SIDES: Final = ("encoder", "decoder")
+_BIAS: Final = "final_logits_bias"
 _OUTPUT: Final = "decoder.output_projection.weight"
 _NOT_WEIGHTS: Final = re.compile(r"(encoder|decoder)\.(version|embed_positions\..*)")
 
@@ -66,7 +69,8 @@ def write_folder(
     model: TrainedModel,
     data: DataFolder,
     state: dict[str, Any],
-    request: dict[str, Any],
+    scores: Scores,
+    record: dict[str, Any],
 ) -> None:
     """Write the folder.
 
@@ -80,10 +84,13 @@ def write_folder(
         )
     stock, args, vocabularies = stock_translator(model, data, state, ENGINE, ACTIVATIONS)
     check_structure(stock, args)
-    part.mkdir()
+    part.mkdir(parents=True)
     weights = marian_weights(stock, args)
     write_json(part / "config.json", marian_config(weights, args, vocabularies))
-    save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
+    try:
+        save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
+    except SafetensorError as error:  # a full disk, for one
+        raise ValueError(f"model.safetensors was not written: {error}") from error
     shutil.copymode(part / "config.json", part / "model.safetensors")  # it lets nobody else read
     longest = longest_of(stock, args)
     write_json(
@@ -91,8 +98,9 @@ def write_folder(
         generation_settings(min(longest, args.max_target_positions)),
     )
     write_tokenizer(part, min(longest, args.max_source_positions), data, vocabularies)
-    facts = record.describe(model, state, request)
-    card = model_card(model, state, data, vocabularies.tokens, request["scores"])
+    facts = record | {"parameters": count_parameters(weights)}
+    own = required_arguments(state)
+    card = model_card(model, own, data, vocabularies.tokens, scores, facts)
     write_text(part / "README.md", card)
     write_record(part / RECORD, facts | {"files": folder_digests(part)})
 
@@ -115,26 +123,31 @@ def check_structure(weights: Mapping[str, Tensor], args: Namespace) -> None:
 
 def marian_weights(weights: Mapping[str, Tensor], args: Namespace) -> dict[str, Tensor]:
     """Return Marian's state dict: fairseq's names, its tables of words and of positions."""
-    found = {
+    marian = {
         f"model.{name}": tensor
         for name, tensor in weights.items()
         if not _NOT_WEIGHTS.fullmatch(name)
     }
     # old checkpoints of fairseq's do not name a table twice
-    output = found.pop(f"model.{_OUTPUT}", found["model.decoder.embed_tokens.weight"])
-    source, target = (found[f"model.{side}.embed_tokens.weight"] for side in SIDES)
+    output = marian.pop(f"model.{_OUTPUT}", marian["model.decoder.embed_tokens.weight"])
+    source, target = (marian[f"model.{side}.embed_tokens.weight"] for side in SIDES)
     if _equal(source, target) and _equal(target, output):
-        found["model.shared.weight"] = source
+        marian["model.shared.weight"] = source
         for side in SIDES:
-            del found[f"model.{side}.embed_tokens.weight"]
+            del marian[f"model.{side}.embed_tokens.weight"]
     elif not _equal(target, output):
-        found["lm_head.weight"] = output
+        marian["lm_head.weight"] = output
     for side in SIDES:
         table = position_table(weights, args, side, longest_of(weights, args))
-        found[f"model.{side}.embed_positions.weight"] = table
-    found["final_logits_bias"] = torch.zeros(1, output.size(0))
+        marian[f"model.{side}.embed_positions.weight"] = table
+    marian[_BIAS] = torch.zeros(1, output.size(0))
     # copies: a file of safetensors shares no memory
-    return {name: found[name].float().contiguous().clone() for name in sorted(found)}
+    return {name: marian[name].float().contiguous().clone() for name in sorted(marian)}
+
+
+def count_parameters(weights: Mapping[str, Tensor]) -> int:
+    """Return what `model.num_parameters()` of transformers does: without its bias of zeros."""
+    return sum(weight.numel() for name, weight in weights.items() if name != _BIAS)
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
@@ -219,12 +232,12 @@ def write_tokenizer(
     write_json(part / "vocab.json", source)
     if separate:
         write_json(part / "target_vocab.json", target)
-    models = record.subword_files(data)
+    models = subword_files(data)
     first, last = (data.languages[0], data.languages[-1])
-    if len({(data.path / name).read_bytes() for name in models.values()}) > 1 and tokens:
+    if tokens and len({path.read_bytes() for path in models.values()}) > 1:
         raise ValueError(no_counterpart("a sentencepiece model for each of many languages", ENGINE))
-    for language, name in ((first, "source.spm"), (last, "target.spm")):
-        shutil.copy(data.path / models[language], part / name)
+    shutil.copy(models[first], part / "source.spm")
+    shutil.copy(models[last], part / "target.spm")
     settings: dict[str, Any] = {
         "tokenizer_class": "MarianTokenizer",
         "source_lang": None if tokens else first,

@@ -1,156 +1,166 @@
-"""The model card of an exported folder: what is recorded of a run, for people who have no run."""
+"""README.md of a Hugging Face folder: what a run recorded, for people who do not have the run."""
 
 from __future__ import annotations
 
+import itertools
+import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.checkpoints import num_updates
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
 from fairseq_deepnet.provenance import fingerprint
 from fairseq_deepnet.records import NUMBER, read_record
 from fairseq_deepnet.tools.configs import recorded_config
-from fairseq_deepnet.tools.corpora.folder import DataFolder
-from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name
+from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.export.vocabularies import LanguageTokens
 from fairseq_deepnet.tools.languages import find
 from fairseq_deepnet.tools.trained_model import TrainedModel
 
-_SCORE: Final[tuple[str, ...]] = (
-    *("bleu", "bleu_signature", "chrf", "chrf_signature", "lines", "updates", "beam", "lenpen"),
-)
-_SHOWN: Final = (
+Scores = list[dict[str, Any]]
+_TEMPLATE: Final = Path(__file__).with_name("model_card.md")
+_SCORE: Final = ("bleu", "bleu_signature", "chrf", "chrf_signature", "lines")
+_OPTIONS: Final = (
     *("max-update", "max-epoch", "lr", "lr-scheduler", "warmup-updates", "optimizer"),
     *("label-smoothing", "dropout", "weight-decay", "clip-norm", "seed"),
 )
-"""Options of the training that the card lists, where the run set them."""
+"""Options of the training that the card lists if the run set them."""
+_CANDIDATES: Final = 100
+"""First lines of the test text, the shortest of which is the card's example."""
 
 
-def read_scores(model: TrainedModel) -> dict[str, dict[str, Any]]:
-    """Return the test scores of these very checkpoints by fairseq's engine, by file name.
+def read_scores(model: TrainedModel) -> Scores:
+    """Return the test scores of these very checkpoints by fairseq's engine, in order of name.
 
-    One of a single direction is a file, those of many a file each in a folder.
+    A single direction has one file, many directions have a file each in a folder.
     """
-    found = {}
+    scores = []
     checkpoints = [fingerprint(path) for path in model.sources]
     name = f"test.{model.path.stem}."
-    for path in sorted(model.scores.glob(f"{name}*.json")) + sorted(
-        model.scores.glob(f"{name}*/*.json")
-    ):
+    files = [*model.scores.glob(f"{name}*.json"), *model.scores.glob(f"{name}*/*.json")]
+    for path in sorted(files):
         try:
             score = read_record(path, {"bleu": NUMBER, "bleu_signature": str})
         except ValueError:
             continue
-        asked = score.get("request") or {}
-        engine = score.get("engine") or asked.get("engine") or "fairseq"
-        if asked.get("checkpoints") == checkpoints and engine == "fairseq":
-            found[str(path.relative_to(model.scores))] = {
-                key: score[key] for key in _SCORE if key in score
-            }
-    return found
+        request = score.get("request") or {}
+        engine = score.get("engine") or request.get("engine") or "fairseq"
+        if request.get("checkpoints") == checkpoints and engine == "fairseq":
+            label = str(path.relative_to(model.scores)).removesuffix(".json")
+            scores.append({"name": label} | {key: score.get(key) for key in _SCORE})
+    return scores
 
 
 def model_card(
     model: TrainedModel,
-    state: dict[str, Any],
+    args: Namespace,
     data: DataFolder,
     tokens: LanguageTokens | None,
-    scores: dict[str, dict[str, Any]],
+    scores: Scores,
+    record: dict[str, Any],
 ) -> str:
-    """Return README.md: metadata for the hub, then use, scores and training; no licence."""
-    args = required_arguments(state)
-    scheme, depth = scheme_name(args), f"{args.encoder_layers}L-{args.decoder_layers}L"
-    names = [known.name if (known := find(code)) else code for code in data.languages]
-    what = "many languages" if tokens else f"{names[0]} to {names[1]}"
-    head = ["library_name: transformers", "pipeline_tag: translation", "language:"]
-    head += [f"- {code}" for code in data.languages]
-    head += ["tags:", "- translation", "- fairseq", f"- {scheme}"]
-    head += ["# license: yours to choose before you publish this"]
-    # tied tables are one
-    sizes = {tensor.data_ptr(): tensor.numel() for tensor in state["model"].values()}
-    parameters = sum(size for size in sizes.values() if size > 1)  # without fairseq's markers
-    record = (getattr(args, "residual_record", None) or {}).get("alphas") or {}
-    alphas = ", ".join(f"{side} {alpha:.4g}" for side, alpha in record.items() if alpha)
-    text = f"""\
-A Transformer of {depth} and width {args.encoder_embed_dim}, {parameters:,} parameters, trained with
-fairseq and the residual scheme `{scheme}`{f" (alpha: {alphas})" if alphas else ""}.
-Its residual weights are folded into the branches: `MarianMTModel` computes it.
+    """Return the text: metadata for the hub, then use, scores and training; no licence.
 
-## Use
-
-{_usage(data, tokens)}
-## Scores
-
-{_score_table(scores)}
-## Training
-
-| | |
-|---|---|
-"""
-    facts = {"data": data.path.name, "training lines": _lines(data)}
-    facts |= {"subwords": f"{data.record.get('subwords', 'sentencepiece')}"}
-    facts |= {"updates": f"{num_updates(state):,}"}
-    if model.averaged:
-        facts["mean of"] = ", ".join(model.averaged)
-    facts |= _options(model.run)
-    rows = [f"| {name} | {value} |" for name, value in facts.items() if value]
-    notes = (
-        [] if not data.is_lowercase else ["", "The model knows lower case only: `text.lower()`."]
+    Args:
+        args: the model's arguments.
+        record: of the export.
+    """
+    scheme, depth = record["scheme"], f"{args.encoder_layers}L-{args.decoder_layers}L"
+    title = "many languages" if tokens else " to ".join(_name(code) for code in data.languages)
+    title = f"{title}, {scheme} {depth}"
+    alphas = (getattr(args, "residual_record", None) or {}).get("alphas") or {}
+    example, first = _example(data, tokens)
+    keys = {"BLEU": "bleu_signature", "chrF": "chrf_signature"}
+    signatures = {(label, score[key]): None for label, key in keys.items() for score in scores}
+    card = ModelCard.from_template(
+        _metadata(title, scheme, data, scores),
+        template_str=_TEMPLATE.read_text(encoding="utf-8"),
+        title=title,
+        depth=depth,
+        width=args.encoder_embed_dim,
+        parameters=record["parameters"],
+        scheme=scheme,
+        alphas=", ".join(f"{side} {alpha:.4g}" for side, alpha in alphas.items() if alpha),
+        tokens=tokens,
+        languages=data.languages,
+        example=example,
+        first=first,
+        scores=scores,
+        signatures=[pair for pair in signatures if pair[1]],
+        training=_training(model, data, record),
+        is_lowercase=data.is_lowercase,
     )
-    return "\n".join(
-        ["---", *head, "---", "", f"# {what}, {scheme} {depth}", "", text]
-    ) + "\n".join([*rows, *notes, ""])
+    return str(card)
 
 
-def _lines(data: DataFolder) -> str:
-    """Return the training lines, of many pairs all together; empty where they are not recorded."""
-    counts = (data.record.get("lines") or {}).get("train")
-    if isinstance(counts, dict):
-        return f"{sum(counts.values()):,} of {len(counts)} pairs"
-    return f"{counts:,}" if counts else ""
+def _metadata(title: str, scheme: str, data: DataFolder, scores: Scores) -> ModelCardData:
+    """Return the head: with the scores the hub shows them beside the model."""
+    results = [
+        EvalResult(
+            task_type="translation",
+            dataset_type=data.path.name,
+            dataset_name=f"{data.path.name}, {score['name']}",
+            dataset_split="test",
+            metric_type=metric,
+            metric_value=round(score[metric], 2),
+        )
+        for score in scores
+        for metric in ("bleu", "chrf")
+        if score[metric] is not None
+    ]
+    return ModelCardData(
+        library_name="transformers",
+        pipeline_tag="translation",
+        language=list(data.languages),
+        tags=["translation", "fairseq", scheme],
+        model_name=title,
+        eval_results=results or None,
+    )
 
 
-def _options(run: Path | None) -> dict[str, str]:
-    if run is None:
-        return {}
-    config = recorded_config(run)
-    shown = {name: str(config.options[name]) for name in _SHOWN if name in config.options}
-    batch = config.recipe.get("global-batch-tokens")
-    return shown | ({"tokens a batch": f"{batch:,}"} if isinstance(batch, int) else {})
+def _name(code: str) -> str:
+    language = find(code)
+    return language.name if language else code
 
 
-def _usage(data: DataFolder, tokens: LanguageTokens | None) -> str:
-    line, more, said = "A sentence.", "", ""
-    if tokens is not None:
-        first, last = data.languages[0], data.languages[-1]
-        if tokens.source:
-            line = f">>{last if tokens.source == 'tgt' else first}<< {line}"
-            whose = "target" if tokens.source == "tgt" else "source"
-            said += f"A line begins with the token of its {whose} language. "
-        if tokens.target:
-            more = f', forced_bos_token_id=tokenizer.convert_tokens_to_ids(">>{last}<<")'
-            said += "A translation is made to begin with the token of its language. "
-        said += f"Languages: {', '.join(data.languages)}.\n\n"
-    return f"""{said}    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+def _example(data: DataFolder, tokens: LanguageTokens | None) -> tuple[str, str]:
+    """Return a sentence to translate, as Python, and what `generate` needs besides.
 
-    tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-    model = AutoModelForSeq2SeqLM.from_pretrained("FOLDER").eval()
-    batch = tokenizer(["{line}"], return_tensors="pt", padding=True)
-    print(tokenizer.batch_decode(model.generate(**batch{more}), skip_special_tokens=True))
-
-transformers 4 also has `pipeline("translation", "FOLDER")`. torch and sentencepiece are needed too.
-The positions are fairseq's, and part of the weights. `save_pretrained` leaves them out: after more
-training, copy `model.encoder.embed_positions.weight` and the decoder's from `model.safetensors`.
-"""
+    The sentence is of the data's test text, so that it is in the model's source language.
+    """
+    source, target = data.languages[0], data.languages[-1]
+    text = data.text("test", Direction(source, target), source)
+    line = f"a sentence of {_name(source)}"
+    if text.is_file():
+        lines = itertools.islice(read_lines(text), _CANDIDATES)
+        line = min((line for line in lines if line.strip()), key=len, default=line)
+    if tokens and tokens.source:
+        line = f">>{target if tokens.source == 'tgt' else source}<< {line}"
+    first = ""
+    if tokens and tokens.target:
+        first = f', forced_bos_token_id=tokenizer.convert_tokens_to_ids(">>{target}<<")'
+    return json.dumps(line, ensure_ascii=False), first
 
 
-def _score_table(scores: dict[str, dict[str, Any]]) -> str:
-    if not scores:
-        return "None is recorded.\n"
-    lines = ["| score | BLEU | chrF | sentences |", "|---|---:|---:|---:|"]
-    for name, score in scores.items():
-        chrf = f"{score['chrf']:.2f}" if score.get("chrf") is not None else ""
-        what = name.removesuffix(".json")
-        lines.append(f"| {what} | {score['bleu']:.2f} | {chrf} | {score.get('lines', '')} |")
-    keys = ("bleu_signature", "chrf_signature")
-    signatures = {score[key]: None for key in keys for score in scores.values() if score.get(key)}
-    return "\n".join([*lines, "", *(f"`{signature}`  " for signature in signatures), ""])
+def _training(model: TrainedModel, data: DataFolder, record: dict[str, Any]) -> dict[str, str]:
+    """Return the rows of the table of training; empty values are left out."""
+    lines = (data.record.get("lines") or {}).get("train")
+    if isinstance(lines, dict):
+        count = f"{sum(lines.values()):,} of {len(lines)} pairs"
+    else:
+        count = f"{lines:,}" if lines else ""
+    rows = {
+        "data": data.path.name,
+        "training lines": count,
+        "subwords": str(data.record.get("subwords", "sentencepiece")),
+        "updates": f"{record['num_updates']:,}",
+        "mean of": ", ".join(model.averaged or ()),
+    }
+    if model.run is not None:
+        config = recorded_config(model.run)
+        rows |= {name: str(config.options[name]) for name in _OPTIONS if name in config.options}
+        tokens = config.recipe.get("global-batch-tokens")
+        rows["tokens per batch"] = f"{tokens:,}" if isinstance(tokens, int) else ""
+    return rows

@@ -5,18 +5,27 @@ from __future__ import annotations
 import argparse
 from argparse import Namespace
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from fairseq.models import MODEL_REGISTRY
+import torch
+from fairseq.models import MODEL_REGISTRY, build_model
+from torch import Tensor
 
 from fairseq_deepnet.checkpoints import model_arguments
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.models.options import ENCODER_DECODER, KIND_OF, ModelKind, model_name
 from fairseq_deepnet.models.scheme_options import scheme_of
 from fairseq_deepnet.stock_names import STOCK_NAMES, in_stock_names
 from fairseq_deepnet.tools.export.folding import Folded, fold
+from fairseq_deepnet.tools.fairseq_options import quiet
+from fairseq_deepnet.tools.standalone import VocabularyTask
 
-# What a model records besides its options, now and formerly.
-_RECORDS: Final = ("residual_record", "residual_depths", "residual_alphas", "dictionary_record")
+_RECORDS: Final = ("residual_record", "dictionary_record")
+"""What a model records besides its options."""
+_TABLE: Final = "embed_tokens.weight"
+_SIZES: Final = ("max_source_positions", "max_target_positions", "attention_heads")
+"""Options that the writers read and that fairseq builds without."""
 
 
 def required_arguments(state: Mapping[str, Any]) -> Namespace:
@@ -29,7 +38,7 @@ def required_arguments(state: Mapping[str, Any]) -> Namespace:
 
 def kind_of(args: Namespace) -> ModelKind:
     """Return which of our kinds a model is of, or its stock counterpart; ValueError for others."""
-    name = model_name(args)
+    name = model_name(args) if isinstance(getattr(args, "arch", None), str) else None
     if name is None:
         raise ValueError(f"arch {getattr(args, 'arch', None)} is known neither to fairseq nor here")
     if name not in KIND_OF:
@@ -46,21 +55,67 @@ def scheme_name(args: Namespace) -> str:
     return str(getattr(args, "residual_scheme", "stock"))
 
 
-def fold_model(state: Mapping[str, Any]) -> tuple[Folded, Namespace]:
+def fold_model(state: Mapping[str, Any], path: Path) -> tuple[Folded, Namespace]:
     """Return the stock weights of a checkpoint's model, and the stock arguments that go with them.
 
     Raises:
-        ValueError: for a model that no stock layer can compute, with the reason.
+        ValueError: for a model that no stock layer can compute, with the reason, and for a
+            checkpoint (`path`) whose weights are not those of its model.
     """
     args = required_arguments(state)
     kind = kind_of(args)
+    refuse_other_weights(state["model"], args, path)
     if model_name(args) == kind.stock:
         return Folded(dict(state["model"])), args
     folded = fold(state["model"], args, scheme_of(args, kind.sides))
     return folded, stock_arguments(args, kind, folded.options)
 
 
-def fold_translator(state: Mapping[str, Any], engine: str) -> tuple[Folded, Namespace]:
+def refuse_other_weights(weights: Mapping[str, Tensor], args: Namespace, path: Path) -> None:
+    """Raise ValueError for weights that are not finite, and for what the model lacks of them.
+
+    The model that `args` describe is built without memory, and its shapes are compared.
+    """
+    tables = {name: len(weight) for name, weight in weights.items() if name.endswith(_TABLE)}
+    if not tables:
+        raise ValueError(f"{shown(path)} is incomplete: it has no {_TABLE}")
+    sizes = [*tables.values()]
+    task: Any = VocabularyTask(sizes[0])
+    task.target_dictionary = VocabularyTask(sizes[-1]).source_dictionary
+    task.dictionary = task.source_dictionary
+    task.max_positions = lambda: args.tokens_per_sample
+    no_files = {"encoder_embed_path": None, "decoder_embed_path": None}
+    # fairseq's roberta copies its initial weights through the host
+    device = "cpu" if kind_of(args).stock == "roberta" else "meta"
+    try:
+        with quiet(), torch.device(device):
+            model: Any = build_model(Namespace(**vars(args) | no_files), task)
+            given = {**weights}
+            model.upgrade_state_dict(given)  # an old checkpoint names a tied table once
+    except Exception as error:  # fairseq's own also raises plain Exceptions
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ValueError(f"{shown(path)} describes no model that can be built: {reason}") from error
+    for name, value in vars(args).items():
+        is_size = name.removeprefix("encoder_").removeprefix("decoder_") in _SIZES
+        if is_size and not isinstance(value, int):
+            raise ValueError(f"{shown(path)}: its option {name} is {value!r}, not a number")
+    for name, expected in model.state_dict().items():
+        if name not in given:
+            raise ValueError(f"{shown(path)} is incomplete: it has no {name}")
+        if given[name].shape != expected.shape:
+            raise ValueError(
+                f"{shown(path)}: {name} is of shape {[*given[name].shape]}, and its options say"
+                f" {[*expected.shape]}"
+            )
+    for name, weight in weights.items():
+        if not bool(torch.isfinite(weight).all()):
+            raise ValueError(
+                f"{shown(path)}: {name} has values that are not finite, so the model computes"
+                " nothing; export an earlier checkpoint"
+            )
+
+
+def fold_translator(state: Mapping[str, Any], path: Path, engine: str) -> tuple[Folded, Namespace]:
     """Fold an encoder-decoder for another engine; ValueError for another kind of model."""
     args = required_arguments(state)
     if kind_of(args) is not ENCODER_DECODER:
@@ -68,7 +123,7 @@ def fold_translator(state: Mapping[str, Any], engine: str) -> tuple[Folded, Name
             f"a {model_name(args)} translates nothing, and is not exported to {engine};"
             " use --to fairseq"
         )
-    return fold_model(state)
+    return fold_model(state, path)
 
 
 def stock_arguments(args: Namespace, kind: ModelKind, options: Mapping[str, Any]) -> Namespace:
@@ -86,7 +141,7 @@ def _options(model: str) -> set[str]:
     return {action.dest for action in parser._actions}
 
 
-def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
+def stock_checkpoint(state: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return the checkpoint of a stock model that computes what the model in `state` does.
 
     It carries the configuration and the count of updates but neither optimiser state nor meters: it
@@ -96,15 +151,15 @@ def stock_checkpoint(state: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: for a model that no stock layer can compute, with the reason.
     """
-    folded, args = fold_model(state)
+    folded, args = fold_model(state, path)
     config: dict[str, Any] = {
         part: dict(vars(values)) if isinstance(values, Namespace) else values
         for part, values in (state.get("cfg") or {}).items()
     }
     for name in ("criterion", "optimizer"):
         if isinstance(config.get(name), dict):
-            found = config[name].get("_name")
-            config[name] = config[name] | {"_name": STOCK_NAMES.get(found, found)}
+            ours = config[name].get("_name")
+            config[name] = config[name] | {"_name": STOCK_NAMES.get(ours, ours)}
     if isinstance(config.get("common"), dict):
         config["common"] = config["common"] | {"user_dir": None}
     extra = {key: value for key, value in state.get("extra_state", {}).items() if key != "metrics"}

@@ -16,12 +16,13 @@ from fairseq.data import Dictionary
 from fairseq.data.multilingual.multilingual_utils import get_lang_tok
 from torch import Tensor
 
-from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments
 from fairseq_deepnet.dictionaries import RECORD as DICTIONARY_RECORD
 from fairseq_deepnet.dictionaries import refuse_others
+from fairseq_deepnet.files import shown
+from fairseq_deepnet.provenance import sha256
 from fairseq_deepnet.tools import fairseq_options
 from fairseq_deepnet.tools.corpora.folder import DataFolder
-from fairseq_deepnet.tools.export.stock import fold_translator
+from fairseq_deepnet.tools.export.stock import fold_translator, required_arguments
 from fairseq_deepnet.tools.trained_model import TrainedModel, task_arguments
 
 
@@ -50,7 +51,31 @@ class Vocabularies:
     tokens: LanguageTokens | None = None
 
 
-def read_vocabularies(checkpoint: Path, folder: DataFolder, engine: str) -> Vocabularies:
+def subword_files(data: DataFolder) -> dict[str, Path]:
+    """Return each language's sentencepiece model (a Moses folder's codes).
+
+    Raises FileNotFoundError where there is none.
+    """
+    paths = {language: data.subword_model(language) for language in data.languages}
+    for path in paths.values():
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{shown(path)} is missing, without which raw text cannot be read; --data FOLDER"
+                " names another data folder"
+            )
+    return paths
+
+
+def data_digests(data: DataFolder) -> dict[str, str | None]:
+    """Return digests of all that decides how raw text goes into its models and comes out again."""
+    paths = {*subword_files(data).values(), *data.path.glob("dict*.txt")}
+    paths |= {data.path / "languages.txt"} if data.is_multilingual else set()
+    return {path.name: sha256(path) for path in sorted(paths)}
+
+
+def read_vocabularies(
+    checkpoint: Path, folder: DataFolder, args: Namespace, engine: str
+) -> Vocabularies:
     """Read the dictionaries of a model's task, and its language tokens if it has many directions.
 
     Raises:
@@ -74,11 +99,10 @@ def read_vocabularies(checkpoint: Path, folder: DataFolder, engine: str) -> Voca
     else:
         paths = [folder.path / f"dict.{language}.txt" for language in folder.languages]
         tokens, dictionaries = None, tuple(Dictionary.load(str(path)) for path in paths)
-    found = Vocabularies(dictionaries[0].symbols, dictionaries[1].symbols, tokens)
-    args = model_arguments(load_checkpoint(checkpoint))
+    source_words, target_words = (dictionary.symbols for dictionary in dictionaries)
     recorded = getattr(args, DICTIONARY_RECORD, None)
-    refuse_others(recorded, {"source": found.source, "target": found.target})
-    return found
+    refuse_others(recorded, {"source": source_words, "target": target_words})
+    return Vocabularies(source_words, target_words, tokens)
 
 
 def stock_translator(
@@ -92,8 +116,8 @@ def stock_translator(
 
     Raises ValueError for one that cannot be folded or that `engine` cannot compute.
     """
-    folded, args = fold_translator(state, engine)
-    vocabularies = read_vocabularies(model.path, data, engine)
+    folded, args = fold_translator(state, model.path, engine)
+    vocabularies = read_vocabularies(model.path, data, required_arguments(state), engine)
     check_supported(folded.weights, args, vocabularies, engine, activations)
     return folded.weights, args, vocabularies
 

@@ -15,13 +15,13 @@ from fairseq_deepnet import records
 from fairseq_deepnet.files import shown
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
-from fairseq_deepnet.tools.export.layout import (
+from fairseq_deepnet.tools.export import (
     AGAIN,
     BLANK,
+    KEYS,
     MAX_LENGTH,
     NO_CTRANSLATE2,
     RECORD,
-    SHAPE,
 )
 from fairseq_deepnet.tools.translation.engine import (
     BATCH,
@@ -40,7 +40,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     that is damaged, or whose subwords this does not do.
     """
     try:
-        record = records.read_record(folder / RECORD, SHAPE, AGAIN)
+        record = records.read_record(folder / RECORD, KEYS, AGAIN)
     except FileNotFoundError as error:
         raise ValueError(
             f"{shown(folder)} has no {RECORD}, and without it nothing says how its subwords are "

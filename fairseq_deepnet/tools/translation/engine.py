@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.text import is_blank
-from fairseq_deepnet.tools.export.layout import BEAM
+from fairseq_deepnet.tools.export import BEAM
 
 ENGINES: Final = ("fairseq", "ctranslate2")
 BATCH: Final = 64

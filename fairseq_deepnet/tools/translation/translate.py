@@ -21,7 +21,7 @@ from fairseq_deepnet.provenance import fingerprint, stamp
 from fairseq_deepnet.tools import devices
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.text import decode
-from fairseq_deepnet.tools.export.layout import MODEL, is_exported
+from fairseq_deepnet.tools.export import MODEL, is_exported
 from fairseq_deepnet.tools.translation import stream
 from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
 from fairseq_deepnet.tools.translation.engine import (
@@ -136,7 +136,7 @@ def _on_ctranslate2(
 def _on_fairseq(model: TrainedModel, search: Search, options: EngineOptions) -> Opened:
     import torch
 
-    from fairseq_deepnet.tools.export.record import data_digests
+    from fairseq_deepnet.tools.export.vocabularies import data_digests
     from fairseq_deepnet.tools.trained_model import find_data
     from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 
