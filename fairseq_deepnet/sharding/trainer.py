@@ -67,6 +67,7 @@ def install() -> None:
         quantizer: Any = None,
     ) -> None:
         wanted: Any = getattr(cfg, "distributed_training", None)
+        refuse_separate_ranks(wanted)
         if type(self) is not Trainer or getattr(wanted, "ddp_backend", None) != FULLY_SHARDED:
             if getattr(wanted, "use_sharded_state", False):
                 raise ConfigurationError(
@@ -98,6 +99,23 @@ def install() -> None:
         if getattr(trainer, "split_record", None) is not None:  # fairseq has removed old ones now
             trainer.remove_unused_rows()
         return found
+
+
+def refuse_separate_ranks(settings: Any) -> None:
+    """Raise ConfigurationError if torchrun started several processes that would train separately.
+
+    Without a GPU fairseq reads none of torchrun's variables: each process would train a model of
+    its own in the same save-dir.
+    """
+    started = all(name in os.environ for name in ("MASTER_ADDR", "MASTER_PORT", "RANK"))
+    count = int(os.environ.get("WORLD_SIZE", 1))
+    if started and count > 1 and settings.distributed_world_size == 1:
+        raise ConfigurationError(
+            f"torchrun started {count} processes, and each would train alone: without GPUs add"
+            f" --distributed-world-size {count} --distributed-init-method env://"
+            " --distributed-rank=-1 --distributed-no-spawn --device-id 0"
+            " --distributed-backend gloo"
+        )
 
 
 def end_at_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -225,10 +226,12 @@ def test_the_model_card_says_what_the_run_recorded(tmp_path: Path, data: Path) -
         file.write("  global-batch-tokens: 4096\nlr: 5e-4\n")
     checkpoint = tmp_path / "run" / "checkpoints" / "checkpoint_best.pt"
     score = {**SCORE, "engine": "fairseq", "request": {"checkpoints": [fingerprint(checkpoint)]}}
+    other = {"bytes": 1, "sha256": "of another checkpoint"}
     (tmp_path / "run" / "scores").mkdir()
     scores = {
         "test.checkpoint_best.beam5": score,
-        "test.checkpoint_last.beam5": {**score, "bleu": 1},
+        "test.checkpoint_last.beam5": {**score, "bleu": 1, "request": {"checkpoints": [other]}},
+        "text.news-1a2b.test.checkpoint_best.beam5": {**score, "bleu": 4},
         "test.checkpoint_best.other": {**score, "bleu": 2, "engine": "ctranslate2"},
         "test.checkpoint_best.before": {**SCORE, "bleu": 3},
     }
@@ -251,11 +254,15 @@ def test_the_model_card_says_what_the_run_recorded(tmp_path: Path, data: Path) -
         f"{load(folder)[1].num_parameters():,} parameters",
     ):
         assert due in text
-    assert text.count("| test.") == 1
+    assert text.count("| 4 |\n") == 2  # one score, and the training lines
     head = huggingface_hub.ModelCard(text).data
     assert (head.language, head.library_name) == (["de", "en"], "transformers")
     results = {result.metric_type: result.metric_value for result in head.eval_results}
     assert results == {"bleu": 31.23, "chrf": 55.5}
+    shutil.rmtree(tmp_path / "run" / "export")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")  # all times are new
+    assert export(tmp_path / "copy") == 0
+    assert text == (tmp_path / "copy" / "export" / "huggingface" / "README.md").read_text("utf-8")
     scores["test.checkpoint_best.beam5"]["bleu"] = 33.0
     write_json(
         tmp_path / "run" / "scores" / "test.checkpoint_best.beam5.json",

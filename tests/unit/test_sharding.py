@@ -193,6 +193,20 @@ def test_what_cannot_be_had_with_a_sharded_model_is_refused(
         Rig(tmp_path, SHARDED, *words)
 
 
+@pytest.mark.parametrize("backend", ["fully_sharded", "legacy_ddp"])
+def test_processes_of_torchrun_that_would_train_separately_are_refused(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "RANK": "0", "WORLD_SIZE": "2"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    words = [f"--ddp-backend={backend}", "--distributed-world-size=1"]
+    with pytest.raises(ConfigurationError, match="torchrun started 2 processes, and each would"):
+        Rig(tmp_path, *words)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    Rig(tmp_path, *words)
+
+
 def test_an_optimiser_of_whole_matrices_is_refused(tmp_path: Path) -> None:
     rig = Rig(tmp_path, SHARDED, "--optimizer=adafactor")
     with pytest.raises(ConfigurationError, match="--optimizer adafactor"):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
 from fairseq_deepnet.files import naming, put_folder_in_place, remove, say, shown
-from fairseq_deepnet.provenance import installed, made_now, sha256
+from fairseq_deepnet.provenance import fingerprint, installed, made_now
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.export import (
     NO_CTRANSLATE2,
@@ -180,7 +180,7 @@ def _export(
     """Write an export unless the same is there already."""
     if output.resolve() in {path.resolve() for path in (model.path, *model.sources)}:
         raise ValueError(f"--out {shown(output)} is the checkpoint itself; choose another file")
-    request = request | {"checkpoints": [sha256(path) for path in model.sources]}
+    request = request | {"checkpoints": [fingerprint(path) for path in model.sources]}
     if output.exists() and not force:
         recorded = _recorded_request(output)
         if recorded == request:

@@ -11,17 +11,16 @@ from typing import Any, Final
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from fairseq_deepnet.provenance import fingerprint
-from fairseq_deepnet.records import NUMBER, read_record
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.evaluation import run_scores
 from fairseq_deepnet.tools.export.vocabularies import LanguageTokens
 from fairseq_deepnet.tools.languages import find
 from fairseq_deepnet.tools.trained_model import TrainedModel
 
 Scores = list[dict[str, Any]]
 _TEMPLATE: Final = Path(__file__).with_name("model_card.md")
-_SCORE: Final = ("bleu", "bleu_signature", "chrf", "chrf_signature", "lines")
 _OPTIONS: Final = (
     *("max-update", "max-epoch", "lr", "lr-scheduler", "warmup-updates", "optimizer"),
     *("label-smoothing", "dropout", "weight-decay", "clip-norm", "seed"),
@@ -34,22 +33,27 @@ _CANDIDATES: Final = 100
 def read_scores(model: TrainedModel) -> Scores:
     """Return the test scores of these very checkpoints by fairseq's engine, in order of name.
 
-    A single direction has one file, many directions have a file each in a folder.
+    Checkpoints are compared by content. Of many directions it is their mean.
     """
-    scores = []
     checkpoints = [fingerprint(path) for path in model.sources]
-    name = f"test.{model.path.stem}."
-    files = [*model.scores.glob(f"{name}*.json"), *model.scores.glob(f"{name}*/*.json")]
-    for path in sorted(files):
-        try:
-            score = read_record(path, {"bleu": NUMBER, "bleu_signature": str})
-        except ValueError:
+    scores = []
+    for score in run_scores.read_scores(model.scores.parent):
+        request = score.facts.get("request") or {}
+        engine = score.facts.get("engine") or request.get("engine") or "fairseq"
+        if (request.get("checkpoints"), engine) != (checkpoints, "fairseq"):
             continue
-        request = score.get("request") or {}
-        engine = score.get("engine") or request.get("engine") or "fairseq"
-        if request.get("checkpoints") == checkpoints and engine == "fairseq":
-            label = str(path.relative_to(model.scores)).removesuffix(".json")
-            scores.append({"name": label} | {key: score.get(key) for key in _SCORE})
+        if not (score.is_of_translations and score.name.startswith("test.")):
+            continue
+        count = score.facts.get("directions")
+        scores.append(
+            {
+                "name": f"{score.name}, mean of {count} directions" if count else score.name,
+                "bleu": score.headline,
+                "chrf": score.values.get("chrf"),
+                "lines": score.facts.get("lines"),
+                "signatures": score.signatures,
+            }
+        )
     return scores
 
 
@@ -72,8 +76,13 @@ def model_card(
     title = f"{title}, {scheme} {depth}"
     alphas = (getattr(args, "residual_record", None) or {}).get("alphas") or {}
     example, first = _example(data, tokens)
-    keys = {"BLEU": "bleu_signature", "chrF": "chrf_signature"}
-    signatures = {(label, score[key]): None for label, key in keys.items() for score in scores}
+    labels = {"bleu": "BLEU", "chrf": "chrF"}
+    signatures = {
+        (labels[metric], signature): None
+        for score in scores
+        for metric, signature in score["signatures"].items()
+        if metric in labels
+    }
     card = ModelCard.from_template(
         _metadata(title, scheme, data, scores),
         template_str=_TEMPLATE.read_text(encoding="utf-8"),
@@ -88,7 +97,7 @@ def model_card(
         example=example,
         first=first,
         scores=scores,
-        signatures=[pair for pair in signatures if pair[1]],
+        signatures=[*signatures],
         training=_training(model, data, record),
         is_lowercase=data.is_lowercase,
     )
@@ -96,17 +105,17 @@ def model_card(
 
 
 def _metadata(title: str, scheme: str, data: DataFolder, scores: Scores) -> ModelCardData:
-    """Return the head: with the scores the hub shows them beside the model."""
+    """Return the head, with the first score, which the hub shows beside the model."""
     results = [
         EvalResult(
             task_type="translation",
             dataset_type=data.path.name,
-            dataset_name=f"{data.path.name}, {score['name']}",
+            dataset_name=data.path.name,
             dataset_split="test",
             metric_type=metric,
             metric_value=round(score[metric], 2),
         )
-        for score in scores
+        for score in scores[:1]
         for metric in ("bleu", "chrf")
         if score[metric] is not None
     ]
