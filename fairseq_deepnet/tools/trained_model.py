@@ -7,6 +7,7 @@ The mean of the last checkpoints of a run usually translates a little better tha
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import re
@@ -29,7 +30,7 @@ from fairseq_deepnet.files import ROOT, inside_project, say, shown
 from fairseq_deepnet.provenance import sha256
 from fairseq_deepnet.records import read_record, refuse_changed
 from fairseq_deepnet.tools.configs import recorded_config
-from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, DataFolder
+from fairseq_deepnet.tools.corpora.folder import MULTILINGUAL_TASK, BareFolder, DataFolder
 
 BEST: Final = "checkpoint_best.pt"
 ENVIRONMENT: Final = "environment.json"
@@ -70,9 +71,22 @@ class TrainedModel:
         return (self.run or self.path.resolve().parent) / "scores"
 
     def make(self) -> Path:
-        """Return the checkpoint, averaged now if it is to be."""
+        """Return the checkpoint, averaged now if it is to be.
+
+        Raises ValueError for weights that are not finite.
+        """
         if self.sources != [self.path]:
-            average_checkpoints(self.sources, self.path)
+            folder, count = self.sources[0].parent, len(self.sources)
+            for attempt in range(3):
+                try:
+                    average_checkpoints(self.sources, self.path)
+                    break
+                except FileNotFoundError:  # a training beside has removed one since
+                    if attempt == 2:
+                        raise
+                    self.sources = last_checkpoints(folder, count)
+        else:
+            refuse_not_finite(self.path, load_checkpoint(self.path)["model"])
         return self.path
 
 
@@ -128,8 +142,11 @@ def choose_model(target: Path | None, average: int) -> TrainedModel:
     )
 
 
-def find_data(model: TrainedModel, given: Path | None) -> DataFolder:
+def find_data(model: TrainedModel, given: Path | None, spm: str | None = None) -> DataFolder:
     """Return the data folder: as given, as the run recorded it, or as the checkpoint remembers it.
+
+    Args:
+        spm: the sentencepiece model of a folder that fairseq-preprocess alone has made, or "none".
 
     Raises ValueError for one whose dictionaries or subwords have changed since it was made, or are
     not those that the run was trained with.
@@ -142,11 +159,44 @@ def find_data(model: TrainedModel, given: Path | None) -> DataFolder:
     else:
         recorded = task_options(model.sources[-1]).get("data", "")
         data = Path(str(recorded).split(os.pathsep)[0])
+    if spm is not None:
+        return _open_bare(model, data, None if spm == "none" else Path(spm))
     folder = DataFolder.open(data)
     folder.refuse_changed(folder.model_files())
     if model.run is not None:
+        if given is not None and not is_own_data(model, folder.path):
+            _refuse_foreign_vocabulary(model.run, folder.path)
         refuse_other_vocabulary(model.run, folder.path)
     return folder
+
+
+def _open_bare(model: TrainedModel, data: Path, spm: Path | None) -> DataFolder:
+    """Return a folder that fairseq-preprocess alone has made, with the checkpoint's languages."""
+    if (data / "corpus.json").is_file():
+        raise ValueError(f"--spm: {shown(data)} records its subword model itself; leave --spm out")
+    if spm is not None and not spm.is_file():
+        raise FileNotFoundError(f"--spm {spm}: there is no such file")
+    task = task_options(model.sources[-1])
+    languages = {key: str(task.get(f"{key}_lang") or "") for key in ("source", "target")}
+    for language in languages.values():
+        if not (data / f"dict.{language}.txt").is_file():
+            raise FileNotFoundError(
+                f"{data} has no dict.{language}.txt: name the folder of fairseq-preprocess with"
+                " --data FOLDER"
+            )
+    return BareFolder(data, {**languages, "files": {}}, spm=spm)
+
+
+def _refuse_foreign_vocabulary(run: Path, data: Path) -> None:
+    """Raise ValueError for data with other dictionaries, naming the folder of the run's own."""
+    try:
+        refuse_other_vocabulary(run, data)
+    except ValueError as error:
+        own = _recorded_data(run).get("folder")
+        raise ValueError(
+            f"{shown(data)} has other words or subwords than those that {shown(run)} was trained"
+            f" with; give the run's own data, {own}, or data made with its dictionary"
+        ) from error
 
 
 def _recorded_data(run: Path) -> dict[str, Any]:
@@ -222,12 +272,16 @@ def last_checkpoints(folder: Path, count: int) -> list[Path]:
     """
     if count < 1:
         raise ValueError(f"{count} checkpoints cannot be averaged; ask for at least 1")
-    paths = periodic_checkpoints(folder)
-    by_updates = {num_updates(load_checkpoint(path)): path for path in paths}
+    by_updates = {}
+    for path in periodic_checkpoints(folder):
+        # a training beside removes old checkpoints between the listing and the reading
+        with contextlib.suppress(FileNotFoundError):
+            by_updates[num_updates(load_checkpoint(path))] = path
     if len(by_updates) < count:
         raise ValueError(
-            f"{folder} holds {len(by_updates)} checkpoints of different updates, not {count}: "
-            "average fewer, or train with --keep-last-epochs or --save-interval-updates"
+            f"{folder} holds {len(by_updates)} checkpoints of different updates, not {count}:"
+            f" average fewer (N={len(by_updates)} of average.sh, --last, --average), or train with"
+            " --keep-last-epochs or --save-interval-updates"
         )
     return [by_updates[updates] for updates in sorted(by_updates)[-count:]]
 
@@ -240,6 +294,8 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> dict[str, Any]:
     damaged or not of one model.
     """
     states = [load_checkpoint(path, entire=True) for path in paths]
+    for path, state in zip(paths, states, strict=True):
+        refuse_not_finite(path, state["model"])
     refuse_different_models(paths, states)
     last = {key: value for key, value in states[-1].items() if key != "last_optimizer_state"}
     model = average_weights([state["model"] for state in states])
@@ -248,6 +304,16 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> dict[str, Any]:
     output.parent.mkdir(parents=True, exist_ok=True)
     save_checkpoint(result, output)
     return result
+
+
+def refuse_not_finite(path: Path, weights: dict[str, torch.Tensor]) -> None:
+    """Raise ValueError for the first weight that is NaN or infinite: the model computes nothing."""
+    for name, weight in weights.items():
+        if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
+            raise ValueError(
+                f"{shown(path)}: {name} has values that are not finite: the training has diverged;"
+                " use an earlier checkpoint"
+            )
 
 
 def refuse_different_models(paths: Sequence[Path], states: Sequence[dict[str, Any]]) -> None:
@@ -327,8 +393,12 @@ def run(args: argparse.Namespace) -> int:
         paths = last_checkpoints(checkpoint_folder(paths[0]), args.last)
     elif any(path.is_dir() for path in paths):
         raise ValueError("a folder needs --last N; otherwise name the checkpoints")
-    for path in paths:
-        say(f"averaging {path}")
-    average_checkpoints(paths, args.out)
+    model = TrainedModel(args.out, None, paths)
+    if args.last is None:
+        average_checkpoints(paths, args.out)
+    else:
+        model.make()
+    for path in model.sources:
+        say(f"averaged {path}")
     print(args.out)
     return 0

@@ -61,7 +61,7 @@ def test_a_run_is_trained_continued_averaged_and_scored(tmp_path: Path, data: Pa
     assert averaged.returncode == 0, averaged.stderr
     assert averaged.stdout.startswith("BLEU ")
     assert "average_3.pt (update 4)" in averaged.stdout
-    name = run / "scores" / "test.average_3.beam5.lenpen1"
+    name = run / "scores" / "test.average_3.beam5.lenpen1.max-len-b5"
     scores = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))
     assert scores["lines"] == len(SENTENCES)
     assert len(Path(f"{name}.txt").read_text(encoding="utf-8").split("\n")) == len(SENTENCES) + 1

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.checkpoints import save_checkpoint
 from fairseq_deepnet.tools import devices
 from fairseq_deepnet.tools.corpora.folder import Direction
+from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
 from fairseq_deepnet.tools.evaluation import evaluate
 from fairseq_deepnet.tools.export.export import export_for_ctranslate2
 from fairseq_deepnet.tools.trained_model import choose_model
@@ -26,7 +28,7 @@ from fairseq_deepnet.tools.translation.engine import Search
 from fairseq_deepnet.tools.translation.translate import EngineOptions, choose_direction, open_engine
 from tests.support.runs import SENTENCES, make_data
 from tests.support.shell import run_script
-from tests.support.trained import make_trained_run
+from tests.support.trained import make_trained_run, trained
 
 needs_ctranslate2 = pytest.mark.skipif(
     importlib.util.find_spec("ctranslate2") is None, reason="needs the extra ctranslate2"
@@ -228,6 +230,56 @@ def test_a_line_that_is_too_long_is_cut_and_that_is_said(
     assert "1 line was too long for the model, and cut" in found.stderr
 
 
+def test_a_model_of_bare_fairseq_commands_translates_with_its_sentencepiece_model(
+    tmp_path: Path, run: Path, data: Path, text: Path, translate: Translate
+) -> None:
+    bare, checkpoint = tmp_path / "bin", tmp_path / "model.pt"
+    bare.mkdir()
+    for path in data.glob("dict.*.txt"):
+        shutil.copy(path, bare)
+    _, state = trained(data=data, encoder_layers=2)
+    save_checkpoint(state, checkpoint)
+    words = (checkpoint, text, "--beam=1", f"--data={bare}", "--gpus=0")
+    refused = translate(*words)
+    assert refused.returncode == 2
+    assert "for data of fairseq-preprocess alone give its sentencepiece model: --spm" in (
+        refused.stderr
+    )
+    expected = translate(run, text, "--beam=1")
+    assert translate(*words, f"--spm={data / 'spm.model'}").stdout == expected.stdout
+    pieces = tmp_path / "pieces"
+    encoded = encode_lines(load_model(data / "spm.model"), LINES, 1)
+    pieces.write_text("".join(f"{line}\n" for line in encoded), encoding="utf-8")
+    tokens = translate(checkpoint, pieces, "--beam=1", f"--data={bare}", "--spm=none").stdout
+    decoded = decode_lines(tokens.splitlines(), data)
+    assert decoded == expected.stdout.splitlines()
+
+
+def decode_lines(lines: list[str], data: Path) -> list[str]:
+    model = load_model(data / "spm.model")
+    return [decode_line(model, line) for line in lines]
+
+
+def test_a_checkpoint_with_weights_that_are_not_finite_is_refused(
+    tmp_path: Path, data: Path, text: Path, translate: Translate
+) -> None:
+    _, state = trained(data=data, encoder_layers=2)
+    name = "decoder.layers.0.fc1.weight"
+    state["model"][name][0, 0] = float("nan")
+    save_checkpoint(state, tmp_path / "model.pt")
+    done = translate(tmp_path / "model.pt", text, f"--data={data}")
+    assert done.returncode == 2
+    assert f"{name} has values that are not finite" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_forgotten_model_is_named(text: Path, translate: Translate) -> None:
+    named = text.rename(text.with_suffix(".de"))
+    done = translate(named)
+    assert done.returncode == 2
+    assert "is no checkpoint (.pt): name the model first" in done.stderr
+
+
 @needs_ctranslate2
 def test_a_run_is_exported_once_for_each_checkpoint_and_type(
     tmp_path: Path, data: Path, text: Path, translate: Translate
@@ -245,8 +297,8 @@ def test_a_run_is_exported_once_for_each_checkpoint_and_type(
         "ctranslate2-int8",
         "checkpoint_3.ctranslate2-float32",
     }
-    os.utime(best, ns=(1, 1))
-    assert "already exported" not in translate(run, *words).stderr
+    os.utime(best, ns=(1, 1))  # as of a copy
+    assert "already exported" in translate(run, *words).stderr
 
 
 @needs_ctranslate2
@@ -275,7 +327,7 @@ def test_an_exported_folder_is_all_that_is_needed(
         (["/nowhere", "TEXT"], "there is no run or checkpoint /nowhere"),
         (["RUN", "/nowhere"], "there is no file /nowhere"),
         (["RUN", "."], ". is a folder"),
-        (["RUN", "TEXT", "--data=nodata"], ": nodata is no complete data folder"),
+        (["RUN", "TEXT", "--data=nodata"], "there is no data folder nodata"),
         (["RUN", "TEXT", "--tgt=fr"], "--tgt fr: the model translates de-en"),
         (["RUN", "TEXT", "--quantization=int8"], "--quantization is CTranslate2's"),
         (["RUN", "TEXT", "--resume"], "--resume needs the --out"),
@@ -312,7 +364,7 @@ def test_bf16_on_a_cpu_whose_products_gain_nothing_is_one_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(devices, "bf16_gain", lambda: gain)
-    done = translate(run, text, "--beam=1", "--bf16", "--cpu")
+    done = translate(run, text, "--beam=1", "--bf16", "--gpus=0")
     assert done.returncode == 0
     assert done.stderr.count("warning: bf16 gains nothing") == told
 

@@ -54,7 +54,7 @@ def test_a_set_goes_from_its_published_files_to_the_table(
         args: Namespace, model: object, data: object, name: str
     ) -> tuple[Path, list[str], dict[str, int]]:
         asked.append(args)
-        assert name == "flores101.checkpoint_best.beam5.lenpen1"
+        assert name == "flores101.checkpoint_best.beam5.lenpen1.max-len-b50"
         folder = args.out / name
         folder.mkdir(parents=True)
         pairs = (args.text / "directions.txt").read_text(encoding="utf-8").split()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,12 @@ from fairseq_deepnet.checkpoints import (
     periodic_checkpoints,
     save_checkpoint,
 )
-from fairseq_deepnet.tools.trained_model import average_checkpoints, last_checkpoints
+from fairseq_deepnet.tools import trained_model
+from fairseq_deepnet.tools.trained_model import (
+    TrainedModel,
+    average_checkpoints,
+    last_checkpoints,
+)
 
 
 def state(updates: int, model: dict[str, torch.Tensor], **arguments: Any) -> dict[str, Any]:
@@ -194,3 +200,24 @@ def test_a_damaged_last_checkpoint_without_another_is_an_error(tmp_path: Path) -
     (tmp_path / "checkpoint_last.pt").write_bytes(b"PK")
     with pytest.raises(ValueError, match=r"checkpoint_last\.pt is damaged"):
         mend_last(tmp_path)
+
+
+def test_a_checkpoint_that_a_training_removes_meanwhile_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for updates in (10, 20, 30):
+        write(tmp_path, updates, w=torch.full((1,), float(updates)))
+    listed = periodic_checkpoints(tmp_path)
+    monkeypatch.setattr(trained_model, "periodic_checkpoints", lambda _: listed)
+    listed[0].unlink()
+    assert last_checkpoints(tmp_path, 2) == listed[1:]
+    model = TrainedModel(tmp_path / "average_2.pt", None, listed[:2])
+    model.make()
+    assert float(load_checkpoint(model.path)["model"]["w"]) == 25
+    assert model.averaged == [path.name for path in listed[1:]]
+
+
+def test_weights_that_are_not_finite_are_not_averaged(tmp_path: Path) -> None:
+    paths = [write(tmp_path, 10, w=torch.ones(1)), write(tmp_path, 20, w=torch.tensor([math.inf]))]
+    with pytest.raises(ValueError, match=r"checkpoint_1_20\.pt: w has values that are not finite"):
+        average_checkpoints(paths, tmp_path / "x.pt")

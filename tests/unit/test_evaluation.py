@@ -20,10 +20,13 @@ from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.subwords import SubwordOptions, train_model
 from fairseq_deepnet.tools.devices import threads_of
+from fairseq_deepnet.tools.evaluation import evaluate as module
 from fairseq_deepnet.tools.evaluation import many_directions
 from fairseq_deepnet.tools.evaluation.evaluate import (
+    batch_tokens,
     option_words,
     request,
+    warn_of_degenerate,
     what_scores_depend_on,
 )
 from fairseq_deepnet.tools.evaluation.run_scores import read_score, read_scores
@@ -141,6 +144,61 @@ def test_decoding_in_another_way_or_copying_the_run_changes_no_reported_score(
     again = evaluate(copy)
     assert "already scored" in again.stderr
     assert len(fake_bin.calls("fairseq-generate")) == calls
+
+
+def test_a_folder_that_cannot_be_written_is_noticed_before_translating(
+    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, data: Path, tmp_path: Path
+) -> None:
+    fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    result = evaluate(run_folder, out=str(tmp_path / "file" / "scores"))
+    assert result.returncode == 2
+    assert "Not a directory" in result.stderr
+    assert fake_bin.calls("fairseq-generate") == []
+
+
+def test_translations_that_are_all_the_same_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    warn_of_degenerate(["Tom."] * 19 + ["A dog."])
+    assert "19 of 20 translations are 'Tom.'" in capsys.readouterr().err
+    warn_of_degenerate(["Tom."] * 17 + ["A dog.", "A cat.", "Two."])
+    assert capsys.readouterr().err == ""
+
+
+def test_a_batch_is_smaller_where_a_deep_decoder_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "machine_gib", lambda: 24.0)
+    args = argparse.Namespace(batch=None, beam=5)
+    sizes = []
+    for layers in (6, 500):
+        path = make_checkpoint(tmp_path / f"{layers}.pt", 1)
+        state = torch.load(path, weights_only=True)
+        state["cfg"]["model"] = {"decoder_layers": layers, "decoder_embed_dim": 64}
+        torch.save(state, path)
+        sizes.append(batch_tokens(args, TrainedModel(path, None, [path]), 2, 0))
+    assert sizes[0] == 4000
+    assert sizes[1] * 2.5e6 < 24 * 2**30 / 2
+    args.batch = 7000
+    assert batch_tokens(args, TrainedModel(path, None, [path]), 2, 0) == 7000
+
+
+def test_data_of_another_run_names_the_run_s_own(
+    evaluate: Evaluate, run_folder: Path, data: Path, tmp_path: Path
+) -> None:
+    facts = {
+        "folder": "data/own.de-en",
+        "corpus_sha256": sha256(data / "corpus.json"),
+        "dictionaries_sha256": {"dict.de.txt": "0" * 64},
+    }
+    write_record(run_folder / "environment.json", {"data": facts})
+    other = tmp_path / "other"
+    shutil.copytree(data, other)
+    record = {**DataFolder.open(other).record, "settings": {}}
+    (other / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
+    result = evaluate(run_folder, data=str(other))
+    assert result.returncode == 2
+    assert "has other words or subwords" in result.stderr
+    assert "data/own.de-en" in result.stderr
 
 
 def test_options_that_no_file_name_can_hold_are_a_digest() -> None:
@@ -315,8 +373,12 @@ def test_data_and_output_are_as_given(
     [
         ("/nowhere", {}, "there is no run or checkpoint /nowhere"),
         ("RUN", {"average": "4"}, "holds 3 checkpoints of different updates, not 4"),
-        ("RUN", {"data": "/nowhere"}, "/nowhere is no complete data folder"),
-        ("RUN", {"split": "valid"}, "valid.en"),
+        ("RUN", {"data": "/nowhere"}, "there is no data folder /nowhere"),
+        (
+            "RUN",
+            {"split": "valid"},
+            "has no valid set: choose a split with --split",
+        ),
         ("RUN", {"gpus": "64"}, "GPUS=64, but"),
         ("RUN/checkpoints/checkpoint_best.pt", {"average": "2"}, "needs a run folder"),
     ],

@@ -73,10 +73,16 @@ class DataFolder:
     def open(cls, path: Path) -> DataFolder:
         """Read a folder's record; FileNotFoundError where there is none, so nothing complete."""
         manifest = path / "corpus.json"
+        if not path.is_dir():
+            raise FileNotFoundError(
+                f"there is no data folder {path}; name one with --data FOLDER (of scripts:"
+                " DATA=FOLDER)"
+            )
         if not manifest.is_file():
             raise FileNotFoundError(
                 f"{path} is no complete data folder of scripts/preprocess*.sh: it has no"
-                " corpus.json; name another with --data FOLDER (of scripts: DATA=FOLDER)"
+                " corpus.json; name another with --data FOLDER (of scripts: DATA=FOLDER), or for"
+                " data of fairseq-preprocess alone give its sentencepiece model: --spm FILE"
             )
         record = read_record(manifest, remedy=_REMEDY)
         required = next((keys for key, keys in _KEYS.items() if key in record), None)
@@ -215,3 +221,29 @@ class DataFolder:
             # otherwise an epoch of temperature sampling is up to 1.5 times the data
             "virtual-data-size": str(sum(lines[direction.pair] for direction in chosen)),
         }
+
+
+@dataclasses.dataclass(frozen=True)
+class BareFolder(DataFolder):
+    """A data folder of one pair that fairseq-preprocess alone has made, without a record.
+
+    Args:
+        spm: the sentencepiece model of both languages; None if text is tokens already.
+    """
+
+    spm: Path | None = None
+
+    def model_files(self) -> list[str]:
+        return []
+
+    def subword_model(self, language: str) -> Path:
+        return self.spm or self.path / f"dict.{language}.txt"
+
+    def lines(self, split: str) -> Any:
+        return 0  # not recorded
+
+    def decode(self, lines: Iterable[str], language: str) -> list[str]:
+        return [*lines] if self.spm is None else super().decode(lines, language)
+
+    def encode(self, lines: Iterable[str], language: str) -> Iterator[str]:
+        return iter(lines) if self.spm is None else super().encode(lines, language)

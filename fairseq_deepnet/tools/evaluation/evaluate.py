@@ -8,25 +8,29 @@ one by CTranslate2 ends in the engine and the type.
 from __future__ import annotations
 
 import argparse
+import collections
 import functools
 import hashlib
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
+from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_updates
 from fairseq_deepnet.files import PACKAGE, inside_project, say, shown, write_text
 from fairseq_deepnet.provenance import fingerprint, made_now, sha256
 from fairseq_deepnet.records import record_of, write_record
-from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.tools.corpora.folder import BareFolder, DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import is_blank, read_lines
 from fairseq_deepnet.tools.devices import (
     all_cores,
     choose_devices,
+    gpu_gib,
+    machine_gib,
     threads_of,
     visible_gpus,
 )
@@ -46,6 +50,7 @@ from fairseq_deepnet.tools.translation.engine import (
     CPU_BATCH,
     ENGINES,
     QUANTIZATION,
+    SPM_HELP,
     WINDOW,
     Search,
     cut_message,
@@ -53,7 +58,12 @@ from fairseq_deepnet.tools.translation.engine import (
 from fairseq_deepnet.tools.translation.fairseq_generate import generate
 
 TOKENS: Final = 4000
-"""Source tokens a batch."""
+"""Source tokens per batch, where memory allows it."""
+_CACHE_BYTES: Final = 16
+"""Memory of decoding per source token, decoder layer, channel and hypothesis: keys and values in
+fp32 and what reorders them; measured at 500L-500L with beam 5, 2.5 MB per source token."""
+_FEW_SENTENCES: Final = 20
+_NEARLY_ALL: Final = 0.9
 FEW_TOKENS: Final = 256
 """Of a batch: fewer are likely meant as sentences, which ctranslate2 counted once."""
 _JOINED: Final = "subwords are joined to text here; leave it out"
@@ -84,14 +94,15 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", nargs="?", type=Path, help="run or checkpoint (the newest run)")
     parser.add_argument("extra", nargs="*", help="options of fairseq-generate, after --")
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
+    parser.add_argument("--spm", metavar="FILE", help=SPM_HELP)
     parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
     parser.add_argument("--lenpen", type=float, default=1.0, help="length penalty (1)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument(
         "--batch",
         type=int,
-        help=f"source tokens a batch ({TOKENS}; of ctranslate2 {BATCH} sentences, on a"
-        f" CPU {CPU_BATCH})",
+        help=f"source tokens per batch ({TOKENS}, fewer where memory is short; of ctranslate2"
+        f" {BATCH} sentences, on a CPU {CPU_BATCH})",
     )
     parser.add_argument(
         "--engine", choices=ENGINES, default=ENGINES[0], help="what decodes (fairseq)"
@@ -111,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
     """Score a model, or print the scores it has; JSON and hypotheses are kept."""
     settle_engine(args)
     model = choose_model(args.target, args.average)
-    data = find_data(model, args.data)
+    data = find_data(model, args.data, args.spm)
     if data.is_monolingual:
         raise ValueError(
             f"{shown(data.path)} holds text of one language, and nothing is translated;"
@@ -134,6 +145,11 @@ def run(args: argparse.Namespace) -> int:
 
 def settle_engine(args: argparse.Namespace) -> None:
     """Fill in the type of weights. ValueError for options that are the other engine's."""
+    if args.spm == "none":
+        raise ValueError(
+            "--spm none: BLEU is of text, not of tokens; give the sentencepiece model, or translate"
+            " by `deepnet translate --spm none`, detokenise, and use `deepnet score`"
+        )
     if args.threads is not None and args.threads < 1:
         raise ValueError(f"THREADS={args.threads}; at least 1 is needed")
     for word in args.extra:
@@ -246,9 +262,10 @@ def request(args: argparse.Namespace, model: TrainedModel, files: Sequence[Path]
 
 def _score_one(args: argparse.Namespace, model: TrainedModel, data: DataFolder) -> int:
     """Score a direction and print one line; of Moses tokens BLEU has a line of its own."""
-    folder = args.out or model.scores
+    folder = writable(args.out or model.scores)
     name = score_name(args, model.path.stem, other_text(args, model))
     record, text = folder / f"{name}.json", folder / f"{name}.txt"
+    refuse_missing_text(data, args.split)
     files = what_scores_depend_on(data, args.split)
     binarised = binarised_source(data, args.split) if args.engine == "fairseq" else []
     data.refuse_changed(str(path.relative_to(data.path)) for path in (*files, *binarised))
@@ -270,6 +287,44 @@ def _score_one(args: argparse.Namespace, model: TrainedModel, data: DataFolder) 
     if "bleu_tokenised" in scores:
         print(scoring.describe_tokens(scores))
     return 0
+
+
+def writable(folder: Path) -> Path:
+    """Return a folder that can be written or made; OSError before anything is translated if not."""
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    with tempfile.TemporaryDirectory(dir=place):
+        return folder
+
+
+def refuse_missing_text(data: DataFolder, split: str) -> None:
+    """Raise FileNotFoundError for a split without text, with the splits that there are."""
+    direction = Direction(*data.languages)
+    sides = [data.text(split, direction, language) for language in direction]
+    if all(side.is_file() for side in sides):
+        return
+    if isinstance(data, BareFolder):
+        raise FileNotFoundError(
+            f"{shown(data.path)} has no raw text to score against: name a folder of"
+            f" {split}.{direction}.{direction.source} and .{direction.target} with --text"
+        )
+    others = {path.name.partition(".")[0] for path in (data.path / "text").glob("*.*")}
+    raise FileNotFoundError(
+        f"{shown(data.path)} has no {split} set: choose a split with --split (SPLIT=) from"
+        f" {', '.join(sorted(others)) or 'none'}, give preprocess.sh a TEST set, or name a folder"
+        " of text with --text (TEXT=)"
+    )
+
+
+def warn_of_degenerate(hypotheses: Sequence[str]) -> None:
+    """Say so if nearly all translations are the same: the model ignores its source."""
+    if len(hypotheses) < _FEW_SENTENCES:
+        return
+    text, count = collections.Counter(hypotheses).most_common(1)[0]
+    if count >= _NEARLY_ALL * len(hypotheses):
+        say(
+            f"{count:,} of {len(hypotheses):,} translations are {text[:60]!r}: the model has not"
+            " learnt to translate; train longer, or look at its loss (deepnet plot RUN)"
+        )
 
 
 def evaluate(
@@ -298,6 +353,7 @@ def evaluate(
         pieces = ["" if is_blank(line) else text for line, text in zip(sources, found, strict=True)]
         hypotheses = data.decode(pieces, direction.target)
     seconds = round(time.monotonic() - started, 1)
+    warn_of_degenerate(hypotheses)
     scores = scoring.score(
         hypotheses, references, lowercase=data.is_lowercase, target_language=direction.target
     )
@@ -342,8 +398,7 @@ def score_directions(
     from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
     from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 
-    out = (args.out or model.scores) / name
-    model.make()
+    out = writable((args.out or model.scores) / name)
     wanted = request(args, model, [data.subword_model(language) for language in data.languages])
     only = [name for name in args.directions.split(",") if name]
     if args.text and data.is_moses:
@@ -364,6 +419,8 @@ def score_directions(
     every = find([]) if only else texts
     every_job = many_directions.make_jobs(data, every, args.tokenizer, out, wanted)
     jobs = [job for job in every_job if job.direction in asked]
+    if not all(job.is_done() for job in jobs):
+        model.make()
     sides = {path for job in jobs for path in (job.source, job.reference)}
     own = sorted(path for path in sides if path.is_relative_to(data.path))
     data.refuse_changed(str(path.relative_to(data.path)) for path in own)
@@ -376,7 +433,7 @@ def score_directions(
         load = functools.partial(CTranslate2Model, exported, search, threads=threads)
     else:
         options = ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]
-        options += ["--max-tokens", str(args.batch or TOKENS), *args.extra]
+        options += ["--max-tokens", str(batch_tokens(args, model, processes, gpus)), *args.extra]
         load = functools.partial(Translator, model.path, data, options)
     say(f"model {shown(model.path)}, {len(jobs)} directions of {args.split}, {processes} at a time")
     many_directions.translate_all(jobs, load, threads, processes, gpus)
@@ -384,6 +441,17 @@ def score_directions(
     training = lines if isinstance(lines, dict) else {Direction(*data.languages).pair: lines}
     scored = (job.direction for job in every_job if job.direction in asked or job.is_done())
     return out, list(map(str, scored)), training
+
+
+def batch_tokens(args: argparse.Namespace, model: TrainedModel, processes: int, gpus: int) -> int:
+    """Return --batch, or as many source tokens as half the memory at hand allows, up to TOKENS."""
+    if args.batch is not None:
+        return int(args.batch)
+    options = vars(model_arguments(load_checkpoint(model.path)) or argparse.Namespace())
+    layers, width = options.get("decoder_layers") or 6, options.get("decoder_embed_dim") or 512
+    memory = gpu_gib(gpus) if gpus else machine_gib() / processes
+    bytes_per_token = _CACHE_BYTES * layers * width * args.beam
+    return max(FEW_TOKENS, min(TOKENS, int((memory or 8.0) * 2**30 / 2 / bytes_per_token)))
 
 
 def cores_of(args: argparse.Namespace) -> int:
@@ -451,7 +519,8 @@ def _translate_with_fairseq(
     arguments += ["--user-dir", str(PACKAGE), "--gen-subset", args.split]
     arguments += ["--source-lang", source, "--target-lang", target]
     arguments += ["--beam", str(args.beam), "--lenpen", f"{args.lenpen:g}"]
-    arguments += ["--max-tokens", str(args.batch or TOKENS), "--log-format", "none"]
+    arguments += ["--max-tokens", str(batch_tokens(args, model, processes, gpus))]
+    arguments += ["--log-format", "none"]
     if processes > 1:
         # fairseq-generate fails where a process gets no batch at all
         arguments += ["--batch-size", str(max(1, sentences // (2 * processes)))]

@@ -47,7 +47,11 @@ def texts_of_folder(folder: DataFolder, split: str, only: Sequence[str]) -> list
     chosen = [Direction.parse(name) for name in only] or directions
     unknown = [str(direction) for direction in chosen if direction not in directions]
     if unknown:
-        raise ValueError(f"{folder.path} has no {split} text of {', '.join(unknown)}")
+        listed_directions = listed([str(direction) for direction in directions], 8)
+        raise ValueError(
+            f"{folder.path} has no {split} text of {', '.join(unknown)}, but of"
+            f" {listed_directions}; name a folder with it by --text (TEXT=)"
+        )
     return [
         Texts(direction, *(folder.text(split, direction, language) for language in direction))
         for direction in chosen

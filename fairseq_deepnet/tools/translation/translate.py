@@ -29,6 +29,7 @@ from fairseq_deepnet.tools.translation.engine import (
     CPU_BATCH,
     ENGINES,
     QUANTIZATION,
+    SPM_HELP,
     WINDOW,
     Engine,
     Hypothesis,
@@ -70,7 +71,8 @@ class EngineOptions:
     quantization: str | None = None
     threads: int = 1
     at_once: bool = False
-    cpu: bool = False
+    gpus: str = "all"
+    spm: str | None = None
     generate_options: tuple[str, ...] = ()
     """Of fairseq-generate."""
 
@@ -117,7 +119,7 @@ def _on_ctranslate2(
         threads=options.threads,
         at_once=options.at_once,
         compute_type=compute_type,
-        cpu=options.cpu,
+        cpu=options.gpus == "0",
     )
     record = engine.record
     only = None if engine.tokens else Direction(record["source"], record["target"])
@@ -140,7 +142,7 @@ def _on_fairseq(model: TrainedModel, search: Search, options: EngineOptions) -> 
     from fairseq_deepnet.tools.trained_model import find_data
     from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 
-    data = find_data(model, options.data)
+    data = find_data(model, options.data, options.spm)
     if data.is_monolingual:
         raise ValueError(f"{shown(data.path)} holds text of one language: nothing to translate")
     if data.is_moses:
@@ -155,11 +157,11 @@ def _on_fairseq(model: TrainedModel, search: Search, options: EngineOptions) -> 
     words = ["--beam", str(search.beam), "--lenpen", f"{search.lenpen:g}"]
     words += ["--batch-size", str(search.batch or BATCH), "--nbest", str(search.nbest)]
     words += options.generate_options
-    on_cpu = options.cpu or not torch.cuda.is_available()
+    on_cpu = options.gpus == "0" or not torch.cuda.is_available()
     if on_cpu and "--bf16" in options.generate_options and (remark := devices.bf16_remark()):
         say(remark)
     return Opened(
-        Translator(model.path, data, words, cpu=options.cpu),
+        Translator(model.path, data, words, cpu=options.gpus == "0"),
         direction,
         f"{shown(model.path)}, fairseq",
         {
@@ -245,7 +247,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict", action="store_true", help="stop at a line that is not UTF-8 (it is mended)"
     )
-    parser.add_argument("--cpu", action="store_true", help="leave GPUs alone")
+    parser.add_argument("--gpus", choices=("all", "0"), default="all", help="0 is the CPU (all)")
+    parser.add_argument("--spm", metavar="FILE", help=SPM_HELP)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -306,6 +309,11 @@ def formatted(found: Sequence[list[Hypothesis]], first: int, nbest: int, scores:
 
 def _refuse_bad(args: argparse.Namespace, files: Sequence[Path]) -> None:
     """Refuse what would only be found after the model is loaded."""
+    if args.files == [] and args.model.is_file() and args.model.suffix not in (".pt", ""):
+        raise ValueError(
+            f"{args.model} is no checkpoint (.pt): name the model first, as in"
+            f" deepnet translate RUN {args.model}"
+        )
     for path in files:
         if path.is_dir():
             raise ValueError(f"{path} is a folder: name the files in it that hold text")
