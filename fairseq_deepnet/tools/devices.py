@@ -1,4 +1,4 @@
-"""This machine's cores and GPUs: which there are, which are used, what they hold and gain."""
+"""This machine's cores and GPUs: their number, memory and speed."""
 
 from __future__ import annotations
 
@@ -58,9 +58,7 @@ def choose_devices(
         cpu_processes: processes a node where there are no GPUs
         nodes: machines
         visible: GPUs of this machine
-        elsewhere: the training is for another machine, so `wanted` is taken as said
-
-    Raises ValueError for more GPUs than there are, and for numbers that make no sense.
+        elsewhere: the training is for another machine, so that `wanted` is not compared with it
     """
     if cpu_processes < 1:
         raise ValueError(f"CPU_PROCESSES={cpu_processes}: at least 1 is needed")
@@ -114,30 +112,22 @@ def machine_gib() -> float:
 
 
 def bf16_gain(width: int = 512, rounds: int = 3) -> float:
-    """Return how many times as fast as in fp32 matrices are multiplied in bf16 on this CPU.
+    """Return the speed of matrix products in bf16 over that in fp32 on this CPU.
 
     A processor with AMX has 7 to 10, one with AVX512-BF16 alone 0.55. Takes some hundredths of a
-    second; the types take turns and the best round of each counts, so that other work on the
-    machine weighs on both.
-
-    Args:
-        width: of the square matrices.
-        rounds: that are timed, after one that is not.
+    second. The types take turns, and the best of several rounds counts, after one to warm up.
     """
     import torch
 
-    best: dict[torch.dtype, float] = {}
-    matrices = {
-        dtype: torch.ones(width, width, dtype=dtype) for dtype in (torch.float, torch.bfloat16)
-    }
-    for number in range(rounds + 1):
-        for dtype, matrix in matrices.items():
-            start = time.perf_counter()
-            matrix @ matrix
-            spent = time.perf_counter() - start
-            if number:
-                best[dtype] = min(spent, best.get(dtype, spent))
-    return best[torch.float] / best[torch.bfloat16]
+    def seconds(matrix: torch.Tensor) -> float:
+        start = time.perf_counter()
+        matrix @ matrix
+        return time.perf_counter() - start
+
+    fp32 = torch.ones(width, width)
+    bf16 = fp32.bfloat16()
+    spent = [(seconds(fp32), seconds(bf16)) for _ in range(rounds + 1)][1:]
+    return min(a for a, _ in spent) / min(b for _, b in spent)
 
 
 def bf16_remark() -> str | None:

@@ -1,17 +1,18 @@
 # shellcheck shell=bash
-# What every script shares: where the project is, how it speaks, how it fails, and its Python environment.
+# Common parts of all scripts: where the project is, how they report and fail, and their Python environment.
 # Sourced, never run. A script sets `set -euo pipefail` itself before sourcing this file.
 
-# What a user's shell may have set, and what would lead astray: with CDPATH, cd goes elsewhere and prints where;
-# `python -m` takes modules of the working folder first, and that may be a stranger's.
+# With CDPATH, cd goes elsewhere and prints where; `python -m` takes modules of the working folder first,
+# which may be a stranger's.
 unset CDPATH
 export PYTHONSAFEPATH=1
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export ROOT
+# The command that was typed: errors of the subcommands that it starts begin with its name.
+export DEEPNET_COMMAND=${DEEPNET_COMMAND:-$(basename "$0" .sh)}
 
-# Answer --help and -h: with the comment header of the calling script (from line 2 to the first line that is no
-# comment), in which a line such as "# @lib/help/sweep.txt" stands for that file.
+# Answer --help and -h with the comment header of the calling script: line 2 to the first line that is no comment.
 help_if_asked() {
     [[ ${1:-} == --help || ${1:-} == -h ]] || return 0
     awk -v scripts="$ROOT/scripts/" 'NR > 1 {
@@ -28,24 +29,11 @@ log() {
     printf '%s\n' "[$(basename "$0" .sh)] $*" >&2
 }
 
-# The command that was typed: errors of the scripts and subcommands that it starts bear its name.
-export DEEPNET_COMMAND=${DEEPNET_COMMAND:-$(basename "$0" .sh)}
-
 # One line that names the cause and the remedy, then exit 2 (bad usage or bad input).
 die() {
     printf '%s\n' "[$DEEPNET_COMMAND] error: $*" >&2
     exit 2
 }
-
-# Paths that the user sets: one that begins with a dash would be read as an option, one with a line break as two.
-check_paths() {
-    local name
-    for name in OUT RUN RUNS DATA TRAIN VALID TEST TEXT RAW TABLE DOWNLOADS UNPACKED CONFIG VENV PYTHON TMPDIR; do
-        [[ ${!name:-} != *[[:cntrl:]]* ]] || die "$name is $(printf '%q' "${!name}"); a path has no line breaks or tabs"
-        [[ ${!name:-} != -* ]] || export "$name=./${!name}"
-    done
-}
-check_paths
 
 # The absolute path of the Python environment: the active one, otherwise VENV, otherwise .venv in the project.
 environment_dir() {
@@ -58,9 +46,7 @@ environment_dir() {
 # DEEPNET_SKIP_SETUP=1 trusts the environment that is on PATH already (tests, containers).
 activate_environment() {
     export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} # the code of this very clone, whatever is installed
-    if [[ ${DEEPNET_SKIP_SETUP:-0} == 1 ]]; then
-        return
-    fi
+    [[ ${DEEPNET_SKIP_SETUP:-0} != 1 ]] || return 0
     bash "$ROOT/scripts/setup.sh"
     VIRTUAL_ENV=$(environment_dir)
     export VIRTUAL_ENV PATH=$VIRTUAL_ENV/bin:$PATH

@@ -131,15 +131,6 @@ def test_a_folder_may_have_any_name(script: str, out: str, tmp_path: Path, fakes
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_path_with_a_line_break_is_one_line(tmp_path: Path, fakes: FakeBin) -> None:
-    environment = {**NEEDED["preprocess_lm.sh"], "OUT": "a\nb"}
-    done = run_script("preprocess_lm.sh", env=environment, path=fakes.path("/usr/bin", "/bin"))
-    assert done.returncode == 2
-    (said,) = done.stderr.splitlines()
-    assert "OUT is $'a\\nb'; a path has no line breaks" in said
-    assert fakes.calls("deepnet") == []
-
-
 def run_with_common(code: str, cwd: Path, **environment: str) -> str:
     """What bash code prints that is run after lib/common.sh."""
     done = subprocess.run(
