@@ -26,7 +26,7 @@ if [[ -d $1 ]]; then
     [[ $# -eq 1 ]] || die "one run at a time; got $# arguments"
     folder=${1%/}
     [[ ! -d $folder/checkpoints ]] || folder=$folder/checkpoints
-    hand_over average --last "$N" --out "${OUT:-$folder/average_$N.pt}" "$1"
+    hand_over average --variables --last "$N" --out "${OUT:-$folder/average_$N.pt}" "$1"
 fi
 [[ $# -gt 1 ]] || die "$1 is no folder, and one checkpoint alone has no average; see --help"
-hand_over average --out "${OUT:-$(dirname "$1")/average_$#.pt}" "$@"
+hand_over average --variables --out "${OUT:-$(dirname "$1")/average_$#.pt}" "$@"

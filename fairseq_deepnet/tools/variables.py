@@ -18,8 +18,13 @@ _NUMBERS = {int: "a whole number", float: "a number"}
 def set_defaults(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
     """Let the variables of the environment be the defaults of the parser's options.
 
-    Raises ValueError, naming the variable, for a value that the option would refuse.
+    Raises ValueError, naming the variable, for a value that the option would refuse, and for
+    DRY_RUN=1 where there is no --dry-run: a command that ignored it would write.
     """
+    if environment.get("DRY_RUN", "0") != "0" and "--dry-run" not in parser._option_string_actions:
+        raise ValueError(
+            f"DRY_RUN is {environment['DRY_RUN']!r}, and this has no dry run; unset it"
+        )
     for action in parser._actions:
         if isinstance(action, argparse._HelpAction):
             continue

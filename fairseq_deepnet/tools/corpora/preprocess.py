@@ -287,6 +287,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make a data folder."""
+    if args.variables and os.environ.get("DRY_RUN", "0") != "0":
+        raise ValueError(f"DRY_RUN is {os.environ['DRY_RUN']!r}, and this has no dry run; unset it")
     kind = KINDS[args.kind]
     folder = FOLDERS[kind.folder]
     texts = {}

@@ -1,0 +1,61 @@
+"""DRY_RUN=1: every script honours it, or refuses it in one line; none writes anything."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.shell import ROOT, run_script
+
+SCRIPTS = sorted(
+    path.name
+    for path in (ROOT / "scripts").iterdir()
+    if path.suffix in (".sh", ".sbatch") and path.name != "test.sh"
+)
+WORDS = {
+    "train.sh": "multi30k_tiny",
+    "slurm_train.sbatch": "multi30k_tiny",
+    "sweep.sh": "table1",
+    "download.sh": "multi30k",
+    **dict.fromkeys(("average.sh", "eval_bleu.sh", "eval_m2m.sh", "eval_perplexity.sh"), "run"),
+}
+PLACES = ("DATA", "DOWNLOADS", "OUT", "RUN", "RUNS", "TRAIN", "VALID", "VENV")
+
+
+def files_of(*folders: Path) -> set[str]:
+    return {str(path) for folder in folders if folder.exists() for path in folder.iterdir()}
+
+
+def is_quick(script: str) -> bool:
+    """Tell whether a dry run is refused, or is the one that represents others."""
+    return script in WORDS or script.startswith(("preprocess", "quickstart", "setup"))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(name, marks=() if is_quick(name) else pytest.mark.slow) for name in SCRIPTS],
+)
+def test_a_dry_run_writes_nothing(script: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    folders = (tmp_path, tmp_path / "run", ROOT, ROOT / "data", ROOT / "runs")
+    before = files_of(*folders)
+    environment = {name: str(tmp_path / name.lower()) for name in PLACES}
+    environment |= {"SRC": "de", "TGT": "en", "LANG_CODE": "en", "TABLE": str(tmp_path / "table")}
+    environment |= {"HOME": str(tmp_path), "DRY_RUN": "1", "GPUS": "1", "VIRTUAL_ENV": ""}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "DEEPNET_SKIP_SETUP": "1"}
+    done = run_script(
+        script,
+        *WORDS.get(script, "").split(),
+        env=environment,
+        path=f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        cwd=tmp_path,
+    )
+    assert files_of(*folders) == before
+    if done.returncode:
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert "error: DRY_RUN is '1', and this has no dry run; unset it" in line
+    else:
+        assert done.stdout or done.stderr
