@@ -24,7 +24,6 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
-[[ ${DRY_RUN:-0} == 0 ]] || die "DRY_RUN is '$DRY_RUN', and this has no dry run; unset it"
 [[ $# -eq 0 ]] || die "unknown argument $1; see --help for the variables"
 
 DEPTH=${DEPTH:-18}
