@@ -16,7 +16,6 @@ and puts them together for another number of processes.
 from __future__ import annotations
 
 import contextlib
-import math
 import pickle
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,11 +37,10 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from ..errors import ConfigurationError, describe_os_error
-from .exchange import Exchange, buckets
+from .exchange import Exchange
 from .split_record import checksum
 
 BLOCK: Final = 2**28
@@ -57,12 +55,25 @@ Shapes = Mapping[str, torch.Size]
 
 def blocks(names: Sequence[str], shapes: Shapes, size: int) -> list[list[str]]:
     """Return names of tensors that lie side by side: of equally many rows, up to `size` bytes."""
-    return [
-        [names[index] for index in block]
-        for block in buckets(
-            [shapes[name][0] for name in names], [4 * shapes[name].numel() for name in names], size
-        )
-    ]
+    alike: dict[int, list[str]] = {}
+    for name in names:
+        alike.setdefault(shapes[name][0], []).append(name)
+    result: list[list[str]] = []
+    for group in alike.values():
+        room = 0
+        for name in group:
+            if room <= 0:
+                result.append([])
+                room = size
+            result[-1].append(name)
+            room -= 4 * shapes[name].numel()
+    return result
+
+
+def share_of(rows: int, size: int, rank: int) -> tuple[int, int]:
+    """Return how many of a tensor's rows torch gives to a process of `size`, and the first."""
+    count, first = Shard.local_shard_size_and_offset(rows, size, rank)
+    return int(count), int(first)
 
 
 class Block:
@@ -76,9 +87,8 @@ class Block:
     def __init__(self, parts: list[Tensor], shapes: list[torch.Size], exchange: Exchange) -> None:
         self.parts, rows = parts, shapes[0][0]
         self.whole = torch.Size([rows, sum(shape[1:].numel() for shape in shapes)])
-        first = min(exchange.rank * math.ceil(rows / exchange.size), rows)
-        self.offsets = torch.Size([first, 0])
-        self.mine = torch.Size([len(parts[0]), self.whole[1]])
+        count, first = share_of(rows, exchange.size, exchange.rank)
+        self.offsets, self.mine = torch.Size([first, 0]), torch.Size([count, self.whole[1]])
 
     def joined(self) -> Tensor:
         return torch.cat([part.float().reshape(len(part), -1) for part in self.parts], dim=1)
@@ -267,17 +277,8 @@ class SplitFiles:
         if self.exchange is None:
             whole = torch.empty(rows, width)
         else:
-            share = math.ceil(rows / self.exchange.size)
-            mine = max(0, min(share, rows - self.exchange.rank * share))
-            mesh = DeviceMesh.from_group(self.exchange.group, self.exchange.device.type)
-            whole = DTensor.from_local(
-                torch.empty(mine, width, device=self.exchange.device),
-                mesh,
-                [Shard(0)],
-                run_check=False,
-                shape=torch.Size([rows, width]),
-                stride=(width, 1),
-            )
+            count, _ = share_of(rows, self.exchange.size, self.exchange.rank)
+            whole = self.exchange.split(torch.empty(count, width), torch.Size([rows, width]))
         with telling(f"{self.folder} was not read"):
             group = None if self.exchange is None else self.exchange.group
             planner = DefaultLoadPlanner(flatten_state_dict=False)

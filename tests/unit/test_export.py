@@ -279,6 +279,26 @@ def test_a_lone_checkpoint_needs_an_output(
     assert export(alone, "--to", "fairseq", "--out", alone.with_name("stock.pt")) == 0
 
 
+def test_a_model_of_bare_fairseq_commands_is_exported_with_its_sentencepiece_model(
+    form: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = make_data(tmp_path / "bin")
+    (bare / "corpus.json").unlink()
+    spm = (bare / "spm.model").rename(tmp_path / "mine.model")
+    alone = (run_folder / "checkpoints" / "checkpoint_best.pt").rename(tmp_path / "model.pt")
+    words = (alone, "--to", form, "--data", bare, "--out", tmp_path / "out")
+    if form != "fairseq":
+        assert export(*words) == 2
+        assert "--spm FILE" in capsys.readouterr().err
+    assert export(*words, "--spm", spm) == 0
+    if form == "ctranslate2":
+        assert (tmp_path / "out" / "mine.model").read_bytes() == spm.read_bytes()
+    if form == "huggingface":
+        assert (tmp_path / "out" / "source.spm").read_bytes() == spm.read_bytes()
+        assert export(*words, "--spm", "none", "--force") == 2
+        assert "holds other tokens" in capsys.readouterr().err
+
+
 def test_quantization_belongs_to_ctranslate2(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,7 +24,6 @@ from fairseq_deepnet.footprint.sharded import unit_length
 from fairseq_deepnet.monitoring.gradients import GradientNorms
 from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.sharding.building import give_memory, without_weights
-from fairseq_deepnet.sharding.exchange import Exchange
 from fairseq_deepnet.sharding.model import mismatch, units
 from fairseq_deepnet.sharding.trainer import (
     FAILURE,
@@ -238,11 +237,10 @@ def test_all_processes_exchange_to_the_end_when_one_has_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that gives up sooner would train on, and the others would wait for it for ever."""
-    monkeypatch.setattr("fairseq_deepnet.sharding.exchange.BUCKET", 1)
     sharded = Rig(tmp_path, *ADAM, SHARDED).trainer.sharded
     given: list[int] = []
-    exchanged = Mock(wraps=torch.distributed.gather)
-    monkeypatch.setattr("fairseq_deepnet.sharding.exchange.dist.gather", exchanged)
+    exchanged = Mock(wraps=sharded.exchange.split)
+    monkeypatch.setattr(sharded.exchange, "split", exchanged)
 
     def take(index: int, whole: torch.Tensor) -> None:
         given.append(index)
@@ -253,6 +251,32 @@ def test_all_processes_exchange_to_the_end_when_one_has_no_memory(
         sharded.exchange.gather(parts, [*sharded.shapes.values()], take)
     assert len(given) == 1
     assert exchanged.call_count == len(parts)
+
+
+def test_a_gathered_tensor_shares_no_memory_with_the_model(tmp_path: Path) -> None:
+    """Its file may be written while the next update changes the weights."""
+    sharded = Rig(tmp_path, *ADAM, SHARDED).trainer.sharded
+    sharded.gather(keep_fp32=False)
+    own = {one.data_ptr() for one in sharded.own.values()}
+    assert not own & {tensor.data_ptr() for tensor in sharded.gathered.values()}
+
+
+def test_fine_tuning_of_branchnorm_begins_with_the_scale_that_was_reached(tmp_path: Path) -> None:
+    """The hook of the scheme that keeps it runs when buffers are loaded."""
+    scales = []
+    for way in ((), (SHARDED,)):
+        words = (*ADAM, "--residual-scheme=branchnorm", "--warmup-updates=4", *way)
+        rig = Rig(tmp_path, *words)
+        for _ in range(3):
+            rig.update(TRAIN)
+        file = tmp_path / "checkpoint_last.pt"
+        saved(rig, file)
+        after = Rig(tmp_path, *words, seed=2)
+        after.trainer.load_checkpoint(str(file), reset_optimizer=True, reset_lr_scheduler=True)
+        after.trainer.set_num_updates(0)
+        after.update(TRAIN)
+        scales.append(checkpoint(after)["model"]["encoder.layers.0.residuals.ffn.scale"].item())
+    assert scales[0] == scales[1] == 0.75
 
 
 @pytest.mark.parametrize("error", [RuntimeError("[gloo] closed by peer"), DistNetworkError("gone")])
@@ -435,15 +459,3 @@ def test_names_and_shapes_of_another_model_are_told() -> None:
     ]
     assert shape == "size mismatch for a: [4], here [2]."
     assert mismatch(mine, given, strict=False) == f"\n\t{shape}"
-
-
-class Alone(Exchange):
-    """One of three processes that looks at how tensors are split."""
-
-    def __init__(self) -> None:
-        self.size, self.rank, self.device = 3, 0, torch.device("cpu")
-
-
-@pytest.mark.parametrize(("shape", "share"), [((7, 2), 6), ((1,), 1), ((3,), 1), ((4,), 2)])
-def test_processes_hold_equal_shares_of_rows_rounded_up(shape: tuple[int, ...], share: int) -> None:
-    assert Alone()._share(torch.Size(shape)) == share

@@ -22,8 +22,8 @@ from fairseq_deepnet.checkpoints import (
 )
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.sharding import split_files
-from fairseq_deepnet.sharding.exchange import Exchange, buckets
-from fairseq_deepnet.sharding.split_files import Block, Reader, blocks
+from fairseq_deepnet.sharding.exchange import Exchange
+from fairseq_deepnet.sharding.split_files import Block, Reader, blocks, share_of
 from fairseq_deepnet.sharding.split_record import SPLIT, remove_unused_rows, rows_folder
 from fairseq_deepnet.signals import UNSAVED
 from fairseq_deepnet.tools.joining import joined
@@ -385,6 +385,17 @@ def test_the_option_needs_the_backend(tmp_path: Path) -> None:
         Rig(tmp_path, "--use-sharded-state")
 
 
+@pytest.mark.parametrize("rows", [1, 3, 4, 7, 12])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_processes_share_rows_as_torch_chunks_them(rows: int, size: int) -> None:
+    chunks = torch.arange(rows).chunk(size)
+    for rank in range(size):
+        count, first = share_of(rows, size, rank)
+        expected = chunks[rank].tolist() if rank < len(chunks) else []
+        assert list(range(first, first + count)) == expected
+        assert 0 <= first <= rows
+
+
 class One(Exchange):
     """One of three processes, alone."""
 
@@ -395,14 +406,17 @@ class One(Exchange):
 def test_a_block_has_equally_many_rows_of_several_tensors() -> None:
     shapes = {name: torch.Size(size) for name, size in {"a": (4, 2), "b": (4,), "c": (3,)}.items()}
     assert blocks([*shapes], shapes, 1000) == [["a", "b"], ["c"]]
-    assert buckets(["x", "y", "x", "x"], [5, 5, 5, 5], 10) == [[0, 2], [3], [1]]
+    assert blocks([*shapes], shapes, 4) == [["a"], ["b"], ["c"]]
     whole = [torch.arange(8.0).view(4, 2), torch.arange(4.0)]
-    found = []
+    written = torch.full((4, 3), torch.nan)
     for rank in range(3):
-        rows = slice(2 * rank, 2 * rank + 2)
-        parts = [tensor[rows] for tensor in whole]
+        parts = [tensor[2 * rank : 2 * rank + 2] for tensor in whole]
         block = Block(parts, [shapes["a"], shapes["b"]], One(rank))
         items = block.__create_write_items__("a.0", None)
         assert len(items) == (rank < 2)  # ceil(4 / 3) rows each: the last has none
-        found += [block.joined()] if items else []
-    assert torch.equal(torch.cat(found), torch.cat([whole[0], whole[1][:, None]], dim=1))
+        for item in items:
+            assert item.tensor_data is not None
+            chunk = item.tensor_data.chunk
+            assert item.tensor_data.size == written.shape
+            written[chunk.offsets[0] :][: chunk.sizes[0]] = block.joined()
+    assert torch.equal(written, torch.cat([whole[0], whole[1][:, None]], dim=1))

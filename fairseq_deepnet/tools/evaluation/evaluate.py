@@ -473,7 +473,7 @@ def _exported(args: argparse.Namespace, model: TrainedModel, data: DataFolder) -
         )
     from fairseq_deepnet.tools.export.export import export_for_ctranslate2  # imports all models
 
-    return export_for_ctranslate2(model, data.path, args.quantization)
+    return export_for_ctranslate2(model, data.path, args.quantization, args.spm)
 
 
 def ctranslate2_search(args: argparse.Namespace) -> Search:

@@ -31,6 +31,7 @@ from fairseq_deepnet.tools.export.vocabularies import (
     Vocabularies,
     stock_translator,
     subword_files,
+    subword_kind,
 )
 from fairseq_deepnet.tools.trained_model import TrainedModel
 
@@ -71,7 +72,7 @@ def write_folder(
         "target": None if tokens else data.languages[1],
         "languages": data.languages,
         "language_tokens": dataclasses.asdict(tokens) if tokens else None,
-        "subwords": {"kind": "moses" if data.is_moses else "sentencepiece", "models": names},
+        "subwords": {"kind": subword_kind(data), "models": names},
         "lowercase": data.is_lowercase,
         "max_positions": [stock.max_source_positions, stock.max_target_positions],
     }

@@ -24,6 +24,7 @@ from fairseq_deepnet.tools.export import (
 from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name, stock_checkpoint
 from fairseq_deepnet.tools.export.vocabularies import data_digests
 from fairseq_deepnet.tools.trained_model import BEST, TrainedModel, choose_model, find_data
+from fairseq_deepnet.tools.translation.engine import SPM_HELP
 
 FORMATS: Final = ("fairseq", "ctranslate2", "huggingface")
 Write = Callable[[Path, dict[str, Any], dict[str, Any]], None]
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of weights in CTranslate2, the first by default: {', '.join(QUANTIZATIONS)}",
     )
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
+    parser.add_argument("--spm", metavar="FILE", help=SPM_HELP)
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument(
         "--force", action="store_true", help="export again, and replace whatever --out is"
@@ -64,9 +66,10 @@ def run(args: argparse.Namespace) -> int:
     if args.to == "fairseq":
         output = to_fairseq(model, args.out, args.force)
     elif args.to == "huggingface":
-        output = to_huggingface(model, args.out, args.data, args.force)
+        output = to_huggingface(model, args.out, args.data, args.force, args.spm)
     else:
-        output = to_ctranslate2(model, args.out, args.quantization, args.data, args.force)
+        words = (args.out, args.quantization, args.data, args.force, args.spm)
+        output = to_ctranslate2(model, *words)
     print(output)
     return 0
 
@@ -93,6 +96,7 @@ def to_ctranslate2(
     quantization: str | None = None,
     data: Path | None = None,
     force: bool = False,
+    spm: str | None = None,
 ) -> Path:
     """Write a CTranslate2 folder with weights of this type."""
     try:
@@ -105,7 +109,7 @@ def to_ctranslate2(
             f"--quantization {quantization} is unknown; choose one of {', '.join(QUANTIZATIONS)}"
             " (in scripts: QUANTIZATION)"
         )
-    folder = find_data(model, data)
+    folder = find_data(model, data, spm)
 
     def write(part: Path, state: dict[str, Any], record: dict[str, Any]) -> None:
         ctranslate2_folder.write_folder(part, model, folder, state, quantization, record)
@@ -117,14 +121,18 @@ def to_ctranslate2(
 
 
 def to_huggingface(
-    model: TrainedModel, output: Path | None = None, data: Path | None = None, force: bool = False
+    model: TrainedModel,
+    output: Path | None = None,
+    data: Path | None = None,
+    force: bool = False,
+    spm: str | None = None,
 ) -> Path:
     """Write a folder that Hugging Face's transformers loads."""
     try:
         from fairseq_deepnet.tools.export import huggingface_folder, model_card
     except ModuleNotFoundError as error:
         raise _not_installed(error, "safetensors", "huggingface_hub") from error
-    folder, scores = find_data(model, data), model_card.read_scores(model)
+    folder, scores = find_data(model, data, spm), model_card.read_scores(model)
 
     def write(part: Path, state: dict[str, Any], record: dict[str, Any]) -> None:
         huggingface_folder.write_folder(part, model, folder, state, scores, record)
@@ -134,7 +142,9 @@ def to_huggingface(
     return _export(model, output, force, request, write)
 
 
-def export_for_ctranslate2(model: TrainedModel, data: Path | None, quantization: str) -> Path:
+def export_for_ctranslate2(
+    model: TrainedModel, data: Path | None, quantization: str, spm: str | None = None
+) -> Path:
     """Return a model's CTranslate2 folder under its usual name, written unless it is up to date.
 
     Raises:
@@ -144,7 +154,7 @@ def export_for_ctranslate2(model: TrainedModel, data: Path | None, quantization:
     place = (model.run or model.path.resolve().parent) / "export"
     output = place / _folder_name(model, f"ctranslate2-{quantization}")
     try:
-        return to_ctranslate2(model, output, quantization, data)
+        return to_ctranslate2(model, output, quantization, data, spm=spm)
     except PermissionError as error:
         raise ValueError(
             f"{shown(place)} cannot be written ({error.strerror}): export the model elsewhere with "

@@ -37,6 +37,7 @@ from fairseq_deepnet.tools.export.vocabularies import (
     no_counterpart,
     stock_translator,
     subword_files,
+    subword_kind,
 )
 from fairseq_deepnet.tools.trained_model import TrainedModel
 
@@ -77,9 +78,10 @@ def write_folder(
     Raises:
         ValueError: for a model that cannot be folded or that Marian cannot compute.
     """
-    if data.is_moses:
+    kind = subword_kind(data)
+    if kind != "sentencepiece":
         raise ValueError(
-            f"{data.path} holds Moses tokens, and {ENGINE} has a tokenizer for sentencepiece alone;"
+            f"{data.path} holds {kind} tokens, and {ENGINE} tokenises with sentencepiece alone;"
             " use --to fairseq or --to ctranslate2"
         )
     stock, args, vocabularies = stock_translator(model, data, state, ENGINE, ACTIVATIONS)

@@ -21,7 +21,7 @@ from fairseq_deepnet.dictionaries import refuse_others
 from fairseq_deepnet.files import shown
 from fairseq_deepnet.provenance import sha256
 from fairseq_deepnet.tools import fairseq_options
-from fairseq_deepnet.tools.corpora.folder import DataFolder
+from fairseq_deepnet.tools.corpora.folder import BareFolder, DataFolder
 from fairseq_deepnet.tools.export.stock import fold_translator, required_arguments
 from fairseq_deepnet.tools.trained_model import TrainedModel, task_arguments
 
@@ -64,6 +64,14 @@ def subword_files(data: DataFolder) -> dict[str, Path]:
                 " names another data folder"
             )
     return paths
+
+
+def subword_kind(data: DataFolder) -> str:
+    """Return the kind of a folder's subwords, as export.json records it."""
+    if data.is_moses:
+        return "Moses"
+    is_tokens = isinstance(data, BareFolder) and data.spm is None
+    return "other" if is_tokens else "sentencepiece"
 
 
 def data_digests(data: DataFolder) -> dict[str, str | None]:

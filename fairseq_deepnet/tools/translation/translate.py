@@ -98,7 +98,8 @@ def open_engine(target: Path, search: Search, options: EngineOptions) -> Opened:
 
     model = choose_model(target, options.average)
     if options.engine == "ctranslate2":
-        folder = export_for_ctranslate2(model, options.data, options.quantization or QUANTIZATION)
+        quantization = options.quantization or QUANTIZATION
+        folder = export_for_ctranslate2(model, options.data, quantization, options.spm)
         return _on_ctranslate2(folder, search, options, None)
     if options.quantization:
         raise ValueError("--quantization is CTranslate2's: add --engine ctranslate2")
