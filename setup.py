@@ -63,7 +63,10 @@ setup(
             "ctranslate2>=4,<5",
             "transformers>=4.57,<6",
             "huggingface_hub>=0.34,<3",
+            "pandas>=2.2,<4",
         ],
+        # Tables of many runs: `deepnet sweep` and `deepnet report`.
+        "paper": ["pandas>=2.2,<4"],
         # Moses tokens and byte-pair codes, where a published recipe has them.
         "moses": ["sacremoses>=0.2,<0.3", "subword-nmt>=0.3.8,<0.4"],
         # Corpora that mtdata indexes.

@@ -325,7 +325,7 @@ class Recorder:
         self.note("arguments", "deepnet args --print", self.deepnet, *words)
         for arch in ("deepnet_transformer", "deepnet_transformer_lm", "deepnet_masked_lm"):
             self.note("arguments", f"deepnet options {arch}", self.deepnet, "options", arch)
-        options = ["--dry-run", "--gpus", "8", "--memory", "80", "--teraflops", "312"]
+        options = ["--dry-run", "--gpus", "8"]
         for path in sorted((self.checkout / "configs/sweeps").glob("*.yaml")):
             sweep, words = path.stem, ["sweep", path.stem, *options]
             self.note("arguments", f"deepnet sweep {sweep}", self.deepnet, *words)
@@ -561,9 +561,10 @@ class Recorder:
     def sweep(self) -> dict[str, str]:
         """Return the tables of a tiny comparison of methods."""
         runs = self.fresh("sweep")
-        settings = {"SCHEME": "deepnorm,pre-ln", "DEPTH": "6", "SEEDS": "1,2", "TINY": 1, "GPUS": 0}
+        settings: dict[str, Any] = {"SEEDS": "1,2", "TINY": 1, "GPUS": 0}
         settings["DATA"] = self.kept / "data" / KEPT[0]
-        said = self.script("compare_methods.sh", RUNS=runs, **settings)
+        words = ("compare_methods", "scheme=deepnorm,pre-ln", "depth=6")
+        said = self.script("sweep.sh", *words, RUNS=runs, **settings)
         found = self.files(Path(f"{runs}.tiny"))
         return {"said": said} | {name: text for name, text in found.items() if "report" in name}
 

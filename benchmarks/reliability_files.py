@@ -119,8 +119,8 @@ references             | data/text/test.en       | SCORE
 scores                 | cells/1l/scores/test.best.json | deepnet report cells
 scores                 | cells/1l/scores/test.best.json | deepnet report cells two --significance
 scores of directions   | many/de-en.json         | deepnet directions many
-sweep.json             | cells/1l/sweep.json    | deepnet report cells
-sweep.json             | cells/1l/sweep.json    | SWEEP --runs=cells --dry-run
+result.json            | cells/1l/result.json   | deepnet report cells
+cell.json              | cells/1l/cell.json     | SWEEP --runs=cells --dry-run
 fallback.json          | run/fallback.json       | fallbacks run
 config.yaml of a run   | run/config.yaml         | TRANSLATE | -
 config.yaml of a run   | run/config.yaml         | RECORD | -

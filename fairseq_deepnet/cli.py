@@ -39,6 +39,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "report": ("experiments.report", "runs as tables, beside the paper's numbers"),
     },
     "many runs": {
+        "quickstart": ("experiments.quickstart", "DeepNorm and its Post-LN twin, in minutes"),
         "sweep": ("experiments.sweep", "train and score the cells of a table"),
         "analysis": ("experiments.analysis", "the paper's figures 3, 4 and 5 beside ours"),
     },

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from .events import Finding, Kind, Region, region_text
-from .verdict import LEARNT, RISE
+from .events import LEARNT, Finding, Kind, Region, region_text
 
 WINDOW: Final = 50
 """Losses that a spike is measured against."""
@@ -31,6 +30,8 @@ EARLY: Final = 3.0
 """Bits above the first loss of all that make a spike while the window holds too few."""
 FLOOR: Final = 0.5
 """Bits above the window's mean: less is no spike, however even the losses were."""
+RISE: Final = 1.0
+"""Bits per token above its lowest value at which a loss has risen."""
 AS_LOW: Final = 3.0
 """Standard deviations, of a mean of WINDOW losses, within which a window is as low as the lowest: a
 slow rise began after the last of these, not after the one that noise made the lowest."""

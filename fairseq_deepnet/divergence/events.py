@@ -23,6 +23,8 @@ from typing import Any, Final
 from ..monitoring import records
 
 NAME: Final = "divergence.jsonl"
+LEARNT: Final = 0.1
+"""Bits per token below a unigram model from which on something has been learnt."""
 Region = tuple[int, int, int]
 """First layer, last layer (both from 1), layers in the stack."""
 

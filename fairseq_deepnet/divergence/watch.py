@@ -29,7 +29,6 @@ from .events import Event, Finding, Kind
 from .nan_report import NanReport
 from .options import Policy, WatchSettings
 from .precision import read_as_fp32
-from .verdict import STOPPED
 
 logger = logging.getLogger(__name__)
 
@@ -225,7 +224,9 @@ class Watch(Observer):
                 text = self._keep_and_record(update)
             except Exception as error:
                 logger.exception("the divergence could not be recorded")
-                text = f"{STOPPED} {update:,}; it could not be recorded: {error}"
+                text = (
+                    f"the training diverged at update {update:,}; it could not be recorded: {error}"
+                )
             print(f"fairseq_deepnet: {text}", file=sys.stderr, flush=True)
         broadcast_from_rank0(trainer, True)
         raise SystemExit(signals.DIVERGED)
@@ -233,7 +234,8 @@ class Watch(Observer):
     def _keep_and_record(self, update: int) -> str:
         """Keep the last good state and write the record; return what to say of it."""
         event = self.judge.due if self.judge is not None else None
-        what = f"{STOPPED} {update:,}{f' ({event.finding.what})' if event else ''}"
+        what = f"the training diverged at update {update:,}"
+        what += f" ({event.finding.what})" if event else ""
         text = f"{what}; {self.folder / events.NAME} tells more. "
         good = good_states.newest(
             self.save_dir, event.finding.started if event else update, self.start

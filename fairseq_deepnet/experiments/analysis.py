@@ -1,43 +1,311 @@
-"""`deepnet analysis`: the paper's Figures 3, 4 and 5 from runs that were monitored.
+"""`deepnet analysis`: the paper's figures 3, 4 and 5 from runs that were monitored.
 
-scripts/reproduce_analysis.sh trains the runs (sweeps fig3b, fig3c, fig4 and fig5 of
-configs/sweeps/) and calls this: a table of ours beside the paper's on standard output, all numbers
-as FIGURE.csv, the panels as FIGURE.png. The paper's numbers were read off its plots.
+    deepnet sweep fig5; deepnet analysis fig5 runs/fig5
 
-In the image ours are full lines (dashed: from fairseq's own weights), the paper's dotted ones with
-open markers.
+The sweeps fig3b, fig3c, fig4 (also for fig3a) and fig5 train the runs. The command prints a table
+of ours beside the paper's, and writes all numbers as FIGURE.csv and the panels as FIGURE.png. The
+paper's numbers were read off its plots.
+
+A panel is one plot of the paper's with its curves; a curve's key is its row in paper.yaml. An
+iteration i, counted from 0, is the pass after i updates: the model update after update i, and
+activations and gradients of update i + 1, which sees the parameters of i updates. In the image ours
+are full lines (dashed: from fairseq's own weights), the paper's dotted ones with open markers.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.experiments import panels, paper
-from fairseq_deepnet.experiments.notes import trained
-from fairseq_deepnet.experiments.panels import STOCK, Curve, CurvePanel
+from fairseq_deepnet.experiments import paper, results
+from fairseq_deepnet.experiments.paper import Key
+from fairseq_deepnet.experiments.results import Run
+from fairseq_deepnet.experiments.tables import trained
 from fairseq_deepnet.files import say, shown, write_text
+from fairseq_deepnet.monitoring import records
+from fairseq_deepnet.monitoring.records import Record
 from fairseq_deepnet.tools.plotting.style import clean, look_of, new_figure, save
 from fairseq_deepnet.tools.tables import comma_separated, markdown
 
+UPDATES: Final = {"fig3a": "26-30", "fig3b": "1-5", "fig4": "26-30", "fig5": "5"}
+"""Updates that a figure is taken at, where the paper does not state them."""
+STOCK: Final = "-stock"
+"""What the name of a run with `--init stock` has in it."""
+OWN_NAMES: Final = {
+    "post-ln-stock": "Post-LN, fairseq's start",
+    "post-ln-stock_warmup": "Post-LN, warm-up, fairseq's start",
+    "post-ln-stock_no-warmup": "Post-LN, no warm-up, fairseq's start",
+}
+"""Lines that the paper does not have."""
+_MANY: Final = 12
+"""Columns that a table may have."""
+_MOVED: Final = "norm of F(x, θᵢ) − F(x, θ₀)"
+Point = tuple[Key, float, float | None]
+"""A curve's key, x, and what a run has there."""
+
+
 MISSING: Final = "-"
 _PANEL: Final = (6.2, 4.2)
-_MANY: Final = 12
+_MANY_POINTS: Final = 12
 """Points of ours from which on they have no markers."""
 _WRAP: Final[dict[str, Any]] = {"break_on_hyphens": False}
 _DECADES: Final = 6
 """What a logarithmic axis shows below the highest value."""
 
 
+@dataclass(frozen=True)
+class MonitoredRun:
+    """A cell of a sweep, under its name without the seed, with its measurements."""
+
+    cell: str
+    records: tuple[Record, ...]
+    run: Run
+
+    @property
+    def depth(self) -> float:
+        """Layers of the decoder."""
+        return float(str(self.run.config.options.get("decoder-layers", 0)))
+
+    @property
+    def kind(self) -> Key:
+        """The cell's name without its depth, {kind}_{depth}l."""
+        return self.cell.rpartition("_")[0]
+
+    def at(self, updates: range) -> list[Record]:
+        """Return the records of these updates, fewer where the run has ended before."""
+        return [record for record in self.records if record["update"] in updates]
+
+
+def read_runs(folder: Path) -> list[MonitoredRun]:
+    """Read the cells of a sweep's folder that have begun.
+
+    Raises FileNotFoundError where there are none, ValueError for a run of no sweep.
+    """
+    runs = []
+    for path in results.find_runs(folder):
+        if not (path / "config.yaml").is_file():
+            continue
+        run = results.read_run(path)
+        if not run.cell.get("places"):
+            raise ValueError(f"{shown(path)} is no cell of a sweep: give the folder of one")
+        cell = path.name.removesuffix(f".seed{run.cell['places'][0]['seed']}")
+        measured = path / records.NAME
+        lines = tuple(records.read(measured)) if measured.is_file() else ()
+        runs.append(MonitoredRun(cell, lines, run))
+    return runs
+
+
+@dataclass
+class Curve:
+    """A curve: x -> our values, one a seed; and the paper's, where it has the curve."""
+
+    key: Key
+    name: str
+    ours: dict[float, list[float]] = field(default_factory=dict)
+    published: dict[float, float] = field(default_factory=dict)
+
+    def mean(self, x: float) -> float | None:
+        """Return ours at x over seeds."""
+        return mean(self.ours.get(x, []))
+
+
+@dataclass
+class CurvePanel:
+    """A plot: ours and the paper's."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    curves: list[Curve]
+    log_y: bool = False
+
+    @property
+    def columns(self) -> list[float]:
+        """The places that a table shows: all, or those of the paper's where these are many."""
+        theirs = {x for curve in self.curves for x in curve.published}
+        all_of_them = theirs | {x for curve in self.curves for x in curve.ours}
+        return sorted(all_of_them if len(all_of_them) <= _MANY or not theirs else theirs)
+
+
+def window(figure: str, text: str | None) -> range:
+    """Return the updates "10" or "1-5" of a figure, by default those of UPDATES."""
+    text = text or UPDATES.get(figure, "1")
+    found = re.fullmatch(r"([1-9]\d*)(?:-([1-9]\d*))?", text)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    if last < first:
+        raise ValueError(f"--updates {text}: an update from 1 on is expected, or a range as in 1-5")
+    return range(first, last + 1)
+
+
+def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
+    """Make the panels of a figure; ValueError where no run has recorded what it needs."""
+    panels = FIGURES[figure](runs, updates)
+    for panel in panels:
+        if not any(curve.ours for curve in panel.curves):
+            raise ValueError(
+                f"{panel.name}: none of these runs has recorded it; run"
+                f" `deepnet sweep {'fig4' if figure == 'fig3a' else figure}`"
+            )
+    return panels
+
+
+def _panel(
+    name: str, title: str, x: str, y: str, points: Iterable[Point], log_y: bool = False
+) -> CurvePanel:
+    """Make a panel of points, with curves in the paper's order, then ours that it does not have."""
+    points, rows = list(points), paper.table(name).rows
+    there = dict.fromkeys(key for key, _, _ in points)
+    curves: dict[Key, Curve] = {}
+    for key in [*(key for key in rows if key in there), *(key for key in there if key not in rows)]:
+        theirs = rows[key].values.items() if key in rows else ()
+        label = rows[key].name if key in rows else OWN_NAMES.get(key, key)
+        curves[key] = Curve(key, label, {}, {float(place): float(value) for place, value in theirs})
+    for key, place, value in points:
+        if value is not None:
+            curves[key].ours.setdefault(place, []).append(value)
+    return CurvePanel(name, title, x, y, list(curves.values()), log_y)
+
+
+def _inputs(runs: Sequence[MonitoredRun], part: str) -> list[Point]:
+    """Return the input of LayerNorms after a sublayer, by iteration."""
+    points = [
+        (run.cell, r["update"] - 1, layer_norm_input(r, part)) for run in runs for r in run.records
+    ]
+    return sorted(points, key=lambda point: point[1])
+
+
+def _moves(runs: Sequence[MonitoredRun]) -> list[Point]:
+    """Return how far the model has moved after each update, and before the first."""
+    points = [(run.cell, r["update"], model_update(r)) for run in runs for r in run.records]
+    points += [(run.cell, 0, 0.0) for run in runs if run.records]
+    return sorted(points, key=lambda point: point[1])
+
+
+def _by_layer(runs: Sequence[MonitoredRun], updates: range, lowest: int = 1) -> Iterator[Point]:
+    for run in runs:
+        for layer, value in enumerate(layer_gradients(run.at(updates)), start=1):
+            if layer >= lowest:
+                yield run.cell, layer, value
+
+
+def _named(updates: range, one: str = "update") -> str:
+    first, last = updates[0], updates[-1]
+    return f"{one} {first}" if first == last else f"mean of updates {first} to {last}"
+
+
+def _by_depth(runs: Sequence[MonitoredRun]) -> list[MonitoredRun]:
+    return sorted(runs, key=lambda run: run.depth)
+
+
+def _fig3a(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
+    chosen = [run for run in runs if run.cell.endswith("_warmup")]
+    depth = max((int(run.depth) for run in chosen), default=0)
+    title = f"(a) gradient norm of the top decoder layers, {_named(updates)}"
+    points = _by_layer(chosen, updates, lowest=max(1, depth - 5))
+    return [_panel("fig3a", title, "decoder layer", "gradient norm", points)]
+
+
+def _fig3b(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
+    title = f"(b) gradient norm of the last decoder layer, {_named(updates)}"
+    layers = ((run, layer_gradients(run.at(updates))) for run in _by_depth(runs))
+    points = [(run.kind, run.depth, norms[-1] if norms else None) for run, norms in layers]
+    return [_panel("fig3b", title, "layers a side", "gradient norm", points)]
+
+
+def _fig3c(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
+    epochs = ((run, enumerate(run.run.valid_loss)) for run in runs)
+    points = [(run.cell, epoch, loss) for run, losses in epochs for epoch, (_, loss) in losses]
+    title, x = "(c) validation loss by epoch", "epoch, the first is 0"
+    return [_panel("fig3c", title, x, "loss, bits a token", points)]
+
+
+def _fig4(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
+    a, x = "(a) accumulated model update", "updates made"
+    b = "(b) LayerNorm input after the feed-forward network"
+    c = "(c) LayerNorm input after self-attention"
+    d = f"(d) gradient norm of every decoder layer, {_named(updates)}"
+    norm, layers = "norm, mean over LayerNorms", _by_layer(runs, updates)
+    return [
+        _panel("fig4a", a, x, _MOVED, _moves(runs)),
+        _panel("fig4b", b, "iteration", norm, _inputs(runs, "ffn")),
+        _panel("fig4c", c, "iteration", norm, _inputs(runs, "self_attn")),
+        _panel("fig4d", d, "decoder layer", "gradient norm", layers, log_y=True),
+    ]
+
+
+def _fig5(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
+    """Plot by depth, as the paper does, and by the number of updates, which it does not state."""
+    title, x = f"model update by depth, {_named(updates, 'after update')}", "layers a side"
+    found = ((run, mean(map(model_update, run.at(updates)))) for run in _by_depth(runs))
+    points = [(run.kind, run.depth, value) for run, value in found]
+    again = "the same by the number of updates"
+    return [
+        _panel("fig5", title, x, _MOVED, points, log_y=True),
+        CurvePanel("fig5-updates", again, "updates made", _MOVED, _by_updates(runs), log_y=True),
+    ]
+
+
+def _by_updates(runs: Sequence[MonitoredRun]) -> list[Curve]:
+    """Return curves of the shallowest, the middle and the deepest runs of the paper's kinds."""
+    depths = sorted({run.depth for run in runs})
+    drawn = (depths[0], depths[len(depths) // 2], depths[-1])
+    published = paper.table("fig5").rows
+    curves: dict[str, Curve] = {}
+    for run in sorted(runs, key=lambda run: (run.kind, run.depth)):
+        if run.depth in drawn and run.kind in published:
+            name = f"{published[run.kind].name}, {run.depth:.0f} layers a side"
+            curve = curves.setdefault(name, Curve(run.cell, name))
+            for record in run.records:
+                if (value := model_update(record)) is not None:
+                    curve.ours.setdefault(record["update"], []).append(value)
+    return list(curves.values())
+
+
+FIGURES: Final = {"fig3a": _fig3a, "fig3b": _fig3b, "fig3c": _fig3c, "fig4": _fig4, "fig5": _fig5}
+
+
+# From records to numbers. A quantity's name and layout are those of monitoring/quantities.py.
+
+
+def model_update(record: Record) -> float | None:
+    """Return how far the model has moved, after the record's update."""
+    value = record["values"].get("model_update")
+    return None if value is None else float(value)
+
+
+def layer_norm_input(record: Record, part: str) -> float | None:
+    """Return the mean input norm of the LayerNorms after one sublayer of every layer."""
+    quantity = record["values"].get("layer_norm_input", {})
+    sides = [quantity.get(side, {}).get(part, []) for side in ("encoder", "decoder")]
+    return mean(value for side in sides for value in side)
+
+
+def layer_gradients(taken: Sequence[Record]) -> list[float | None]:
+    """Return the mean gradient norm of every layer of the decoder over updates, bottom first."""
+    lists = [record["values"].get("gradient_norm", {}).get("decoder", {}) for record in taken]
+    layers = [item["layer"] for item in lists if "layer" in item]
+    return [mean(values) for values in zip(*layers, strict=True)]
+
+
+def mean(values: Iterable[Any]) -> float | None:
+    """Return the mean of what is there, nan or infinite where one is; None of nothing."""
+    found = [float(value) for value in values if value is not None]
+    return sum(found) / len(found) if found else None
+
+
+# The command, the table and the image.
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet analysis`."""
-    parser.add_argument(
-        "figure", choices=panels.FIGURES, help="a figure of the paper, or a part of one"
-    )
+    parser.add_argument("figure", choices=FIGURES, help="a figure of the paper, or a part of one")
     parser.add_argument("runs", type=Path, help="folder of its runs, as `deepnet sweep` made it")
     parser.add_argument("--out", type=Path, help="where FIGURE.csv and FIGURE.png go (RUNS)")
     parser.add_argument(
@@ -49,10 +317,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, print, draw."""
-    runs = panels.read_runs(args.runs)
-    made = panels.make(args.figure, runs, panels.window(args.figure, args.updates))
+    runs = read_runs(args.runs)
+    made = make(args.figure, runs, window(args.figure, args.updates))
     # a training in epochs does not say how many updates it will have
-    setting = trained([run.result for run in runs]).replace("? updates of", "updates of")
+    setting = trained(results.table_of([run.run for run in runs])).replace(
+        "? updates of", "updates of"
+    )
     print(to_markdown(made, setting), end="")
     out = args.out or args.runs
     out.mkdir(parents=True, exist_ok=True)
@@ -172,7 +442,11 @@ def _draw_curve(axes: Any, curve: Curve, place: int, log_y: bool) -> None:
         lows = [min(curve.ours[x]) for x in xs]
         highs = [max(curve.ours[x]) for x in xs]
         line = "--" if STOCK in curve.key else "-"
-        style = {"color": color, "marker": marker if len(xs) < _MANY else None, "markersize": 4}
+        style = {
+            "color": color,
+            "marker": marker if len(xs) < _MANY_POINTS else None,
+            "markersize": 4,
+        }
         means = [curve.mean(x) for x in xs]
         axes.plot(xs, means, line, linewidth=1.8, label=f"{curve.name}, ours", **style)
         if lows != highs:

@@ -1,96 +1,66 @@
-"""`deepnet report`: run folders as tables: the paper's, ours beside them, or a sweep's own.
+"""`deepnet report`: runs as tables, the paper's numbers beside ours, and as figures.
 
-Cells of a sweep become the tables that its definition lists (`tables:`, see definition.py).
-In one of the paper's, rows and columns are factors or what was measured (`bleu`, `valid_loss` at
-the paper's updates, `directions` of a multilingual model). One of the sweep's own has factors on
-both sides, or a column for each measure; measures are those of runs.py. A sweep also has figures: a
-table's numbers against depth, and loss curves. Runs that belong to no sweep are compared line by
-line, or placed into a sweep's tables by their settings with --sweep. With --significance the report
-is another one: paired tests between the runs' stored translations.
+Cells of a sweep become the tables of tables.py; a results.csv that `deepnet sweep` wrote stands for
+its run folders, without loss curves. Runs of no sweep are compared line by line. With
+--significance the report is another one: paired tests between the runs' stored translations.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from fairseq_deepnet.experiments import figures, result_tables, significance
-from fairseq_deepnet.experiments.definition import load_sweep
-from fairseq_deepnet.experiments.figures import Figure
-from fairseq_deepnet.experiments.runs import RunResult, find_runs, read_result
-from fairseq_deepnet.experiments.systems import find_systems
+from fairseq_deepnet.experiments import figures, results, significance, tables
+from fairseq_deepnet.experiments.results import Run
 from fairseq_deepnet.files import say, shown, write_text
+from fairseq_deepnet.tools.evaluation.run_scores import read_scores
 from fairseq_deepnet.tools.plotting.style import save as save_image
-from fairseq_deepnet.tools.tables import Section
+from fairseq_deepnet.tools.tables import Section, comma_separated
 
 
 @dataclass
 class Report:
-    """Tables with their notes, the same as CSV, and figures."""
+    """Tables with their notes, the same as lines of CSV, and figures that are drawn on demand."""
 
     sections: list[Section] = field(default_factory=list)
-    csv: list[str] = field(default_factory=list)
-    figures: list[Figure] = field(default_factory=list)
-
-    @property
-    def text(self) -> list[str]:
-        """The tables for a terminal."""
-        return [section.text() for section in self.sections]
-
-    @property
-    def markdown(self) -> list[str]:
-        """The tables as Markdown."""
-        return [section.markdown() for section in self.sections]
+    lines: list[list[object]] = field(default_factory=list)
+    figures: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    heading: Sequence[object] = tables.CSV
 
 
-def make(folders: Sequence[Path], sweep_name: str | None = None) -> Report:
-    """Read run folders, or folders of them, and make every table that they have a place in.
-
-    Raises FileNotFoundError for what is no run folder, ValueError for runs without a place in the
-    sweep that was asked for.
-    """
-    by_sweep: dict[str | None, list[RunResult]] = {}
-    for result in [read_result(run) for folder in folders for run in find_runs(folder)]:
-        by_sweep.setdefault(sweep_name or result.definition, []).append(result)
-    report = Report()
-    for name, members in by_sweep.items():
-        sweep = load_sweep(name) if name is not None else None
-        if sweep is None or not sweep.layouts:
-            section, csv = result_tables.side_by_side(members)
+def make(runs: Sequence[Run], frame: Any = None) -> Report:
+    """Return every table that runs, or the rows of a results.csv, have a place in."""
+    report, pandas = Report(), results.pandas()
+    read = results.table_of(runs) if runs else None
+    frame = pandas.concat([part for part in (read, frame) if part is not None])
+    for sweep, rows in frame.groupby("sweep", dropna=False, sort=False):
+        if pandas.isna(sweep):
+            section, lines = tables.side_by_side(rows)
             report.sections.append(section)
-            report.csv.append(csv)
+            report.lines += lines
             continue
-        made = result_tables.make_tables(sweep, members)
+        made = tables.tables_of(str(sweep), rows)
+        members = [run for run in runs if run.cell.get("sweep") == sweep]
         report.sections += [table.section() for table in made]
-        report.csv.append(result_tables.to_csv(made))
-        report.figures += figures.of_sweep(sweep, made, members)
+        report.lines += [line for table in made for line in table.lines()]
+        report.figures |= figures.of_sweep(made, members)
     return report
-
-
-def compare_systems(args: argparse.Namespace) -> Report:
-    """Make the report of `--significance`. ValueError for options that have no part in it."""
-    for name, value in (("--sweep", args.sweep), ("--plot", args.plot)):
-        if value is not None:
-            raise ValueError(f"{name} and --significance are different reports; leave one out")
-    if args.samples is not None and args.samples < 1:
-        raise ValueError(f"--samples {args.samples}: at least 1 is needed, and 1000 are usual")
-    names = [args.test] if args.test in significance.TESTS else list(significance.TESTS)
-    systems, missing = find_systems(args.folders, args.baseline)
-    found = significance.compare(systems, names, args.samples, missing)
-    return Report([found.section()], [found.csv()])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `deepnet report`."""
     add = parser.add_argument
-    folders = "run folders, folders of runs; to test also score files"
+    folders = "run folders, folders of runs, results.csv of a sweep; to test also score files"
     add("folders", nargs="+", type=Path, help=folders)
-    add("--sweep", help="place the runs in the tables of this sweep (table1, ...)")
+    add(
+        "--score", metavar="NAME", help="scores/NAME.json of runs of no sweep (the default request)"
+    )
     add("--markdown", type=Path, help="also write the tables as Markdown")
-    add("--csv", type=Path, help="also write a line a cell as CSV")
+    add("--csv", type=Path, help="also write a line per entry as CSV")
     drawn = "also draw a sweep: against depth, loss curves"
     add("--plot", type=Path, metavar="FOLDER", help=drawn)
     tests = "instead: sacreBLEU's paired tests between systems, seeds together"
@@ -103,34 +73,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def save(
     report: Report, markdown: Path | None, csv: Path | None, plots: Path | None = None
 ) -> None:
-    """Write what is wanted: Markdown, CSV, and the figures as PLOTS/NAME.png, which the Markdown
-    then shows.
-    """
-    parts = report.markdown
-    if plots is not None:
-        for figure in report.figures:
-            file = plots / f"{figure.name}.png"
-            save_image(figure.draw(), file)
-            say(f"written: {shown(file)}")
-            if markdown is not None:
-                parts.append(f"![{figure.name}]({os.path.relpath(file, markdown.parent)})\n")
-    for target, content in ((markdown, parts), (csv, report.csv)):
+    """Write Markdown, CSV, and the figures as PLOTS/NAME.png, which the Markdown then shows."""
+    parts = [section.markdown() for section in report.sections]
+    for name, draw in report.figures.items() if plots is not None else ():
+        file = plots / f"{name}.png"  # type: ignore[operator]
+        save_image(draw(), file)
+        say(f"written: {shown(file)}")
+        if markdown is not None:
+            parts.append(f"![{name}]({os.path.relpath(file, markdown.parent)})\n")
+    for target, content in (
+        (markdown, "\n".join(parts)),
+        (csv, comma_separated([report.heading, *report.lines])),
+    ):
         if target is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
-            write_text(target, "\n".join(content))
+            write_text(target, content)
             say(f"written: {shown(target)}")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the tables."""
     of_tests = (args.baseline, args.samples, args.test)
-    if not args.significance and any(value is not None for value in of_tests):
+    if args.significance:
+        report = _of_tests(args)
+    elif any(value is not None for value in of_tests):
         raise ValueError("--baseline, --samples and --test belong to --significance")
-    report = compare_systems(args) if args.significance else make(args.folders, args.sweep)
+    else:
+        files = [path for path in args.folders if path.is_file()]
+        folders = [
+            run for path in args.folders if path not in files for run in results.find_runs(path)
+        ]
+        frames = [results.read_table(file) for file in files]
+        frame = results.pandas().concat(frames) if frames else None
+        runs = [results.read_run(folder, args.score) for folder in folders]
+        for member in runs:
+            others = ", ".join(score.name for score in read_scores(member.folder))
+            if member.score is None and not member.cell and others:
+                say(
+                    f"{member.name}: no score {args.score or 'of the default request'}; --score"
+                    f" chooses one of {others}"
+                )
+        report = make(runs, frame)
     if args.plot is not None and not report.figures:
         raise ValueError(
             "--plot: only sweeps have figures; `deepnet plot` draws the curves of other runs"
         )
-    print("\n".join(report.text), end="")
+    print("\n".join(section.text() for section in report.sections), end="")
     save(report, args.markdown, args.csv, args.plot)
     return 0
+
+
+def _of_tests(args: argparse.Namespace) -> Report:
+    """Return the report of `--significance`."""
+    if args.plot is not None:
+        raise ValueError("--plot and --significance are different reports; leave one out")
+    if args.samples is not None and args.samples < 1:
+        raise ValueError(f"--samples {args.samples}: at least 1 is needed, and 1000 are usual")
+    names = [args.test] if args.test in significance.TESTS else list(significance.TESTS)
+    systems, missing = significance.find_systems(args.folders, args.baseline)
+    found = significance.compare(systems, names, args.samples, missing)
+    heading, *lines = found.lines()
+    return Report([found.section()], [list(line) for line in lines], heading=heading)

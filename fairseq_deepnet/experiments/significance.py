@@ -1,40 +1,87 @@
-"""Whether one system's BLEU is better than another's beyond chance: sacreBLEU's paired tests.
+"""Paired significance tests: is one system's BLEU better than another's beyond chance?
 
 Paired bootstrap resampling (Koehn, 2004) and paired approximate randomisation (Riezler and Maxwell,
-2005) ask whether a difference would hold for other sentences, translated by these very models.
-Neither knows how much another training would differ: for that several seeds are trained. Then the
-statistic is the mean of the seeds' corpus BLEU, and a sentence is drawn or swapped with all its
-translations at once: translations of one sentence are not independent, and counting them as more
-sentences would make p too small.
+2005), both sacreBLEU's, ask whether a difference would hold for other sentences, translated by
+these very models. Neither knows how much another run would differ: for that several seeds are
+trained. Then the statistic is the mean of the seeds' corpus BLEU, and a sentence is drawn or
+swapped with all its translations at once: translations of one sentence are not independent, and
+counting them as more sentences would make p too small.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from fairseq_deepnet.experiments.systems import Scored, System
-from fairseq_deepnet.files import shown
+from fairseq_deepnet.experiments.results import find_runs, read_run
+from fairseq_deepnet.files import inside_project, shown
+from fairseq_deepnet.stock_names import in_stock_names
+from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import scoring
-from fairseq_deepnet.tools.tables import Section, comma_separated, six_digits
+from fairseq_deepnet.tools.evaluation.run_scores import decoding
+from fairseq_deepnet.tools.tables import Section, six_digits
 
 TESTS: Final = {"bootstrap": ("bs", 1000), "randomisation": ("ar", 10000)}
 """Name of a test -> sacreBLEU's, and its resamples or trials by default."""
+_CSV: Final = (
+    *("system", "of", "seeds", "bleu", "deviation", "interval_centre", "interval_half"),
+    *("difference", "test", "p", "sentences", "signature"),
+)
+_NOTES: Final = [
+    "95% interval: mean over bootstrap resamples ±half of its width; *: p < 0.05",
+    "p says whether the difference would hold for other sentences translated by these very models, "
+    "not for models trained again: that needs several seeds",
+]
 _SEEDS_ARE: Final = (
     "several seeds: BLEU is the mean ±sample standard deviation over seeds; p is of the difference "
     "of the means over the seeds that both systems have, a sentence being drawn or swapped with "
-    "the translations of all seeds at once; below it each pair of seeds by itself"
+    "the translations of all seeds at once; below it each pair of seeds separately"
 )
-Pair = tuple[Scored, Scored]
 Translations = list[tuple[str, ...]]
 """For each sentence its translation by each seed."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One run's translations of a test set.
+
+    Args:
+        file: the JSON of the score
+        seed: of the training; None where no config is known
+        settings: everything that defines the system but the seed
+        hypotheses: detokenised, in corpus order
+        signature: sacreBLEU's, in parts: tok, case ...
+        decoding: search, engine and averaging in words
+    """
+
+    file: Path
+    name: str
+    seed: int | None
+    settings: str
+    hypotheses: list[str]
+    references: list[str]
+    signature: dict[str, str]
+    bleu: float
+    decoding: str
+
+
+class System(NamedTuple):
+    """The runs of one system, which differ in their seed only."""
+
+    name: str
+    runs: tuple[Scored, ...]
+
+
+Pair = tuple[Scored, Scored]
 
 
 @dataclass(frozen=True)
@@ -45,6 +92,7 @@ class Compared:
         pairs: a run of the baseline, and one of the system, for each seed
         interval: half of the 95 % interval around `centre`, the mean over resamples
         p: name of the test -> p; empty for the baseline
+        of: the system whose single seed this is
     """
 
     name: str
@@ -52,11 +100,7 @@ class Compared:
     centre: float
     interval: float
     p: dict[str, float]
-
-    @property
-    def seeds(self) -> list[int | None]:
-        """Those of the system."""
-        return [run.seed for _, run in self.pairs]
+    of: str = ""
 
     @property
     def scores(self) -> list[float]:
@@ -79,73 +123,57 @@ class Compared:
         baseline = [run.bleu for run, _ in self.pairs]
         return 0.0 if self.scores == baseline else self.bleu - statistics.fmean(baseline)
 
-    def written(self, tests: Sequence[str]) -> list[str]:
-        """Return the cells after its name; a star marks a p below 0.05, as sacreBLEU's."""
+    def cells(self, tests: Sequence[str]) -> list[str]:
+        """Return a row of the table; a star marks a p below 0.05, as in sacreBLEU."""
         spread = "" if self.deviation is None else f" ±{self.deviation:.2f}"
-        cells = [str(len(self.seeds)), f"{self.bleu:.2f}{spread}"]
-        cells += [f"{self.centre:.2f} ±{self.interval:.2f}"]
+        name = f"- {self.name}" if self.of else self.name
+        cells = [name, str(len(self.pairs)), f"{self.bleu:.2f}{spread}"]
+        cells.append(f"{self.centre:.2f} ±{self.interval:.2f}")
         if not self.p:
             return [*cells, "baseline", *("" for _ in tests)]
-        p_values = (f"{self.p[test]:.4f}{'*' * (self.p[test] < 0.05)}" for test in tests)
-        return [*cells, f"{self.difference:+.2f}", *p_values]
+        stars = (f"{self.p[test]:.4f}{'*' if self.p[test] < 0.05 else ''}" for test in tests)
+        return [*cells, f"{self.difference:+.2f}", *stars]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The baseline and the systems against it.
-
-    Args:
-        parts: for each row one for each seed that both have; empty for a single one
-        signatures: by test
-        notes: seeds that stand alone, runs that are not scored
-    """
+    """The baseline and the systems against it, each before its single seeds."""
 
     rows: list[Compared]
-    parts: list[list[Compared]]
     signatures: dict[str, str]
     sentences: int
     notes: list[str]
 
     def section(self) -> Section:
-        """Return the table: the baseline, then the systems, single seeds below theirs."""
+        """Return the table."""
         tests = list(self.signatures)
         heading = ["system", "seeds", "BLEU", "95% interval", "difference"]
-        rows = [heading + [f"p ({test})" for test in tests]]
-        for row, parts in zip(self.rows, self.parts, strict=True):
-            rows.append([row.name, *row.written(tests)])
-            rows += [[f"- {part.name}", *part.written(tests)] for part in parts]
-        notes = [
-            f"{self.sentences:,} sentences; 95% interval: mean over bootstrap resamples ±half of "
-            "its width; *: p < 0.05",
-            "p says whether the difference would hold for other sentences translated by these very "
-            "models, not for models trained anew: that needs several seeds",
-        ]
-        notes += [_SEEDS_ARE] if any(self.parts) else []
-        if (others := len(self.rows) - 1) > 1:
-            corrected = "p is not corrected for their number"
-            notes.append(f"{others} systems against one baseline: {corrected}")
+        rows = [[*heading, *(f"p ({test})" for test in tests)]]
+        rows += [row.cells(tests) for row in self.rows]
+        notes = [f"{self.sentences:,} sentences; {_NOTES[0]}", *_NOTES[1:]]
+        notes += [_SEEDS_ARE] if any(row.of for row in self.rows) else []
+        others = sum(not row.of for row in self.rows) - 1
+        if others > 1:
+            notes.append(f"{others} systems against one baseline: p is not corrected for that")
         notes += [f"{test}: {signature}" for test, signature in self.signatures.items()]
         return Section("Paired significance tests", {"": rows}, notes + self.notes)
 
-    def csv(self) -> str:
-        """Return a line a system and test, then its single seeds; numbers unrounded."""
-        names = ("system", "of", "seeds", "bleu", "deviation", "interval_centre", "interval_half")
-        heading = (*names, "difference", "test", "p", "sentences", "signature")
-        lines: list[Sequence[object]] = [heading]
-        both = zip(self.rows, self.parts, strict=True)
-        for one, of in ((one, row) for row, parts in both for one in (row, *parts)):
-            role = "baseline" if not one.p else "" if one is of else of.name
-            seeds = " ".join("?" if seed is None else str(seed) for seed in one.seeds)
-            numbers = map(six_digits, (one.bleu, one.deviation, one.centre, one.interval))
-            first = [one.name, role, seeds, *numbers, six_digits(one.difference) if one.p else ""]
+    def lines(self) -> list[Sequence[object]]:
+        """Return the lines of CSV, the heading first: one per row and test, numbers unrounded."""
+        lines: list[Sequence[object]] = [_CSV]
+        for row in self.rows:
+            seeds = " ".join("?" if run.seed is None else str(run.seed) for _, run in row.pairs)
+            numbers = (row.bleu, row.deviation, row.centre, row.interval)
+            first = [row.name, row.of if row.p else "baseline", seeds, *map(six_digits, numbers)]
+            first.append(six_digits(row.difference) if row.p else "")
             for test, signature in self.signatures.items():
-                p = six_digits(one.p.get(test))
+                p = six_digits(row.p.get(test))
                 lines.append([*first, test, p, self.sentences, signature])
-        return comma_separated(lines)
+        return lines
 
 
 class _MeanOfSeeds:
-    """What sacreBLEU's PairedTest asks of a metric, for sentences with several translations each.
+    """Metric as sacreBLEU's PairedTest expects it, for sentences with several translations each.
 
     For one seed it is sacreBLEU's BLEU, number for number.
     """
@@ -177,13 +205,13 @@ def compare(
     systems: Sequence[System],
     tests: Sequence[str],
     samples: int | None = None,
-    missing: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> Comparison:
     """Test every system against the first, by seeds together and by each seed.
 
     Seeds are paired by their number, and only those that both systems have are compared; where they
-    have none in common, in the order of their numbers. Raises ValueError for scores that
-    cannot be found again from the stored hypotheses.
+    have none in common, in the order of their numbers. Raises ValueError for scores that differ
+    from the stored hypotheses'.
     """
     from sacrebleu.metrics.bleu import BLEU
 
@@ -192,28 +220,23 @@ def compare(
     first = systems[0].runs[0]
     tokenizer = scoring.check_tokenizer(first.signature.get("tok", "13a"))
     bleu = BLEU(tokenize=tokenizer, lowercase=first.signature.get("case") == "lc")
-    references = list(read_lines(first.reference))
     baseline, *others = (
-        system._replace(runs=tuple(_scored_again(run, bleu, references) for run in system.runs))
+        system._replace(runs=tuple(_scored_again(run, bleu) for run in system.runs))
         for system in systems
     )
-    tester = _Tester(bleu, references, tests, samples)
-    rows = [tester.alone(baseline)]
-    parts: list[list[Compared]] = [[]]
+    tester = _Tester(bleu, first.references, tests, samples)
+    rows = [replace(tester.against(baseline.name, [(r, r) for r in baseline.runs]), p={})]
     left_out = []
     for system in others:
         pairs = paired(baseline.runs, system.runs)
         for mine, other, side in ((system, baseline, 1), (baseline, system, 0)):
             alone = [run.seed for run in mine.runs if run not in [pair[side] for pair in pairs]]
-            against = f"against {other.name} seed"
-            left_out += [f"{against} {seed} of {mine.name} has no part in it" for seed in alone]
+            left_out += [f"seed {s} of {mine.name} has no partner in {other.name}" for s in alone]
         rows.append(tester.against(system.name, pairs))
-        singles = []
         for one, two in pairs if len(pairs) > 1 else []:
-            name = f"seed {two.seed}" + f" against {one.seed}" * (one.seed != two.seed)
-            singles.append(tester.against(name, [(one, two)]))
-        parts.append(singles)
-    return Comparison(rows, parts, tester.signatures, len(references), [*left_out, *missing])
+            name = f"seed {two.seed}" + (f" against {one.seed}" if one.seed != two.seed else "")
+            rows.append(replace(tester.against(name, [(one, two)]), of=system.name))
+    return Comparison(rows, tester.signatures, len(first.references), [*left_out, *notes])
 
 
 def paired(baseline: Sequence[Scored], others: Sequence[Scored]) -> list[Pair]:
@@ -223,18 +246,18 @@ def paired(baseline: Sequence[Scored], others: Sequence[Scored]) -> list[Pair]:
     return same or list(zip(baseline, others, strict=False))
 
 
-def _scored_again(run: Scored, bleu: Any, references: Sequence[str]) -> Scored:
-    """Return a run with its BLEU unrounded; ValueError where that is not what was scored."""
-    if len(run.hypotheses) != len(references):
+def _scored_again(run: Scored, bleu: Any) -> Scored:
+    """Return a run with its BLEU unrounded; ValueError where that differs from the score."""
+    if len(run.hypotheses) != len(run.references):
         raise ValueError(
             f"{shown(run.file.with_suffix('.txt'))} has {len(run.hypotheses)} lines for "
-            f"{len(references)} references; score it anew"
+            f"{len(run.references)} references; score it again"
         )
-    again = float(bleu.corpus_score(run.hypotheses, [references]).score)
+    again = float(bleu.corpus_score(run.hypotheses, [run.references]).score)
     if abs(again - run.bleu) > 0.01:
         raise ValueError(
-            f"{shown(run.file)} says BLEU {run.bleu:.2f}, and its hypotheses have {again:.2f}; "
-            "score it anew"
+            f"{shown(run.file)} contains BLEU {run.bleu:.2f}, but its hypotheses have {again:.2f} "
+            "against the reference of today; score it again"
         )
     return replace(run, bleu=again)
 
@@ -248,10 +271,6 @@ class _Tester:
     tests: Sequence[str]
     samples: int | None
     signatures: dict[str, str] = field(default_factory=dict)
-
-    def alone(self, system: System) -> Compared:
-        """Return the baseline: its score and interval come from a test against itself."""
-        return replace(self.against(system.name, [(run, run) for run in system.runs]), p={})
 
     def against(self, name: str, pairs: Sequence[Pair]) -> Compared:
         """Test the second of each pair against the first, all pairs together."""
@@ -288,3 +307,111 @@ class _Tester:
         signatures, scores = paired_test()
         self.signatures[test] = str(signatures["BLEU"])
         return scores["BLEU"][1]
+
+
+# From run folders and score files to systems.
+
+
+def find_systems(targets: Sequence[Path], baseline: Path | None) -> tuple[list[System], list[str]]:
+    """Return the systems of run folders, folders of runs, or score files, the baseline's first,
+    with notes about runs without a score and different decoding.
+
+    Raises FileNotFoundError, or ValueError for fewer than two systems and for scores that cannot be
+    compared.
+    """
+    notes: list[str] = []
+    files = [file for t in (baseline, *targets) if t for file in _score_files(t, notes)]
+    scored = [read_scored(path) for path in {path.resolve(): path for path in files}.values()]
+    systems = _grouped(scored)
+    if len(systems) < 2:
+        raise ValueError(
+            "a test needs two systems that were scored: name more runs or score files"
+            + "".join(f"; {note}" for note in notes)
+        )
+    first, *others = scored
+    named = {path.resolve() for path in (baseline, *targets) if path}
+    for run in others:
+        pair = f"{shown(first.file)} and {shown(run.file)}"
+        if run.references != first.references:
+            raise ValueError(f"{pair} are scores of different test sets")
+        for key in ("tok", "case"):
+            if run.signature.get(key) != first.signature.get(key):
+                raise ValueError(f"{pair} have different signatures ({key}); score one again")
+        if (
+            run.decoding != first.decoding
+            and not {first.file.resolve(), run.file.resolve()} <= named
+        ):
+            raise ValueError(
+                f"{shown(first.file)} ({first.decoding}) and {shown(run.file)} ({run.decoding}) "
+                "are decoded differently; score one run as the other was, or name both score files"
+            )
+    if len({run.decoding for run in scored}) > 1:
+        kinds = (f"{s.name}: {', '.join(sorted({r.decoding for r in s.runs}))}" for s in systems)
+        notes.append(f"decoded differently: {'; '.join(kinds)}")
+    return systems, notes
+
+
+def _score_files(target: Path, notes: list[str]) -> list[Path]:
+    """Return the score files of a target; add a note for each run that has none."""
+    if target.is_file():
+        return [target]
+    files = []
+    for folder in find_runs(target):
+        score = read_run(folder).score
+        if score is None:
+            notes.append(f"{shown(folder)} is not scored")
+        elif (folder / score.file).is_dir():
+            raise ValueError(
+                f"{shown(folder)} is scored in many directions; name the score of one, as in "
+                f"{shown(folder / score.file)}/DIRECTION.json"
+            )
+        else:
+            files.append(folder / score.file)
+    return files
+
+
+def read_scored(file: Path) -> Scored:
+    """Read a score with its hypotheses; an error names what is missing."""
+    try:
+        record = json.loads(file.read_bytes())
+        signature = dict(part.split(":", 1) for part in record["bleu_signature"].split("|"))
+        bleu, reference = float(record["bleu"]), inside_project(record["reference"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{shown(file)} is no score of `deepnet evaluate` ({error})") from error
+    if not reference.is_file():
+        raise FileNotFoundError(f"the reference of {shown(file)} is gone: {reference}")
+    folders = file.resolve().parents
+    run = next((one for one in folders[1:4] if (one / "config.yaml").is_file()), None)
+    settings, seed = str(file.resolve()), None
+    if run is not None:
+        config = configs.recorded_config(run)
+        options = in_stock_names(config.options)
+        seed = options.pop("seed", None)
+        settings = json.dumps([options, config.recipe, file.name], sort_keys=True, default=str)
+    return Scored(
+        file=file,
+        name=(run or folders[1]).name,
+        seed=None if seed is None else int(seed),
+        settings=settings,
+        hypotheses=list(read_lines(file.with_suffix(".txt"))),
+        references=list(read_lines(reference)),
+        signature=signature,
+        bleu=bleu,
+        decoding=decoding(record),
+    )
+
+
+def _grouped(runs: Sequence[Scored]) -> list[System]:
+    """Return runs that differ in their seed only as one system; names are made different."""
+    groups: dict[str, list[Scored]] = {}
+    for run in runs:
+        groups.setdefault(run.settings, []).append(run)
+    members = [tuple(sorted(group, key=lambda run: run.seed or 0)) for group in groups.values()]
+    for group in members:
+        if len({run.seed for run in group}) < len(group):
+            files = ", ".join(shown(run.file) for run in group)
+            raise ValueError(f"the same system with the same seed more than once: {files}")
+    # the shortest of three kinds of names by which all systems differ
+    kinds = [(run.name, f"{run.name} {run.file.stem}", shown(run.file)) for run, *_ in members]
+    distinct = [names for names in zip(*kinds, strict=True) if len(set(names)) == len(names)]
+    return [System(name, group) for name, group in zip(distinct[0], members, strict=True)]

@@ -1,34 +1,46 @@
-"""`deepnet sweep`: all runs of a table of the paper's or one's own, trained, scored and tabulated.
+"""`deepnet sweep`: all runs of one of the paper's tables or of our own, trained, scored, tabulated.
 
-A cell is one ordinary run folder, runs/SWEEP/CELL, trained by scripts/train.sh and scored by
-scripts/eval_bleu.sh. A cell with a result (done, diverged or failed) is not run again; a sweep that
-was stopped goes on inside the cell it was in. Definitions are in configs/sweeps/.
+A cell is an ordinary run folder, runs/SWEEP/CELL. A process of its own trains and scores it by the
+words in cell.json, and writes result.json when the cell is done, diverged or failed. A cell with a
+result is not run again; a sweep that was stopped resumes inside the cells that it was in.
+Definitions are in configs/sweeps/, see grid.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import itertools
+import os
 import signal
-from collections.abc import Iterator, Sequence
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
-from fairseq_deepnet.experiments import cells, costs, definition, report, runner, state
-from fairseq_deepnet.experiments.cells import Cell
-from fairseq_deepnet.experiments.definition import Sweep
-from fairseq_deepnet.experiments.runs import Status
-from fairseq_deepnet.files import ROOT, inside_project, say, shown
-from fairseq_deepnet.tools.devices import all_cores, visible_gpus
+from fairseq_deepnet.experiments import grid, report, results
+from fairseq_deepnet.experiments.grid import Cell
+from fairseq_deepnet.experiments.results import CELL, RESULT, Status, read_json
+from fairseq_deepnet.files import ROOT, inside_project, say, shown, try_lock, write_json, write_text
+from fairseq_deepnet.signals import INTERRUPTED, PREEMPTED, UNSAVED, end_with_parent
+from fairseq_deepnet.tools import tables
+from fairseq_deepnet.tools.devices import all_cores, choose_devices, visible_gpus
 
+CONSOLE: Final = "console.log"
+PROCESS: Final = (sys.executable, "-m", "fairseq_deepnet.experiments.cell")
+"""Command that trains and scores the cell in a folder."""
+PATIENCE: Final = 60.0
+"""Seconds that a stopped cell has to write its last checkpoint and end."""
 RETRIES: Final = {
     "failed": (Status.FAILED,),
     "diverged": (Status.DIVERGED,),
     "all": (Status.FAILED, Status.DIVERGED),
 }
-SHORT_OUTPUT: Final = ("--max-len-b", "5")
-"""Options of fairseq-generate in a rehearsal: an untrained model would write 200 words a line."""
+_STOPPED: Final = (PREEMPTED, UNSAVED, INTERRUPTED)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     values = "values of a factor (depth=6,18), or a fairseq-train option of all cells (lr=1e-3)"
     add("overrides", nargs="*", metavar="key=value", help=values)
     add("--dry-run", action="store_true", help="print the plan and end")
-    add("--only", metavar="GLOB", help="only cells with such names: '*_18l *_50l'")
+    add("--only", metavar="GLOBS", help="only cells with such names: '*_18l *_50l'")
     add("--runs", type=Path, help="folder of the cells (runs/SWEEP)")
     add("--data", type=Path, help="data folder of all cells (the config's)")
     add("--config", help="config of all cells (the sweep's)")
@@ -48,115 +60,303 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seeds", default="1", help="seeds, each a run of every cell: 1,2,3 (1)")
     retry = "run failed cells again (failed)"
     add("--retry", nargs="?", const="failed", choices=tuple(RETRIES), help=retry)
-    rehearsal = "a rehearsal in RUNS.tiny: 2 updates, 16 wide, shallow"
-    add("--tiny", action="store_true", help=rehearsal)
-    add("--teraflops", type=float, help="peak of one device, for the hours (a GPU: 312)")
-    add("--memory", type=float, help="memory of one device in GiB (as found)")
-
-
-def _cells(args: argparse.Namespace, sweep: Sweep) -> list[Cell]:
-    if args.config is not None:
-        sweep = sweep.with_config(args.config)
-    data = {} if args.data is None else {"recipe.data": shown(args.data)}
-    sweep = cells.override(sweep, args.overrides, args.tiny, data)
-    seeds = [word.strip() for word in args.seeds.split(",")]
-    if not all(word.isdecimal() for word in seeds) or len(set(seeds)) != len(seeds):
-        raise ValueError(f"--seeds {args.seeds}: different numbers are expected, such as 1,2,3")
-    chosen = cells.choose(cells.expand(sweep, list(map(int, seeds))), args.only)
-    cells.refuse_lost(sweep, args.overrides, chosen)
-    return chosen
+    add("--tiny", action="store_true", help="a rehearsal in RUNS.tiny: 2 updates, 16 wide, shallow")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan; then run what has no result yet, and print the table. Status 1 if a cell failed."""
-    sweep = definition.load_sweep(args.sweep)
-    chosen = _cells(args, sweep)
+    """Plan; then run what has no result yet, and print the tables. Status 1 if a cell failed."""
+    sweep = grid.load_sweep(args.sweep)
+    cells = choose_cells(args, sweep)
     folder = args.runs or ROOT / "runs" / sweep.name
     if args.tiny:  # beside the real runs, never among them
         folder = folder.parent / f"{folder.name}.tiny"
     visible = visible_gpus()
     if args.dry_run and args.gpus.isdecimal():
         visible = [str(number) for number in range(int(args.gpus))]  # a plan for another machine
-    shares = costs.shares(args.gpus, args.parallel, visible, all_cores(), args.threads)
-    state.refuse_changes(folder, chosen)
-    machine = costs.machine_of(int(shares[0]["GPUS"]), args.memory, args.teraflops)
-    planned = [costs.cost_of(cell, folder, machine) for cell in chosen]
-    text = costs.plan_text(f"{sweep.title}: {shown(folder)}", planned, machine)
-    missing = _missing_data(chosen)
+    shares = divide(args.gpus, args.parallel, visible, all_cores(), args.threads)
+    refuse_changes(folder, cells)
+    plan = plan_text(f"{sweep.title}: {shown(folder)}", cells, folder)
+    missing = _missing_data(cells)
     if args.dry_run:
-        print(text, end="")
+        print(plan, end="")
         for line in missing:
             say(f"note: {line}")
         return 0
     if missing:
         raise FileNotFoundError(missing[0])
-    say(text)
-    with state.locked(folder):
-        _start(args, chosen, folder, shares)
-    made = report.make([folder])
-    print("\n".join(made.text), end="")
+    say(plan)
+    train(sweep, cells, folder, shares, args.retry, args.tiny)
+    runs = [results.read_run(path) for path in results.find_runs(folder)]
+    write_text(folder / results.FILE, results.table_of(runs).to_csv(index=False))
+    made = report.make(runs)
+    print("\n".join(section.text() for section in made.sections), end="")
     report.save(made, folder / "report.md", folder / "report.csv", folder)
-    failed = [c.name for c in chosen if state.status_of(folder / c.name) is Status.FAILED]
+    failed = [cell.name for cell in cells if status_of(folder / cell.name) is Status.FAILED]
     if failed:
         names = ", ".join(failed)
-        say(f"failed: {names}; see sweep.json in their folders; --retry runs them again")
+        say(f"failed: {names}; see result.json in their folders; --retry runs them again")
     return 1 if failed else 0
 
 
-def _missing_data(chosen: Sequence[Cell]) -> list[str]:
-    """Return a line for each data folder that is not there, with the script that makes it."""
-    from fairseq_deepnet.tools.training.planned_run import check_data  # loads torch and fairseq
+def choose_cells(args: argparse.Namespace, sweep: grid.Sweep) -> list[Cell]:
+    """Return the cells that a command line asks for."""
+    if args.config is not None:
+        sweep = sweep.with_config(args.config)
+    data = {} if args.data is None else {"recipe.data": shown(args.data)}
+    changed = grid.override(sweep, args.overrides, args.tiny, data)
+    seeds = [word.strip() for word in args.seeds.split(",")]
+    if not all(word.isdecimal() for word in seeds) or len(set(seeds)) != len(seeds):
+        raise ValueError(f"--seeds {args.seeds}: different numbers are expected, such as 1,2,3")
+    cells = grid.choose(grid.expand(changed, list(map(int, seeds))), args.only)
+    grid.refuse_lost(changed, args.overrides, cells)
+    return cells
 
-    found: dict[str, None] = {}
-    for recipe in (cell.resolve().recipe for cell in chosen):
+
+def status_of(folder: Path) -> Status:
+    """Return the state of a cell; one whose sweep was killed is unfinished."""
+    begun = Status.UNFINISHED if (folder / CELL).is_file() else Status.TO_DO
+    return Status(read_json(folder / RESULT).get("status", begun))
+
+
+def plan_text(title: str, cells: Sequence[Cell], folder: Path) -> str:
+    """Return the table of all cells with every option that differs from their config, and what does
+    not fit in them.
+    """
+    from fairseq_deepnet.optim.schedule import misfits  # loads fairseq
+
+    rows, notes = [["cell", "state", "differs from its config in"]], []
+    for cell in cells:
+        differences = ", ".join(f"{key} {value}" for key, value in cell.differences().items())
+        rows.append([cell.name, status_of(folder / cell.name).value, differences or "nothing"])
+        options = {k.replace("-", "_"): v for k, v in cell.resolve().options.items()}
+        scheduler, length = str(options.get("lr_scheduler")), options.get("max_update")
+        length = float(str(length)) if length else None
+        notes += [
+            f"{cell.name}: {line}"
+            for line in misfits(scheduler, argparse.Namespace(**options), length)
+        ]
+    configs = ", ".join(dict.fromkeys(cell.panel.config for cell in cells))
+    counts = [f"{sum(row[1] == s for row in rows)} {s.value}" for s in Status]
+    text = [title, "", tables.text(rows, 3), "", f"config {configs}; {', '.join(counts)}", *notes]
+    return "\n".join(text) + "\n"
+
+
+def _missing_data(cells: Sequence[Cell]) -> list[str]:
+    """Return a line for each data folder that is missing, with the script that makes it."""
+    missing: dict[str, None] = {}
+    for recipe in (cell.resolve().recipe for cell in cells):
+        data = inside_project(str(recipe.get("data", "")))
+        if not any(data.glob("train*.idx")):
+            script = recipe.get("preprocess") or "scripts/preprocess.sh"
+            remedy = f"make it with `bash {script}`, or set DATA=FOLDER"
+            missing[f"no training data in {shown(data)}: {remedy}"] = None
+    return list(missing)
+
+
+def refuse_changes(folder: Path, cells: Sequence[Cell]) -> None:
+    """Raise ValueError where a cell that has started would now be trained with other settings."""
+    for cell in cells:
+        before, after = read_json(folder / cell.name / CELL).get("settings"), cell.settings()
+        if before not in (None, after):
+            changed = [
+                f"{key} {before.get(key)} -> {after.get(key)}"
+                for key in sorted(before.keys() | after.keys())
+                if before.get(key) != after.get(key)
+            ]
+            raise ValueError(
+                f"{shown(folder / cell.name)} was run with other settings ({'; '.join(changed)}): "
+                "choose another folder with --runs FOLDER, or remove the cell's"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """A part of the machine: words of `deepnet train` and `deepnet evaluate`, GPUs by name."""
+
+    train: list[str]
+    score: list[str]
+    gpus: str | None = None
+
+
+def divide(
+    gpus: str, parallel: int, visible: list[str], cores: int, threads: int | None = None
+) -> list[Share]:
+    """Return a share of the machine for each of the cells that run at once.
+
+    Args:
+        gpus: GPUs to use in all, or "all"; "0" is the CPU
+        parallel: cells at once; ValueError for more than there are GPUs
+        visible: the machine's GPUs, as CUDA_VISIBLE_DEVICES names them
+        threads: of each cell on the CPU; None for an equal share of the cores
+    """
+    for name, number in (("parallel", parallel), ("threads", threads)):
+        if number is not None and number < 1:
+            raise ValueError(f"--{name} {number}: at least 1 is needed")
+    count = choose_devices(gpus, 1, 1, len(visible)).gpus
+    if not count:
+        cpus = str(threads or max(1, cores // parallel))
+        on_cpu = Share(["--gpus", "0", "--threads", cpus], ["--gpus", "0", "--processes", cpus])
+        return [on_cpu] * parallel
+    if parallel > count:
+        raise ValueError(f"--parallel {parallel}: at most {count}, the number of GPUs")
+    number = count // parallel
+    words = ["--gpus", str(number)]
+    slots = (visible[slot * number : (slot + 1) * number] for slot in range(parallel))
+    return [Share(words, words, ",".join(names)) for names in slots]
+
+
+# The parent: starts a process for each cell, and waits for them.
+
+
+def train(
+    sweep: grid.Sweep,
+    cells: Sequence[Cell],
+    folder: Path,
+    shares: Sequence[Share],
+    retry: str | None = None,
+    tiny: bool = False,
+    watch: Callable[[], None] = lambda: None,
+) -> None:
+    """Run the cells that have no result or not the score that is asked for, some at a time.
+
+    Ctrl-C, SIGTERM and SIGHUP stop those at work and leave them unfinished. `watch` is called now
+    and then.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w", encoding="utf-8") as lock, _stopped_by_signals():
+        if not try_lock(lock):
+            raise ValueError(f"another sweep is at work in {shown(folder)}; wait, or set --runs")
+        waiting = []
+        for number, cell in enumerate(cells):
+            place, score = folder / cell.name, _score_words(cell, tiny)
+            if status_of(place) in RETRIES.get(retry or "", ()):
+                begin_again(place)
+            result = read_json(place / RESULT)
+            lacks_score = score is not None and result.get("scored") != score
+            if not result or (lacks_score and result["status"] == Status.DONE):
+                waiting.append((cell, number, score))
+        if not waiting:
+            say("every cell has its result: nothing to do (--retry runs failed ones again)")
+        working: dict[subprocess.Popen[bytes], tuple[str, Path, Share, float]] = {}
+        free, total = list(shares), len(waiting)
         try:
-            check_data(inside_project(str(recipe.get("data", ""))), recipe)
-        except FileNotFoundError as error:
-            found[str(error)] = None
-    return list(found)
+            while waiting or working:
+                while waiting and free:
+                    cell, number, score = waiting.pop(0)
+                    label = f"[{total - len(waiting)}/{total}] {cell.name}"
+                    share, place = free.pop(), folder / cell.name
+                    process = _start(sweep, cell, number, place, share, score)
+                    say(f"{label}: running, see {shown(place / CONSOLE)}")
+                    working[process] = label, place, share, time.monotonic()
+                time.sleep(0.2)
+                watch()
+                for process in [one for one in working if one.poll() is not None]:
+                    label, place, share, began = working.pop(process)
+                    free.append(share)
+                    result = read_json(place / RESULT) or _lost(process.returncode, place)
+                    seconds = time.monotonic() - began
+                    say(f"{label}: {result['reason']} ({seconds / 60:.1f} min)")
+        except BaseException:
+            say(f"stopping {len(working)} at work")
+            stop(list(working))
+            say("stopped; the same command resumes from the last checkpoints")
+            raise
+
+
+def _score_words(cell: Cell, tiny: bool) -> list[str] | None:
+    """Return the words of `deepnet evaluate` after the run."""
+    words = cell.scoring()
+    if words is None or not tiny:
+        return words
+    # an untrained model would write 200 words per line
+    return [*words, *([] if "--" in words else ["--"]), "--max-len-a", "0", "--max-len-b", "5"]
 
 
 def _start(
-    args: argparse.Namespace, chosen: list[Cell], folder: Path, shares: list[dict[str, str]]
-) -> None:
-    """Run the cells that have no result, or whose result is to be tried again."""
-    for cell in chosen:
-        changed = state.judge_again(folder / cell.name, cell)
-        if changed is not None:
-            say(changed)
-        state.prune(folder / cell.name, cell)
-    to_run = []
-    for cell in chosen:
-        status = state.status_of(folder / cell.name)
-        again = status in RETRIES.get(args.retry, ())
-        if again:
-            state.begin_again(folder / cell.name)
-        lacks_score = state.lacks_score(folder / cell.name, cell)
-        if lacks_score:
-            say(f"{cell.name}: trained without a score, which is made now")
-        if lacks_score or not status.is_result or again:
-            to_run.append(cell)
-    if not to_run:
-        say("every cell has its result: nothing to do (--retry runs failed ones again)")
+    sweep: grid.Sweep, cell: Cell, number: int, place: Path, share: Share, score: list[str] | None
+) -> subprocess.Popen[bytes]:
+    place.mkdir(parents=True, exist_ok=True)
+    (place / RESULT).unlink(missing_ok=True)
+    write_text(place / "cell.yaml", cell.resolve().to_yaml())
+    own = [word for key, value in cell.train.items() for word in (f"--{key.lower()}", value)]
+    record = {
+        "sweep": sweep.name,
+        "title": sweep.title,
+        "number": number,
+        "places": list(map(dataclasses.asdict, cell.places)),
+        "settings": cell.settings(),
+        "train": [*share.train, *own],
+        "score": score,
+        "score_share": share.score,
+        "keep": cell.panel.keep,
+    }
+    write_json(place / CELL, record)
+    environment = dict(os.environ)
+    if share.gpus is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = share.gpus
+    with (place / CONSOLE).open("ab") as console:
+        return subprocess.Popen(
+            [*PROCESS, str(place)],
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=ROOT,
+            start_new_session=True,
+            preexec_fn=end_with_parent,  # where the sweep is killed outright
+        )
+
+
+def _lost(status: int, place: Path) -> dict[str, Any]:
+    """Return the outcome of a cell whose process ended without a result; a signal from outside
+    leaves it unfinished.
+    """
+    if status in _STOPPED or -status in (signal.SIGTERM, signal.SIGINT):
+        return {"reason": "stopped; the same command resumes"}
+    outcome = {"status": Status.FAILED, "reason": f"its process ended with status {status}"}
+    write_json(place / RESULT, outcome)
+    return outcome
+
+
+def stop(processes: Sequence[subprocess.Popen[bytes]], patience: float = PATIENCE) -> None:
+    """End cells and all that they started; what does not end in time is killed.
+
+    A training saves before it ends. A second Ctrl-C kills at once.
+    """
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+    limit = time.monotonic() + patience
+    with contextlib.suppress(KeyboardInterrupt):
+        while time.monotonic() < limit and any(process.poll() is None for process in processes):
+            time.sleep(0.1)
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def begin_again(folder: Path) -> None:
+    """Discard a cell's result. A failed one resumes from its last checkpoint; one that diverged
+    starts from the beginning, and its folder is kept under another name.
+    """
+    if status_of(folder) is not Status.DIVERGED:
+        (folder / RESULT).unlink()
         return
-    file = shown(definition.find_sweep(args.sweep))
-    scripts = runner.Scripts(score_options=SHORT_OUTPUT if args.tiny else ())
-    with _stopped_by_any_signal():
-        runner.Runner(folder, shares, say, file, scripts).run(to_run)
+    names = (folder.with_name(f".{folder.name}.diverged{n}") for n in itertools.count(1))
+    folder.rename(next(name for name in names if not name.exists()))
 
 
 @contextlib.contextmanager
-def _stopped_by_any_signal() -> Iterator[None]:
+def _stopped_by_signals() -> Iterator[None]:
     """Let any signal that ends a program stop the cells as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     # SIGINT too: a sweep that was started in the background would ignore it
-    before = {
-        number: signal.signal(number, interrupt)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:

@@ -14,13 +14,13 @@ def test_a_rehearsal_of_table_1_ends_in_its_table(tmp_path: Path) -> None:
     data = make_data(tmp_path / "data")
     knobs = {"TINY": "1", "GPUS": "0", "DATA": str(data)}
     knobs |= {"RUNS": str(tmp_path / "runs")}
-    done = run_script("table1.sh", "depth=1", "scheme=deepnorm", env=knobs, timeout=900)
+    done = run_script("sweep.sh", "table1", "depth=1", "scheme=deepnorm", env=knobs, timeout=900)
     assert done.returncode == 0, done.stderr
     assert "1 to do" in done.stderr
     runs = tmp_path / "runs.tiny"
 
     run = runs / "deepnorm_1l"
-    record = json.loads((run / "sweep.json").read_text(encoding="utf-8"))
+    record = json.loads((run / "result.json").read_text(encoding="utf-8"))
     assert record["status"] == "done", record
     assert "--residual-scheme deepnorm " in (run / "command.txt").read_text(encoding="utf-8")
     assert record["updates"] == 2

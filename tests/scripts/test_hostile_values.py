@@ -38,7 +38,6 @@ WORDS = {
     "slurm_train.sbatch": ["multi30k"],
     "sweep.sh": ["table1"],
     "download.sh": ["multi30k"],
-    "reproduce_analysis.sh": ["fig4"],
     **{f"{name}.sh": ["run"] for name in ("average", "eval_bleu", "eval_m2m", "eval_perplexity")},
 }
 # what bash says of a command that fell apart, and what a command says of a value read as an option

@@ -65,30 +65,31 @@ def write_config(run: Path, data: Path | str = "data/none", **options: Any) -> N
 def write_cell(
     folder: Path,
     name: str,
-    definition: str,
+    sweep: str,
     values: Mapping[str, str],
     status: str = "done",
     *,
     panel: str = "main",
+    places: list[dict[str, Any]] | None = None,
     bleu: float | None = None,
+    score: str | None = None,
     losses: Mapping[int, float] | None = None,
     train: Mapping[int, float] | None = None,
     options: Mapping[str, Any] | None = None,
     seed: int = 1,
     reason: str = "",
-    **more: Any,
+    unigram_nll: float | None = None,
 ) -> Path:
-    """A cell's folder with its record (and `more` in it), config, log and score."""
+    """A cell's folder with its records, config, log and score."""
     run = folder / name
     write_config(run, seed=seed, **(options or {}))
     write_log(run, losses or {100000: 4.0}, train=train)
-    record = {
-        "cell": name,
-        "status": status,
-        "reason": reason,
-        "definition": definition,
-        "places": [{"panel": panel, "values": dict(values), "seed": seed}],
-        "score": write_score(run, bleu) if bleu is not None else None,
-    }
-    (run / "sweep.json").write_text(json.dumps(record | more), encoding="utf-8")
+    place = {"panel": panel, "values": dict(values), "seed": seed}
+    cell = {"sweep": sweep, "title": "A comparison", "places": places or [place]}
+    (run / "cell.json").write_text(json.dumps(cell), encoding="utf-8")
+    result = {"status": status, "reason": reason, "unigram_nll": unigram_nll, "score": score}
+    if bleu is not None:
+        result["score"] = write_score(run, bleu)
+    if status != "unfinished":
+        (run / "result.json").write_text(json.dumps(result), encoding="utf-8")
     return run

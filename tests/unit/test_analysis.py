@@ -13,16 +13,17 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import paper
-from fairseq_deepnet.experiments.analysis import draw, to_csv, to_markdown
-from fairseq_deepnet.experiments.cells import expand
-from fairseq_deepnet.experiments.definition import load_sweep
-from fairseq_deepnet.experiments.panels import (
+from fairseq_deepnet.experiments.analysis import (
     OWN_NAMES,
     CurvePanel,
+    draw,
     make,
     read_runs,
+    to_csv,
+    to_markdown,
     window,
 )
+from fairseq_deepnet.experiments.grid import expand, load_sweep
 from fairseq_deepnet.monitoring import records
 from tests.support.cells import write_cell
 
@@ -187,13 +188,13 @@ def test_updates_that_make_no_sense_are_refused(text: str) -> None:
 
 def test_what_was_not_recorded_is_refused_with_the_command_that_records_it(tmp_path: Path) -> None:
     write_cell(tmp_path / "r", "post-ln_6l", "fig5", {"scheme": "post-ln", "depth": "6"})
-    with pytest.raises(ValueError, match=r"fig5: none .* scripts/reproduce_analysis.sh fig5"):
+    with pytest.raises(ValueError, match=r"fig5: none .* `deepnet sweep fig5`"):
         panels_of("fig5", tmp_path / "r")
 
 
 def test_a_run_of_no_sweep_is_refused(tmp_path: Path) -> None:
     run = write_run(tmp_path / "r", "post-ln_6l", "fig5", {"scheme": "post-ln"})
-    (run / "sweep.json").unlink()
+    (run / "cell.json").unlink()
     with pytest.raises(ValueError, match="is no cell of a sweep"):
         read_runs(tmp_path / "r")
 
@@ -251,7 +252,7 @@ def test_a_sweep_s_cells_are_the_rows_of_its_figure_and_record_what_it_needs(nam
     assert set(paper.table(figure).rows) <= keys <= set(paper.table(figure).rows) | set(OWN_NAMES)
     for cell in cells:
         options = cell.resolve().options
-        assert cell.variables == ({} if name == "fig3c" else {"PRECISION": "fp32"})
+        assert cell.train == ({} if name == "fig3c" else {"PRECISION": "fp32"})
         assert str(options["lr"]) == "5e-4"
         if name != "fig3c":
             assert options["monitor-interval"] == 1

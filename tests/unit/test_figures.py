@@ -10,35 +10,28 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
+from fairseq_deepnet.experiments import results
 from fairseq_deepnet.experiments.figures import looks_of
-from fairseq_deepnet.experiments.report import make
+from fairseq_deepnet.experiments.report import Report, make
 from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.tools.plotting.style import quiet_matplotlib
 from tests.support.cells import write_cell
 
 TRAIN = {update: 12.0 - update / 50 for update in range(10, 210, 10)}
-DEFINITION = """
-title: A comparison
-config: multi30k_tiny
-cell: "{scheme}_{depth}l"
-factors:
-  scheme: {set: residual-scheme, values: [post-ln, rezero, pre-ln, deepnorm]}
-  depth: {set: [encoder-layers, decoder-layers], values: [6, 18, 50]}
-tables:
-  - {rows: scheme, columns: depth, measure: valid_nll}
-"""
+
+
+def report_of(folder: Path) -> Report:
+    return make([results.read_run(run) for run in results.find_runs(folder)])
 
 
 def drawn(folder: Path) -> dict[str, Any]:
     """matplotlib's figures of a sweep, by name; pyplot closes them when the next test draws."""
-    return {figure.name: figure.draw() for figure in make([folder]).figures}
+    return {name: draw() for name, draw in report_of(folder).figures.items()}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """deepnorm at three depths, post-ln of two seeds that comes apart, pre-ln and rezero at one."""
-    file = tmp_path / "own.yaml"
-    file.write_text(DEFINITION, encoding="utf-8")
     runs = tmp_path / "runs"
     cells: list[tuple[str, int, int, float, str]] = [
         *(("deepnorm", depth, 1, 7.5, "done") for depth in (6, 18, 50)),
@@ -54,9 +47,10 @@ def folder(tmp_path: Path) -> Path:
         write_cell(
             runs,
             f"{scheme}_{depth}l.seed{seed}",
-            str(file),
+            "own.yaml",
             {"scheme": scheme, "depth": str(depth)},
             status,
+            options={"encoder_layers": depth, "decoder_layers": depth},
             seed=seed,
             losses={100: nll + 1.6, 200: nll + 1.5},
             train=TRAIN,
@@ -77,57 +71,38 @@ def labels(axes: Any) -> list[str]:
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
-def test_a_fitted_law_is_drawn_between_its_depths(folder: Path) -> None:
-    file = folder.parent / "own.yaml"
-    text = file.read_text(encoding="utf-8")
-    file.write_text(text.replace("valid_nll}", "valid_nll, fit: {}}"), encoding="utf-8")
-    post_ln, *_ = drawn(folder)["valid_nll"].axes
-    laws = [
-        line for line in post_ln.lines if line.get_linestyle() == "--" and line.get_zorder() == 1
-    ]
-    # post-ln's sound runs are at 6 and 18 layers, deepnorm's from 6 to 50
-    (law,) = laws  # two points lie on any line
+def test_a_fitted_law_is_drawn_between_its_depths(tmp_path: Path) -> None:
+    for depth in (6, 18, 50):
+        values = {"scheme": "deepnorm", "depth": str(depth), "lr": "1e-3"}
+        options = {"lr": "1e-3", "encoder_layers": depth, "decoder_layers": depth}
+        name = f"deepnorm_{depth}l"
+        write_cell(tmp_path, name, "depth", values, panel="law", bleu=30.0, options=options)
+    (axes,) = drawn(tmp_path)["depth"].axes
+    (law,) = [line for line in axes.lines if line.get_linestyle() == "--"]
     assert list(law.get_xdata()) == [6, 50]
-    assert list(law.get_ydata()) == pytest.approx([7.5, 7.5])
-    assert "A log(d) + B, fitted" in labels(post_ln)
+    assert list(law.get_ydata()) == pytest.approx([30, 30])
+    assert "A log(d) + B, fitted" in labels(axes)
 
 
 def test_depth_has_a_panel_a_group_and_a_line_a_scheme(folder: Path) -> None:
     figure = drawn(folder)["valid_nll"]
     assert [axes.get_title() for axes in figure.axes] == ["Post-LN", "no LN", "Pre-LN"]
     assert [labels(axes) for axes in figure.axes] == [
-        ["post-ln", "deepnorm", "diverged"],
+        ["deepnorm", "post-ln", "diverged"],
         ["rezero"],
         ["pre-ln"],
     ]
     first = figure.axes[0]
-    assert first.get_ylabel() == "validation nll (bits a token), less is better"
-    assert first.get_xlabel() == "layers a side"
+    assert first.get_ylabel() == "validation nll (bits per token), less is better"
+    assert first.get_xlabel() == "layers per side"
     assert [text.get_text() for text in first.get_xticklabels()] == ["6", "18", "50"]
     assert "A comparison\n" in figure.get_suptitle()
     assert "up to 2 seeds" in figure.get_supxlabel()
 
 
-def test_what_stands_above_a_figure_is_within_it(tmp_path: Path) -> None:
-    """It is longer than a figure of one panel is wide."""
-    file = tmp_path / "own.yaml"
-    long = DEFINITION.replace(
-        "A comparison", "A comparison of schemes that nobody has compared" * 3
-    )
-    file.write_text(long, encoding="utf-8")
-    cell = (tmp_path / "runs", "deepnorm_6l", str(file), {"scheme": "deepnorm", "depth": "6"})
-    write_cell(*cell, "done", losses={100: 9.1, 200: 9.0}, train=TRAIN)
-    figure = drawn(tmp_path / "runs")["valid_nll"]
-    figure.canvas.draw()
-    extent = figure._suptitle.get_window_extent()
-    assert extent.x0 >= 0
-    assert extent.x1 <= figure.bbox.width
-    assert extent.y0 >= max(axes.get_window_extent().y1 for axes in figure.axes)
-
-
 def test_means_have_their_spread_and_crosses_stand_where_runs_diverged(folder: Path) -> None:
     axes = drawn(folder)["valid_nll"].axes[0]
-    post_ln, deepnorm = axes.containers
+    deepnorm, post_ln = axes.containers
     assert list(deepnorm.lines[0].get_ydata()) == [7.5, 7.5, 7.5]
     heights = list(post_ln.lines[0].get_ydata())
     # the mean of 7.7 and 7.8; the seed that did not diverge; none
@@ -149,10 +124,8 @@ def test_a_dashed_line_shows_what_word_frequencies_alone_give(folder: Path) -> N
 
 
 def test_a_level_far_from_all_losses_is_not_drawn(tmp_path: Path) -> None:
-    file = tmp_path / "own.yaml"
-    file.write_text(DEFINITION, encoding="utf-8")
     values = {"scheme": "deepnorm", "depth": "6"}
-    write_cell(tmp_path / "runs", "a", str(file), values, losses={200: 3.5}, unigram_nll=8.33)
+    write_cell(tmp_path / "runs", "a", "own.yaml", values, losses={200: 3.5}, unigram_nll=8.33)
     axes = drawn(tmp_path / "runs")["valid_nll"].axes[0]
     assert not [line for line in axes.lines if line.get_linestyle() == "--"]
     assert axes.get_ylim()[1] < 4
@@ -173,19 +146,17 @@ def test_loss_curves_have_depths_across_and_groups_down(folder: Path) -> None:
     assert list(solid[0][0].get_xdata())[:2] == [50, 60]
     assert solid[0][0].get_ydata()[0] == pytest.approx(12 - 30 / 50)
     assert [len(crosses(axes)) for axes in figure.axes[:3]] == [0, 1, 2]
-    assert labels(figure.axes[2]) == ["post-ln", "deepnorm", "diverged"]
+    assert labels(figure.axes[2]) == ["deepnorm", "post-ln", "diverged"]
     assert labels(figure.axes[5]) == ["rezero"]
 
 
 def test_a_run_with_one_loss_has_a_mark_that_can_be_seen(tmp_path: Path) -> None:
-    file = tmp_path / "own.yaml"
-    file.write_text(DEFINITION, encoding="utf-8")
     place = {"scheme": "deepnorm", "depth": "6"}
     losses = {100: 9.1}
     write_cell(
         tmp_path / "runs",
         "deepnorm_6l.seed1",
-        str(file),
+        "own.yaml",
         place,
         "done",
         losses=losses,
@@ -194,15 +165,6 @@ def test_a_run_with_one_loss_has_a_mark_that_can_be_seen(tmp_path: Path) -> None
     axes = drawn(tmp_path / "runs")["curves"].axes[0]
     (alone,) = (line for line in axes.lines if list(line.get_xdata()) == [50])
     assert alone.get_marker() == "."
-
-
-def test_values_of_an_option_stand_below_its_name(tmp_path: Path) -> None:
-    for norms in ("none", "both"):
-        values = {"scheme": "deepnorm", "depth": "6", "norms": norms}
-        write_cell(tmp_path / "runs", norms, "depth", values, panel="norms", bleu=28.0)
-    (axes,) = drawn(tmp_path / "runs")["norms"].axes
-    assert axes.get_legend().get_title().get_text() == "norms"
-    assert labels(axes) == ["none", "both"]
 
 
 def test_the_paper_s_values_are_dotted_beside_ours(tmp_path: Path) -> None:
@@ -230,7 +192,13 @@ def test_figure_6_with_its_depths_as_rows_is_drawn_the_same_way(tmp_path: Path) 
 def test_table_2_whose_first_row_is_no_depth_is_drawn_over_the_rows_that_are(
     tmp_path: Path,
 ) -> None:
-    run = write_cell(tmp_path / "table2", "depth12", "table2", {"depth": "12"})
+    run = write_cell(
+        tmp_path / "table2",
+        "depth12",
+        "table2",
+        {"depth": "12"},
+        score="scores/test.checkpoint_best.beam5.lenpen1",
+    )
     scores = run / "scores" / "test.checkpoint_best.beam5.lenpen1"
     scores.mkdir(parents=True)
     for direction in ("de-en", "en-de"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,13 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import significance
-from fairseq_deepnet.experiments.significance import Comparison, compare, paired
-from fairseq_deepnet.experiments.systems import find_systems, read_scored
+from fairseq_deepnet.experiments.significance import (
+    Comparison,
+    compare,
+    find_systems,
+    paired,
+    read_scored,
+)
 from tests.support.systems import REFERENCES, spoilt, write_run, write_texts
 
 BOTH = ("bootstrap", "randomisation")
@@ -94,19 +98,21 @@ def seeded(tmp_path: Path, reference: Path) -> list[Path]:
 
 def test_seeds_of_a_system_are_tested_together_and_pair_by_pair(seeded: list[Path]) -> None:
     found = compared(seeded, samples=200)
-    baseline, other = found.rows
+    baseline, other, *singles = found.rows
     first = [read_scored(seeded[index] / "scores" / NAME).bleu for index in (0, 1)]
     assert baseline.scores == pytest.approx(first, abs=1e-3)
     assert baseline.bleu == pytest.approx(sum(first) / 2, abs=1e-3)
     assert baseline.deviation == pytest.approx(abs(first[0] - first[1]) / 2**0.5, abs=1e-3)
-    assert other.seeds == [1, 2], "the third seed has nothing to be compared with"
+    assert [run.seed for _, run in other.pairs] == [1, 2], (
+        "the third seed has nothing to be compared with"
+    )
     assert other.difference == pytest.approx(other.bleu - baseline.bleu)
-    assert [part.name for part in found.parts[1]] == ["seed 1", "seed 2"]
+    assert [(one.name, one.of) for one in singles] == [("seed 1", "b.seed1"), ("seed 2", "b.seed1")]
     alone = compared([seeded[0], seeded[2]], samples=200)
-    assert found.parts[1][0].p == alone.rows[1].p
+    assert singles[0].p == alone.rows[1].p
     text = found.section().text()
     assert "several seeds: BLEU is the mean ±sample standard deviation" in text
-    assert "seed 3 of b.seed1 has no part in it" in text
+    assert "seed 3 of b.seed1 has no partner in a.seed1" in text
 
 
 NAME = "test.checkpoint_best.beam5.lenpen1.json"
@@ -168,18 +174,6 @@ def test_runs_that_were_decoded_differently_are_compared_only_where_their_scores
     assert compared(runs, samples=50).notes == []
 
 
-def test_a_later_score_by_the_fast_engine_does_not_stand_for_the_run(
-    tmp_path: Path, reference: Path, runs: list[Path]
-) -> None:
-    name = f"{Path(NAME).stem}.ctranslate2-int8"
-    fast = write_run(runs[1], reference, spoilt(9), name, arch="b", decoded=INT8)
-    os.utime(fast, (4_000_000_000, 4_000_000_000))
-    systems, _ = find_systems(runs[:2], None)
-    assert [system.runs[0].file for system in systems] == [
-        run / "scores" / NAME for run in runs[:2]
-    ]
-
-
 def test_the_baseline_is_as_given(runs: list[Path]) -> None:
     assert [row.name for row in compared(runs, 50, baseline=runs[2]).rows] == ["c", "a", "b"]
     assert [row.name for row in compared(runs[:1], 50, baseline=runs[2]).rows] == ["c", "a"]
@@ -188,7 +182,7 @@ def test_the_baseline_is_as_given(runs: list[Path]) -> None:
 def test_what_was_scored_on_other_texts_is_not_compared(tmp_path: Path, runs: list[Path]) -> None:
     other = write_texts(tmp_path / "other", REFERENCES[::-1])
     write_run(tmp_path / "d", other, spoilt(2)[::-1], arch="d")
-    with pytest.raises(ValueError, match="different test sets or references"):
+    with pytest.raises(ValueError, match="different test sets"):
         find_systems([*runs, tmp_path / "d"], None)
 
 
@@ -196,20 +190,18 @@ def test_what_was_tokenised_otherwise_is_not_compared(
     tmp_path: Path, reference: Path, runs: list[Path]
 ) -> None:
     write_run(tmp_path / "d", reference, spoilt(2), arch="d", tokenizer="char")
-    with pytest.raises(ValueError, match=r"tokenised differently \(tok:13a, tok:char\)"):
+    with pytest.raises(ValueError, match=r"different signatures \(tok\)"):
         find_systems([runs[0], tmp_path / "d"], None)
-
-
-def test_a_reference_that_has_changed_is_found_out(reference: Path, runs: list[Path]) -> None:
-    reference.write_text("".join(f"{line}!\n" for line in REFERENCES), encoding="utf-8")
-    with pytest.raises(ValueError, match="has changed since"):
-        find_systems(runs, None)
 
 
 @pytest.mark.parametrize(
     ("lines", "message"),
-    [(spoilt(5), r"says BLEU 85\.96, and its hypotheses have"), (spoilt(2)[1:], "has 59 lines")],
-    ids=["others", "too-few"],
+    [
+        (spoilt(5), r"contains BLEU 85\.96, but its hypotheses have 9"),
+        (spoilt(1), r"contains BLEU 85\.96, but its hypotheses have [67]"),
+        (spoilt(2)[1:], "has 59 lines"),
+    ],
+    ids=["better", "worse", "too-few"],
 )
 def test_hypotheses_that_are_not_those_of_the_score_are_found_out(
     runs: list[Path], lines: list[str], message: str
@@ -238,7 +230,7 @@ def test_the_command_prints_a_table_and_writes_markdown_and_csv(
     assert lines[4].split()[:3] == ["a", "1", "85.96"]
     assert lines[5].split()[5] == "+4.24"
     assert any("unscored is not scored" in line for line in lines)
-    assert any("p is not corrected for their number" in line for line in lines)
+    assert any("p is not corrected for that" in line for line in lines)
     assert "sacrebleu" not in caught.err.lower()
     assert "| b        |" in files[0].read_text(encoding="utf-8")
     rows = list(csv.DictReader(io.StringIO(files[1].read_text(encoding="utf-8"))))
@@ -270,11 +262,11 @@ def test_one_test_alone_is_what_its_signature_says(
         (["RUNS/a", "--significance"], "a test needs two systems that were scored"),
         (["RUNS/a", "RUNS/b", "--samples=9"], "--samples and --test belong to --significance"),
         (["RUNS/a", "RUNS/b", "--significance", "--samples=0"], "--samples 0: at least 1"),
-        (["RUNS/a", "RUNS/b", "--significance", "--sweep=x"], "--sweep and --significance are"),
+        (["RUNS/a", "RUNS/b", "--significance", "--plot=x"], "--plot and --significance are"),
         (["RUNS/a", "RUNS/text/test.en", "--significance"], "test.en is no score"),
         (["RUNS/a", "/nowhere", "--significance"], "there is no folder /nowhere"),
     ],
-    ids=["one", "without", "samples", "sweep", "no-score", "missing"],
+    ids=["one", "without", "samples", "plot", "no-score", "missing"],
 )
 def test_bad_input_is_refused_in_one_line(
     runs: list[Path],

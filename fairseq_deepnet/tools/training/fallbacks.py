@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from fairseq_deepnet.divergence.verdict import STARTING
 from fairseq_deepnet.errors import ConfigurationError, did_you_mean
 from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.signals import ATTEMPT
@@ -247,7 +246,7 @@ class FallbackState:
         taken = self.history[-1]
         update = taken["from_update"]
         good = f"update {update:,}" if self.resumes else "the beginning (no good state from before)"
-        return f"fallback {self.step}: {STARTING} {good} with {shown(taken['overrides'])}"
+        return f"fallback {self.step}: starting again from {good} with {shown(taken['overrides'])}"
 
 
 @dataclass(frozen=True)

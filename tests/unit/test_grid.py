@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.experiments import cells as cells_module
-from fairseq_deepnet.experiments.cells import Cell, choose, expand, override, refuse_lost
-from fairseq_deepnet.experiments.definition import FOLDER, find_sweep, load_sweep
+from fairseq_deepnet.experiments.grid import (
+    FOLDER,
+    Cell,
+    choose,
+    expand,
+    find_sweep,
+    load_sweep,
+    override,
+    refuse_lost,
+)
 from fairseq_deepnet.monitoring.options import monitor_settings
 from fairseq_deepnet.schemes import PostLN
 from fairseq_deepnet.tools import configs
@@ -47,7 +54,7 @@ def small(tmp_path: Path) -> Path:
         "  scheme: {set: residual-scheme, values: [deepnorm, pre-ln]}\n"
         "  lr: {set: lr, values: [1e-3, 2e-3]}\n"
         "settings: {scheme: {pre-ln: {dropout: 0.3, PRECISION: fp32}}}\n"
-        "tables: [{paper: table1, rows: scheme, columns: lr, measure: bleu}]\n",
+        "keep: all\n",
         encoding="utf-8",
     )
     return file
@@ -122,13 +129,6 @@ def test_the_law_of_depth_and_the_ablation_share_deepnorm_s_runs() -> None:
     assert totals == {*expected.items(), ("long", 9600)}
 
 
-def test_what_is_a_factor_in_one_panel_is_an_option_in_the_others() -> None:
-    found = by_name("depth", "lr=5e-4")
-    assert {options(cell)["lr"] for cell in found.values()} == {"5e-4"}
-    assert found.keys() > {"deepnorm_500l", "deepnorm-alpha-only_18l", "deepnorm_6l_lr5e-4"}
-    assert options(by_name("depth", "lr=5e-4,1e-3")["deepnorm_500l"])["lr"] == "2e-3"
-
-
 def test_schemes_without_layer_norm_learn_slower_in_table_1(
     schemes: Schemes,
 ) -> None:
@@ -144,8 +144,8 @@ def test_schemes_without_layer_norm_learn_slower_in_table_1(
 def test_rezero_is_trained_in_full_precision_in_figure_6(schemes: Schemes) -> None:
     schemes["rezero"] = type("ReZero", (PostLN,), {"name": "rezero"})
     fig6 = by_name("fig6", "depth=10")
-    assert fig6["rezero_10l"].variables == {"PRECISION": "fp32"}
-    assert fig6["deepnorm_10l"].variables == {}
+    assert fig6["rezero_10l"].train == {"PRECISION": "fp32"}
+    assert fig6["deepnorm_10l"].train == {}
     assert "PRECISION" not in options(fig6["rezero_10l"])
     assert options(fig6["deepnorm_10l"])["max-update"] == 8000
 
@@ -194,10 +194,6 @@ def test_table_2_shares_its_layers_out_between_encoder_and_decoder() -> None:
         cells_of("table2", "depth=7")
 
 
-def test_figure_8_is_another_name_of_table_2() -> None:
-    assert find_sweep("fig8") == find_sweep("table2")
-
-
 @pytest.mark.parametrize("name", SWEEPS)
 @pytest.mark.parametrize("tiny", [False, True])
 def test_fairseq_knows_every_option_of_every_panel(name: str, tiny: bool) -> None:
@@ -224,7 +220,7 @@ def test_a_factor_s_name_replaces_its_values_and_other_words_are_options(small: 
     assert (config.options["max-update"], config.options["dropout"]) == (7, 0.3)
     assert config.recipe["data"] == "elsewhere"
     assert float(str(config.options["lr"])) == 3e-3
-    assert chosen["pre-ln-3e-3"].variables == {"PRECISION": "fp32"}
+    assert chosen["pre-ln-3e-3"].train == {"PRECISION": "fp32"}
 
 
 def test_an_option_wins_over_a_scheme_s_own_setting(small: Path) -> None:
@@ -237,7 +233,6 @@ def test_how_cells_are_scored_can_be_said_too() -> None:
     (cell,) = cells_of("table1", "scheme=deepnorm", "depth=6", "score.AVERAGE=0")
     assert cell.score == {"AVERAGE": "0", "BEAM": "4", "LENPEN": "0.6"}
     assert "score.AVERAGE" not in options(cell)
-    assert {cell.score is None for cell in cells_of("fig7", "score.AVERAGE=0")} == {True}
 
 
 def test_cells_are_scored_or_not_as_the_command_line_says() -> None:
@@ -260,31 +255,11 @@ def test_another_config_may_lie_below_all_cells() -> None:
     assert [place.panel for place in cell.places] == ["main", "deepest"]
 
 
-@pytest.mark.parametrize("config", ["multi30k_lm", "multi30k_masked_lm"])
-def test_a_language_model_s_config_below_encoder_decoder_cells_is_refused(config: str) -> None:
-    sweep = load_sweep("compare_methods")
-    message = rf"{config} is for language models, and compare_methods compares encoder-decoder"
-    with pytest.raises(ValueError, match=message) as error:
-        sweep.with_config(config)
-    assert "\n" not in str(error.value)
-
-
-def test_a_sweep_of_language_models_takes_another_config_of_one(small: Path) -> None:
-    small.write_text(
-        small.read_text(encoding="utf-8").replace("config: multi30k", "config: multi30k_lm"),
-        encoding="utf-8",
-    )
-    sweep = load_sweep(str(small))
-    assert sweep.with_config("multi30k_lm") == sweep
-    with pytest.raises(ValueError, match="multi30k is for encoder-decoder models, and small"):
-        sweep.with_config("multi30k")
-
-
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("score=4", "score is true or false; score.BEAM=4 sets a variable"),
-        ("scheme=", "scheme is a factor of small: give it values"),
+        ("score=4", "score is true or false; score.BEAM=4 sets an option"),
+        ("scheme=", "scheme is a factor of .*small.yaml: give it values"),
         ("seed=7", "SEEDS=7"),
         ("scheme", "not of the form key=value"),
         ("scheme=deepnrom", "--residual-scheme deepnrom is unknown; choose one of"),
@@ -307,13 +282,6 @@ def test_each_seed_is_a_run_of_its_own_and_seed_1_keeps_its_name(small: Path) ->
     assert seeded["pre-ln-1e-3.seed2"].places[0].seed == 2
 
 
-def test_only_takes_a_pattern_and_one_that_fits_nothing_is_refused(small: Path) -> None:
-    cells = cells_of(str(small))
-    assert [cell.name for cell in choose(cells, "*-2e-3")] == ["deepnorm-2e-3", "pre-ln-2e-3"]
-    with pytest.raises(ValueError, match=r"x\*: there is no such cell among deepnorm-1e-3"):
-        choose(cells, "x*")
-
-
 @pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
 def test_a_shared_cell_is_scored_and_kept_as_any_panel_wants_it(
     small: Path, order: tuple[str, str]
@@ -323,7 +291,7 @@ def test_a_shared_cell_is_scored_and_kept_as_any_panel_wants_it(
         "second": "  second: {score: {BEAM: 4}, keep: all}\n",
     }
     panels = "".join(parts[name] for name in order)
-    text = small.read_text(encoding="utf-8").replace("tables:", f"panels:\n{panels}#")
+    text = small.read_text(encoding="utf-8").replace("keep: all", f"panels:\n{panels}#")
     small.write_text(text, encoding="utf-8")
     cell, *_ = cells_of(str(small))
     assert [place.panel for place in cell.places] == [*order]
@@ -358,13 +326,13 @@ def test_what_changes_no_number_is_no_setting(small: Path) -> None:
     ("old", "new", "message"),
     [
         ("config: multi30k\n", "", "small.yaml: config is missing"),
-        ("config:", "confg: x\nconfig:", "small.yaml: unknown key 'confg'; known are also, cell"),
+        ("config:", "confg: x\nconfig:", "small.yaml: unknown key 'confg'; known are cell, config"),
         ("set: lr, ", "", "factors: lr: set: an option, a list"),
         ("values: [1e-3, 2e-3]", "schemes: table9", "the paper has no table 'table9'"),
         ("values: [1e-3, 2e-3]", "schemes: [deepnrom]", "deepnrom is unknown; choose one of"),
         (", values: [1e-3, 2e-3]", "", "either values or schemes is expected"),
         ("settings: {scheme", "settings: {depth", "there is no factor 'depth'"),
-        ("measure: bleu", "measure: blue", "measure 'blue' is unknown; known are bleu"),
+        ("keep: all", "keep: none", "keep: 'none' is unknown; known are all, best"),
         ("{scheme}-{lr}", "{scheme}-{depth}", "there is no factor 'depth'"),
         ("{scheme}-{lr}", "{scheme}/{lr}", "'deepnorm/1e-3' is no name of a folder"),
         ("config: multi30k", "[", "not a valid sweep"),
@@ -382,10 +350,6 @@ def test_a_definition_that_is_wrong_names_file_and_key(
 def test_a_sweep_that_is_not_there_is_answered_with_those_that_are() -> None:
     with pytest.raises(FileNotFoundError, match=r"no sweep 'table9'.* fig6, .*table1, table2"):
         load_sweep("table9")
-
-
-def test_the_tiny_options_are_all_fairseq_s_or_the_recipe_s() -> None:
-    assert all(key.startswith("recipe.") or key == key.lower() for key in cells_module.TINY)
 
 
 def test_a_sweep_is_found_from_any_folder_as_its_cells_recorded_it(

@@ -1,0 +1,154 @@
+"""A cell of a sweep in a process of its own: trained, scored, and its result recorded.
+
+    python -m fairseq_deepnet.experiments.cell FOLDER
+
+FOLDER holds cell.yaml, the config, and cell.json, the words of `deepnet train` and `deepnet
+evaluate`. Without a result.json afterwards the cell was stopped, and the same command resumes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from fairseq_deepnet.experiments import results
+from fairseq_deepnet.experiments.results import CELL, RESULT, Status
+from fairseq_deepnet.files import say, write_json
+from fairseq_deepnet.signals import INTERRUPTED, PREEMPTED, UNSAVED
+from fairseq_deepnet.tools.evaluation.run_scores import read_score
+from fairseq_deepnet.tools.training import train
+
+CHECKPOINT: Final = re.compile(r"checkpoint(_last|_best|_?\d+(_\d+)?)\.pt")
+"""Names that fairseq gives to checkpoints."""
+_STOPPED: Final = (PREEMPTED, UNSAVED, INTERRUPTED)
+_TAIL: Final = 20
+"""Last lines of the log that a bad result holds."""
+
+
+def main(folder: Path) -> int:
+    """Train and score a cell; return 0 when its result is written, else how it was stopped."""
+    cell = results.read_json(folder / CELL)
+    words = [str(folder / "cell.yaml"), "--run", str(folder), *cell["train"]]
+    status, score = call(train, words), None
+    if status in _STOPPED:
+        return status
+    crashed = status != 0
+    if not crashed and cell["score"] is not None:
+        words = [str(folder), *cell["score_share"], *cell["score"]]
+        status, score = _evaluate(folder, words)
+        if status == INTERRUPTED:
+            return status
+    write_json(folder / RESULT, judge(folder, status, crashed, score) | {"scored": cell["score"]})
+    if cell["keep"] == "best":
+        keep_best(folder / "checkpoints")
+    return 0
+
+
+def parse(module: Any, words: list[str]) -> argparse.Namespace:
+    """Parse the words of a subcommand; `extra` is what comes after --."""
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    cut = words.index("--") if "--" in words else len(words)
+    args = parser.parse_args(words[:cut])
+    args.extra = words[cut + 1 :]
+    return args
+
+
+def call(module: Any, words: list[str]) -> int:
+    """Run a subcommand in this process; return its exit status."""
+    try:
+        return int(module.run(parse(module, words)))
+    except (ValueError, OSError) as error:
+        say(f"error: {error}")
+        return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _evaluate(folder: Path, words: list[str]) -> tuple[int, str | None]:
+    """Score a run; return the exit status, and the file or folder of the score in the run's."""
+    from fairseq_deepnet.checkpoints import LAST
+    from fairseq_deepnet.tools import trained_model
+    from fairseq_deepnet.tools.evaluation import evaluate
+
+    status, args = call(evaluate, words), parse(evaluate, words)
+    names = (str(trained_model.BEST), LAST)
+    there = [name for name in names if (folder / "checkpoints" / name).is_file()]
+    checkpoint = Path([*there, *names][0]).stem
+    checkpoint = f"average_{args.average}" if args.average else checkpoint
+    model = trained_model.TrainedModel(folder / checkpoint, folder, [])
+    return (
+        status,
+        f"scores/{evaluate.score_name(args, checkpoint, evaluate.other_text(args, model))}",
+    )
+
+
+def judge(folder: Path, status: int, crashed: bool, score: str | None) -> dict[str, Any]:
+    """Return the record of how a cell ended.
+
+    Args:
+        status: of the command that ended last
+        crashed: whether that was the training
+        score: file or folder of the score; None where it is not scored
+    """
+    run = results.read_run(folder)
+    run.unigram = results.unigram_level(run.config)
+    diverged = run.why_diverged(crashed)
+    found = read_score(folder, score) if score and not status else None
+    tail = _tail(folder / "console.log")
+    if diverged is not None:
+        outcome, reason = Status.DIVERGED, f"diverged: {diverged}"
+    elif status != 0:
+        what = "training" if crashed else "scoring"
+        last = next((line for line in reversed(tail) if line.strip()), "nothing in its log")
+        outcome, reason = Status.FAILED, f"{what} ended with status {status}: {last}"
+    elif score is not None and found is None:
+        outcome, reason = Status.FAILED, f"there is no score {score}"
+    else:
+        outcome, reason = Status.DONE, found.described() if found else _trained(run)
+    return {
+        "status": outcome.value,
+        "reason": reason,
+        "exit_status": status,
+        "updates": run.updates,
+        "unigram_nll": run.unigram,
+        "score": found.file if found else None,
+        "log_tail": [] if outcome is Status.DONE else tail,
+    }
+
+
+def _trained(run: results.Run) -> str:
+    if not run.valid_nll:
+        return "trained"
+    loss = run.valid_nll[-1][1]
+    text = f"trained, validation nll {loss:.3f}"
+    if run.unigram is not None and loss >= run.unigram:
+        text += f", no better than the {run.unigram:.3f} of a unigram model"
+    return text
+
+
+def _tail(log: Path) -> list[str]:
+    """Return the last lines of a log of any size."""
+    if not log.is_file():
+        return []
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 1000 * _TAIL))
+        return file.read().decode("utf-8", errors="replace").splitlines()[-_TAIL:]
+
+
+def keep_best(checkpoints: Path) -> None:
+    """Remove fairseq's other checkpoints where there is a best one; a user's own files stay."""
+    from fairseq_deepnet.sharding.split_record import remove_unused_rows
+
+    if (checkpoints / "checkpoint_best.pt").is_file():
+        for file in checkpoints.glob("checkpoint*.pt"):
+            if CHECKPOINT.fullmatch(file.name) and file.name != "checkpoint_best.pt":
+                file.unlink()
+        remove_unused_rows(checkpoints)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,477 @@
+"""From a sweep's definition to its cells: factors, options and settings give one run per cell.
+
+A definition is a YAML file in configs/sweeps/ with these keys:
+
+    title       one line
+    panels      name -> a part of the sweep with keys of its own, for which those at the top are
+                defaults; without panels the top is the only part
+    config      config of the training, a name in configs/
+    options     fairseq-train options of every cell; `recipe.KEY` sets a recipe's key
+    cell        pattern of a cell's name: "{scheme}_{depth}l"
+    factors     name -> {set, values | schemes [, others] [, tiny]}; cells are all combinations
+    settings    factor -> value -> options of the cells with that value
+    score       options of `deepnet evaluate` in capitals (BEAM: 4), and options of
+                fairseq-generate; false: cells are not scored
+    keep        checkpoints that remain of a cell with a result: all (default) or best
+
+A factor's `set` is an option, a list of options, or a mapping of options to the multiple of the
+value that each takes. `schemes: TABLE` takes the residual schemes of a published table that are
+registered, `schemes: [NAME, ...]` those of a list, and `others: true` adds every other registered
+one. `tiny` replaces `values` in a rehearsal. PRECISION, in options or settings, is an option of
+`deepnet train`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import yaml
+
+from fairseq_deepnet.experiments import paper
+from fairseq_deepnet.files import inside_project, shown
+from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
+from fairseq_deepnet.tools import configs, recipe_options
+from fairseq_deepnet.tools.configs import CONFIG_FOLDER, Value
+from fairseq_deepnet.tools.tables import listed
+from fairseq_deepnet.tools.training import launch
+
+FOLDER: Final = CONFIG_FOLDER / "sweeps"
+_PANEL: Final = {"config", "options", "cell", "factors", "settings", "score", "keep"}
+_FACTOR: Final = {"set", "values", "schemes", "others", "tiny"}
+_KEPT: Final = ("all", "best")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_NOTHING: Final[Mapping[str, Value]] = MappingProxyType({})
+_TRAIN_WORDS: Final = {"PRECISION"}
+_SCORE_WORDS: Final = {
+    *("SPLIT", "BEAM", "LENPEN", "AVERAGE", "ENGINE", "QUANTIZATION", "BATCH", "DIRECTIONS"),
+    *("TEXT", "TOKENIZER"),
+}
+"""Options of `deepnet train` and `deepnet evaluate` that a definition may set."""
+TINY: Final[dict[str, Value]] = {
+    **{"encoder-embed-dim": 16, "encoder-ffn-embed-dim": 16, "encoder-attention-heads": 2},
+    **{"decoder-embed-dim": 16, "decoder-ffn-embed-dim": 16, "decoder-attention-heads": 2},
+    **{"max-update": 2, "validate-interval-updates": 1, "save-interval-updates": 1},
+    **{"max-tokens": 256, "recipe.global-batch-tokens": 256, "log-interval": 1, "num-workers": 0},
+}
+"""Options of a rehearsal, unless a factor sets them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Factor:
+    """An axis of a panel.
+
+    Args:
+        sets: option -> multiple of the value that it takes; 1 also takes words
+        tiny: the values of a rehearsal
+    """
+
+    name: str
+    sets: dict[str, Fraction]
+    values: tuple[Value, ...]
+    tiny: tuple[Value, ...]
+
+    def options(self, value: Value) -> dict[str, Value]:
+        """Return the options that a value sets; ValueError where a multiple is not whole."""
+        options: dict[str, Value] = {}
+        for option, multiple in self.sets.items():
+            if multiple == 1:
+                options[option] = value
+                continue
+            try:
+                product = multiple * Fraction(str(value))
+            except ValueError as error:
+                raise ValueError(f"{self.name}={value}: a number is expected") from error
+            if product.denominator != 1 or product < 1:
+                raise ValueError(
+                    f"{self.name}={value}: {option} would be {float(product):g}, "
+                    "and must be a whole number from 1 on"
+                )
+            options[option] = int(product)
+        return options
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """Cells that share a config: all combinations of the factors' values.
+
+    The command line sets `forced`, which wins over options and settings.
+    """
+
+    name: str
+    config: str
+    cell: str
+    factors: tuple[Factor, ...]
+    options: dict[str, Value]
+    settings: dict[str, dict[str, dict[str, Value]]]
+    score: dict[str, str] | None
+    keep: str
+    forced: dict[str, Value] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """A whole definition; `name` is its file's stem, or the path of a file outside configs/."""
+
+    name: str
+    title: str
+    panels: tuple[Panel, ...]
+
+    @property
+    def factors(self) -> list[Factor]:
+        """Those of all panels."""
+        return [factor for panel in self.panels for factor in panel.factors]
+
+    def with_config(self, config: str) -> Sweep:
+        """Return the sweep with another config for all cells."""
+        panels = tuple(dataclasses.replace(panel, config=config) for panel in self.panels)
+        return dataclasses.replace(self, panels=panels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A position in a panel: the key of each factor's value, and the seed."""
+
+    panel: str
+    values: dict[str, str]
+    seed: int
+
+
+@dataclasses.dataclass
+class Cell:
+    """One run of a sweep.
+
+    Args:
+        name: the run folder's name within the sweep's
+        options: fairseq-train options (and `recipe.KEY`) that win over the panel's config
+        train: options of `deepnet train`, in capitals
+        score: options of `deepnet evaluate`, in capitals, and of fairseq-generate; None: no score
+        places: panels with these settings, which share the run
+    """
+
+    name: str
+    panel: Panel
+    options: dict[str, Value]
+    train: dict[str, str]
+    score: dict[str, str] | None
+    places: list[Place]
+
+    def resolve(self) -> configs.Config:
+        """Return the whole config of the run."""
+        overrides = []
+        for key, value in self.options.items():
+            text = yaml.safe_dump(value, default_flow_style=True, width=10**6)
+            text = text.removesuffix("...\n").strip()
+            overrides.append(f"{key}={text}")
+        return configs.load_config(self.panel.config, overrides)
+
+    def settings(self) -> dict[str, str]:
+        """Return everything that decides the training's numbers, in one spelling."""
+        config = self.resolve()
+        options = in_stock_names(config.options)
+        settings = {
+            key: paper.key(value)
+            for key, value in options.items()
+            if key.replace("-", "_") not in HARMLESS
+        }
+        if "data" in config.recipe:
+            settings["recipe.data"] = shown(inside_project(str(config.recipe["data"])))
+        if "global-batch-tokens" in config.recipe:
+            tokens = launch.parse_tokens(config.recipe["global-batch-tokens"])
+            settings["recipe.global-batch-tokens"] = str(tokens)
+        return settings | self.train
+
+    def differences(self) -> dict[str, str]:
+        """Return every option that differs from the panel's config."""
+        config = configs.load_config(self.panel.config)
+        base = config.options | {f"recipe.{key}": value for key, value in config.recipe.items()}
+        differing = {
+            key: paper.key(value)
+            for key, value in self.options.items()
+            if paper.key(base.get(key)) != paper.key(value)
+        }
+        return differing | self.train
+
+    def scoring(self) -> list[str] | None:
+        """Return the words of `deepnet evaluate` after the run; None where it is not scored."""
+        if self.score is None:
+            return None
+        options: list[str] = []
+        generation: list[str] = []
+        for key, value in self.score.items():
+            words = options if key.isupper() else generation
+            words += [f"--{key.lower()}", value]
+        return [*options, "--", *generation] if generation else options
+
+    def share(self, other: Cell) -> bool:
+        """Take over the places of a cell with the same training; False where both are scored, and
+        not alike.
+        """
+        if None not in (self.score, other.score) and self.score != other.score:
+            return False
+        self.places += other.places
+        self.score = other.score if self.score is None else self.score
+        keep = min(self.panel.keep, other.panel.keep, key=_KEPT.index)
+        self.panel = dataclasses.replace(self.panel, keep=keep)
+        return True
+
+
+# Reading a definition.
+
+
+def find_sweep(name: str) -> Path:
+    """Return the file of a sweep given as a path or as a name in configs/sweeps/."""
+    for candidate in (inside_project(name), FOLDER / name, FOLDER / f"{name}.yaml"):
+        if candidate.is_file():
+            return candidate
+    known = ", ".join(sorted(path.stem for path in FOLDER.glob("*.yaml"))) or "none"
+    raise FileNotFoundError(f"no sweep {name!r}: not a file, and configs/sweeps/ holds {known}")
+
+
+def load_sweep(name: str) -> Sweep:
+    """Read and check a definition; ValueError names the file and the key that is wrong."""
+    path = find_sweep(name)
+    content = configs.read_yaml(path, "sweep", "key: value")
+    is_ours = path.resolve().parent == FOLDER.resolve()
+    try:
+        _check_keys(content, {"title", "panels"} | _PANEL, "")
+        common = {key: value for key, value in content.items() if key in _PANEL}
+        parts = content.get("panels") or {"main": {}}
+        panels = tuple(_panel(str(part), common, own or {}) for part, own in parts.items())
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    title = str(content.get("title", path.stem))
+    return Sweep(path.stem if is_ours else shown(path), title, panels)
+
+
+def _check_keys(content: dict[str, Any], allowed: set[str], place: str) -> None:
+    for key in content:
+        if key not in allowed:
+            raise ValueError(f"{place}unknown key {key!r}; known are {', '.join(sorted(allowed))}")
+
+
+def _panel(name: str, common: dict[str, Any], own: dict[str, Any]) -> Panel:
+    place = f"panels: {name}: " if own else ""
+    _check_keys(own, _PANEL, place)
+    content = common | own
+    for key in ("config", "cell", "factors"):
+        if key not in content:
+            raise ValueError(f"{place}{key} is missing")
+    settings = content.get("settings") or {}
+    for factor in settings:
+        if factor not in content["factors"]:
+            raise ValueError(f"{place}settings: there is no factor {factor!r}")
+    keep, score = content.get("keep", _KEPT[0]), content.get("score", {})
+    if keep not in _KEPT:
+        raise ValueError(f"{place}keep: {keep!r} is unknown; known are {', '.join(_KEPT)}")
+    return Panel(
+        name=name,
+        config=str(content["config"]),
+        cell=str(content["cell"]),
+        factors=tuple(_factor(key, value, place) for key, value in content["factors"].items()),
+        options={**common.get("options", {}), **own.get("options", {})},
+        settings={
+            factor: {paper.key(value): dict(options) for value, options in by_value.items()}
+            for factor, by_value in settings.items()
+        },
+        score=None if score is False else {key: str(value) for key, value in score.items()},
+        keep=keep,
+    )
+
+
+def _factor(name: str, content: dict[str, Any], place: str) -> Factor:
+    place = f"{place}factors: {name}: "
+    _check_keys(content, _FACTOR, place)
+    sets = content.get("set")
+    if isinstance(sets, str | list):
+        sets = dict.fromkeys([sets] if isinstance(sets, str) else sets, 1)
+    if not sets or not isinstance(sets, dict):
+        raise ValueError(f"{place}set: an option, a list of options, or option: multiple")
+    if ("values" in content) == ("schemes" in content):
+        raise ValueError(f"{place}either values or schemes is expected")
+    values = content.get("values") or _schemes(content["schemes"], bool(content.get("others")))
+    multiples = {option: Fraction(str(multiple)) for option, multiple in sets.items()}
+    return Factor(name, multiples, tuple(values), tuple(content.get("tiny") or values))
+
+
+def _schemes(wanted: str | list[str], others: bool) -> list[str]:
+    """Return the registered schemes of a published table or a list, then the others."""
+    from fairseq_deepnet.schemes import SCHEMES, scheme_class  # loads torch
+
+    if isinstance(wanted, str):
+        names = list(paper.table(wanted).rows)
+    else:
+        names = wanted
+        for name in set(names) - set(paper.table("table1").rows):
+            scheme_class(name)  # refuses a scheme that is neither registered nor the paper's
+    known = [name for name in names if name in SCHEMES]
+    return known + [name for name in SCHEMES if others and name not in known]
+
+
+# From a definition and a command line to cells.
+
+
+def override(
+    sweep: Sweep, words: Sequence[str], tiny: bool = False, forced: Mapping[str, Value] = _NOTHING
+) -> Sweep:
+    """Return a sweep as `key=value` words change it.
+
+    A factor's name replaces its values (`depth=6,18`); in panels without such a factor, a single
+    value sets its options (`lr=1e-3`, `norms=none`). `score.BEAM=4` is an option of `deepnet
+    evaluate`, `score=true` (or false) says whether cells are scored at all, anything else is an
+    option of every cell. `refuse_lost` refuses words that have no effect on a chosen cell.
+
+    Args:
+        tiny: a rehearsal
+        forced: further options of every cell
+    """
+    factors = {factor.name for factor in sweep.factors}
+    values: dict[str, tuple[Value, ...]] = {}
+    options = {**(TINY if tiny else {}), **forced}
+    score: dict[str, str] = {}
+    is_scored: bool | None = None
+    for word in words:
+        key, value = configs.parse_override(word)
+        if key in factors:
+            texts = word.partition("=")[2].split(",")
+            values[key] = tuple(configs.parse_value(text) for text in texts if text.strip())
+            if not values[key]:
+                raise ValueError(f"{word!r}: {key} is a factor of {sweep.name}: give it values")
+        elif key == "score":
+            if not isinstance(value, bool):
+                raise ValueError(f"{word!r}: score is true or false; score.BEAM=4 sets an option")
+            is_scored = value
+        elif key == "seed":
+            raise ValueError(f"{word!r}: SEEDS={value} (--seeds {value}) chooses the seeds")
+        elif key.startswith("score."):
+            score[key.removeprefix("score.")] = str(value)
+        else:
+            options[key] = value
+
+    def changed(panel: Panel) -> Panel:
+        scored = panel.score if is_scored is None else (panel.score or {}) if is_scored else None
+        if scored is not None:
+            scored = {k: v for k, v in scored.items() if not tiny or k != "AVERAGE"} | score
+        own = tuple(
+            dataclasses.replace(f, values=values.get(f.name, f.tiny if tiny else f.values))
+            for f in panel.factors
+        )
+        names = {factor.name for factor in own}
+        single: dict[str, Value] = {}
+        for factor in sweep.factors:
+            if factor.name not in names and len(values.get(factor.name, ())) == 1:
+                single |= factor.options(values[factor.name][0])
+        return dataclasses.replace(panel, factors=own, forced=options | single, score=scored)
+
+    return dataclasses.replace(sweep, panels=tuple(map(changed, sweep.panels)))
+
+
+def expand(sweep: Sweep, seeds: Sequence[int] = (1,)) -> list[Cell]:
+    """Return the cells in the definition's order; equal settings are one cell of several places.
+
+    A shared cell is scored if any of its panels is, and keeps the most checkpoints that any wants.
+    Raises ValueError for a scheme that is not registered, for two cells of one name, and for names
+    that cannot be a folder's.
+    """
+    from fairseq_deepnet.schemes import scheme_class  # loads torch
+
+    cells: dict[str, Cell] = {}
+    seen: dict[str, list[Cell]] = {}
+    for panel in sweep.panels:
+        for factor in panel.factors:
+            if "residual-scheme" in factor.sets:
+                for value in factor.values:
+                    scheme_class(str(value))
+        combinations = list(itertools.product(*(factor.values for factor in panel.factors)))
+        for seed, values in itertools.product(seeds, combinations):
+            cell = _cell(panel, values, seed)
+            alike = seen.setdefault(repr(sorted(cell.settings().items())), [])
+            if any(other.share(cell) for other in alike):
+                continue
+            if cell.name in cells:
+                raise ValueError(
+                    f"{sweep.name}: two cells are called {cell.name}: name every factor in "
+                    f"`cell: {panel.cell}`"
+                )
+            cells[cell.name] = cell
+            alike.append(cell)
+    return list(cells.values())
+
+
+def _cell(panel: Panel, values: Sequence[Value], seed: int) -> Cell:
+    keys: dict[str, str] = {}
+    from_factors: dict[str, Value] = {}
+    settings: dict[str, Any] = {}
+    for factor, value in zip(panel.factors, values, strict=True):
+        key = keys[factor.name] = paper.key(value)
+        from_factors |= factor.options(value)
+        settings |= panel.settings.get(factor.name, {}).get(key, {})
+    try:
+        name = panel.cell.format(**keys) + (f".seed{seed}" if seed != 1 else "")
+    except KeyError as error:
+        raise ValueError(f"cell: {panel.cell}: there is no factor {error}") from error
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"cell: {name!r} is no name of a folder")
+    options = panel.options | settings | panel.forced | from_factors | {"seed": seed}
+    train = {key: str(options.pop(key)) for key in list(options) if key.isupper()}
+    for what, names, words, allowed in (
+        ("settings", [*train, *options], _TRAIN_WORDS, recipe_options.TRAINING),
+        ("score", list(panel.score or {}), _SCORE_WORDS, recipe_options.SCORING),
+    ):
+        for option in names:
+            place = f"{panel.name}: {what}"
+            if option.isupper() and option not in words:
+                raise ValueError(f"{place}: {option}: a sweep may set {', '.join(sorted(words))}")
+            if not option.isupper() and not option.startswith("recipe."):
+                recipe_options.check(option, place, allowed)
+    return Cell(name, panel, options, train, panel.score, [Place(panel.name, keys, seed)])
+
+
+def choose(cells: list[Cell], patterns: str | None) -> list[Cell]:
+    """Choose the cells whose name matches one of several shell patterns, separated by spaces;
+    ValueError for a pattern that no name matches.
+    """
+    wanted = ["*"] if patterns is None else patterns.split()
+    for pattern in wanted:
+        if not any(fnmatch.fnmatch(cell.name, pattern) for cell in cells):
+            names = listed([cell.name for cell in cells], 4)
+            raise ValueError(f"--only (ONLY) {pattern}: there is no such cell among {names}")
+    return [c for c in cells if any(fnmatch.fnmatch(c.name, pattern) for pattern in wanted)]
+
+
+def refuse_lost(sweep: Sweep, words: Sequence[str], cells: Sequence[Cell]) -> None:
+    """Raise ValueError for a word of the command line that has no effect on one of these cells."""
+    for word in words:
+        missed = [cell.name for cell in cells if not _has(cell, sweep, word)]
+        if missed:
+            raise ValueError(
+                f"{word} has no effect on {listed(missed)} of {sweep.name}: their own factors or "
+                "score decide. Choose other cells with --only (ONLY), give a factor one value, or "
+                "name the factor itself"
+            )
+
+
+def _has(cell: Cell, sweep: Sweep, word: str) -> bool:
+    """Return True if a cell is trained and scored as a word of the command line says."""
+    key, value = configs.parse_override(word)
+    if key == "score":
+        return True
+    if key.startswith("score."):
+        return (cell.score or {}).get(key.removeprefix("score.")) == str(value)
+
+    def is_set(options: Mapping[str, Value]) -> bool:
+        settings = {**cell.options, **cell.train}
+        return all(paper.key(settings.get(o)) == paper.key(v) for o, v in options.items())
+
+    factors = [factor for factor in (*cell.panel.factors, *sweep.factors) if factor.name == key]
+    if not factors:
+        return is_set({key: value})
+    texts = word.partition("=")[2].split(",")
+    return any(is_set(factors[0].options(configs.parse_value(t))) for t in texts if t.strip())

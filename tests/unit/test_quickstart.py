@@ -1,0 +1,133 @@
+"""`deepnet quickstart`: the plan, and a last page that follows from the numbers of both runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.experiments import quickstart, sweep
+from fairseq_deepnet.experiments.quickstart import (
+    WHERE_NEXT,
+    Result,
+    read_result,
+    summary,
+    verdict,
+)
+from fairseq_deepnet.experiments.results import Run, Status
+from fairseq_deepnet.files import ROOT
+from fairseq_deepnet.tools.configs import Config
+from tests.support.cells import write_cell, write_log, write_score
+
+
+def run_of(last: float | None, status: Status = Status.DONE, reason: str = "") -> Run:
+    train = [] if last is None else [(20, 9.0), (1000, last)]
+    config = Config("x", {}, {})
+    return Run(Path("x"), config, status, reason, valid_nll=train[1:], train_nll=train)
+
+
+DEEP = Result("DeepNorm", run_of(1.5), 95.0, 97.0, ("He eats.",) * 4)
+EARLY = Result("Post-LN", run_of(None, Status.DIVERGED, "diverged: the last loss is nan"))
+
+
+@pytest.mark.parametrize(
+    ("twin", "expected"),
+    [
+        (Result("Post-LN", run_of(8.2), 1.0), "DeepNorm learnt to translate in 1,000 upd"),
+        (Result("Post-LN", run_of(1.5), 94.5), "Both models trained at this depth: they"),
+        (Result("Post-LN", run_of(1.9), 88.0), "DeepNorm is 7.0 BLEU ahead"),
+        (Result("Post-LN", run_of(1.4), 98.0), "Post-LN is 3.0 BLEU ahead"),
+        (EARLY, "Post-LN ended early and left no model to score: diverged: the last loss is nan"),
+    ],
+    ids=["stalls", "trains", "lags", "leads", "diverges"],
+)
+def test_the_verdict_follows_from_the_numbers(twin: Result, expected: str) -> None:
+    text = verdict(DEEP, twin)
+    assert expected in text
+    if "learnt to translate" not in expected:
+        assert "did not" not in text
+
+
+def test_two_models_that_learnt_nothing_are_not_said_to_have_trained() -> None:
+    deep = Result("DeepNorm", run_of(4.5), 0.5)
+    text = verdict(deep, Result("Post-LN", run_of(7.5), 0.0))
+    assert "Neither model learnt to translate in 1,000 updates" in text
+
+
+def test_the_page_shows_scores_and_translations_of_both() -> None:
+    texts = (["Er isst."] * 4, ["He eats!"] * 4)
+    page = summary(DEEP, Result("Post-LN", run_of(8.25)), "18L-18L", texts)
+    assert "18L-18L" in page
+    assert "4 held-out" in page
+    rows = [row.split() for row in page.splitlines() if row.startswith(("DeepNorm ", "Post-LN "))]
+    assert rows[0] == ["DeepNorm", "95.0", "97.0", "1.50", "1.50", "1,000"]
+    assert rows[1] == ["Post-LN", "-", "-", "8.25", "8.25", "1,000"]
+    for part in ("source     Er isst.", "DeepNorm   He eats.", "(no model)", "reference  He eats!"):
+        assert part in page
+
+
+def test_a_result_is_read_from_the_score_of_the_quickstart_itself(tmp_path: Path) -> None:
+    run = write_cell(tmp_path, "deepnorm", "quickstart", {"scheme": "deepnorm"}, bleu=91.0)
+    text = run / "scores" / "test.checkpoint_best.beam5.lenpen1.txt"
+    text.write_text("a\nb\n", encoding="utf-8")
+    later = run / "scores" / "test.checkpoint_best.beam1.lenpen1.json"
+    later.write_text(json.dumps({"bleu": 1.0, "chrf": 1.0, "lines": 2}), encoding="utf-8")
+    result = read_result(run, "DeepNorm")
+    assert (result.bleu, result.hypotheses) == (91.0, ("a", "b"))
+
+
+@pytest.fixture
+def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A quickstart whose training only pretends."""
+
+    def train(definition, cells, folder, *args, **options) -> None:  # type: ignore[no-untyped-def]
+        for cell, bleu in zip(cells, (91.0, 0.4), strict=True):
+            run = write_cell(folder, cell.name, "quickstart", {"scheme": cell.name}, bleu=bleu)
+            write_log(run, {1000: 5.0}, train={20: 9.0, 1000: 3.5})
+            text = (run / write_score(run, bleu)).with_suffix(".txt")
+            text.write_text("He eats.\n", encoding="utf-8")
+
+    monkeypatch.setattr(sweep, "train", train)
+    (tmp_path / "data" / "text").mkdir(parents=True)
+    for language in ("de", "en"):
+        (tmp_path / "data" / "text" / f"test.{language}").write_text("x\n", encoding="utf-8")
+    call = quickstart.call
+    monkeypatch.setattr(
+        quickstart, "call", lambda m, words: 0 if words[0] == "sample" else call(m, words)
+    )
+    return tmp_path
+
+
+def test_the_command_ends_in_a_page_and_curves(
+    scored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--data", str(scored / "data"), "--out", str(scored / "out"), "--gpus", "0"]
+    assert cli.main(["quickstart", *words]) == 0
+    page = capsys.readouterr().out
+    assert "DeepNorm learnt to translate in 1,000 updates and Post-LN did not" in page
+    assert (scored / "out" / "summary.txt").read_text(encoding="utf-8") == page
+    assert (scored / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_dry_run_writes_nothing(scored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--data", str(scored / "none"), "--out", str(scored / "out"), "--depth", "6"]
+    assert cli.main(["quickstart", *words, "--dry-run", "--updates", "7"]) == 0
+    plan = capsys.readouterr().out
+    (line,) = [line for line in plan.splitlines() if line.startswith("post-ln ")]
+    for part in ("encoder-layers 6", "max-update 7", "residual-scheme post-ln", "PRECISION fp32"):
+        assert part in line
+    assert not (scored / "out").exists()
+    assert not (scored / "none").exists()
+
+
+def test_bad_usage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["quickstart", "--depth", "0"]) == 2
+    assert capsys.readouterr().err == "deepnet quickstart: error: --depth 0: at least 1 is needed\n"
+
+
+def test_what_comes_next_names_scripts_that_exist() -> None:
+    scripts = [word for word in WHERE_NEXT.split() if word.endswith(".sh")]
+    assert scripts
+    assert all((ROOT / script).is_file() for script in scripts)

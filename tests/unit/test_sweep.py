@@ -1,0 +1,351 @@
+"""`deepnet sweep` with cells that only pretend to train: results, restarts, signals, the plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_deepnet import cli
+from fairseq_deepnet.experiments import cell as one_cell
+from fairseq_deepnet.experiments import sweep
+from fairseq_deepnet.experiments.grid import Cell, expand, load_sweep, override
+from fairseq_deepnet.experiments.results import Status, read_json
+from fairseq_deepnet.signals import PREEMPTED
+from tests.support.cells import write_config, write_log, write_score
+
+CHILD = """
+import json, os, signal, subprocess, sys, time
+from pathlib import Path
+place = Path(sys.argv[1])
+cell = json.loads((place / "cell.json").read_text())
+with (place / "calls").open("a") as calls:
+    calls.write(json.dumps([cell["train"], cell["score"]]) + "\\n")
+calls = len((place / "calls").read_text().splitlines())
+if place.name == "crash" or (place.name == "flaky" and calls == 1):
+    sys.exit(3)
+if place.name == "slow" and calls == 1:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(85))
+    (place / "began").write_text(str(os.getpid()))
+    time.sleep(60)
+status = "diverged" if place.name == "nan" and calls == 1 else "done"
+(place / "config.yaml").write_text((place / "cell.yaml").read_text())
+result = {"status": status, "reason": "as planned", "scored": cell["score"], "score": None}
+(place / "result.json").write_text(json.dumps(result))
+"""
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "child.py"
+    file.write_text(CHILD, encoding="utf-8")
+    monkeypatch.setattr(sweep, "PROCESS", (sys.executable, str(file)))
+    return file
+
+
+@pytest.fixture
+def definition(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.de-en.de.idx").touch()
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        "config: multi30k_tiny\ncell: '{arch}'\ntitle: Pretended\n"
+        f"options: {{recipe.data: {tmp_path / 'data'}}}\n"
+        "factors: {arch: {set: arch, values: [good, crash]}}\nscore: {BEAM: 4}\n",
+        encoding="utf-8",
+    )
+    return file
+
+
+class Rig:
+    """A sweep's folder, and what was said."""
+
+    def __init__(self, definition: Path) -> None:
+        self.definition, self.folder = definition, definition.parent / "runs"
+
+    def cells(self, names: str, *words: str) -> list[Cell]:
+        loaded = load_sweep(str(self.definition))
+        return expand(override(loaded, [f"arch={names}", *words]))
+
+    def run(self, names: str, *words: str, retry: str | None = None, slots: int = 1) -> list[str]:
+        shares = [sweep.Share(["--gpus", "0"], ["--gpus", "0"])] * slots
+        cells = self.cells(names, *words)
+        sweep.train(load_sweep(str(self.definition)), cells, self.folder, shares, retry)
+        return [sweep.status_of(self.folder / cell.name).value for cell in cells]
+
+    def calls(self, name: str) -> list[Any]:
+        text = (self.folder / name / "calls").read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def rig(definition: Path, child: Path) -> Rig:
+    return Rig(definition)
+
+
+def test_a_cell_with_a_result_is_not_run_again_and_a_crash_stops_no_other(rig: Rig) -> None:
+    assert rig.run("crash,good", slots=2) == ["failed", "done"]
+    assert rig.calls("good") == [[["--gpus", "0"], ["--beam", "4"]]]
+    record = read_json(rig.folder / "good" / "cell.json")
+    assert record["places"] == [{"panel": "main", "values": {"arch": "good"}, "seed": 1}]
+    assert "status 3" in read_json(rig.folder / "crash" / "result.json")["reason"]
+    assert rig.run("crash,good") == ["failed", "done"]
+    assert (len(rig.calls("good")), len(rig.calls("crash"))) == (1, 1)
+
+
+def test_retry_runs_what_failed_and_keeps_what_diverged_under_another_name(rig: Rig) -> None:
+    assert rig.run("flaky,nan") == ["failed", "diverged"]
+    assert rig.run("flaky,nan", retry="failed") == ["done", "diverged"]
+    assert rig.run("flaky,nan", retry="all") == ["done", "diverged"]
+    assert (rig.folder / ".nan.diverged1").is_dir()
+    assert len(rig.calls("nan")) == 1
+
+
+def test_a_score_that_is_asked_for_later_is_made_without_other_settings(rig: Rig) -> None:
+    assert rig.run("good", "score=false") == ["done"]
+    assert rig.run("good", "score.LENPEN=2") == ["done"]
+    assert [call[1] for call in rig.calls("good")] == [None, ["--beam", "4", "--lenpen", "2"]]
+    assert rig.run("good", "score=false") == ["done"]
+    assert len(rig.calls("good")) == 2
+
+
+def test_a_cell_that_began_with_other_settings_is_refused(rig: Rig) -> None:
+    rig.run("good")
+    with pytest.raises(ValueError, match=r"other settings \(lr .* -> 9e-3\): choose another"):
+        sweep.refuse_changes(rig.folder, rig.cells("good", "lr=9e-3"))
+    sweep.refuse_changes(rig.folder, rig.cells("good", "log-interval=7"))  # changes no number
+
+
+def wait_for(file: Path) -> int:
+    limit = time.monotonic() + 30
+    while not (file.is_file() and file.read_text(encoding="utf-8")):
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    return int(file.read_text(encoding="utf-8"))
+
+
+def is_running(process: int) -> bool:
+    try:
+        state = (
+            Path(f"/proc/{process}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0]
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_sweep_that_ends_leaves_nothing_running_and_resumes(rig: Rig, number: int) -> None:
+    code = (
+        "import sys; from tests.unit.test_sweep import Rig; from pathlib import Path\n"
+        "from fairseq_deepnet.experiments import sweep\n"
+        "sweep.PROCESS = (sys.executable, sys.argv[2])\n"
+        "Rig(Path(sys.argv[1])).run('slow')\n"
+    )
+    words = [
+        sys.executable,
+        "-c",
+        code,
+        str(rig.definition),
+        str(rig.definition.parent / "child.py"),
+    ]
+    environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
+    running = wait_for(rig.folder / "slow" / "began")
+    process.send_signal(number)
+    assert process.wait(timeout=30) != 0
+    limit = time.monotonic() + 10
+    while is_running(running) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not is_running(running)
+    assert sweep.status_of(rig.folder / "slow") is Status.UNFINISHED
+    assert rig.run("slow") == ["done"]
+
+
+def test_a_training_that_was_preempted_from_outside_is_unfinished(rig: Rig, child: Path) -> None:
+    child.write_text("import sys; sys.exit(85)", encoding="utf-8")
+    assert rig.run("good") == ["unfinished"]
+
+
+def test_two_sweeps_in_one_folder_are_refused(rig: Rig) -> None:
+    rig.folder.mkdir()
+    with (rig.folder / ".lock").open("w", encoding="utf-8") as lock:
+        assert sweep.try_lock(lock)
+        with pytest.raises(ValueError, match="another sweep is at work in"):
+            rig.run("good")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "parallel", "visible", "expected"),
+    [
+        ("all", 2, [], [["--gpus", "0", "--threads", "4"]] * 2),
+        ("all", 2, ["3", "5"], [["--gpus", "1"], ["--gpus", "1"]]),
+        ("2", 1, ["0", "1", "2"], [["--gpus", "2"]]),
+    ],
+)
+def test_cells_at_work_share_the_machine(
+    gpus: str, parallel: int, visible: list[str], expected: list[list[str]]
+) -> None:
+    shares = sweep.divide(gpus, parallel, visible, cores=8)
+    assert [share.train for share in shares] == expected
+    if visible:
+        names = [name for share in shares for name in str(share.gpus).split(",")]
+        assert len(set(names)) == len(names) == parallel * int(expected[0][1])
+
+
+@pytest.mark.parametrize(("parallel", "message"), [(3, "at most 2"), (0, "at least 1")])
+def test_a_share_that_cannot_be_is_refused(parallel: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sweep.divide("all", parallel, ["0", "1"], 8)
+
+
+# The command.
+
+
+def test_the_plan_starts_nothing_and_shows_every_difference(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", str(rig.definition), "--runs", str(rig.folder), "--gpus", "0", "--dry-run"]
+    assert cli.main([*words, "max-update=40", "warmup-updates=50"]) == 0
+    text = capsys.readouterr().out
+    (line,) = [line for line in text.splitlines() if line.startswith("good ")]
+    assert "to do" in line
+    assert "arch good" in line
+    assert "max-update 40" in line
+    assert "GPU-hours" not in text
+    assert "good: --warmup-updates 50 is not below --max-update" in text
+    assert not rig.folder.exists()
+
+
+def test_missing_data_are_told_before_anything_starts(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", str(rig.definition), "--gpus", "0", "--data", "/none", "arch=good"]
+    assert cli.main(words) == 2
+    assert "no training data in /none: make it with" in capsys.readouterr().err
+    assert cli.main([*words, "--dry-run"]) == 0
+
+
+def test_the_command_runs_cells_and_writes_results_and_tables(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", str(rig.definition), "--runs", str(rig.folder), "--gpus", "0"]
+    assert cli.main(words) == 1
+    said = capsys.readouterr()
+    assert "failed: crash; see result.json" in said.err
+    assert "crashed" in said.out
+    assert {"results.csv", "report.md", "report.csv"} <= {p.name for p in rig.folder.iterdir()}
+    assert "good,done" not in said.out
+    assert cli.main(["report", str(rig.folder / "results.csv")]) == 0
+    assert capsys.readouterr().out == said.out
+
+
+# One cell, in its process.
+
+
+def prepared(run: Path, score: list[str] | None = None, keep: str = "all") -> Path:
+    write_config(run, warmup_updates=5)
+    record = {"train": ["--gpus", "0"], "score": score, "score_share": [], "keep": keep}
+    (run / "cell.json").write_text(json.dumps(record | {"places": []}), encoding="utf-8")
+    (run / "cell.yaml").write_text("lr: 0.1\n", encoding="utf-8")
+    return run
+
+
+def trained(
+    monkeypatch: pytest.MonkeyPatch, run: Path, losses: dict[int, float], status: int = 0
+) -> list[list[str]]:
+    """Let `deepnet train` and `deepnet evaluate` pretend."""
+    calls: list[list[str]] = []
+
+    def call(module: Any, words: list[str]) -> int:
+        calls.append(words)
+        if module is one_cell.train:
+            write_log(run, losses)
+            return status
+        score = run / write_score(run, 27.5)
+        if "--max-len-b" in words:
+            score.rename(score.with_name(f"{score.stem}.max-len-b9.json"))
+        return 0
+
+    monkeypatch.setattr(one_cell, "call", call)
+    return calls
+
+
+def test_a_cell_is_trained_and_scored_as_its_record_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = prepared(tmp_path / "run", ["--beam", "5", "--", "--max-len-b", "9"])
+    calls = trained(monkeypatch, run, {10: 4.5})
+    assert one_cell.main(run) == 0
+    assert calls[0] == [str(run / "cell.yaml"), "--run", str(run), "--gpus", "0"]
+    assert calls[1] == [str(run), "--beam", "5", "--", "--max-len-b", "9"]
+    result = read_json(run / "result.json")
+    assert (result["status"], result["updates"]) == ("done", 10)
+    assert result["reason"] == "BLEU 27.50"
+
+
+@pytest.mark.parametrize(
+    ("status", "losses", "expected", "reason"),
+    [
+        (0, {10: 4.5}, "done", "trained, validation nll 3.000"),
+        (1, {10: 4.5}, "failed", "training ended with status 1: out of luck"),
+        (1, {10: float("nan")}, "diverged", "the last validation loss, at update 10, is nan"),
+    ],
+)
+def test_the_record_tells_how_a_training_ended(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    losses: dict[int, float],
+    expected: str,
+    reason: str,
+) -> None:
+    run = prepared(tmp_path / "run")
+    (run / "console.log").write_text("out of luck\n", encoding="utf-8")
+    trained(monkeypatch, run, losses, status)
+    assert one_cell.main(run) == 0
+    result = read_json(run / "result.json")
+    assert result["status"] == expected
+    assert reason in result["reason"]
+
+
+def test_a_preempted_cell_has_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = prepared(tmp_path / "run")
+    trained(monkeypatch, run, {10: 4.5}, PREEMPTED)
+    assert one_cell.main(run) == PREEMPTED
+    assert not (run / "result.json").exists()
+
+
+def test_keeping_the_best_checkpoint_leaves_the_user_s_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = prepared(tmp_path / "run", keep="best")
+    (run / "checkpoints").mkdir()
+    names = ("best", "last", "1_200", "3", "_mine")
+    for name in names:
+        (run / "checkpoints" / f"checkpoint_{name}.pt").touch()
+    (run / "checkpoints" / "mine.pt").touch()
+    trained(monkeypatch, run, {10: 4.5})
+    one_cell.main(run)
+    left = {file.name for file in (run / "checkpoints").iterdir()}
+    assert left == {"checkpoint_best.pt", "checkpoint__mine.pt", "mine.pt"}
+
+
+def test_a_model_no_better_than_word_frequencies_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = prepared(tmp_path / "run")
+    write_config(run, warmup_updates=50)
+    monkeypatch.setattr(one_cell.results, "unigram_level", lambda config: 8.63)
+    trained(monkeypatch, run, {40: 10.5})
+    one_cell.main(run)
+    result = read_json(run / "result.json")
+    assert result["status"] == "done"
+    assert "nll 9.000, no better than the 8.630 of a unigram model" in result["reason"]
