@@ -12,7 +12,7 @@ from typing import Final
 from ..optim.fused_adam import BUCKET
 from ..schemes import Side
 from .activations import MicroBatch
-from .parameters import Parameters
+from .parameters import SUBLAYERS, Parameters
 from .setting import FP32, STATES, Model, Training
 from .sharded import gathered
 from .walk import Walk
@@ -47,6 +47,7 @@ class Memory:
         gradients: of all weights, at the end of backward
         activations: kept for backward at the end of the forward pass
         host: modules and other objects, which count where the host's memory is the device's
+        monitor: copies of weights that the monitor holds during the step of a due update
         loss: the most that the tables of tokens x vocabulary hold at once
         moments: bytes alive at each moment that may be the peak, by its name
     """
@@ -59,6 +60,7 @@ class Memory:
     host: int
     gradients: int
     activations: int
+    monitor: int
     loss: int
     moments: dict[str, int]
 
@@ -133,6 +135,23 @@ def communication(training: Training, parameters: Parameters) -> int:
     return 0 if training.bucket_view else parameters.total * training.element
 
 
+def monitor_copies(model: Model, training: Training, parameters: Parameters) -> int:
+    """Return the bytes of the weights that the monitor copies before the step of a due update.
+
+    The layers' parameters for the size of their change, and for the bound the maps of the value
+    path: v_proj, out_proj, fc1 and fc2. Of a sharded model it measures neither.
+    """
+    copied = 0
+    if "parameter_update_ratio" in training.monitored:
+        copied += parameters.encoder + parameters.decoder
+    if "step_bound" in training.monitored and model.scheme.is_weighted_post_ln():
+        for side, shape in model.layers.items():
+            attentions = len(SUBLAYERS[side]) - 1
+            maps = 2 * attentions * shape.embed_dim**2 + 2 * shape.embed_dim * shape.ffn_dim
+            copied += model.depths.of(side) * maps
+    return 0 if training.sharded else copied * training.element
+
+
 def position_tables(model: Model, element: int) -> int:
     """Return the bytes of sinusoidal positions, which are no parameters."""
     return sum(
@@ -165,13 +184,15 @@ def follow(model: Model, training: Training, parameters: Parameters, batch: Micr
         host=0 if batch.on_gpu else parameters.tensors * HOST_OBJECTS,
         gradients=gradients,
         activations=walk.kept(model.checkpointing),
+        monitor=monitor_copies(model, training, parameters),
         loss=walk.loss_peak,
         moments={},
     )
     base = memory.persistent
     walked = walk.moments(model.checkpointing)
     moments = {name: base + passing + size for name, size in walked.items()}
-    moments["optimiser"] = base + gradients + optimiser_temporary(training, parameters)
+    stepping = optimiser_temporary(training, parameters) + memory.monitor
+    moments["optimiser"] = base + gradients + stepping
     return dataclasses.replace(memory, moments=moments)
 
 

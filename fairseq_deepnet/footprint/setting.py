@@ -103,6 +103,7 @@ class Training:
         unit_bytes: that a sharded model gathers together (--bucket-cap-mb)
         reshard: whether it is split again between forward and backward
         offload: whether what is split lies in host memory (--cpu-offload)
+        monitored: quantities that are measured at intervals (--monitor)
     """
 
     max_tokens: int
@@ -121,6 +122,7 @@ class Training:
     unit_bytes: int = 25 * MEGABYTE
     reshard: bool = True
     offload: bool = False
+    monitored: tuple[str, ...] = ()
 
     @property
     def devices(self) -> int:

@@ -13,6 +13,7 @@ from fairseq.models.transformer import TransformerConfig
 
 from ..footprint.memory import SENTENCE_LENGTH
 from ..footprint.setting import MEGABYTE, STATES, Model, Training
+from ..monitoring.options import monitor_settings
 from ..schemes import Side
 from .options import layer_shape
 from .running_options import checkpointing_of, segment_of
@@ -92,6 +93,7 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
         raise ValueError(f"--optimizer {args.optimizer}: the plan knows {known}")
     if not args.max_tokens and not args.batch_size:
         raise ValueError("neither --max-tokens nor --batch-size is set; add max-tokens=4096")
+    settings = monitor_settings(args) if getattr(args, "monitor_interval", None) else None
     momentum = getattr(args, "beta1", None) or getattr(args, "momentum", None)
     return Training(
         max_tokens=int(args.max_tokens or args.batch_size * length),
@@ -110,4 +112,5 @@ def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> 
         unit_bytes=int(args.bucket_cap_mb) * MEGABYTE,
         reshard=not args.no_reshard_after_forward,
         offload=bool(args.cpu_offload),
+        monitored=() if settings is None else settings.quantities,
     )

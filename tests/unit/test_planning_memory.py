@@ -1,12 +1,14 @@
 """Memory of a plan: activations against saved-tensor hooks, states against fairseq's optimisers."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fairseq_deepnet.anatomy import find_stacks
 from fairseq_deepnet.criterions import chunked
 from fairseq_deepnet.criterions import one_kernel as one_kernel_module
 from fairseq_deepnet.footprint import Model, activations, memory, parameters, walk
@@ -19,7 +21,10 @@ from fairseq_deepnet.modules import (
     Unpadded,
     positions,
 )
+from fairseq_deepnet.monitoring.instruments import INSTRUMENTS, Subject
+from fairseq_deepnet.monitoring.probe import Origin
 from fairseq_deepnet.schemes import SCHEMES, Place, Side
+from tests.support.models import build_model
 from tests.support.plans import TRAINING, plan_of
 
 SENTENCES, SOURCE, TARGET = 5, 7, 9
@@ -233,6 +238,27 @@ def test_the_flat_copy_of_fp16_needs_the_optimisers_temporary_for_the_whole_mode
     assert memory.optimiser_temporary(flat, counts) == 4 * counts.total
     pieces = dataclasses.replace(flat, flat=False)
     assert memory.optimiser_temporary(pieces, counts) == 4 * counts.largest
+
+
+@pytest.mark.parametrize("quantities", [("parameter_update_ratio",), ("step_bound",)], ids=str)
+def test_copies_for_the_monitor_are_those_that_its_instruments_take(
+    quantities: tuple[str, ...], tmp_path: Path
+) -> None:
+    net, model = build_model(), plan_of()
+    training = dataclasses.replace(TRAINING, monitored=quantities)
+    origin = Origin(net, 1, [], tmp_path / "probe.pt")
+    subject = Subject(
+        net, tuple(find_stacks(net)), SCHEMES["deepnorm"], frozenset(quantities), origin
+    )
+    (kind,) = (kind for kind in INSTRUMENTS if set(kind.quantities) & set(quantities))
+    instrument = kind(subject)
+    instrument.before_step(1.0)
+    taken = sum(tensor.nbytes for tensor in instrument.before.values())
+    counts = parameters.count(model)
+    assert memory.monitor_copies(model, training, counts) == taken > 0
+    plain = memory.follow(model, TRAINING, counts, BATCH)
+    watched = memory.follow(model, training, counts, BATCH)
+    assert watched.moments["optimiser"] - plain.moments["optimiser"] == taken
 
 
 def peak_moment(model: Model, **changes: Any) -> str:

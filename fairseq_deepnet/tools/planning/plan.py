@@ -190,6 +190,7 @@ def _memory(plan: Plan) -> str:
         (f"buffers of {training.ddp_backend}", memory.communication),
         ("modules and other objects", memory.host),
         (f"gradients ({_held(training)})", memory.gradients),
+        ("copies of weights for --monitor", memory.monitor),
         (f"activations{' (checkpointed)' if plan.model.checkpoint else ''}", memory.activations),
         ("tokens x vocabulary in the loss, at most", memory.loss),
     ]
