@@ -45,23 +45,6 @@ def test_the_global_batch_decides_update_freq() -> None:
     assert plan_for(80, gpus=2, update_freq=8).training.update_freq == 8
 
 
-def test_time_goes_with_operations_updates_and_devices() -> None:
-    one, four = plan_for(80), plan_for(80, gpus=4)
-    assert one.flops_per_update == four.flops_per_update
-    assert one.hours == pytest.approx(1000 * one.seconds_per_update / 3600)
-    assert four.hours == pytest.approx(1000 * four.seconds_per_update / 3600)
-    assert four.gpu_hours == pytest.approx(4 * 1000 * four.seconds_per_update / 3600)
-    assert four.seconds_per_update < one.seconds_per_update / 2
-    assert plan_for(80, max_update=None).hours is None
-
-
-def test_what_fits_needs_no_advice() -> None:
-    advice = advice_for(80)
-    assert advice.wanted.fits
-    assert advice.fits
-    assert not advice.options
-
-
 def test_smaller_micro_batches_come_first_and_keep_the_global_batch() -> None:
     wanted = plan_for(80)
     smaller = advice_for(wanted.needed_gib - 0.5)
@@ -131,30 +114,6 @@ def test_a_device_is_given_to_checkpointing_as_auto_takes_it_but_where_that_is_t
     assert advice.plan.needed_gib <= advice.plan.checkpoint_gib  # so that training does not warn
 
 
-def test_more_layers_are_checkpointed_where_those_that_were_asked_for_are_too_few() -> None:
-    room = plan_for(80, max_tokens=512).needed_gib - 0.1
-    some = advice_for(room, max_tokens=512, checkpoint_memory=room + 0.05)
-    assert some.wanted.model.checkpoint
-    assert not some.wanted.model.is_recomputed
-    assert not some.wanted.fits
-    assert some.plan.checkpoint_gib is not None
-    assert some.options == {"checkpoint-memory": f"{some.plan.checkpoint_gib:.10g}"}
-    assert some.plan.needed_gib <= some.plan.checkpoint_gib <= room
-
-
-def test_too_little_memory_ends_in_a_no_with_the_least_that_would_do() -> None:
-    advice = advice_for(0.5)
-    assert not advice.fits
-    assert advice.least_gib == min(step.plan.needed_gib for step in advice.steps)
-    assert advice_for(advice.least_gib).fits
-
-
-def test_more_gpus_do_not_shard_the_model() -> None:
-    weights = {gpus: plan_for(80, gpus=gpus).memory for gpus in (1, 8)}
-    assert weights[8].weights == weights[1].weights
-    assert weights[8].persistent > weights[1].persistent
-
-
 def test_legacy_ddp_is_tried_where_its_buffer_is_smaller_than_the_gradients() -> None:
     sizes = {"embed_dim": 1024, "ffn_embed_dim": 4096}
     wide = {f"{side}_{k}": size for k, size in sizes.items() for side in ("encoder", "decoder")}
@@ -192,14 +151,6 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 
 BIG = ("--arch", "deepnet_transformer_opus100_1000", "--vocabulary", "250002")
-
-
-def test_a_report_ends_in_the_options_that_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, *BIG, "--gpus", "8", "--teraflops", "312", "max-update=10")
-    assert code == 0
-    assert "3,806,209,024" in out
-    assert "It does not fit into 80 GiB" in out
-    assert "It fits with: --" in out
 
 
 def test_host_memory_is_that_of_a_node_however_many_there_are(
