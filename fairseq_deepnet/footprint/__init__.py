@@ -5,7 +5,7 @@ Knows layers and schemes, not the models: these ask it how many of their layers 
 
 from .choice import auto_segment, fit
 from .memory import Memory, follow, micro_batch, needed_gib
-from .parameters import Parameters, combines, count
+from .parameters import Parameters, count
 from .setting import Model, Training
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "Parameters",
     "Training",
     "auto_segment",
-    "combines",
     "count",
     "fit",
     "follow",

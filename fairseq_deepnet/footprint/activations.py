@@ -17,7 +17,7 @@ from torch import nn
 
 from ..modules import LayerShape, MultiheadAttention, TransformerLayer, positions
 from ..schemes import NormPlacement, Residual, Side, Sublayer
-from .parameters import SUBLAYERS, build_layer, combines, has_final_norm
+from .parameters import SUBLAYERS, build_layer, has_final_norm
 from .setting import FP32, Model
 
 RNG_STATE = 5056 + 16
@@ -148,7 +148,7 @@ def scheme_extra(batch: MicroBatch, model: Model, side: Side) -> int:
 
 
 def _attentions(layer: TransformerLayer) -> list[MultiheadAttention]:
-    return [getattr(layer, sublayer.value) for sublayer in layer.sublayers[:-1]]
+    return [getattr(layer, sublayer.value) for sublayer in layer.attentions]
 
 
 def without_padding(batch: MicroBatch, model: Model, side: Side) -> int:
@@ -177,7 +177,7 @@ def combination(batch: MicroBatch, model: Model, side: Side) -> int:
 
     The output, which its LayerNorm keeps, and what that gives, which the sum keeps.
     """
-    if not combines(type(model.scheme)):
+    if not model.scheme.combines:
         return 0
     n = batch.tokens(side)
     return 2 * n * model.layers[side].embed_dim * batch.element + 2 * n * FP32

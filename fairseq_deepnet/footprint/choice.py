@@ -17,7 +17,7 @@ from ..modules import ActivationCheckpointing, LayerShape, thriftiest_segment
 from ..schemes import ResidualScheme, Side
 from .activations import MicroBatch
 from .memory import follow, needed_gib
-from .parameters import combines, count
+from .parameters import count
 from .setting import Model, Training
 from .walk import Layout, Walk
 
@@ -33,7 +33,7 @@ def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape, layers: 
     attention with keys and values of a source as long adds 6; dropout adds one a branch.
     (activations.py counts bytes.)
     """
-    if combines(type(scheme)):
+    if scheme.combines:
         return 1
     crossed = side is Side.DECODER and scheme.depths.encoder > 0
     kept = shape.ffn_dim / shape.embed_dim + (17 if crossed else 10)

@@ -107,11 +107,6 @@ def has_final_norm(model: Model, side: Side) -> bool:
     return model.scheme.norm is NormPlacement.PRE and kept
 
 
-def combines(scheme: type[ResidualScheme]) -> bool:
-    """Return True if layers read more than the output of the layer below (as in DLCL)."""
-    return scheme.build_combination is not ResidualScheme.build_combination
-
-
 def embedding_sizes(model: Model) -> list[int]:
     """Return sizes of each table and vector that precedes the layers."""
     sizes = []

@@ -103,11 +103,11 @@ class DeepNetDecoder(TransformerDecoderBase):
             prev_output_tokens,
             encoder_out,
             incremental_state,
-            full_context_alignment,
-            alignment_layer,
-            alignment_heads,
-            return_all_hiddens,
-            self_mask,
+            full_context_alignment=full_context_alignment,
+            alignment_layer=alignment_layer,
+            alignment_heads=alignment_heads,
+            return_all_hiddens=return_all_hiddens,
+            self_mask=self_mask,
         )
         return x if features_only else self.output_layer(x), extra
 
@@ -146,8 +146,8 @@ class DeepNetDecoder(TransformerDecoderBase):
                 prev_output_tokens,
                 encoder_out,
                 self_mask,
-                alignment_layer,
-                return_all_hiddens,
+                alignment_layer=alignment_layer,
+                keep_states=return_all_hiddens,
             )
         else:
             decoding = self.decoding_of(incremental_state, x.size(0), encoder_out)

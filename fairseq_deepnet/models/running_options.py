@@ -9,7 +9,7 @@ import torch
 from fairseq.models import BaseFairseqModel
 
 from ..errors import ConfigurationError
-from ..footprint import auto_segment, combines
+from ..footprint import auto_segment
 from ..modules import ActivationCheckpointing, LayerShape
 from ..schemes import ResidualScheme, Side
 
@@ -49,7 +49,7 @@ def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
             f"--checkpoint-activations-every {every} contradicts --checkpoint-activations, which is"
             " --checkpoint-activations-every 1; leave one of them out"
         )
-    if combines(scheme):
+    if scheme.combines:
         raise ConfigurationError(
             f"--checkpoint-activations-every {every} contradicts --residual-scheme {scheme.name},"
             " which reads every layer's output, so that no segment can be longer than one; use"

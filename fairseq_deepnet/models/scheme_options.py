@@ -203,7 +203,8 @@ def log_learned(stack: Any, side: Side, update: int, interval: int) -> None:
         update: updates that are finished, as in set_num_updates.
         interval: fairseq's --log-interval; 0 logs nothing.
     """
-    whole = not any(isinstance(p, DTensor) for p in stack.parameters())
-    if interval and (update + 1) % interval == 0 and whole:
+    if not interval or (update + 1) % interval:
+        return
+    if not any(isinstance(p, DTensor) for p in stack.parameters()):
         for name, mean in learned_means(stack).items():
             metrics.log_scalar(f"{side.value}_{name}", mean.item(), priority=900, round=4)

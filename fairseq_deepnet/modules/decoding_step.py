@@ -121,12 +121,12 @@ class Attend:
 
 def entering(layer: TransformerLayer, sublayer: Sublayer) -> Callable[[Stream], Tensor]:
     """Return a sublayer's residual.enter with its norm."""
-    enter, norm = layer.residual(sublayer).enter, getattr(layer, f"{sublayer.value}_layer_norm")
+    enter, norm = layer.residual(sublayer).enter, layer.norm(sublayer)
     return lambda x: enter(x, norm)
 
 
 def joining(layer: TransformerLayer, sublayer: Sublayer) -> Callable[[Stream, Tensor], Stream]:
     """Return a sublayer's residual.leave with its norm and the layer's dropout."""
-    leave, norm = layer.residual(sublayer).leave, getattr(layer, f"{sublayer.value}_layer_norm")
+    leave, norm = layer.residual(sublayer).leave, layer.norm(sublayer)
     dropout = layer.dropout_module
     return lambda x, branch: leave(x, branch, norm, dropout)

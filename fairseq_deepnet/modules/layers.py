@@ -54,7 +54,7 @@ class TransformerLayer(nn.Module):
         self.dropout_module = Dropout(shape.dropout, module_name=name)
         self.activation_dropout_module = Dropout(shape.activation_dropout, module_name=name)
         self.activation_fn = utils.get_activation_fn(shape.activation)
-        for sublayer in self.sublayers[:-1]:
+        for sublayer in self.attentions:
             self.add_attention(sublayer, shape, scheme)
         self.fc1 = nn.Linear(shape.embed_dim, shape.ffn_dim, bias=scheme.bias)
         self.fc2 = nn.Linear(shape.ffn_dim, shape.embed_dim, bias=scheme.bias)
@@ -86,13 +86,25 @@ class TransformerLayer(nn.Module):
     def build_norm(shape: LayerShape, scheme: ResidualScheme) -> nn.Module | None:
         return None if scheme.norm is NormPlacement.NONE else nn.LayerNorm(shape.embed_dim)
 
+    @property
+    def attentions(self) -> tuple[Sublayer, ...]:
+        """The sublayers before the feed-forward."""
+        return tuple(sublayer for sublayer in self.sublayers if sublayer is not Sublayer.FFN)
+
+    def norm(self, sublayer: Sublayer) -> nn.Module | None:
+        """Return the LayerNorm of a sublayer; None if the scheme has none."""
+        if sublayer is Sublayer.FFN:
+            return self.final_layer_norm
+        norm: nn.Module | None = getattr(self, f"{sublayer.value}_layer_norm")
+        return norm
+
     def residual(self, sublayer: Sublayer) -> Residual:
         """Return how a branch of this layer joins the residual stream."""
         return cast(Residual, self.residuals[sublayer])
 
     def linears(self) -> Iterator[tuple[Sublayer, Role, nn.Linear]]:
         """Yield every linear map of the layer with its branch and its role there."""
-        for sublayer in self.sublayers[:-1]:
+        for sublayer in self.attentions:
             for role in (Role.Q_PROJ, Role.K_PROJ, Role.V_PROJ, Role.OUT_PROJ):
                 yield sublayer, role, getattr(getattr(self, sublayer.value), role.value)
         yield Sublayer.FFN, Role.FC1, self.fc1

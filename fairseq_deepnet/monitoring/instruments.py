@@ -300,7 +300,7 @@ class Bounds(Instrument):
 
     @classmethod
     def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool = True) -> tuple[str, ...]:
-        return () if scheme.is_weighted_post_ln() else cls.quantities
+        return () if scheme.bounded else cls.quantities
 
     def before_step(self, gradient_scale: float) -> Values:
         if "step_bound" in self.subject.wanted:

@@ -120,6 +120,7 @@ class Admin(ResidualScheme):
     name: ClassVar[str] = "admin"
     summary: ClassVar[str] = "LN(w * x + G(x)), w learned, from the variance of the branches below"
     norm: ClassVar[NormPlacement] = NormPlacement.POST
+    bounded: ClassVar[bool] = True
     layer_drop: ClassVar[bool] = False
     stock_initialisation: ClassVar[bool] = True
 
@@ -148,6 +149,7 @@ class AdminLog(ResidualScheme):
     name: ClassVar[str] = "admin-log"
     summary: ClassVar[str] = "LN(w * x + G(x)), w learned, from the number of sublayers"
     norm: ClassVar[NormPlacement] = NormPlacement.POST
+    bounded: ClassVar[bool] = True
     variants: ClassVar[Mapping[str, str]] = {
         "logarithmic": "omega = sqrt((n + 1) / ln(n + 1) - 1)",
         "constant": "omega = sqrt(n)",

@@ -119,6 +119,10 @@ class ResidualScheme:
     summary: ClassVar[str]
     norm: ClassVar[NormPlacement]
     embedding_norm: ClassVar[bool] = False  # does a LayerNorm follow the embeddings
+    bounded: ClassVar[bool] = (
+        False  # are all sublayers LN(alpha x + G(x)), as the bounds ask
+    )
+    combines: ClassVar[bool] = False  # do layers read more than the layer below (as in DLCL)
     streams: ClassVar[int] = 1  # tensors [B, T, C] that go from layer to layer, x the first
     variants: ClassVar[Mapping[str, str]] = {}  # name -> what it means
     bias: ClassVar[bool] = True  # do linear maps have biases (Fixup's do not)
@@ -153,12 +157,6 @@ class ResidualScheme:
                 f" {known}"
             )
         return variant
-
-    @classmethod
-    def is_weighted_post_ln(cls) -> bool:
-        """Return True if all sublayers are LN(alpha x + G(x)), as the paper's bounds have it."""
-        own_way = cls.why_not_stock is not ResidualScheme.why_not_stock
-        return cls.norm is NormPlacement.POST and not own_way
 
     def default_alpha(self, side: Side) -> float | None:
         """Return what multiplies the residual before its LayerNorm; None where nothing does."""

@@ -57,6 +57,7 @@ class BranchNorm(ResidualScheme):
     name: ClassVar[str] = "branchnorm"
     summary: ClassVar[str] = "LN(x + a G(x)), a grows to 1 over the warm-up"
     norm: ClassVar[NormPlacement] = NormPlacement.POST
+    bounded: ClassVar[bool] = True
     stock_initialisation: ClassVar[bool] = True
 
     def build_residuals(

@@ -43,6 +43,7 @@ class DeepNorm(ResidualScheme):
     name: ClassVar[str] = "deepnorm"
     summary: ClassVar[str] = "LN(alpha x + G(x)), value path scaled by beta"
     norm: ClassVar[NormPlacement] = NormPlacement.POST
+    bounded: ClassVar[bool] = True
     variants: ClassVar[Mapping[str, str]] = {
         "paper": "the residual times alpha, the value path's initial weights times beta",
         "alpha-only": "the residual times alpha; all weights start with gain 1",

@@ -50,6 +50,7 @@ class DLCL(ResidualScheme):
     name: ClassVar[str] = "dlcl"
     summary: ClassVar[str] = "Pre-LN, a layer reads a learned sum of all outputs below it"
     norm: ClassVar[NormPlacement] = NormPlacement.PRE
+    combines: ClassVar[bool] = True
     layer_drop: ClassVar[bool] = False
     stock_initialisation: ClassVar[bool] = True
 

@@ -21,6 +21,7 @@ class DSInit(ResidualScheme):
     name: ClassVar[str] = "ds-init"
     summary: ClassVar[str] = "LN(x + G(x)), layer l's weights scaled by 1 / sqrt(l)"
     norm: ClassVar[NormPlacement] = NormPlacement.POST
+    bounded: ClassVar[bool] = True
     variants: ClassVar[Mapping[str, str]] = {
         "paper": "standard deviation ~ l^(-1/2)",
         "code": "standard deviation ~ l^(-1/4)",

@@ -11,6 +11,7 @@ class PostLN(ResidualScheme):
     name: ClassVar[str] = "post-ln"
     summary: ClassVar[str] = "LN(x + G(x))"
     norm: ClassVar[NormPlacement] = NormPlacement.POST
+    bounded: ClassVar[bool] = True
     stock_initialisation: ClassVar[bool] = True
 
 
@@ -34,6 +35,7 @@ class PostLNInit(ResidualScheme):
     name: ClassVar[str] = "post-ln-init"
     summary: ClassVar[str] = "LN(x + G(x)), layer l's weights scaled by 1 / (N - l + 1)"
     norm: ClassVar[NormPlacement] = NormPlacement.POST
+    bounded: ClassVar[bool] = True
 
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
         return 1.0 / (self.depths.of(place.side) - place.layer)
