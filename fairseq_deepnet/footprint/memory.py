@@ -144,7 +144,7 @@ def monitor_copies(model: Model, training: Training, parameters: Parameters) -> 
     copied = 0
     if "parameter_update_ratio" in training.monitored:
         copied += parameters.encoder + parameters.decoder
-    if "step_bound" in training.monitored and model.scheme.is_weighted_post_ln():
+    if "step_bound" in training.monitored and model.scheme.bounded:
         for side, shape in model.layers.items():
             attentions = len(SUBLAYERS[side]) - 1
             maps = 2 * attentions * shape.embed_dim**2 + 2 * shape.embed_dim * shape.ffn_dim
