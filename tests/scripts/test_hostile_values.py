@@ -119,17 +119,6 @@ def test_no_variable_of_any_script_is_run(script: Path, tmp_path: Path, fakes: F
     check(script, list(HOSTILE), tmp_path, fakes)
 
 
-@pytest.mark.parametrize("script", ["preprocess_lm.sh", "preprocess_multilingual.sh"])
-@pytest.mark.parametrize("out", ["it's mine", "-out", "x'; touch ran; '", "ü ñ"])
-def test_a_folder_may_have_any_name(script: str, out: str, tmp_path: Path, fakes: FakeBin) -> None:
-    (tmp_path / "table.tsv").touch()
-    environment = {**NEEDED[script], "OUT": out}
-    done = run_script(script, env=environment, path=fakes.path("/usr/bin", "/bin"), cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout in (out, f"./{out}")
-    assert not (tmp_path / "ran").exists()
-
-
 def run_with_common(code: str, cwd: Path, **environment: str) -> str:
     """What bash code prints that is run after lib/common.sh."""
     done = subprocess.run(
