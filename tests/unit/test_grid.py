@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from fairseq_deepnet import cli
+from fairseq_deepnet.experiments import sweep
 from fairseq_deepnet.experiments.grid import (
     FOLDER,
     Cell,
@@ -17,9 +21,11 @@ from fairseq_deepnet.experiments.grid import (
     override,
     refuse_lost,
 )
+from fairseq_deepnet.files import ROOT
 from fairseq_deepnet.monitoring.options import monitor_settings
 from fairseq_deepnet.schemes import PostLN
 from fairseq_deepnet.tools import configs
+from fairseq_deepnet.tools.variables import set_defaults
 from tests.support.models import Schemes
 
 SWEEPS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -382,31 +388,46 @@ def test_a_definition_sets_only_what_a_recipe_needs(line: str, said: str, small:
         expand(sweep)
 
 
-PRINTED = {
-    "t-fixup_*_lr4e-3 dlcl_*_lr8e-3 pre-ln_*_lr8e-3 admin_*_lr4e-3": ("depth", "depth=18,50"),
-    "post-ln_500l pre-ln_500l": ("depth",),
-    "depth12 depth48": ("tatoeba",),
-    "deepnorm_500l": ("depth", "freeze-norms=none", "lr=4e-4", "adam-eps=1e-8"),
-    "*_500l": ("depth", "freeze-norms=none", "lr=1e-3", "adam-eps=1e-3", "clip-norm=2"),
-}
-"""Commands of docs/results.md and docs/analysis.md: ONLY -> the words."""
-
-
 def chosen(only: str | None, name: str, *words: str) -> list[Cell]:
     cells = choose(cells_of(name, *words), only)
     refuse_lost(load_sweep(name), words, cells)
     return cells
 
 
-@pytest.mark.parametrize("only", PRINTED)
-def test_a_printed_command_runs_what_it_says(only: str) -> None:
-    name, *words = PRINTED[only]
-    cells = chosen(only, name, *words)
-    assert len(cells) == {4: 8, 2: 2}.get(len(only.split()), len(cells))
-    for word in words:
+PRINTED = sorted(
+    match[0]
+    for page in (ROOT / "docs").glob("*.md")
+    for match in re.finditer(
+        r"(?:[A-Z]+=(?:'[^']*'|\S+) )*bash scripts/sweep\.sh (?!FILE)(?:[^`#)\n\\]|\\\n)*",
+        page.read_text(encoding="utf-8"),
+    )
+)
+"""Commands of the documentation that run a sweep."""
+
+
+@pytest.mark.parametrize("command", PRINTED)
+def test_a_printed_command_runs_what_it_says(command: str) -> None:
+    words = shlex.split(command.replace("\\\n", ""))
+    start = words.index("bash")
+    variables = dict(word.split("=", 1) for word in words[:start])
+    name, *overrides = words[start + 2 :]
+    parser = cli.Parser()
+    sweep.add_arguments(parser)
+    set_defaults(parser, variables)
+    args = parser.parse([name, *overrides])
+    cells = sweep.choose_cells(args, load_sweep(name))
+    assert cells
+    factors = {factor.name for factor in load_sweep(name).factors}
+    for word in overrides:
         option, _, value = word.partition("=")
-        if option != "depth":
+        if option not in factors | {"score"} and not option.startswith("recipe."):
             assert {str(options(cell)[option]) for cell in cells} == {value}
+
+
+def test_the_documentation_prints_commands_of_sweeps() -> None:
+    assert len(PRINTED) > 20
+    assert any("ONLY='post-ln_500l pre-ln_500l'" in command for command in PRINTED)
+    assert any("freeze-norms=none" in command for command in PRINTED)
 
 
 @pytest.mark.parametrize("word", ["norms=none", "freeze-norms=none"])
