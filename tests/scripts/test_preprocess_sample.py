@@ -42,7 +42,7 @@ def test_fewer_pairs_are_the_first_ones(tmp_path: Path) -> None:
     out = tmp_path / "some"
     env = {"OUT": str(out), "TRAIN_LINES": "300", "VALID_LINES": "7", "TEST_LINES": "1"}
     env["VOCAB_SIZE"] = "90"
-    run = run_script("preprocess_sample.sh", "--padding-factor", "8", env=env)
+    run = run_script("preprocess_sample.sh", env=env)
     assert run.returncode == 0, run.stderr
     assert "300 train, 7 valid, 1 test lines; 90 bpe subwords" in run.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["some"]

@@ -117,7 +117,12 @@ def test_finished_stages_stay_only_for_the_same_plan(tmp_path: Path) -> None:
     (part / "text").mkdir()
     builder.prepare(part, SETTINGS, {"train.eo": "1"})
     assert (part / "text").exists()
-    builder.prepare(part, SETTINGS, {"train.eo": "1"}, keep=False)
+    (part / "subwords").mkdir()
+    builder.prepare(part, {**SETTINGS, "vocab_size": 5}, {"train.eo": "1"})
+    assert sorted(path.name for path in part.iterdir()) == ["plan.json", "text"]
+    builder.prepare(part, {**SETTINGS, "clean_on": "subwords"}, {"train.eo": "1"})
+    (part / "text").mkdir()
+    builder.prepare(part, {**SETTINGS, "clean_on": "subwords", "merges": 1}, {"train.eo": "1"})
     assert [path.name for path in part.iterdir()] == ["plan.json"]
     (part / "text").mkdir()
     builder.prepare(part, SETTINGS, {"train.eo": "2"})

@@ -142,16 +142,3 @@ def test_bad_input_is_one_line_and_leaves_nothing_unfinished(
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob("out.part/*.part"))
-
-
-def test_the_former_subcommand_says_its_new_name(
-    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = str(raw / "train")
-    words = ["--language", "en", f"--train={text}", f"--valid={text}", "--kind=unigram"]
-    out = tmp_path / "out"
-    assert cli.main(["monolingual", *words, "--vocab-size=40", f"--out={out}"]) == 0
-    assert (
-        "deepnet monolingual is now called deepnet preprocess language" in capsys.readouterr().err
-    )
-    assert DataFolder.open(out).record["subwords"] == "unigram"

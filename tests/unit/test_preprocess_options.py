@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,126 @@ def test_what_was_held_out_before_is_one_of_the_settings() -> None:
         blueprint = folder.blueprint(read("iwslt14-sentencepiece", asked), asked)
         rows = rows_of(("de", "en"), "train", "valid")
         assert blueprint(rows).settings["hold_out"] == recorded
+
+
+SMALL = ["--train-lines=300", "--valid-lines=20", "--test-lines=20"]
+
+
+def make_sample(out: Path, *words: str) -> int:
+    return cli.main(["preprocess", "sample", f"--out={out}", *SMALL, *words])
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_run_that_failed_is_resumed_with_force_and_with_another_vocabulary(
+    force: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "data"
+    words = ["--force"] if force else []
+    if force:
+        assert make_sample(out, "--vocab-size=95") == 0
+    capsys.readouterr()
+    assert make_sample(out, "--vocab-size=9000", *words) == 2
+    said = capsys.readouterr().err
+    assert "checking and cleaning the text\n" in said
+    assert "is too large for this text" in said
+    assert make_sample(out, "--vocab-size=90", *words) == 0
+    assert "checking and cleaning the text: done before" in capsys.readouterr().err
+    assert make_sample(tmp_path / "whole", "--vocab-size=90") == 0
+    content = [
+        {path.name: path.read_bytes() for path in folder.glob("*.*") if path.suffix != ".json"}
+        for folder in (out, tmp_path / "whole")
+    ]
+    assert content[0] == content[1]
+
+
+def test_a_mistyped_name_of_text_is_refused_though_the_folder_is_complete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("train", "valid"):
+        for language in ("de", "en"):
+            lines = "".join(f"{name} {language} word{number}\n" for number in range(50))
+            (tmp_path / f"{name}.{language}").write_text(lines, encoding="utf-8")
+
+    def make(train: str) -> int:
+        words = ["--src=de", "--tgt=en", f"--train={tmp_path / train}", "--vocab-size=60"]
+        words += [f"--valid={tmp_path / 'valid'}", f"--out={tmp_path / 'out'}"]
+        return cli.main(["preprocess", "pair", *words])
+
+    assert make("train") == 0
+    assert make("train") == 0
+    assert "nothing to do" in capsys.readouterr().err
+    assert make("trian") == 2
+    assert "trian" in capsys.readouterr().err
+
+
+def test_a_finished_published_folder_needs_neither_network_nor_archives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_network(*_: object) -> None:
+        raise AssertionError("downloads")
+
+    monkeypatch.setattr(download, "fetch", no_network)
+    raw, lines = tmp_path / "raw", {"train": 29_000, "valid": 1_014, "test": 1_000}
+    raw.mkdir()
+    for split, count in lines.items():
+        for language in ("de", "en"):
+            text = "".join(f"{split} word{number % 97}\n" for number in range(count))
+            (raw / f"{split}.{language}").write_text(text, encoding="utf-8")
+    words = ["preprocess", "multi30k", f"--out={tmp_path / 'out'}", "--vocab-size=80"]
+    assert cli.main([*words, f"--raw={raw}"]) == 0
+    shutil.rmtree(raw)
+    capsys.readouterr()
+    assert cli.main([*words, f"--downloads={tmp_path / 'gone'}"]) == 0
+    assert "is complete: nothing to do" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "variables", "message"),
+    [
+        ("iwslt14", {"JOINT": "1"}, "JOINT has no effect on iwslt14: unset it; here it is JOINED"),
+        ("iwslt14", {"VOCAB_SIZE": "50"}, "VOCAB_SIZE has no effect on iwslt14"),
+        ("multi30k", {"MERGES": "50"}, "MERGES has no effect on multi30k"),
+        ("iwslt14", {"HOLD_OUT": "0"}, "HOLD_OUT is 0, and iwslt14 has no validation set"),
+        ("iwslt14-sentencepiece", {"HOLD_OUT": "0"}, "HOLD_OUT is 0, and iwslt14-sentencepiece"),
+        ("iwslt14", {"LOWERCASE": "yes"}, "LOWERCASE is 'yes'; it must be 0 or 1"),
+    ],
+)
+def test_what_has_no_effect_on_a_recipe_is_refused(
+    kind: str,
+    variables: dict[str, str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["preprocess", kind, "--variables"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_dry_run_prints_the_recipe_and_every_default_can_be_switched_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--dry-run", f"--out={tmp_path / 'out'}"]
+    assert cli.main(["preprocess", "iwslt14", *out]) == 0
+    assert "--lowercase True" in capsys.readouterr().out
+    for kind, option in (("iwslt14", "lowercase"), ("wmt17-tokenized", "joined")):
+        assert cli.main(["preprocess", kind, f"--{option}=0", *out]) == 0
+        said = capsys.readouterr().out
+        assert f"would make {tmp_path / 'out'}" in said
+        assert f"--{option}" not in said
+    assert cli.main(["preprocess", "wmt17-tokenized", "--hold-out=0", *out]) == 0
+    assert cli.main(["download", "iwslt14", *out]) == 0
+    assert f"to {tmp_path / 'out' / 'de-en.tgz'}" in capsys.readouterr().out
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_help_shows_the_defaults_of_the_corpus(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["preprocess", "wmt17-tokenized", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "number of byte-pair codes (40000)" in said
+    assert "1: one dictionary for both languages (1)" in said
+    assert "lower case (0)" in said

@@ -36,6 +36,13 @@ _WAIT = 2.0
 """Seconds that a second run waits for one that may be at its end."""
 _MARKS = "counted"
 """In the folder of a stage: NAME.json for every row that is done, with what it counted."""
+_CLEAN_TEXT = ("text", "tokenised")
+"""Folders of the first stage: the text, checked and cleaned."""
+_OF_SUBWORDS = {
+    *("vocab_size", "subwords", "joint", "merges", "temperature", "sample"),
+    *("character_coverage", "byte_fallback"),
+}
+"""Settings on which that text does not depend."""
 _STAGES = 2
 """Changes with what stages leave in PART: what an earlier version left is not gone on with."""
 
@@ -160,8 +167,13 @@ def build(
     out: Path,
     force: bool = False,
     clean_up: Callable[[], None] = lambda: None,
+    names_text: bool = True,
 ) -> bool:
     """Make the data folder OUT; return False where it is there already, made the same way.
+
+    A killed run is resumed by the same settings, with `force`, too. With `names_text` the user has
+    named the text: where OUT is complete it may be gone since, but not be named otherwise, or a
+    mistyped name would pass for the text of OUT.
 
     No other run is making OUT when `design` and, however it ends, `clean_up` are called. Raises
     ValueError or OSError where OUT was made otherwise (unless `force`), where another run is at it,
@@ -171,6 +183,9 @@ def build(
     with held(out), contextlib.ExitStack() as ending:
         ending.callback(clean_up)
         blueprint = design()
+        places = {blueprint.name(row): str(Path(row.prefix).absolute()) for row in blueprint.rows}
+        if names_text:
+            _refuse_other_text(blueprint, places, out)
         inputs = blueprint.digests()
         if is_complete(out, blueprint.settings, inputs, force, blueprint.input_names()):
             if (part / "plan.json").is_file():  # of a run that was killed in its last moment
@@ -180,7 +195,7 @@ def build(
             return False
         for row in blueprint.rows:
             row.sides()  # raises for what is not there
-        prepare(part, blueprint.settings, inputs, keep=not force)
+        prepare(part, blueprint.settings, inputs)
         try:
             record, said = blueprint.make(part)
         except ValueError:  # of the input: what another run could not go on with goes
@@ -194,6 +209,7 @@ def build(
         record |= {
             "settings": blueprint.settings,
             "inputs": inputs,
+            "places": places,
             "files": folder_digests(part / "whole"),
             "versions": {
                 name: installed(name) or "not installed"
@@ -206,6 +222,16 @@ def build(
         shutil.rmtree(part)
     say(f"made {out}: {said}")
     return True
+
+
+def _refuse_other_text(blueprint: Blueprint, places: dict[str, str], out: Path) -> None:
+    """Raise FileNotFoundError for text that is missing, unless OUT was made of it."""
+    record = out / "corpus.json"
+    recorded = read_record(record).get("places") or {} if record.is_file() else {}
+    for row in blueprint.rows:
+        name = blueprint.name(row)
+        if recorded.get(name) != places[name]:
+            row.sides()
 
 
 @contextlib.contextmanager
@@ -263,17 +289,23 @@ def is_complete(
     return True
 
 
-def prepare(
-    part: Path, settings: dict[str, Any], inputs: dict[str, str], keep: bool = True
-) -> None:
+def prepare(part: Path, settings: dict[str, Any], inputs: dict[str, str]) -> None:
     """Ready the folder that stages work in.
 
-    The finished stages of a killed run stay if it wanted the same (and `keep`); all else goes.
+    The finished stages of a killed run stay if it wanted the same, and the clean text if it wanted
+    other subwords of it, such as another vocabulary size; all else goes.
     """
     plan = {"settings": settings, "inputs": inputs, "stages": _STAGES}
     planned = json.dumps(plan, indent=2) + "\n"
     record = part / "plan.json"
-    if record.is_file() and record.read_text(encoding="utf-8") == planned and keep:
+    before = record.read_text(encoding="utf-8") if record.is_file() else ""
+    if before == planned:
+        return
+    if before and _text_plan(before) == _text_plan(planned):
+        for entry in part.iterdir():
+            if entry.name not in _CLEAN_TEXT:
+                remove(entry)
+        record.write_text(planned, encoding="utf-8")
         return
     if part.is_dir() and any(part.iterdir()):
         if not record.is_file():
@@ -281,6 +313,14 @@ def prepare(
         shutil.rmtree(part)
     part.mkdir(exist_ok=True)
     record.write_text(planned, encoding="utf-8")
+
+
+def _text_plan(planned: str) -> Any:
+    """Return what of a plan the clean text depends on."""
+    plan = json.loads(planned)
+    if plan["settings"].get("clean_on") != "subwords":
+        plan["settings"] = {k: v for k, v in plan["settings"].items() if k not in _OF_SUBWORDS}
+    return plan
 
 
 def stage(

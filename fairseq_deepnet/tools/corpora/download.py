@@ -359,6 +359,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", type=float, default=1.0, metavar="SECONDS", help="before the second try (1)"
     )
+    parser.add_argument("--dry-run", action="store_true", help="print what would be downloaded")
     parser.add_argument(
         "--list", action="store_true", help="print the files, sizes and URLs; download nothing"
     )
@@ -388,6 +389,11 @@ def run(args: argparse.Namespace) -> int:
         for name in [args.corpus] if args.corpus else corpora:
             for file in corpora[name].select(args.languages):
                 print(f"{name}/{file.name}", file.size or "-", *file.urls, sep="\t")
+        return 0
+    if args.dry_run:
+        target = args.out or ROOT / "data" / "downloads" / args.corpus
+        for file in corpora[args.corpus].select(args.languages):
+            print(f"would download {file.urls[0]} to {target / file.name}")
         return 0
     for option in ("jobs", "timeout"):
         if getattr(args, option) <= 0:

@@ -37,7 +37,7 @@ OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "TABLE": ("", "of pairs: split, source, target, prefix; between tabs"),
     "OUT": ("", "data folder to make"),
     "WORKERS": (0, "processes (all cores)"),
-    "FORCE": (False, "make it anew even if it is there"),
+    "FORCE": (False, "make it again even if it is there"),
     "VOCAB_SIZE": (8000, "number of subwords"),
     "SUBWORDS": ("bpe", "bpe or unigram"),
     "JOINT": (True, "1: one model for both languages, 0: one each"),
@@ -84,6 +84,8 @@ _OWN_PATTERNS: Final[dict[str, tuple[str, str, Callable[[str], Any]]]] = {
     "CLEAN_ON": ("words|subwords", "words or subwords", str),
     "HOLD_OUT": ("0|[2-9]|[1-9][0-9]{1,8}", "0, or 2 and more", int),
 }
+_MACHINE: Final = ("OUT", "WORKERS", "FORCE", "RAW", "DOWNLOADS", "JOBS", "UNPACKED")
+"""Variables that may be set for several kinds of folder at once."""
 _DICTIONARIES: Final = (
     *("--thresholdsrc", "--thresholdtgt", "--nwordssrc", "--nwordstgt", "--padding-factor"),
 )
@@ -161,7 +163,6 @@ def _sentencepiece(value: SimpleNamespace) -> dict[str, Any]:
 
 
 def _pair(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:
-    given.dictionaries()  # sentencepiece decides, but a wrong option is refused
     common = _sentencepiece(value)
     common |= {"joint": value.joint, "fairseq_options": value.fairseq_options}
     common |= {"hold_out": getattr(value, "hold_out", 0)}
@@ -185,7 +186,7 @@ def _moses(value: SimpleNamespace, given: Given) -> Callable[[Rows], Blueprint]:
     has_valid = bool(getattr(value, "valid", ""))
     if has_valid and value.hold_out:
         raise ValueError(f"both {valid} and {hold_out} are set; choose one")
-    if not has_valid and not value.hold_out:
+    if hasattr(value, "valid") and not has_valid and not value.hold_out:
         raise ValueError(f"set {valid}=PREFIX, or {hold_out}=N to take every Nth training pair")
     limits = Limits(value.min_tokens, value.max_tokens, value.max_ratio)
     how = Tokenisation(value.lowercase, value.aggressive, value.punctuation, value.apostrophes)
@@ -213,7 +214,7 @@ _MOSES: Final = (
     "CLEAN_ON MIN_TOKENS MAX_TOKENS MAX_RATIO"
 )
 FOLDERS: Final = {
-    "pair": Folder("SRC TGT " + _TEXT + "MAX_RATIO JOINT", _pair, takes_words=True),
+    "pair": Folder("SRC TGT " + _TEXT + "MAX_RATIO JOINT", _pair),
     "pairs": Folder(_TEXT + "MAX_RATIO TEMPERATURE", _pairs),
     "language": Folder("LANG_CODE " + _TEXT, _language, {"MAX_WORDS": 1000}),  # or paragraphs
     "moses": Folder(_MOSES, _moses, {"MAX_RATIO": 1.5}, takes_words=True),  # raw words differ more
@@ -276,9 +277,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         one = kinds.add_parser(name, help=kind.help, description=kind.help)
         folder = FOLDERS[kind.folder]
         for option in f"{kind.options} {folder.options}".split():
-            default, said = OPTIONS[option]
-            switch: Any = {"action": "store_const", "const": "1"} if default is False else {}
-            one.add_argument(_flag(option), dest=option, help=said, **switch)
+            _, said = OPTIONS[option]
+            default = {**folder.defaults, **kind.defaults}.get(option, OPTIONS[option][0])
+            switch: Any = {}
+            if isinstance(default, bool):
+                switch = {"nargs": "?", "const": "1", "choices": ("0", "1")}
+                default = int(default)
+            shown = f" ({default})" if default != "" and (default or switch) else ""
+            one.add_argument(_flag(option), dest=option, help=said + shown, **switch)
+        one.add_argument("--dry-run", action="store_true", help="print what would be made")
         one.add_argument("--variables", action="store_true", help="take the rest from variables")
         words = "after --: " + ", ".join(_DICTIONARIES)
         hidden = argparse.SUPPRESS
@@ -298,7 +305,11 @@ def run(args: argparse.Namespace) -> int:
     if "TABLE" in texts and args.words and not texts["TABLE"]:
         texts["TABLE"] = args.words.pop(0)
     if args.words and not folder.takes_words:
-        raise ValueError(f"unexpected argument {args.words[0]}; options have names, see --help")
+        hint = "sentencepiece makes the dictionary" if args.words[0] in _DICTIONARIES else ""
+        hint = hint or "options have names, see --help"
+        raise ValueError(f"unexpected argument {args.words[0]}; {hint}")
+    if args.variables:
+        _refuse_without_effect(args.kind, texts)
     given = Given(texts, args.words, args.variables)
     value = read(args.kind, given)
     corpus = _CORPUS_OF.get(args.kind, "")
@@ -306,11 +317,25 @@ def run(args: argparse.Namespace) -> int:
         value.downloads = value.downloads or str(ROOT / "data" / "downloads" / corpus)
         if value.raw and not Path(value.raw).exists():
             raise ValueError(f"there is no archive or folder RAW={value.raw}")
+    if getattr(value, "hold_out", 1) == 0 and not hasattr(value, "valid") and not kind.has_valid:
+        raise ValueError(
+            f"{given.shown('HOLD_OUT')} is 0, and {args.kind} has no validation set of its own;"
+            " give a number from 2 on"
+        )
     kind.check(value)
     value.out = out = Path(value.out or ROOT / "data" / kind.out.format(**vars(value)))
     if not out.name:
         raise ValueError(f"OUT is {str(out)!r}; give a folder with a name")
     blueprint = folder.blueprint(value, given)
+    # what is published needs no network, nor its archives, once OUT is made of it
+    has_raw = bool(getattr(value, "raw", ""))
+    value.is_complete = (out / "corpus.json").is_file() and not (value.force or has_raw)
+    if args.dry_run or (args.variables and os.environ.get("DRY_RUN") == "1"):
+        hidden = ("out", "workers", "force", "languages", "chosen", "is_complete")
+        options = {key: item for key, item in vars(value).items() if key not in hidden and item}
+        print(f"would make {out}, {kind.help}")
+        print(*(f"  {_flag(key)} {item}" for key, item in options.items()), sep="\n")
+        return 0
 
     def fetch(languages: Sequence[str] = ()) -> Path:
         if value.raw:
@@ -326,5 +351,16 @@ def run(args: argparse.Namespace) -> int:
         if kind.extracts and made and (raw / MARK).is_file():  # others' OUT.raw is the user's
             shutil.rmtree(raw)
 
-    build(lambda: blueprint(kind.rows(value, fetch)), out, value.force, remove_raw)
+    names_text = bool({"TRAIN", "TABLE"} & set(kind.options.split()))
+    build(lambda: blueprint(kind.rows(value, fetch)), out, value.force, remove_raw, names_text)
     return 0
+
+
+def _refuse_without_effect(name: str, texts: Mapping[str, str]) -> None:
+    """Raise ValueError for a variable that is set and belongs to another kind of folder."""
+    for option in OPTIONS:
+        if option in texts or option in _MACHINE or not os.environ.get(option):
+            continue
+        near = next((known for known in texts if known[:3] == option[:3]), "")
+        remedy = f"; here it is {near}" if near else ""
+        raise ValueError(f"{option} has no effect on {name}: unset it{remedy}")

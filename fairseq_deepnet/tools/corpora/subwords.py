@@ -62,7 +62,8 @@ def _explain(message: str, options: SubwordOptions) -> str:
     if high:
         return (
             f"a vocabulary of {options.vocab_size} is too large for this text: "
-            f"the largest possible is {high[1]}"
+            f"the largest possible is {high[1]}; set VOCAB_SIZE (--vocab-size), for a small corpus"
+            " far below it"
         )
     if "!sentences_.empty()" in message:
         return "there is no text to train subwords on; give files with at least one word"

@@ -57,6 +57,7 @@ class DataKind(NamedTuple):
         required: variables that must be set.
         check: refuses values before anything is fetched, and may complete them.
         extracts: the text is in OUT.raw meanwhile, which goes at the end.
+        has_valid: there is a validation set, so that no training pairs need be held out.
     """
 
     help: str
@@ -68,6 +69,7 @@ class DataKind(NamedTuple):
     required: str = ""
     check: Callable[[SimpleNamespace], None] = lambda value: None
     extracts: bool = False
+    has_valid: bool = False
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,10 @@ def tabulate(raw: Path, chosen: Sequence[str] = ()) -> list[Row]:
         if side.language in files:
             raise ValueError(f"both {files[side.language]} and {path} are there; remove one")
         files[side.language] = path.absolute()
+    if not sides and chosen and any(raw.rglob("opus.*-train.*")):
+        raise ValueError(
+            f"{raw} has no text of {', '.join(chosen)} with English: name other languages in LANGS"
+        )
     if not sides:
         raise ValueError(
             f"{raw} holds no text of OPUS-100: neither supervised/de-en/opus.de-en-train.de and "
@@ -244,15 +248,25 @@ def check(value: SimpleNamespace) -> None:
         value.chosen = f".{len(value.languages)}-languages"
 
 
+def _lists(table: Path, languages: Sequence[str]) -> bool:
+    """Tell whether the table of OUT has these languages, or all of them if none are named."""
+    if not table.is_file():
+        return False
+    trained = {code for row in read_table(table) if row.split == "train" for code in row.pair}
+    return trained - {"en"} == set(languages or LANGUAGES)
+
+
 def rows(value: SimpleNamespace, fetch: Fetch) -> list[Row]:
     """Unpack what is needed; return the rows of OUT.pairs.tsv, which is written first."""
+    table = Path(f"{value.out}.pairs.tsv")
+    if getattr(value, "is_complete", False) and _lists(table, value.languages):
+        return read_table(table)
     whole = (Path(value.downloads) / _WHOLE).is_file()  # it holds the pairs, too
     raw = fetch([] if whole else value.languages)
     if archives := find_archives(raw):
         raw = Path(value.unpacked)
         unpack(archives, raw, value.languages)
     found = tabulate(raw, value.languages)
-    table = Path(f"{value.out}.pairs.tsv")
     write_text(table, "".join("\t".join([r.split, *r.pair, r.prefix]) + "\n" for r in found))
     counts = {split: sum(row.split == split for row in found) for split in _SPLITS.values()}
     trained = {row.pair for row in found if row.split == "train"}

@@ -105,6 +105,7 @@ CORPORA: Final = {
                 defaults={"SRC": "en", "TGT": "de", "VOCAB_SIZE": 32_000},
                 check=check,
                 extracts=True,
+                has_valid=True,
             ),
             "wmt17-tokenized": DataKind(
                 "WMT 2017 English-German, as fairseq's recipe makes it",
@@ -118,6 +119,7 @@ CORPORA: Final = {
                 },
                 check=check,
                 extracts=True,
+                has_valid=True,
             ),
         },
     )
