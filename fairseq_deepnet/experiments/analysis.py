@@ -36,7 +36,7 @@ from fairseq_deepnet.tools.tables import comma_separated, markdown
 UPDATES: Final = {"fig3a": "26-30", "fig3b": "1-5", "fig4": "26-30", "fig5": "5"}
 """Updates that a figure is taken at, where the paper does not state them."""
 STOCK: Final = "-stock"
-"""What the name of a run with `--init stock` has in it."""
+"""Part of the names of runs with `--init stock`."""
 OWN_NAMES: Final = {
     "post-ln-stock": "Post-LN, fairseq's start",
     "post-ln-stock_warmup": "Post-LN, warm-up, fairseq's start",
@@ -56,7 +56,7 @@ _MANY_POINTS: Final = 12
 """Points of ours from which on they have no markers."""
 _WRAP: Final[dict[str, Any]] = {"break_on_hyphens": False}
 _DECADES: Final = 6
-"""What a logarithmic axis shows below the highest value."""
+"""Decades that a logarithmic axis shows below the highest value."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _fig3b(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
     title = f"(b) gradient norm of the last decoder layer, {_named(updates)}"
     layers = ((run, layer_gradients(run.at(updates))) for run in _by_depth(runs))
     points = [(run.kind, run.depth, norms[-1] if norms else None) for run, norms in layers]
-    return [_panel("fig3b", title, "layers a side", "gradient norm", points)]
+    return [_panel("fig3b", title, "layers per side", "gradient norm", points)]
 
 
 def _fig3c(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
@@ -242,7 +242,7 @@ def _fig4(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
 
 def _fig5(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
     """Plot by depth, as the paper does, and by the number of updates, which it does not state."""
-    title, x = f"model update by depth, {_named(updates, 'after update')}", "layers a side"
+    title, x = f"model update by depth, {_named(updates, 'after update')}", "layers per side"
     found = ((run, mean(map(model_update, run.at(updates)))) for run in _by_depth(runs))
     points = [(run.kind, run.depth, value) for run, value in found]
     again = "the same by the number of updates"
@@ -260,7 +260,7 @@ def _by_updates(runs: Sequence[MonitoredRun]) -> list[Curve]:
     curves: dict[str, Curve] = {}
     for run in sorted(runs, key=lambda run: (run.kind, run.depth)):
         if run.depth in drawn and run.kind in published:
-            name = f"{published[run.kind].name}, {run.depth:.0f} layers a side"
+            name = f"{published[run.kind].name}, {run.depth:.0f} layers per side"
             curve = curves.setdefault(name, Curve(run.cell, name))
             for record in run.records:
                 if (value := model_update(record)) is not None:

@@ -126,7 +126,7 @@ class Sweep:
 
     @property
     def factors(self) -> list[Factor]:
-        """Those of all panels."""
+        """Factors of all panels."""
         return [factor for panel in self.panels for factor in panel.factors]
 
     def with_config(self, config: str) -> Sweep:
@@ -146,7 +146,7 @@ class Place:
 
 @dataclasses.dataclass
 class Cell:
-    """One run of a sweep.
+    """Run of a sweep.
 
     Args:
         name: the run folder's name within the sweep's

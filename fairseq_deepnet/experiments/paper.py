@@ -17,9 +17,9 @@ REFERENCE: Final = "arXiv 2203.00555"
 LAST: Final = "last"
 """Column of a validation loss that was taken at another update than the paper's."""
 GROUPS: Final = {"post": "Post-LN", "none": "no LN", "pre": "Pre-LN"}
-"""Where LayerNorm stands -> the paper's word for such schemes, in the order of its figure 6."""
+"""Place of LayerNorm -> the paper's word for such schemes, in the order of its figure 6."""
 Key = str
-"""What a row or column is called in every table: `key(value)`."""
+"""Name of a row or column in every table: `key(value)`."""
 
 
 def key(value: object) -> Key:
@@ -40,7 +40,7 @@ def key(value: object) -> Key:
 
 
 def is_number(key: Key) -> bool:
-    """Return True if a key stands for a number."""
+    """Return True if a key is a number."""
     try:
         float(key)
     except ValueError:
@@ -49,7 +49,7 @@ def is_number(key: Key) -> bool:
 
 
 def ordered(keys: Sequence[Key]) -> list[Key]:
-    """Return words as they come, then numbers by size, then what stands for the last number."""
+    """Return words as they come, then numbers by size, then LAST."""
     words = [key for key in keys if not is_number(key) and key != LAST]
     return words + sorted(filter(is_number, keys), key=float) + [LAST] * (LAST in keys)
 

@@ -52,7 +52,7 @@ Translations = list[tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Scored:
-    """One run's translations of a test set.
+    """Translations of a test set by one run.
 
     Args:
         file: the JSON of the score
@@ -301,7 +301,7 @@ class _Tester:
             test_type=kind,
             n_samples=self.samples or usual,
             # its default of none would leave a table of randomisation alone without intervals; of
-            # the bootstrap test it would stand in the signature as the number of its own resamples
+            # the bootstrap test it would be in the signature as the number of its own resamples
             n_ar_confidence=TESTS["bootstrap"][1] if is_alone else -1,
         )
         signatures, scores = paired_test()

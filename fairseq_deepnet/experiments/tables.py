@@ -25,7 +25,7 @@ MISSING: Final = "-"
 BAD: Final = {Status.FAILED: "crashed", Status.DIVERGED: "diverged"}
 """A bad end -> the word for it in a table."""
 APART: Final = ("lr", "adam-eps", "freeze-norms", "max-update")
-"""Options of which a table of the best runs shows one choice per place."""
+"""Options among which a table of the best runs chooses in each place."""
 _ORDER: Final = (*BAD, Status.UNFINISHED, Status.DONE)
 _HEADINGS: Final = {"x-en": "X-En", "en-x": "En-X", "average": "average", LAST: "last update"}
 CSV: Final = (
@@ -81,7 +81,7 @@ MEASURES: Final = {
 
 @dataclass
 class Entry:
-    """One place of a table: our runs, one per seed, and the paper's value.
+    """Place of a table: our runs, one per seed, and the paper's value.
 
     Args:
         runs: rows of results.csv

@@ -119,9 +119,7 @@ class ResidualScheme:
     summary: ClassVar[str]
     norm: ClassVar[NormPlacement]
     embedding_norm: ClassVar[bool] = False  # does a LayerNorm follow the embeddings
-    bounded: ClassVar[bool] = (
-        False  # are all sublayers LN(alpha x + G(x)), as the bounds ask
-    )
+    bounded: ClassVar[bool] = False  # are all sublayers LN(alpha x + G(x)), as the bounds ask
     combines: ClassVar[bool] = False  # do layers read more than the layer below (as in DLCL)
     streams: ClassVar[int] = 1  # tensors [B, T, C] that go from layer to layer, x the first
     variants: ClassVar[Mapping[str, str]] = {}  # name -> what it means
