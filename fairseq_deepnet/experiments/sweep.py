@@ -84,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if missing:
         raise FileNotFoundError(missing[0])
+    results.pandas()  # it would be missed only after hours of training
     say(plan)
     train(sweep, cells, folder, shares, args.retry, args.tiny)
     runs = [results.read_run(path) for path in results.find_runs(folder)]

@@ -233,6 +233,16 @@ def test_missing_data_are_told_before_anything_starts(
     assert cli.main([*words, "--dry-run"]) == 0
 
 
+def test_pandas_is_missed_before_anything_starts(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    words = ["sweep", str(rig.definition), "--runs", str(rig.folder), "--gpus", "0"]
+    assert cli.main(words) == 2
+    assert "tables need pandas: pip install" in capsys.readouterr().err
+    assert not rig.folder.exists()
+
+
 def test_the_command_runs_cells_and_writes_results_and_tables(
     rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
