@@ -23,8 +23,8 @@ from fairseq_deepnet.files import inside_project, shown
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.corpora.binarise import unigram_nll
-from fairseq_deepnet.tools.evaluation.run_scores import TOKENISED, RunScore, decoding, read_score
 from fairseq_deepnet.tools.plotting.curves import LOG, Curves, read_metrics
+from fairseq_deepnet.tools.run_scores import TOKENISED, RunScore, decoding, read_score
 from fairseq_deepnet.tools.training import launch
 
 if TYPE_CHECKING:

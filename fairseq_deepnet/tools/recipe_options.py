@@ -76,5 +76,7 @@ SCORING: Final = frozenset(_SCORING.split())
 def check(name: str, source: str, allowed: frozenset[str] = TRAINING) -> None:
     """Refuse an option that a file may not set; `source` names the file."""
     if name not in allowed:
-        hint = did_you_mean(name, sorted(allowed)) or "; give it on the command line"
-        raise ConfigurationError(f"{source}: {name} is no option that a file may set{hint}")
+        raise ConfigurationError(
+            f"{source}: {name} is no option that a file may set{did_you_mean(name, allowed)};"
+            " other options of fairseq are for the command line"
+        )

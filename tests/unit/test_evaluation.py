@@ -29,8 +29,8 @@ from fairseq_deepnet.tools.evaluation.evaluate import (
     warn_of_degenerate,
     what_scores_depend_on,
 )
-from fairseq_deepnet.tools.evaluation.run_scores import read_score, read_scores
 from fairseq_deepnet.tools.evaluation.scoring import score
+from fairseq_deepnet.tools.run_scores import read_score, read_scores
 from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model
 from fairseq_deepnet.tools.translation.fairseq_generate import failure
 from tests.support.runs import (

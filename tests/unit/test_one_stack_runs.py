@@ -11,8 +11,8 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.evaluation.run_scores import read_score
 from fairseq_deepnet.tools.planning.estimates import vocabulary_in
+from fairseq_deepnet.tools.run_scores import read_score
 from fairseq_deepnet.tools.training.planned_run import _depth, check_task
 
 FOLDERS: dict[str, dict[str, Any]] = {

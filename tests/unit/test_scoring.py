@@ -12,8 +12,8 @@ import sacrebleu
 from fairseq_deepnet import cli
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.evaluation.direction_scores import summarise
-from fairseq_deepnet.tools.evaluation.run_scores import read_score
 from fairseq_deepnet.tools.evaluation.scoring import METRICS, Metric, score
+from fairseq_deepnet.tools.run_scores import read_score
 from fairseq_deepnet.tools.translation.fairseq_generate import in_corpus_order
 
 HYPOTHESES = ["The cat sat on the mat.", "a dog runs , fast", "Two men are playing chess outside"]

@@ -24,6 +24,10 @@ MULTILINGUAL_TASK = "translation_multi_simple_epoch"
 MONOLINGUAL_TASKS = ("language_modeling", "masked_lm")
 """fairseq's tasks for folders of one language."""
 
+SPM_HELP = (
+    "sentencepiece model of a data folder that fairseq-preprocess alone has made; none: its text is"
+    " tokens already"
+)
 
 _LANGUAGE = re.compile(r"[^\W_][\w.@-]*")
 """It becomes part of file names and of command lines: no folder, no option."""

@@ -24,7 +24,7 @@ from fairseq_deepnet.checkpoints import load_checkpoint, model_arguments, num_up
 from fairseq_deepnet.files import PACKAGE, inside_project, say, shown, write_text
 from fairseq_deepnet.provenance import fingerprint, made_now, sha256
 from fairseq_deepnet.records import record_of, write_record
-from fairseq_deepnet.tools.corpora.folder import BareFolder, DataFolder, Direction
+from fairseq_deepnet.tools.corpora.folder import SPM_HELP, BareFolder, DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import is_blank, read_lines
 from fairseq_deepnet.tools.devices import (
     all_cores,
@@ -36,7 +36,7 @@ from fairseq_deepnet.tools.devices import (
 )
 from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.evaluation.direction_scores import summarise
-from fairseq_deepnet.tools.evaluation.run_scores import OTHER_TEXT
+from fairseq_deepnet.tools.run_scores import OTHER_TEXT
 from fairseq_deepnet.tools.tables import listed
 from fairseq_deepnet.tools.trained_model import (
     TrainedModel,
@@ -50,7 +50,6 @@ from fairseq_deepnet.tools.translation.engine import (
     CPU_BATCH,
     ENGINES,
     QUANTIZATION,
-    SPM_HELP,
     WINDOW,
     Search,
     cut_message,

@@ -15,6 +15,7 @@ from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_check
 from fairseq_deepnet.files import naming, put_folder_in_place, remove, say, shown
 from fairseq_deepnet.provenance import fingerprint, installed, made_now
 from fairseq_deepnet.records import read_record
+from fairseq_deepnet.tools.corpora.folder import SPM_HELP
 from fairseq_deepnet.tools.export import (
     NO_CTRANSLATE2,
     NO_HUGGINGFACE,
@@ -24,7 +25,6 @@ from fairseq_deepnet.tools.export import (
 from fairseq_deepnet.tools.export.stock import required_arguments, scheme_name, stock_checkpoint
 from fairseq_deepnet.tools.export.vocabularies import data_digests
 from fairseq_deepnet.tools.trained_model import BEST, TrainedModel, choose_model, find_data
-from fairseq_deepnet.tools.translation.engine import SPM_HELP
 
 FORMATS: Final = ("fairseq", "ctranslate2", "huggingface")
 Write = Callable[[Path, dict[str, Any], dict[str, Any]], None]

@@ -11,10 +11,10 @@ from typing import Any, Final
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from fairseq_deepnet.provenance import fingerprint
+from fairseq_deepnet.tools import run_scores
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation import run_scores
 from fairseq_deepnet.tools.export.vocabularies import LanguageTokens
 from fairseq_deepnet.tools.languages import find
 from fairseq_deepnet.tools.trained_model import TrainedModel

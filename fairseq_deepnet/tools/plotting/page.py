@@ -21,7 +21,6 @@ from fairseq_deepnet.files import shown, write_text
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
 from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.evaluation.run_scores import read_scores
 from fairseq_deepnet.tools.evaluation.scoring import METRICS
 from fairseq_deepnet.tools.plotting.curves import Curves
 from fairseq_deepnet.tools.plotting.interactive import (
@@ -44,6 +43,7 @@ from fairseq_deepnet.tools.plotting.series import (
     title,
 )
 from fairseq_deepnet.tools.plotting.style import colour_of
+from fairseq_deepnet.tools.run_scores import read_scores
 from fairseq_deepnet.tools.training import fallbacks
 
 _POLICY: Final = (

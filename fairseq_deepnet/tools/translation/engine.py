@@ -14,10 +14,6 @@ from fairseq_deepnet.tools.export import BEAM
 ENGINES: Final = ("fairseq", "ctranslate2")
 BATCH: Final = 64
 """Sentences at a time; but on a CPU CTranslate2 takes:"""
-SPM_HELP: Final = (
-    "sentencepiece model of a data folder that fairseq-preprocess alone has made; none: its text is"
-    " tokens already"
-)
 CPU_BATCH: Final = 16
 """Few: what it keeps of each sentence is copied at every step, fastest within a core's cache
 (measured in docs/serving.md, "How fast")."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fairseq_deepnet.files import say, shown
 from fairseq_deepnet.provenance import fingerprint, stamp
 from fairseq_deepnet.tools import devices
-from fairseq_deepnet.tools.corpora.folder import Direction
+from fairseq_deepnet.tools.corpora.folder import SPM_HELP, Direction
 from fairseq_deepnet.tools.corpora.text import decode
 from fairseq_deepnet.tools.export import MODEL, is_exported
 from fairseq_deepnet.tools.translation import stream
@@ -29,7 +29,6 @@ from fairseq_deepnet.tools.translation.engine import (
     CPU_BATCH,
     ENGINES,
     QUANTIZATION,
-    SPM_HELP,
     WINDOW,
     Engine,
     Hypothesis,
