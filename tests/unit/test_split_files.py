@@ -392,7 +392,7 @@ def test_processes_share_rows_as_torch_chunks_them(rows: int, size: int) -> None
     for rank in range(size):
         count, first = share_of(rows, size, rank)
         expected = chunks[rank].tolist() if rank < len(chunks) else []
-        assert list(range(first, first + count)) == expected
+        assert (count, list(range(first, first + count))) == (len(expected), expected)
         assert 0 <= first <= rows
 
 
