@@ -53,6 +53,10 @@ def seen_losses(trainer: Trainer) -> list[float]:
     def noted(outputs: Any, sample_size: float, grad_norm: Any = None) -> Any:
         if grad_norm is not None:
             seen.append(sum(float(output["loss"]) for output in outputs) / float(sample_size))
+            norms = [getattr(p, "whole_gradient_norm", None) for p in trainer.model.parameters()]
+            squares = sum(float(norm) ** 2 for norm in norms if norm is not None)
+            # the watch's norms of whole gradients, summed, are what is clipped
+            assert not squares or abs(squares**0.5 / float(grad_norm) - 1) < 1e-4
         return log(outputs, sample_size, grad_norm)
 
     trainer._reduce_and_log_stats = noted

@@ -146,6 +146,20 @@ def test_an_export_of_other_content_takes_its_place(
     assert [path.name for path in output.parent.iterdir()] == [output.name]
 
 
+def test_other_data_are_another_request(
+    form: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = make_data(tmp_path / "other")
+    words = (run_folder, "--to", form, "--data", other)
+    assert export(*words) == 0
+    for language in ("de", "en"):  # other counts of the same words
+        path = other / f"dict.{language}.txt"
+        path.write_text(path.read_text(encoding="utf-8").replace(" 1", " 2"), encoding="utf-8")
+    assert export(*words) == 0
+    told = "already exported" if form == "fairseq" else "replacing"  # which needs no data
+    assert told in capsys.readouterr().err
+
+
 def test_what_this_command_did_not_write_is_replaced_by_force_alone(
     form: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,7 +209,7 @@ FAULTS: dict[str, Callable[[dict[str, Any]], object]] = {
     "is incomplete: it has no embed_tokens.weight": lambda state: state["model"].clear(),
     "encoder.layers.0.fc1.bias has values that are not finite": lambda state: state["model"][
         "encoder.layers.0.fc1.bias"
-    ].fill_(torch.nan),
+    ][3].fill_(torch.nan),
     "fc1.bias is of shape [47], and its options say [48]": lambda state: state["model"].update(
         {"encoder.layers.0.fc1.bias": torch.zeros(47)}
     ),

@@ -121,6 +121,14 @@ def test_no_sentence_gets_positions_that_the_model_does_not_have(
     assert torch.allclose(translate(), ours, atol=1e-4)
 
 
+def test_the_search_is_that_of_deepnet_translate(tmp_path: Path, data: Path) -> None:
+    make_trained_run(tmp_path / "run", data)
+    export(tmp_path / "run")
+    settings = load(tmp_path / "run" / "export" / "huggingface")[1].generation_config
+    assert (settings.num_beams, settings.length_penalty) == (5, 1.0)
+    assert (settings.early_stopping, settings.max_length) == (True, 202)
+
+
 def test_the_tokenizer_gives_fairseqs_numbers_and_the_text_back(tmp_path: Path, data: Path) -> None:
     make_trained_run(tmp_path / "run", data)
     export(tmp_path / "run")

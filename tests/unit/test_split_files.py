@@ -326,6 +326,16 @@ def test_rows_that_another_training_removes_meanwhile_are_no_checkpoint(
     assert not (tmp_path / "checkpoint_last.pt").exists()
 
 
+def test_joining_removes_the_rows_of_that_checkpoint_alone(tmp_path: Path) -> None:
+    """Those of another may be written at this moment, by a training."""
+    rig = trained(tmp_path, *SPLIT_UP)
+    file = save(rig, "checkpoint1.pt")
+    rig.update(MORE)
+    save(rig, "checkpoint2.pt").unlink()
+    assert cli.main(["join", str(file)]) == 0
+    assert [path.name for path in (tmp_path / "split").iterdir()] == ["update_2_1"]
+
+
 def test_rows_that_cannot_be_removed_do_not_end_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
