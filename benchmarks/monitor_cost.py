@@ -49,8 +49,7 @@ from fairseq.trainer import Trainer
 
 from fairseq_deepnet.monitoring.instruments import INSTRUMENTS
 from fairseq_deepnet.monitoring.quantities import EVERYTHING
-from fairseq_deepnet.monitoring.trainer import Observer, observe
-from fairseq_deepnet.observers import build_observers
+from fairseq_deepnet.observers import Observer, build_observers, observe
 from fairseq_deepnet.tools.standalone import VocabularyTask
 
 EOS = 2

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import logging
 import pickle
 import re
 import shutil
+import time
 import zipfile
 import zlib
 from argparse import Namespace
@@ -22,7 +24,11 @@ from .errors import ConfigurationError
 from .files import whole
 from .sharding.split_record import check_split
 
+logger = logging.getLogger(__name__)
+
 LAST: Final = "checkpoint_last.pt"
+PAUSES: Final = (2.5, 2.5)
+"""Seconds before another attempt to write a checkpoint: file servers have their moments."""
 _PERIODIC: Final = re.compile(
     r"checkpoint(\d+|_\d+_\d+)\.pt"
 )  # checkpoint7.pt, checkpoint_7_2000.pt
@@ -141,6 +147,20 @@ def load_checkpoint(path: Path | str, entire: bool = False, split: bool = False)
     return state
 
 
+def refuse_not_finite(state: Mapping[str, Any], path: object) -> None:
+    """Raise ConfigurationError if a checkpoint's weights are NaN or infinite.
+
+    They are those of a diverged training: a model with them computes only NaN.
+    """
+    for name, weight in (state.get("model") or {}).items():
+        is_real = isinstance(weight, torch.Tensor) and weight.is_floating_point()
+        if is_real and not bool(torch.isfinite(weight).all()):
+            raise ConfigurationError(
+                f"{path}: {name} is not finite: the training has diverged; use a checkpoint from"
+                " before"
+            )
+
+
 @contextmanager
 def naming_damage(path: Path | str) -> Iterator[None]:
     """Turn what torch raises over a damaged file into a ConfigurationError of one line.
@@ -181,6 +201,20 @@ def save_checkpoint(state: dict[str, Any], path: Path | str) -> None:
         if not isinstance(reason, OSError):
             raise
         raise not_written(path, reason) from error
+
+
+def save_with_retries(state: dict[str, Any], path: Path) -> None:
+    """Save a checkpoint; try again after a pause unless the disk is full."""
+    for pause in PAUSES:
+        try:
+            save_checkpoint(state, path)
+            return
+        except DiskFullError:
+            raise  # no pause helps, and the state of a deep model takes minutes to write
+        except ConfigurationError as error:
+            logger.warning("%s; trying again in %s seconds", error, pause)
+            time.sleep(pause)
+    save_checkpoint(state, path)
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
@@ -234,66 +268,3 @@ def last_of(trainer: Any) -> Path:
     """Return the checkpoint_last.pt of a trainer, under the name that --checkpoint-suffix gives."""
     name = LAST.replace(".pt", f"{trainer.checkpoint_suffix}.pt")
     return Path(trainer.cfg.checkpoint.save_dir) / name
-
-
-def why_mended(taken: Path, is_kept_up: bool) -> str:
-    """Return what to say of a checkpoint_last.pt in whose place `mend_last` has put another."""
-    if is_kept_up:
-        return f"is damaged, missing or not the newest: resuming from {taken.name}"
-    return f"is not the newest: resuming from {taken.name}"
-
-
-def _is_older_than_another(last: Path, made: int) -> bool:
-    """Tell whether a checkpoint of more updates was written after checkpoint_last.pt.
-
-    fairseq copies a new checkpoint onto it in the end. The time of the last change of status also
-    covers `cp -p old.pt checkpoint_last.pt`, by which people go back on purpose.
-    """
-    changed = last.stat().st_ctime_ns
-    later = [p for p in periodic_checkpoints(last.parent) if p.stat().st_ctime_ns > changed]
-    # the name of checkpoint_2_4000.pt has its updates; of checkpoint1.pt, ... the last counts
-    updates = [re.fullmatch(r"checkpoint_\d+_(\d+)\.pt", path.name) for path in later]
-    if any(match and int(match[1]) > made for match in updates):
-        return True
-    epochs = {int(path.stem[10:]): path for path in later if path.stem[10:].isdigit()}
-    try:
-        return bool(epochs) and num_updates(load_checkpoint(epochs[max(epochs)], split=True)) > made
-    except ValueError:  # half a file, which is not resumed from
-        return False
-
-
-def mend_last(folder: Path, only_damaged: bool = False, is_kept_up: bool = True) -> Path | None:
-    """Put the newest whole checkpoint in the place of a checkpoint_last.pt that cannot be read, or
-    that is older than others: because the training does not keep it up (--no-last-checkpoints), or
-    because it was killed while it copied a new checkpoint there.
-
-    With `only_damaged` a folder that has no checkpoint_last.pt is left alone. Returns the
-    checkpoint that was taken; None where there is nothing to mend, or nothing to resume from.
-    Raises ValueError if checkpoint_last.pt is damaged and there is no other to resume from.
-    """
-    last = folder / LAST
-    damage, made = None, 0
-    if last.is_file():
-        try:
-            made = num_updates(load_checkpoint(last, entire=True, split=True))
-            if is_kept_up and not _is_older_than_another(last, made):
-                return None
-        except ValueError as error:
-            damage = error
-    elif only_damaged:
-        return None
-    found: dict[int, Path] = {}
-    for path in [*periodic_checkpoints(folder), *sorted(folder.glob("checkpoint[_.]best*.pt"))]:
-        try:
-            state = load_checkpoint(path, entire=True, split=True)
-        except (ValueError, FileNotFoundError):
-            continue
-        if state.get("last_optimizer_state") is not None and num_updates(state) > made:
-            found.setdefault(num_updates(state), path)
-    if found:
-        newest = found[max(found)]
-        copy_checkpoint(newest, last)
-        return newest
-    if damage is not None:
-        raise damage
-    return None

@@ -1,73 +1,60 @@
-"""Observers of a training: preemption for every model, instruments as a model's options ask."""
+"""Observers: parts that follow a training without changing its numbers."""
 
 from __future__ import annotations
 
-import logging
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from . import preemption
-from .divergence import options as divergence
-from .divergence import watch
-from .errors import ConfigurationError
-from .monitoring.instruments import OF_SPLIT
-from .monitoring.monitor import Monitor
-from .monitoring.options import monitor_settings
-from .monitoring.records import run_folder
-from .monitoring.trainer import Observer
-from .optim.schedule import misfits
-from .sharding.trainer import ShardedTrainer
-
-logger = logging.getLogger(__name__)
+from fairseq.distributed import utils as distributed
+from fairseq.logging import metrics
 
 
-def build_observers(trainer: Any) -> list[Observer]:
-    """Return the observers of a new trainer.
+class Observer:
+    """Follows a training; each method does nothing unless overridden.
 
-    Preemption covers every model that fairseq-train trains with the plugin; monitor, watch and the
-    warnings about the learning-rate schedule need the options of our models.
+    `update` counts from 1: it is the update in progress. With fp16 an attempt may end without an
+    update, because the loss scale was too high; the next batch then gets the same number.
     """
-    _refuse_fp16_on_cpus(trainer)
-    observers: list[Observer] = []
-    if hasattr(trainer.cfg.model, "residual_scheme"):
-        observers += _build_instruments(trainer)
-    listener = preemption.listener()
-    if listener is not None:
-        # the last: all that the others keep of an update is written before it ends the training
-        observers.append(preemption.Preemption(listener, trainer))
-    return observers
+
+    def begin(self, trainer: Any, update: int, samples: Sequence[Any]) -> None:
+        """Before the forward pass; `samples` are the micro-batches, not yet on a device."""
+
+    def gradients(self, trainer: Any, update: int) -> None:
+        """Gradients are reduced over processes and not yet clipped: `gradient_scale` to read them.
+
+        Parameters are still those of the update before.
+        """
+
+    def end(self, trainer: Any, update: int, made: bool) -> None:
+        """After the optimiser's step, or the failed attempt (`made` is False)."""
+
+    def loaded(self, trainer: Any, update: int) -> None:
+        """A checkpoint of `update` updates was loaded; 0 if there was none."""
+
+    def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
+        """fairseq gives up: gradients are not finite, or the loss scale is at its minimum."""
+
+    def detach(self) -> None:
+        """Leave nothing in the model: the observer has failed and is not called again."""
 
 
-def _refuse_fp16_on_cpus(trainer: Any) -> None:
-    """Refuse --fp16 with --cpu: fairseq puts fp32 weights and the norm of an overflow on a GPU."""
-    common = trainer.cfg.common
-    if not (common.cpu and common.fp16) or isinstance(trainer, ShardedTrainer):
-        return
-    try:
-        torch.cuda.current_device()  # asked as fairseq asks it
-    except (AssertionError, RuntimeError) as error:
-        raise ConfigurationError("--fp16 needs a GPU: on a CPU give --bf16, or neither") from error
+def gradient_scale(optimizer: Any) -> float:
+    """Return the factor of a parameter's `grad`, which half precision keeps scaled and summed."""
+    return float(getattr(optimizer, "_multiply_factor", 1.0))
 
 
-def _build_instruments(trainer: Any) -> list[Observer]:
-    args, folder = trainer.cfg.model, run_folder(Path(trainer.cfg.checkpoint.save_dir))
-    observers: list[Observer] = []
-    if trainer.is_data_parallel_master:
-        schedule, length = trainer.cfg.lr_scheduler, trainer.cfg.optimization.max_update
-        for misfit in misfits(getattr(schedule, "_name", None), schedule, length):
-            logger.warning(misfit)
-    measured = monitor_settings(args)
-    if measured is not None and isinstance(trainer, ShardedTrainer):
-        lacking = [name for name in measured.quantities if name not in OF_SPLIT]
-        kept = tuple(name for name in measured.quantities if name in OF_SPLIT)
-        measured = replace(measured, quantities=kept) if kept else None
-        if lacking:
-            logger.warning("not monitored, as the model is sharded: %s", ", ".join(lacking))
-    if measured is not None and trainer.is_data_parallel_master:
-        observers.append(Monitor(measured, trainer, folder))
-    # after the monitor: they may end the training, and the update's record must be written
-    observers += watch.observers(divergence.settings(args), trainer, folder)
-    return observers
+def logged(*names: str) -> dict[str, float]:
+    """Return the values of fairseq's meters for the last update, reduced over processes.
+
+    "train" and not "default", which a loaded checkpoint replaces by one that is never filled.
+    """
+    meters = {name: metrics.get_meter("train", name) for name in names}
+    values = {name: getattr(meter, "val", None) for name, meter in meters.items()}
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def broadcast_from_rank0(trainer: Any, value: Any) -> Any:
+    """Return rank 0's value, in every process of a training."""
+    if trainer.data_parallel_world_size == 1:
+        return value
+    return distributed.broadcast_object(value, 0, trainer.data_parallel_process_group)

@@ -1,10 +1,10 @@
-"""SIGTERM and SIGUSR1 end a training after the update that is being made, and lose nothing.
+"""SIGTERM and SIGUSR1 end a training after the update in progress, and lose nothing.
 
-The handlers only note the signal. After the update every process knows whether any of them was
-signalled: the word is one more number in the sum of statistics that fairseq makes anyway. All stop
-after the same update, rank 0 saves checkpoint_last.pt, and all exit with the status PREEMPTED.
-What fairseq would have done after that update, such as validating, is owed: compat.owed_validation
-makes up for it when the training goes on.
+A handler only notes the signal. After the update every process knows whether any of them was
+signalled: DeepNetTrainer adds one number to the sum of statistics that fairseq computes anyway. All
+processes stop after the same update, rank 0 saves checkpoint_last.pt, and all exit with the status
+PREEMPTED. What fairseq would have done after that update, such as validating, is owed: the trainer
+does it first when it resumes. Deadlines are the supervisor's: a bare fairseq-train has none.
 """
 
 from __future__ import annotations
@@ -14,161 +14,86 @@ import logging
 import math
 import multiprocessing.process
 import os
-import select
 import signal
 import sys
 import threading
-import time
-from argparse import ArgumentParser
 from pathlib import Path
-from types import ModuleType
+from types import TracebackType
 from typing import Any, Final, NoReturn
 
 from fairseq.file_io import PathManager
-from torch.utils.data._utils import signal_handling
 
 from . import ended
 from .checkpoints import LAST, last_of
-from .compat.owed_validation import OWED, training_program
-from .divergence.good_states import extra_state
 from .errors import ConfigurationError
 from .monitoring.records import run_folder
-from .monitoring.trainer import Observer, broadcast_from_rank0
-from .signals import DIVERGED, GRACE, PREEMPTED, PREEMPTING, UNSAVED, end_with_parent
-from .wrapping import wrap
+from .observers import Observer, broadcast_from_rank0
+from .signals import DIVERGED, PREEMPTED, PREEMPTING, UNSAVED, end_with_parent
 
 logger = logging.getLogger(__name__)
 
-REPEATED: Final = 2.0
-"""Seconds within which a further signal is the same one: it comes to the process, to its group and
-by its launcher."""
-_GRACE_VARIABLE: Final = "DEEPNET_PREEMPTION_GRACE"
-
-
-def add_preemption_arguments(parser: ArgumentParser) -> None:
-    """Add --preemption-grace, which every architecture takes."""
-    parser.add_argument(
-        "--preemption-grace",
-        type=float,
-        metavar="SECONDS",
-        help="after SIGTERM or SIGUSR1, time to finish the update and to save checkpoint_last.pt"
-        f" before the training ends anyway (default {GRACE:g}); its exit status is then {PREEMPTED}"
-        f" where nothing is lost, else {UNSAVED}",
-    )
-
-
-def keep_grace_period(args: Any) -> None:
-    """Hand --preemption-grace on to this process's listener and to the processes it spawns.
-
-    fairseq passes spawned processes a configuration without it, unless the model's class keeps
-    whatever the parser has read.
-
-    Raises:
-        ConfigurationError: if it is not a positive number.
-    """
-    grace = getattr(args, "preemption_grace", None)
-    if grace is not None:
-        if not (math.isfinite(grace) and grace > 0):
-            raise ConfigurationError(f"--preemption-grace {grace:g}: give seconds above 0")
-        os.environ[_GRACE_VARIABLE] = str(grace)
+OWED: Final = "preempted"
+"""Key of a checkpoint's extra state: fairseq has not validated and saved after its update."""
 
 
 class Listener:
-    """Hears this process's signals in a thread of its own.
-
-    The main thread may wait for another process, in C, where Python runs no handler.
-    """
+    """The signals of this process, and the training that they end."""
 
     def __init__(self) -> None:
         self.heard: signal.Signals | None = None
-        self.grace = GRACE
         self.training: Preemption | None = None
-        self._pipe, writes = os.pipe()
-        os.set_blocking(writes, False)
-        signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
-        for number in PREEMPTING:
-            signal.signal(number, lambda *_: None)
-        threading.Thread(target=self._listen, name="preemption", daemon=True).start()
 
-    def _next(self, seconds: float) -> signal.Signals | None:
-        """Return the next signal; None where none comes in time."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if select.select([self._pipe], [], [], min(left, 3600))[0]:
-                number = signal.Signals(os.read(self._pipe, 1)[0])
-                if number in PREEMPTING:
-                    return number
-        return None
+    def hear(self, number: int, _: Any = None) -> None:
+        """Note a signal; before the training has begun, end the process.
 
-    def _listen(self) -> None:
-        while (heard := self._next(math.inf)) is None:
-            pass
-        began = time.monotonic()
-        self.heard = heard
-        if self.training is None:
-            if self._pass_on(heard):
-                while True:  # the processes end by themselves, and this one with them
-                    self._pass_on(self._next(math.inf))
-            if _is_alone():
-                self._end("before the training began")
-        reason = f"the grace period of {self.grace:g} s (--preemption-grace) is over"
-        while (left := began + self.grace - time.monotonic()) > 0:
-            if self._next(left) and time.monotonic() - began > REPEATED:
-                reason = "a second signal"
-                break
-        self._end(reason)
-
-    def _pass_on(self, number: signal.Signals | None) -> bool:
-        """Signal the processes that fairseq has spawned here; False where there are none."""
+        The parent of processes that fairseq has spawned sends it to them, and ends as they do.
+        """
+        self.heard = signal.Signals(number)
+        if self.training is not None:
+            return
         spawned = list(multiprocessing.process._children)  # type: ignore[attr-defined]
         for process in spawned:
-            if number is not None and process.pid is not None:
-                try:
-                    os.kill(process.pid, number)
-                except ProcessLookupError:
-                    continue
-        return bool(spawned)
-
-    def _end(self, reason: str) -> NoReturn:
-        """End the process here and now: its main thread may never come to it."""
-        assert self.heard is not None
-        text, status = f"{self.heard.name}: {reason}", PREEMPTED
-        if self.training is not None and not self.training.is_saved():
-            status = UNSAVED
-            text += "; what was trained since the last checkpoint is lost; the same command"
-            text += " goes on from there"
-        print(f"fairseq_deepnet: {text}", file=sys.stderr)
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(status)
+            if process.is_alive():
+                os.kill(process.pid, number)
+        if not spawned:
+            print(
+                f"fairseq_deepnet: {self.heard.name}: before the training began",
+                file=sys.stderr,
+                flush=True,
+            )
+            raise SystemExit(PREEMPTED)
 
 
 _listener: Listener | None = None
 
 
 def listen() -> None:
-    """Hear the signals from here on, where this process is fairseq-train; at most once."""
+    """Handle the signals from here on if this process is fairseq-train; at most once."""
     global _listener
     if _listener is not None or not _is_fairseq_train():
         return
     if threading.current_thread() is not threading.main_thread():
-        return  # Python takes handlers from the main thread alone
+        return  # Python takes handlers only from the main thread
     _listener = Listener()
-    if _is_spawned() or "TORCHELASTIC_RUN_ID" in os.environ:
+    for number in PREEMPTING:
+        signal.signal(number, _listener.hear)
+    is_spawned = multiprocessing.process.parent_process() is not None
+    if is_spawned or "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()
     else:
-        # of the process that counts semaphores: it would have the last word, after the error
-        filters = [os.environ.get("PYTHONWARNINGS"), "ignore:resource_tracker:UserWarning"]
-        os.environ["PYTHONWARNINGS"] = ",".join(filter(None, filters))
         _end_as_spawned_processes_do(_listener)
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_protect_worker)
     atexit.register(_ignore)
-    _protect_workers()
 
 
-def listener() -> Listener | None:
-    """Return what `listen` has begun; None in other programs."""
-    return _listener
+def is_listening() -> bool:
+    """Tell whether `listen` handles the signals of this process."""
+    return _listener is not None
+
+
+def signalled() -> signal.Signals | None:
+    """Return the signal that this process has received."""
+    return None if _listener is None else _listener.heard
 
 
 def _is_fairseq_train() -> bool:
@@ -177,28 +102,22 @@ def _is_fairseq_train() -> bool:
     return program.stem == "fairseq-train" or program.parts[-2:] == ("fairseq_cli", "train.py")
 
 
-def _is_spawned() -> bool:
-    return multiprocessing.process.parent_process() is not None
-
-
-def _is_alone() -> bool:
-    """Return True if no other process waits for this one; asked before there is a trainer."""
-    together = _is_spawned() or "--distributed-no-spawn" in sys.argv
-    return not together and int(os.environ.get("WORLD_SIZE", 1)) == 1
-
-
-def _end_as_spawned_processes_do(heard_by: Listener) -> None:
+def _end_as_spawned_processes_do(listener: Listener) -> None:
     """Give fairseq-train the exit status of the processes that it has spawned."""
+    previous = sys.excepthook
 
-    @wrap(sys, "excepthook")
-    def hook(previous: Any, kind: Any, error: BaseException, traceback: Any) -> None:
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
         status = getattr(error, "exit_code", None)  # torch's ProcessExitedException
-        if heard_by.heard is not None and status == -heard_by.heard:
-            status = PREEMPTED  # it had not yet come to listen
+        if listener.heard is not None and status == -listener.heard:
+            status = PREEMPTED  # the process did not handle signals yet
         if status not in (PREEMPTED, UNSAVED, DIVERGED):
             previous(kind, error, traceback)
             return
         raise SystemExit(status)
+
+    sys.excepthook = hook
 
 
 def _ignore() -> None:
@@ -207,135 +126,80 @@ def _ignore() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _forget() -> None:
-    """Leave signals alone in a forked process: they are no business of it."""
-    signal.set_wakeup_fd(-1)
+def _protect_worker() -> None:
+    """Let a forked process, which loads data, end only by its parent's SIGTERM.
+
+    A signal to all processes of a job would end it before the update that needs its batches, and
+    torch ends the training with the first worker.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-
-
-def _protect_workers() -> None:
-    """Let workers that load data end by their parent's SIGTERM alone.
-
-    A signal to all processes of a job would end them before the update that needs their batches,
-    and torch ends the training with the first of them.
-    """
     if not hasattr(signal, "sigwaitinfo"):
         return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def heed_parent() -> None:
         while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
             pass
         os._exit(0)
 
-    @wrap(signal_handling, "_set_worker_signal_handlers")
-    def set_worker_signal_handlers(prepare: Any) -> None:
-        prepare()
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=heed_parent, daemon=True).start()
-
-
-def _attend(program: ModuleType | None) -> None:
-    """Let the training that is preempted hear when fairseq-train has logged an update."""
-    if program is None or hasattr(program, "attended"):
-        return
-
-    @wrap(program, "validate_and_save")
-    def attended(
-        validate_and_save: Any, cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *rest: Any
-    ) -> Any:
-        training = None if _listener is None else _listener.training
-        if training is not None and training.trainer is trainer:
-            training.logged(epoch_itr)
-        return validate_and_save(cfg, trainer, task, epoch_itr, *rest)
-
-    program.attended = attended  # type: ignore[attr-defined]
+    threading.Thread(target=heed_parent, daemon=True).start()
 
 
 class Preemption(Observer):
-    """Ends one training when its processes were signalled."""
+    """Ends a training whose processes were signalled."""
 
-    def __init__(self, listener: Listener, trainer: Any) -> None:
-        self.listener = listener
+    def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
-        self.is_first = bool(trainer.is_data_parallel_master)
-        self.alone = trainer.data_parallel_world_size == 1
-        self.kept = 0  # updates that a checkpoint holds
-        self.made = self.ending = False
-        self.epoch_itr: Any = None
-        self.flag: Any = False  # or a tensor on fairseq's device
-        _attend(training_program())
-        wrap(trainer, "valid_step")(self._follow_validation)
-        wrap(trainer, "save_checkpoint")(self._follow_save)
-        if not self.alone:
-            wrap(trainer, "_aggregate_logging_outputs")(self._share)
-        listener.grace = float(os.environ.get(_GRACE_VARIABLE, GRACE))
-        listener.training = self
-
-    def _share(
-        self, aggregate: Any, outputs: Any, *stats: Any, ignore: bool = False
-    ) -> tuple[Any, Any]:
-        """Let every process know, at each update and batch of a validation, whether any of them was
-        signalled: one more number in the sum of statistics that fairseq makes anyway.
-        """
-        own = float(self.listener.heard is not None)
-        outputs, (*sums, signalled) = aggregate(outputs, *stats, own, ignore=ignore)
-        self.flag = signalled > 0
-        return outputs, sums
+        self.is_made = self.is_ending = False
+        if _listener is not None:
+            _listener.training = self
 
     @property
-    def asked(self) -> bool:
+    def is_asked(self) -> bool:
         """True if a process was signalled; the same in all of them."""
-        return self.listener.heard is not None if self.alone else bool(self.flag)
-
-    def is_saved(self) -> bool:
-        """Return True if every update is in a checkpoint, or if it is another rank that knows."""
-        if not self.trainer.should_save_checkpoint_on_current_rank:
-            return True
-        return bool(self.trainer.get_num_updates() <= self.kept)
+        if self.trainer.data_parallel_world_size == 1:
+            return signalled() is not None
+        return bool(self.trainer.is_signalled)
 
     def loaded(self, trainer: Any, update: int) -> None:
-        self.kept = update
-        if self.is_first:
+        if trainer.is_data_parallel_master:
             ended.clear(run_folder(Path(trainer.cfg.checkpoint.save_dir)))
 
     def end(self, trainer: Any, update: int, made: bool) -> None:
-        self.made = made
+        self.is_made = made
 
-    def logged(self, epoch_itr: Any) -> None:
-        """After an update, or a failed try; before fairseq validates and saves, if it is to."""
-        self.epoch_itr = epoch_itr
-        if self.made and self.asked and not self.ending:
-            self._save_and_leave(self.trainer.get_num_updates())
-        self.made = False
+    def logged(self) -> None:
+        """After an update, or a failed attempt; before fairseq validates and saves."""
+        if self.is_made and self.is_asked and not self.is_ending:
+            self._save_and_leave()
+        self.is_made = False
 
-    def _follow_validation(self, valid_step: Any, *args: Any, **kwargs: Any) -> Any:
-        output = valid_step(*args, **kwargs)
-        if self.asked and not self.ending:
-            self._save_and_leave(self.trainer.get_num_updates())
-        return output
+    def validated_a_batch(self) -> None:
+        """After each batch of a validation, which may take longer than there is time."""
+        if self.is_asked and not self.is_ending:
+            self._save_and_leave()
 
-    def _follow_save(self, save: Any, *args: Any, **kwargs: Any) -> Any:
-        """Note what fairseq's own checkpoints hold, so that a later hang does not count as loss."""
-        result = save(*args, **kwargs)
-        if not self.trainer.cfg.checkpoint.no_save_optimizer_state:
-            self.kept = self.trainer.get_num_updates()
-        return result
+    def owed(self) -> dict[str, Any]:
+        """Return what the checkpoint records of the validation that did not take place."""
+        epoch_itr = self.trainer.epoch_itr
+        return {"epoch": epoch_itr.epoch, "end_of_epoch": epoch_itr.end_of_epoch()}
 
-    def _save_and_leave(self, update: int) -> None:
-        """End the training, but for one of which only the last validation is left."""
-        if update > self.kept:
+    def _save_and_leave(self) -> None:
+        """Save, and end the training unless only its last validation is left."""
+        update = self.trainer.get_num_updates()
+        if update > self.trainer.saved:
             self._save(update)
-        if self.epoch_itr is None or not self._ends_with(update):
+        if not self._is_last(update):
             self._leave(update)
-        self.ending = True  # what is left is made up for where the grace period is over before
+        self.is_ending = True  # the validation is made up for if the time is over before
 
-    def _ends_with(self, update: int) -> bool:
+    def _is_last(self, update: int) -> bool:
         """Return True if the training ends with this update anyway."""
-        settings = self.trainer.cfg.optimization
-        is_last_epoch = self.epoch_itr.epoch >= (settings.max_epoch or math.inf)
+        settings, epoch_itr = self.trainer.cfg.optimization, self.trainer.epoch_itr
+        is_last_epoch = epoch_itr.epoch >= (settings.max_epoch or math.inf)
         return update >= (settings.max_update or math.inf) or (
-            is_last_epoch and self.epoch_itr.end_of_epoch()
+            is_last_epoch and epoch_itr.end_of_epoch()
         )
 
     def _save(self, update: int) -> None:
@@ -349,30 +213,24 @@ class Preemption(Observer):
                 problem = str(error)
             if not problem and trainer.should_save_checkpoint_on_current_rank:
                 try:
-                    self._write()
+                    trainer.save_now(str(last_of(trainer)))
+                    if cfg.write_checkpoints_asynchronously:
+                        PathManager.async_close()
                 except Exception as error:
                     logger.exception("no checkpoint was saved")
                     problem = f"{type(error).__name__}: {error}"
             if not problem and cfg.no_save_optimizer_state:
-                problem = "--no-save-optimizer-state has kept the weights alone"
+                problem = "--no-save-optimizer-state has kept only the weights"
         problem = broadcast_from_rank0(trainer, problem)
         if problem:
-            if self.is_first:
+            if trainer.is_data_parallel_master:
                 logger.error("preempted at update %d, not saved: %s", update, problem)
                 ended.write(run_folder(Path(cfg.save_dir)), ended.Why.UNSAVED, update)
             raise SystemExit(UNSAVED)
-        self.kept = update
-
-    def _write(self) -> None:
-        trainer, cfg = self.trainer, self.trainer.cfg.checkpoint
-        owed = {"epoch": self.epoch_itr.epoch, "end_of_epoch": self.epoch_itr.end_of_epoch()}
-        extra = {**extra_state(trainer, self.epoch_itr), OWED: owed}
-        trainer.save_checkpoint(str(last_of(trainer)), extra)
-        if cfg.write_checkpoints_asynchronously:
-            PathManager.async_close()
+        trainer.saved = update  # on the ranks that do not write, too
 
     def _leave(self, update: int) -> NoReturn:
-        if self.is_first:
+        if self.trainer.is_data_parallel_master:
             cfg, last = self.trainer.cfg.checkpoint, last_of(self.trainer)
             ended.write(run_folder(last.parent), ended.Why.PREEMPTED, update)
             resets = [
@@ -381,7 +239,7 @@ class Preemption(Observer):
             how = "" if cfg.restore_file == LAST else f"--restore-file {LAST}"
             how += f"{', ' if how else ''}without {' '.join(resets)}," if resets else ""
             logger.warning(
-                "preempted: update %d is saved in %s; %s goes on from there",
+                "preempted: update %d is saved in %s; %s resumes from there",
                 *(update, last, how or "the same command"),
             )
         raise SystemExit(PREEMPTED)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from fairseq import checkpoint_utils
 
-from ..compat import fp32_weights
+from ..optim import fp32_state as fp32_weights
 from ..wrapping import wrap
 
 HALF: Final = ("FP16Optimizer", "MemoryEfficientFP16Optimizer", "AMPOptimizer")

@@ -20,8 +20,7 @@ from .. import ended, signals
 from ..errors import ConfigurationError, describe_os_error
 from ..monitoring import records
 from ..monitoring.gradients import LAYER, GradientNorms
-from ..monitoring.trainer import Observer, broadcast_from_rank0, gradient_scale, logged
-from ..wrapping import wrap
+from ..observers import Observer, broadcast_from_rank0, gradient_scale, logged
 from . import events, good_states
 from .causes import likely_cause
 from .detectors import LossScale, LossSpike, Stalled, Unigram, VanishedGradients
@@ -168,17 +167,12 @@ class Watch(Observer):
         self.save_dir = Path(trainer.cfg.checkpoint.save_dir)
         self.alone = trainer.data_parallel_world_size == 1
         self.start = good_states.Start(0, time.time())
-        self.epoch_itr: Any = None
+        self.saves = False
         self.over = False
         if settings.attempt:
             read_as_fp32(trainer)
         if settings.stops and settings.good_interval and not trainer.cfg.checkpoint.no_save:
-            # a state to return to holds the epoch's iterator, and the trainer does not
-            wrap(trainer, "get_train_iterator")(self._keep_iterator)
-
-    def _keep_iterator(self, make: Any, *args: Any, **kwargs: Any) -> Any:
-        self.epoch_itr = make(*args, **kwargs)
-        return self.epoch_itr
+            self.saves = True
 
     def loaded(self, trainer: Any, update: int) -> None:
         self.start = good_states.Start(update, time.time())
@@ -202,9 +196,9 @@ class Watch(Observer):
             due = self.judge is not None and self.judge.due is not None
             if broadcast_from_rank0(trainer, due):
                 self._stop(trainer, update)
-        if made and self.epoch_itr is not None and update % self.settings.good_interval == 0:
+        if made and self.saves and update % self.settings.good_interval == 0:
             try:
-                good_states.save(trainer, self.epoch_itr, self.save_dir)
+                good_states.save(trainer, trainer.epoch_itr, self.save_dir)
             except Exception:  # the next one may succeed
                 logger.warning("no good state was saved", exc_info=True)
 

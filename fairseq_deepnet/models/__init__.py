@@ -8,18 +8,14 @@ from .. import compat
 compat.apply()
 
 # ruff: noqa: E402
-from .. import criterions, optim, preemption
-from ..monitoring import trainer
-from ..observers import build_observers
+from .. import criterions, optim, preemption, trainer
 from ..sharding import trainer as sharded_trainer
-from . import other_scheme
 from .deepnet_masked_lm import DeepNetMaskedLM
 from .deepnet_transformer import DeepNetTransformerModel
 from .deepnet_transformer_lm import DeepNetTransformerLM
 
-other_scheme.install()
-sharded_trainer.install()  # before the observers, which are to see the model as it is trained
-trainer.install(build_observers)
+trainer.install()
+sharded_trainer.install()
 preemption.listen()
 
 __all__ = [

@@ -13,7 +13,6 @@ from ..divergence.options import settings as watch_settings
 from ..errors import ConfigurationError
 from ..modules import LayerShape, TransformerLayer
 from ..monitoring.options import monitor_settings
-from ..option_ranges import refuse_absurd
 from ..schemes import SCHEMES, NormPlacement, Place, ResidualScheme, Side, scheme_class
 from .running_options import check_running
 
@@ -115,7 +114,6 @@ def default_depth(args: Namespace, layers: int, sides: Iterable[Side] = BOTH) ->
 
 def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
     """Refuse what cannot be honoured; the ConfigurationError names the option and the remedy."""
-    refuse_absurd(args)
     scheme = scheme_class(args.residual_scheme)
     for attribute, option, neutral in UNSUPPORTED:
         value = getattr(args, attribute, neutral[0])

@@ -12,13 +12,11 @@ import math
 from typing import Any, Final
 
 from fairseq.file_io import PathManager
-from fairseq.trainer import Trainer
 
 from ..checkpoints import LAST, recorded_arguments
 from ..errors import ConfigurationError
-from ..monitoring.trainer import broadcast_from_rank0
+from ..observers import broadcast_from_rank0
 from ..schemes import ResidualScheme, Side
-from ..wrapping import wrap
 from .options import FROZEN_NORMS, KIND_OF, model_name
 from .scheme_options import scheme_in
 
@@ -27,23 +25,7 @@ logger = logging.getLogger(__name__)
 OPTION: Final = "--allow-other-scheme"
 
 
-def install() -> None:
-    """Let every trainer look at the scheme of a checkpoint before it loads it."""
-
-    @wrap(Trainer, "load_checkpoint")
-    def load_checkpoint(
-        load: Any,
-        self: Any,
-        filename: str,
-        reset_optimizer: bool = False,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        _refuse_together(self, filename, reset_optimizer)
-        return load(self, filename, reset_optimizer, *args, **kwargs)
-
-
-def _refuse_together(trainer: Any, filename: str, reset_optimizer: bool) -> None:
+def refuse_other_scheme(trainer: Any, filename: str, reset_optimizer: bool) -> None:
     """Raise ConfigurationError in every process where rank 0, which reads, finds another scheme."""
     refusal = None
     if trainer.data_parallel_rank == 0:

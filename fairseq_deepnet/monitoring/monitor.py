@@ -15,6 +15,7 @@ from fairseq.logging import metrics
 from torch.utils.tensorboard import SummaryWriter
 
 from ..anatomy import find_stacks
+from ..observers import Observer, gradient_scale, logged
 from ..schemes import scheme_class
 from . import records
 from .bound import UpdateBound
@@ -22,7 +23,6 @@ from .gradients import LAYER
 from .instruments import INSTRUMENTS, ON_PROBE, Bounds, Instrument, Subject, Values, padding_of
 from .options import MonitorSettings
 from .probe import ORIGIN, Origin
-from .trainer import Observer, gradient_scale, logged
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,5 @@
 """Optimisers for models of many thousand small tensors."""
 
-from . import fairseq_adam, half_precision
-
-half_precision.install(fairseq_adam.FairseqAdam)
+from . import fairseq_adam
 
 __all__ = ["fairseq_adam"]

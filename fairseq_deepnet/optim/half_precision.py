@@ -10,13 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from fairseq.optim.fp16_optimizer import FP16Optimizer
+from fairseq.optim.fp16_optimizer import FP16Optimizer, MemoryEfficientFP16Optimizer
 from torch import Tensor
+
+from .fairseq_adam import FairseqAdam
+from .fp32_state import ExactFP16Optimizer, ExactMemoryEfficientFP16Optimizer
 
 Pairs = list[tuple[Tensor, Tensor]]
 
 
-class ForeachMasters(FP16Optimizer):
+class ForeachMasters(ExactFP16Optimizer):
     """What FP16Optimizer does to masters that are kept a tensor each, in a few calls."""
 
     _needs_sync: bool
@@ -71,14 +74,11 @@ class ForeachMasters(FP16Optimizer):
 ForeachMasters.__name__ = FP16Optimizer.__name__
 
 
-def install(optimizer: type) -> None:
-    """Let fairseq build ForeachMasters around an optimiser of this class."""
-    stock = FP16Optimizer.build_optimizer.__func__  # type: ignore[attr-defined]
-
-    def build(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
-        made = stock(cls, *args, **kwargs)
-        if isinstance(made.fp32_optimizer, optimizer) and type(made) is FP16Optimizer:
-            made.__class__ = ForeachMasters
-        return made
-
-    FP16Optimizer.build_optimizer = classmethod(build)
+def improve(optimizer: Any) -> None:
+    """Give fairseq's optimisers of half precision an exact state; fused_adam's, fewer calls."""
+    kind = type(optimizer)
+    if kind is FP16Optimizer:
+        is_fused = isinstance(optimizer.fp32_optimizer, FairseqAdam)
+        optimizer.__class__ = ForeachMasters if is_fused else ExactFP16Optimizer
+    elif kind is MemoryEfficientFP16Optimizer:
+        optimizer.__class__ = ExactMemoryEfficientFP16Optimizer

@@ -10,9 +10,9 @@ import torch
 from fairseq.distributed import utils as distributed
 from torch import Tensor
 
-from ..compat.fp32_weights import WEIGHTS
 from ..divergence.precision import parts_of, split
 from ..errors import ConfigurationError
+from ..optim.fp32_state import WEIGHTS
 from .model import ShardedModel
 from .split_files import BY_ROWS
 

@@ -28,16 +28,15 @@ from fairseq.distributed import utils as distributed
 from fairseq.modules import LayerDropModuleList
 from fairseq.optim import lr_scheduler
 from fairseq.optim.fp16_optimizer import FP16Optimizer
-from fairseq.trainer import Trainer
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
-from ..compat.fp32_weights import WEIGHTS
-from ..compat.owed_validation import training_program
+from ..compat import training_program
 from ..divergence.good_states import free_folder
 from ..errors import ConfigurationError, describe_os_error
 from ..footprint.setting import FULLY_SHARDED, MEGABYTE
-from ..wrapping import wrap
+from ..optim.fp32_state import WEIGHTS, ExactFP16Optimizer
+from ..trainer import DeepNetTrainer
 from . import optimizer_state
 from .building import weights_on_rank_0
 from .exchange import describe
@@ -46,6 +45,7 @@ from .split_files import BLOCK, MODEL, write
 from .split_record import ROWS, SPLIT, remove_unused_rows, rows_folder
 
 logger = logging.getLogger(__name__)
+torch.serialization.add_safe_globals([distributed._TensorPlaceholder])  # in fairseq's broadcasts
 
 LINGER: Final = 3.0
 """Seconds for which rank 0, which keeps that word, stays for the others to read it."""
@@ -54,68 +54,10 @@ FAILURE: Final = "fairseq_deepnet/failure"
 
 
 def install() -> None:
-    """Let fairseq make a ShardedTrainer where --ddp-backend asks for it."""
-
-    @wrap(Trainer, "__init__")
-    def initialised(
-        initialise: Any,
-        self: Any,
-        cfg: Any,
-        task: Any,
-        model: Any,
-        criterion: Any,
-        quantizer: Any = None,
-    ) -> None:
-        wanted: Any = getattr(cfg, "distributed_training", None)
-        refuse_separate_ranks(wanted)
-        if type(self) is not Trainer or getattr(wanted, "ddp_backend", None) != FULLY_SHARDED:
-            if getattr(wanted, "use_sharded_state", False):
-                raise ConfigurationError(
-                    f"--use-sharded-state splits the checkpoints of --ddp-backend {FULLY_SHARDED}"
-                    " alone: give that too, or leave it out"
-                )
-            initialise(self, cfg, task, model, criterion, quantizer)
-            return
-        refuse(cfg, model, criterion)
-        self.__class__ = ShardedTrainer
-        # which the stock trainer takes for an option of fairscale's alone
-        self.offloads, wanted.cpu_offload = bool(wanted.cpu_offload), False
-        try:
-            initialise(self, cfg, task, model, criterion, quantizer)
-        finally:
-            wanted.cpu_offload = self.offloads
-        self.shard()
-
-    # fairseq's own imports fairscale
-    fairseq.distributed.fsdp_enable_wrap = weights_on_rank_0  # type: ignore[assignment]
-    program: Any = training_program()
-    if program is None:
-        return
-    program.fsdp_enable_wrap = weights_on_rank_0
-
-    @wrap(program, "validate_and_save")
-    def validate_and_save(act: Any, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-        found = act(cfg, trainer, *args, **kwargs)
-        if getattr(trainer, "split_record", None) is not None:  # fairseq has removed old ones now
-            trainer.remove_unused_rows()
-        return found
-
-
-def refuse_separate_ranks(settings: Any) -> None:
-    """Raise ConfigurationError if torchrun started several processes that would train separately.
-
-    Without a GPU fairseq reads none of torchrun's variables: each process would train a model of
-    its own in the same save-dir.
-    """
-    started = all(name in os.environ for name in ("MASTER_ADDR", "MASTER_PORT", "RANK"))
-    count = int(os.environ.get("WORLD_SIZE", 1))
-    if started and count > 1 and settings.distributed_world_size == 1:
-        raise ConfigurationError(
-            f"torchrun started {count} processes, and each would train alone: without GPUs add"
-            f" --distributed-world-size {count} --distributed-init-method env://"
-            " --distributed-rank=-1 --distributed-no-spawn --device-id 0"
-            " --distributed-backend gloo"
-        )
+    """Let fairseq-train build the model on rank 0, and not with fairscale."""
+    modules: tuple[Any, ...] = (fairseq.distributed, training_program())
+    for module in filter(None, modules):
+        module.fsdp_enable_wrap = weights_on_rank_0
 
 
 def end_at_once() -> None:
@@ -181,7 +123,7 @@ def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
             )
 
 
-class InPlace(FP16Optimizer):
+class InPlace(ExactFP16Optimizer):
     """fairseq's optimiser of half precision, whose fp32 weights are the model's own."""
 
     def _sync_fp16_grads_to_fp32(self) -> None:
@@ -200,8 +142,8 @@ class InPlace(FP16Optimizer):
 InPlace.__name__ = FP16Optimizer.__name__
 
 
-class ShardedTrainer(Trainer):
-    """fairseq's trainer around a ShardedModel; made by `install` out of a Trainer.
+class ShardedTrainer(DeepNetTrainer):
+    """DeepNetTrainer around a ShardedModel.
 
     Attributes:
         offloads: --cpu-offload.
@@ -215,11 +157,24 @@ class ShardedTrainer(Trainer):
     _gathered_optim_state: Any
     is_fsdp = False
     use_distributed_wrapper = True
-    should_save_checkpoint_on_current_rank = Trainer.is_data_parallel_master
+    should_save_checkpoint_on_current_rank = DeepNetTrainer.is_data_parallel_master
     always_call_state_dict_during_save_checkpoint = False
 
-    def shard(self) -> None:
-        """Wrap the model, once the trainer is made."""
+    def __init__(
+        self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None
+    ) -> None:
+        shared = cfg.distributed_training
+        # which the stock trainer takes for an option of fairscale's alone
+        self.offloads, shared.cpu_offload = bool(shared.cpu_offload), False
+        try:
+            super().__init__(cfg, task, model, criterion, quantizer)
+        finally:
+            shared.cpu_offload = self.offloads
+
+    def refuse_options(self, cfg: Any, model: Any, criterion: Any) -> None:
+        refuse(cfg, model, criterion)
+
+    def wrap_model(self) -> None:
         common, shared = self.cfg.common, self.cfg.distributed_training
         if not dist.is_initialized():  # one process alone, which fairseq starts without
             dist.init_process_group(
@@ -279,6 +234,7 @@ class ShardedTrainer(Trainer):
 
     def clip_grad_norm(self, clip_norm: float) -> Tensor:
         """Clip by the norm of all processes' rows, and return it."""
+        self.notify("gradients", self.get_num_updates() + 1)
 
         def of_all(norm: Tensor) -> Tensor:
             square = norm.to(self.device, torch.float64).square()
@@ -396,6 +352,10 @@ class ShardedTrainer(Trainer):
             self.split_record, sharded.gathered = record, {name: name for name in sharded.own}
             self._gathered_optim_state = optimizer_state.skeleton(state) if state else None
 
+    def after_saving(self) -> None:
+        if self.split_record is not None:  # fairseq has removed old checkpoints now
+            self.remove_unused_rows()
+
     def remove_unused_rows(self) -> None:
         """Remove the rows of checkpoints that fairseq has removed."""
         self.split_record = None
@@ -435,6 +395,7 @@ class ShardedTrainer(Trainer):
                 record = state.pop(SPLIT)
                 folder = str(rows_folder(filename, {SPLIT: record}))
                 state["model"] = {SPLIT: record, "folder": folder}
+            state["cfg"] = state["args"] = None  # not to be sent: torch loads only weights
             self._state_to_load = state.get("last_optimizer_state")
             if self._state_to_load is not None:
                 state["last_optimizer_state"] = {}  # something to load

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint, stamp_of
-from fairseq_deepnet.compat.fp32_weights import WEIGHTS
 from fairseq_deepnet.files import shown
+from fairseq_deepnet.optim.fp32_state import WEIGHTS
 from fairseq_deepnet.sharding.split_files import BY_ROWS, MODEL, SplitFiles
 from fairseq_deepnet.sharding.split_record import SPLIT, remove_unused_rows, rows_folder
 from fairseq_deepnet.tools.trained_model import choose_model

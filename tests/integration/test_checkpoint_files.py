@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
 
-from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
+from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_with_retries
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.files import try_lock
 from tests.integration.conftest import SMALL, TRAIN, RunCommand
@@ -195,7 +194,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_those_that_are_there(
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     state = {"model": {"w": torch.zeros(small_files)}}
     with pytest.raises(ConfigurationError, match=r"checkpoint_1_4\.pt was not written: File too"):
-        checkpoint_utils.torch_persistent_save(state, str(folder / "checkpoint_1_4.pt"))
+        save_with_retries(state, folder / "checkpoint_1_4.pt")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
@@ -212,7 +211,7 @@ def test_a_full_disk_is_named_and_the_state_is_written_once(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, 1000))
     state = {"model": {"w": torch.zeros(10_000)}}
     with pytest.raises(ConfigurationError) as caught:
-        checkpoint_utils.torch_persistent_save(state, str(tmp_path / "checkpoint1.pt"))
+        save_with_retries(state, tmp_path / "checkpoint1.pt")
     assert len(writes) == 1
     assert "No space left on device (1,000 bytes are free)" in str(caught.value)
     assert f"free some in {tmp_path}" in str(caught.value)

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import torch
 from fairseq import checkpoint_utils
-from fairseq.trainer import Trainer
 
 from fairseq_deepnet import preemption
-from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.signals import GRACE, PREEMPTED, UNSAVED
+from fairseq_deepnet.signals import PREEMPTED, UNSAVED
+from fairseq_deepnet.trainer import DeepNetTrainer as Trainer
 from tests.integration.conftest import SMALL, TRAIN
 from tests.support.preempted import SPAWNING, rig
 from tests.support.training import free_port, logged, train_here, train_together
@@ -55,7 +54,7 @@ class InProcess:
     """Trainings in the tests' own process, which are signalled by hand."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-        self.listener = SimpleNamespace(heard=None, grace=GRACE, training=None)
+        self.listener = SimpleNamespace(heard=None, training=None)
         self.patch, self.caplog = monkeypatch, caplog
         monkeypatch.setattr(preemption, "_listener", self.listener)
         caplog.set_level("INFO")
@@ -196,7 +195,7 @@ def test_a_checkpoint_without_the_optimizers_state_is_not_what_goes_on(
     with pytest.raises(SystemExit) as ended:
         process.train(tiny_data, run, "--max-update=8", "--no-save-optimizer-state")
     assert ended.value.code == UNSAVED
-    assert "--no-save-optimizer-state has kept the weights alone" in process.caplog.text
+    assert "--no-save-optimizer-state has kept only the weights" in process.caplog.text
     assert "is saved in" not in process.caplog.text
     assert (run / "checkpoint_last.pt").is_file()
 
@@ -208,7 +207,7 @@ def test_a_training_that_began_elsewhere_is_told_how_to_go_on(
     run, first = tmp_path / "run", tmp_path / "first" / "checkpoint_last.pt"
     options = ["--max-update=8", f"--restore-file={first}", "--reset-meters"]
     process.preempt(tiny_data, run, *options, update=4)
-    how = "--restore-file checkpoint_last.pt, without --reset-meters, goes on from there"
+    how = "--restore-file checkpoint_last.pt, without --reset-meters, resumes from there"
     assert how in process.caplog.text
     process.preempt(tiny_data, run, *options, update=3)  # as it was asked for, and not silently
     assert "begins there, and will overwrite update 4 of" in process.caplog.text
@@ -221,14 +220,9 @@ def test_a_training_that_began_elsewhere_is_told_how_to_go_on(
     assert updates(held(run)) == 8
 
 
-def test_a_grace_period_that_is_no_time_is_refused(tiny_data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="--preemption-grace 0: give seconds above 0"):
-        train_here(tiny_data, tmp_path, *OPTIONS, "--preemption-grace=0")
-
-
 def signal_rank_1(rank: int) -> None:
     """Let one of two processes be signalled while it makes update 2."""
-    listener = SimpleNamespace(heard=None, grace=GRACE, training=None)
+    listener = SimpleNamespace(heard=None, training=None)
     preemption._listener = listener  # type: ignore[assignment]
     train_step = Trainer.train_step
 
@@ -285,7 +279,7 @@ class TestSignals:
         self, tiny_data: Path, plugin: Path, tmp_path: Path
     ) -> None:
         rig(plugin, "during(5, kill)")
-        options = ["--arch=transformer", "--max-update=30", "--preemption-grace=50"]
+        options = ["--arch=transformer", "--max-update=30"]
         (said,) = self.finish([self.start(tiny_data, plugin, *options)], PREEMPTED)
         assert "preempted: update 5 is saved" in said
         assert updates(held(tmp_path / "run")) == 5
@@ -338,31 +332,6 @@ class TestSignals:
         assert said.count("preempted: update 3 is saved") == 1
         assert "Traceback" not in said
         assert updates(held(tmp_path / "run")) == 3
-
-    def test_an_update_that_hangs_after_a_checkpoint_of_fairseq_s_loses_nothing(
-        self, tiny_data: Path, plugin: Path, tmp_path: Path
-    ) -> None:
-        rig(plugin, "during(3, lambda: (kill(), time.sleep(600)))")
-        options = ["--max-update=8", "--save-interval-updates=2", "--disable-validation"]
-        options += ["--preemption-grace=0.5"]
-        (said,) = self.finish([self.start(tiny_data, plugin, *options)], PREEMPTED)
-        assert "is lost" not in said
-        assert updates(held(tmp_path / "run")) == 2
-
-    @pytest.mark.parametrize("twice", [False, pytest.param(True, marks=pytest.mark.slow)])
-    def test_an_update_that_does_not_end_is_given_up_after_the_grace_period(
-        self, twice: bool, tiny_data: Path, plugin: Path, tmp_path: Path
-    ) -> None:
-        again = f"time.sleep({preemption.REPEATED + 0.5}), kill(), " if twice else ""
-        rig(plugin, f"during(4, lambda: (kill(), {again}time.sleep(600)))")
-        options = ["--max-update=8", "--save-interval-updates=2", "--disable-validation"]
-        options += [] if twice else ["--preemption-grace=0.5"]
-        (said,) = self.finish([self.start(tiny_data, plugin, *options)], UNSAVED)
-        (line,) = [line for line in said.splitlines() if line.startswith("fairseq_deepnet: ")]
-        reason = "a second signal" if twice else "the grace period of 0.5 s (--preemption-grace)"
-        assert f"SIGTERM: {reason}" in line
-        assert "what was trained since the last checkpoint is lost" in line
-        assert updates(held(tmp_path / "run")) == 2
 
     @pytest.mark.slow
     def test_before_the_training_began_nothing_is_lost(self, tiny_data: Path, plugin: Path) -> None:

@@ -35,8 +35,8 @@ _RIG = """
         print("signalled at exit", flush=True)
 
     def heard():
-        "Wait for the thread that listens."
-        while preemption.listener().heard is None:
+        "Wait for the handler."
+        while preemption.signalled() is None:
             time.sleep(0.01)
 """
 SPAWNING = "torch.cuda.device_count = lambda: 2  # fairseq spawns a process for each"

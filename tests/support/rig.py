@@ -15,11 +15,11 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import FairseqTask
-from fairseq.trainer import Trainer
 from torch import nn
 
 import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
 from fairseq_deepnet.tools.standalone import VocabularyTask
+from fairseq_deepnet.trainer import DeepNetTrainer
 
 SYMBOLS = 20
 PAD, EOS = 1, 2
@@ -134,7 +134,7 @@ class Rig:
         torch.manual_seed(seed)
         self.model: Any = ARCH_MODEL_REGISTRY[arch].build_model(args, self.task)
         criterion = self.task.build_criterion(self.cfg.criterion)
-        self.trainer = Trainer(self.cfg, self.task, self.model, criterion)
+        self.trainer = DeepNetTrainer(self.cfg, self.task, self.model, criterion)
         self.file = folder / "monitor.jsonl"
 
     def update(self, *batches: Sequence[Pair]) -> Any:

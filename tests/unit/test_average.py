@@ -13,11 +13,11 @@ import torch
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import (
     load_checkpoint,
-    mend_last,
     num_updates,
     periodic_checkpoints,
     save_checkpoint,
 )
+from fairseq_deepnet.save_dir import mend_last
 from fairseq_deepnet.tools import trained_model
 from fairseq_deepnet.tools.trained_model import (
     TrainedModel,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, refuse_damaged
@@ -157,53 +157,13 @@ def test_a_checkpoint_whose_records_are_packed_is_refused_unread(tmp_path: Path)
 
 
 def test_a_run_goes_on_from_the_newest_checkpoint_without_flipped_bits(tmp_path: Path) -> None:
-    from fairseq_deepnet.checkpoints import mend_last
+    from fairseq_deepnet.save_dir import mend_last
 
     for name, updates in (("checkpoint_1_3.pt", 3), ("checkpoint_last.pt", 4)):
         make_checkpoint(tmp_path / name, updates)
     last = tmp_path / "checkpoint_last.pt"
     flip_bit(last, last.read_bytes().index(np.float32([4, 4]).tobytes()))
     assert mend_last(tmp_path) == tmp_path / "checkpoint_1_3.pt"
-
-
-@pytest.mark.parametrize("ending", ["bin", "idx"])
-def test_binarised_text_that_has_changed_is_not_read(ending: str, data: Path) -> None:
-    path = data / f"test.de-en.de.{ending}"
-    words = Dictionary.load(str(data / "dict.de.txt"))
-    assert len(data_utils.load_indexed_dataset(str(path.with_suffix("")), words)) == 4
-    flip_bit(path, path.stat().st_size - 3)
-    with pytest.raises(ConfigurationError, match=f"{ending} is damaged or another file"):
-        data_utils.load_indexed_dataset(str(path.with_suffix("")), words)
-    path.unlink()
-    with pytest.raises(ConfigurationError, match=f"{ending} is gone, and "):
-        data_utils.load_indexed_dataset(str(path.with_suffix("")), words)
-
-
-def test_without_a_record_binarised_text_has_at_least_the_right_shape(data: Path) -> None:
-    (data / "corpus.json").unlink()
-    words = Dictionary.load(str(data / "dict.de.txt"))
-    prefix = data / "test.de-en.de"
-    index, text = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
-    whole = {path: path.read_bytes() for path in (index, text)}
-    damages = [(index, whole[index][:length]) for length in (0, 10, 26, 40, -1)]
-    damages += [(index, whole[index][:at] + b"\xfe" + whole[index][at + 1 :]) for at in range(60)]
-    damages += [(text, whole[text][:-1]), (text, b"\xff\xff" + whole[text][2:]), (text, b"")]
-    for path, content in damages:
-        path.write_bytes(content)
-        with pytest.raises(ConfigurationError, match=r"make the data folder anew$"):
-            data_utils.load_indexed_dataset(str(prefix), words)
-        path.write_bytes(whole[path])
-    assert len(data_utils.load_indexed_dataset(str(prefix), words)) == 4
-    index.unlink()
-    with pytest.raises(ConfigurationError, match=r"idx is gone, and its other half is there"):
-        data_utils.load_indexed_dataset(str(prefix), words)
-
-
-@pytest.mark.parametrize("content", [b"word\n", b"\xff\xfe 1\n", b"a 1\na 1\n", b"a x\n"])
-def test_a_malformed_dictionary_is_one_line(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "dict.txt").write_bytes(content)
-    with pytest.raises(ConfigurationError, match=r"dict\.txt is damaged, or no dictionary: "):
-        Dictionary.load(str(tmp_path / "dict.txt"))
 
 
 def test_a_model_is_built_only_with_the_words_it_was_trained_with() -> None:
@@ -314,26 +274,6 @@ def test_a_subcommand_that_meets_a_full_disk_ends_in_one_line_and_leaves_nothing
     assert "mean.pt" in line
     assert "Traceback" not in done.stderr
     assert sorted(path.name for path in tmp_path.glob("*.pt*")) == ["1.pt", "2.pt"]
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--encoder-layers=1000000000"], "--encoder-layers 1e+09: give a number from 0 to 10000"),
-        (["--max-tokens=0"], "--max-tokens 0: give a number from 1"),
-        (["--lr=-1e400"], "--lr -inf: give a number from 0"),
-        (["--clip-norm=nan"], "--clip-norm nan"),
-        (["--save-interval=0"], "--save-interval 0"),
-        (["--seed=-1"], "--seed -1"),
-        (["--update-freq=1,0"], "--update-freq 0"),
-    ],
-)
-def test_absurd_numbers_are_refused_before_anything_is_built(options: list[str], says: str) -> None:
-    from fairseq_deepnet.tools import fairseq_options
-
-    with pytest.raises(ConfigurationError) as refused:
-        fairseq_options.parse_training(["DATA", "--arch=deepnet_transformer", *options])
-    assert str(refused.value).startswith(says)
 
 
 @pytest.mark.parametrize("text", ["[a, b]: 1\n", "? {a: 1}\n: 2\n", "lr: 2020-01-01\n"])

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq.trainer import Trainer
 
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES, parse_quantities
-from fairseq_deepnet.monitoring.trainer import Observer, gradient_scale, observe
+from fairseq_deepnet.observers import Observer, gradient_scale
+from fairseq_deepnet.trainer import DeepNetTrainer
 from tests.support.rig import Rig
 
 
@@ -38,74 +38,54 @@ class Diary(Observer):
         self.told.append(("failed", update, str(error)))
 
 
-class FakeTrainer:
-    """Makes, fails or tries again; `outcomes` says which, for each try."""
+def told(monkeypatch: pytest.MonkeyPatch, folder: Path, *outcomes: str) -> list[tuple[Any, ...]]:
+    """Return what an observer is notified of in these attempts of fairseq's."""
+    rig, diary = Rig(folder), Diary()
+    rig.trainer.observers = [diary]
+    coming = list(outcomes)
 
-    def __init__(self, *outcomes: str) -> None:
-        self.outcomes = list(outcomes)
-        self.updates = 0
-
-    def get_num_updates(self) -> int:
-        return self.updates
-
-    def clip_grad_norm(self, clip_norm: float) -> float:
-        return clip_norm
-
-    def load_checkpoint(self, file: str) -> str:
-        self.updates = 7
-        return file
-
-    def train_step(self, samples: list[int]) -> str | None:
-        outcome = self.outcomes.pop(0)
-        if outcome == "out of memory":
-            return None
-        self.clip_grad_norm(1.0)
+    def train_step(trainer: Any, samples: Any, raise_oom: bool = False) -> None:
+        outcome = coming.pop(0)
+        if outcome != "out of memory":
+            trainer.clip_grad_norm(0.0)
         if outcome == "broken":
             raise FloatingPointError("gradients are Nan/Inf")
-        if outcome == "overflow":  # fairseq's --amp: the same batch at once
-            return self.train_step(samples)
         if outcome == "made":
-            self.updates += 1
-        return outcome
+            trainer.set_num_updates(trainer.get_num_updates() + 1)
 
-
-def told(*outcomes: str) -> list[tuple[Any, ...]]:
-    """What an observer is told of these tries."""
-    trainer, diary = FakeTrainer(*outcomes), Diary()
-    observe(trainer, [diary])
-    while trainer.outcomes:
+    monkeypatch.setattr(DeepNetTrainer.__base__, "train_step", train_step)
+    while coming:
         try:
-            trainer.train_step([1, 2])
+            rig.trainer.train_step([1, 2])
         except FloatingPointError:
             assert outcomes[-1] == "broken"
     return diary.told
 
 
-def test_an_update_is_told_in_its_order() -> None:
+def test_an_update_is_told_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = [("begin", 1, 2), ("gradients", 1), ("end", 1, True)]
     two = [("begin", 2, 2), ("gradients", 2), ("end", 2, True)]
-    assert told("made", "made") == [*one, *two]
+    assert told(monkeypatch, tmp_path, "made", "made") == [*one, *two]
 
 
-def test_a_try_without_an_update_has_the_number_of_the_next() -> None:
+def test_an_attempt_without_an_update_has_the_number_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failed = [("begin", 1, 2), ("gradients", 1), ("end", 1, False)]
     made = [("begin", 1, 2), ("gradients", 1), ("end", 1, True)]
-    assert told("scale too high", "made") == [*failed, *made]
-    assert told("out of memory") == [failed[0], failed[2]]
+    assert told(monkeypatch, tmp_path, "scale too high", "made") == [*failed, *made]
+    assert told(monkeypatch, tmp_path, "out of memory") == [failed[0], failed[2]]
 
 
-def test_an_update_that_was_tried_again_within_ends_once() -> None:
-    found = told("overflow", "overflow", "made")
-    assert [entry for entry in found if entry[0] == "end"] == [("end", 1, True)]
-    assert found[-1][0] == "end"
+def test_fairseqs_giving_up_is_told_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = told(monkeypatch, tmp_path, "broken")
+    assert events[2:] == [("failed", 1, "gradients are Nan/Inf"), ("end", 1, False)]
 
 
-def test_fairseqs_giving_up_is_told_before_the_end() -> None:
-    assert told("broken")[2:] == [("failed", 1, "gradients are Nan/Inf"), ("end", 1, False)]
-
-
-def test_an_observer_that_fails_is_off_and_the_training_goes_on(
-    caplog: pytest.LogCaptureFixture,
+def test_an_observer_that_fails_is_off_and_the_training_continues(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(Observer):
         detached = 0
@@ -116,36 +96,33 @@ def test_an_observer_that_fails_is_off_and_the_training_goes_on(
         def detach(self) -> None:
             self.detached += 1
 
-    trainer, diary, broken = FakeTrainer("made", "made"), Diary(), Broken()
-    observe(trainer, [broken, diary])
-    trainer.train_step([1])
-    trainer.train_step([1])
-    assert [told for told in diary.told if told[0] == "end"] == [("end", 1, True), ("end", 2, True)]
+    rig, diary, broken = Rig(tmp_path), Diary(), Broken()
+    rig.trainer.observers = [broken, diary]
+    rig.update()
+    rig.update()
+    ends = [event for event in diary.told if event[0] == "end"]
+    assert ends == [("end", 1, True), ("end", 2, True)]
     assert broken.detached == 1
     assert caplog.text.count("Broken has failed and is off from here on") == 1
-
-
-def test_a_loaded_checkpoint_is_told_with_its_updates_and_handed_on() -> None:
-    trainer, diary = FakeTrainer(), Diary()
-    observe(trainer, [diary])
-    assert trainer.load_checkpoint("file") == "file"
-    assert diary.told == [("loaded", 7)]
 
 
 def test_gradients_are_unscaled_as_each_optimiser_of_fairseq_scales_them() -> None:
     assert gradient_scale(SimpleNamespace()) == 1
     assert gradient_scale(SimpleNamespace(_multiply_factor=torch.tensor(0.25))) == 0.25
-    scaler = SimpleNamespace(get_scale=lambda: 128.0)
-    amp = SimpleNamespace(_grad_scaler=scaler, scaler=scaler)
-    assert gradient_scale(amp) == 1 / 128
 
 
 def test_trainers_of_other_models_have_no_instruments(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "--monitor-interval=1")
-    assert "train_step" in vars(rig.trainer)
+    assert rig.trainer.observers
     vars(rig.cfg.model).pop("residual_scheme")  # fairseq's own archs have none
-    other = Trainer(rig.cfg, rig.task, rig.model, rig.trainer.criterion)
-    assert not {"train_step", "clip_grad_norm", "load_checkpoint"} & set(vars(other))
+    other = DeepNetTrainer(rig.cfg, rig.task, rig.model, rig.trainer.criterion)
+    assert other.observers == []
+
+
+@pytest.mark.parametrize("option", ["--amp", "--store-ema", "--use-sharded-state"])
+def test_options_that_are_not_supported_are_refused(option: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"not supported: {option}"):
+        Rig(tmp_path, option)
 
 
 # Options

@@ -6,6 +6,7 @@ import pytest
 from fairseq.data.iterators import EpochBatchIterator
 
 from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.trainer import SHARDS, place_in_epoch
 from tests.support.rig import EOS, Task
 
 BATCHES = 24
@@ -29,7 +30,7 @@ def after(batches: int, grouped: bool = True) -> tuple[list[int], dict[str, Any]
         made += [number for batch in one.epoch_batch_sampler.batches[:batches] for number in batch]
         for _ in range(batches):
             next(epoch)
-        state = one.state_dict()
+        state = {**one.state_dict(), SHARDS: 4}
     return made, state
 
 
@@ -37,7 +38,7 @@ def left(shards: int, state: dict[str, Any], grouped: bool = True) -> list[int]:
     found: list[int] = []
     for shard in range(shards):
         one = iterator(shards, shard, grouped)
-        one.load_state_dict(state)
+        one.load_state_dict(place_in_epoch(state, shards, grouped))
         found += [number for batch in one.epoch_batch_sampler for number in batch]
     return found
 
@@ -52,10 +53,10 @@ def test_grouped_batches_need_as_many_processes_until_the_epoch_ends() -> None:
     _, state = after(3)
     told = r"--grouped-shuffling: .* 4 processes, .* 2 cannot .* with 4 .* --reset-dataloader"
     with pytest.raises(ConfigurationError, match=told):
-        iterator(2).load_state_dict(state)
+        place_in_epoch(state, 2, is_grouped=True)
     _, ended = after(BATCHES // 4)
     one = iterator(2)
-    one.load_state_dict(ended)
+    one.load_state_dict(place_in_epoch(ended, 2, is_grouped=True))
     assert one.next_epoch_idx == 2
 
 
@@ -67,20 +68,5 @@ def test_batches_that_do_not_divide_evenly_are_made_again_and_none_is_left_out()
 
 
 def _left_of(one: Any, state: dict[str, Any]) -> list[int]:
-    one.load_state_dict(state)
+    one.load_state_dict(place_in_epoch(state, 5, is_grouped=False))
     return [number for batch in one.epoch_batch_sampler for number in batch]
-
-
-def test_a_loader_that_serves_all_epochs_shuffles_after_the_curriculum() -> None:
-    data = Task(two_sides=True).dataset_of([([4, EOS], [5, EOS])] * BATCHES)
-    batches = [[number] for number in range(BATCHES)]
-    orders = []
-    for begun in (1, 2):  # not interrupted, and resumed in the second epoch
-        one = EpochBatchIterator(data, list, batches, epoch=begun, reuse_dataloader=True)
-        for epoch in range(begun, 3):
-            for _ in one.next_epoch_itr(shuffle=epoch > 1):
-                pass
-            orders.append([number for (number,) in one.epoch_batch_sampler.batches])
-    first, second, resumed = orders
-    assert first == [*range(BATCHES)]
-    assert second == resumed != first

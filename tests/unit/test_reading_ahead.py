@@ -7,7 +7,7 @@ import pytest
 from fairseq.data.iterators import BufferedIterator
 
 import fairseq_deepnet.models  # noqa: F401  (mends fairseq)
-from fairseq_deepnet.compat import reading_ahead
+from fairseq_deepnet import compat
 
 
 class Batches:
@@ -32,6 +32,6 @@ def test_a_reader_ends_before_the_program_does(taken: int) -> None:
     batches = BufferedIterator(2, source)
     assert [next(batches) for _ in range(taken)] == list(range(taken))
     reader = batches._consumer
-    reading_ahead.end_readers()
+    compat.end_readers()
     assert not reader.is_alive()
     assert source.ended

@@ -6,14 +6,12 @@ One process has all rows, so that nothing is exchanged; test_sharded_training.py
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
-from fairseq.trainer import Trainer
 from torch import nn
 from torch.distributed import DistNetworkError
 from torch.distributed.fsdp import FSDPModule
@@ -30,7 +28,6 @@ from fairseq_deepnet.sharding.trainer import (
     LINGER,
     ShardedTrainer,
     end_at_once,
-    install,
 )
 from tests.support.rig import MORE, TRAIN, Rig, Task, parse
 from tests.support.sharded_process import compare, leave_group
@@ -365,26 +362,14 @@ def test_a_checkpoint_without_the_optimisers_state_gives_its_weights(tmp_path: P
     assert compare(held["model"], checkpoint(after)["model"]) == 0
 
 
-def test_rows_go_with_the_checkpoint_that_fairseq_removes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_go_with_the_checkpoint_that_fairseq_removes(tmp_path: Path) -> None:
     rig = trained(tmp_path, SHARDED, "--use-sharded-state")
-    monkeypatch.setattr(Trainer, "__init__", Trainer.__init__)  # `install` wraps it once more
     first, rows = tmp_path / "checkpoint1.pt", tmp_path / "split"
-
-    def validate_and_save(cfg: Any, trainer: Any, saves: bool) -> str:
-        if saves:
-            saved(rig, tmp_path / "checkpoint2.pt")
-            first.unlink()
-        return "losses"
-
-    program = SimpleNamespace(validate_and_save=validate_and_save)
-    monkeypatch.setattr("fairseq_deepnet.sharding.trainer.training_program", lambda: program)
-    install()
-    assert program.validate_and_save(rig.cfg, rig.trainer, saves=False) == "losses"
     saved(rig, first)
     rig.update(MORE)
-    assert program.validate_and_save(rig.cfg, rig.trainer, saves=True) == "losses"
+    saved(rig, tmp_path / "checkpoint2.pt")
+    first.unlink()
+    rig.trainer.after_saving()
     assert [folder.name for folder in rows.iterdir()] == ["update_3_1"]
 
 

@@ -17,10 +17,10 @@ from fairseq_deepnet import cli, preemption
 from fairseq_deepnet.checkpoints import (
     copy_checkpoint,
     load_checkpoint,
-    mend_last,
     num_updates,
 )
 from fairseq_deepnet.errors import ConfigurationError
+from fairseq_deepnet.save_dir import mend_last
 from fairseq_deepnet.sharding import split_files
 from fairseq_deepnet.sharding.exchange import Exchange
 from fairseq_deepnet.sharding.split_files import Block, Reader, blocks, share_of
@@ -370,8 +370,7 @@ def test_a_preempted_training_without_room_for_its_rows_is_unsaved(
     rig = trained(tmp_path, *SPLIT_UP)
     full = ConfigurationError("split/update_1_1 was not written: no space")
     monkeypatch.setattr("fairseq_deepnet.sharding.trainer.write", Mock(side_effect=full))
-    monkeypatch.setattr(preemption, "_attend", Mock())
-    preempted = preemption.Preemption(Mock(), rig.trainer)
+    preempted = preemption.Preemption(rig.trainer)
     with pytest.raises(SystemExit) as ended:
         preempted._save(1)
     assert ended.value.code == UNSAVED
@@ -391,7 +390,7 @@ def test_what_is_unpickled_runs_no_code(tmp_path: Path) -> None:
 
 
 def test_the_option_needs_the_backend(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="--use-sharded-state splits"):
+    with pytest.raises(ConfigurationError, match="--use-sharded-state without --ddp-backend"):
         Rig(tmp_path, "--use-sharded-state")
 
 

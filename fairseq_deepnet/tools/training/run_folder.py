@@ -12,16 +12,15 @@ from typing import Any, Final
 from fairseq_deepnet.checkpoints import (
     LAST,
     load_checkpoint,
-    mend_last,
     num_updates,
     periodic_checkpoints,
     recorded_options,
-    why_mended,
 )
-from fairseq_deepnet.compat.owed_validation import OWED
 from fairseq_deepnet.files import inside_project, say, shown, write_text
+from fairseq_deepnet.preemption import OWED
 from fairseq_deepnet.provenance import git_revision, now, sha256, versions
 from fairseq_deepnet.records import write_record
+from fairseq_deepnet.save_dir import mend_last, why_mended
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.devices import Devices

@@ -1,0 +1,417 @@
+"""What fairseq 0.12 needs on today's Python and torch, and repairs of its faults, one a function.
+
+`apply` makes all of them when the plugin is imported. Faults of the training loop are repaired by
+DeepNetTrainer, and what half precision loses in a checkpoint by optim.fp32_state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import math
+import queue
+import re
+import shlex
+import sys
+import threading
+import time
+import types
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import fairseq.checkpoint_utils
+import fairseq.data.data_utils
+import fairseq.data.fasta_dataset
+import fairseq.data.language_pair_dataset
+import fairseq.data.token_block_dataset
+import fairseq.nan_detector
+import fairseq.options
+import numpy as np
+import omegaconf
+import torch
+from fairseq.data.iterators import BackgroundConsumer, GroupedIterator
+from fairseq.file_io import PathManager
+
+from . import literals
+from .checkpoints import (
+    copy_checkpoint,
+    is_known_whole,
+    naming_damage,
+    refuse_damaged,
+    refuse_not_finite,
+)
+from .errors import ConfigurationError, show_in_one_line
+from .sharding.split_record import check_split
+from .wrapping import wrap
+
+FAIRSEQ: Final = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
+
+# Warnings about fairseq's own code that its users can do nothing about: category, start of the
+# message.
+KNOWN_WARNINGS: tuple[tuple[type[Warning], str], ...] = (
+    (FutureWarning, r"`torch\.cuda\.amp\.(autocast|GradScaler)"),
+    (UserWarning, r"hydra\.experimental\.\w+\(\) is no longer experimental"),
+    (UserWarning, r"\s*The version_base parameter is not specified"),
+    (UserWarning, r"\s*The strict flag in the compose API is deprecated"),
+    (UserWarning, r"In 'config': Usage of deprecated keyword in package header"),
+    (UserWarning, r"\s*'config' is validated against ConfigStore schema"),
+    (UserWarning, r"'pin_memory' argument is set as true but no accelerator"),
+)
+PACKAGES: Final = ("fairseq", "fairseq_cli", "examples")
+"""fairseq's top-level modules; its examples import one another by the last name."""
+PATIENCE: Final = 10.0
+"""Seconds that the threads which read batches ahead have at the end of a program."""
+
+
+@functools.cache
+def apply() -> None:
+    """Make all repairs, once."""
+    show_in_one_line()
+    require_fairseq()
+    require_assertions()
+    for category, message in KNOWN_WARNINGS:
+        warnings.filterwarnings("ignore", message=message, category=category)
+    parse_options()
+    keep_every_sentence()
+    keep_former_numpy()
+    find_not_finite_modules()
+    end_epochs_under_another_update_freq()
+    copy_checkpoints_whole()
+    check_checkpoints()
+    explain_unusable_checkpoints()
+    evaluate_only_literals()
+    quote_file_names()
+    atexit.register(end_readers)
+
+
+def training_program() -> types.ModuleType | None:
+    """Return the module of fairseq-train; None in a program that trains by other means.
+
+    It is not imported: that makes every program log to standard output.
+    """
+    modules = map(sys.modules.get, ("__main__", "fairseq_cli.train"))
+    return next((module for module in modules if hasattr(module, "validate_and_save")), None)
+
+
+def require_fairseq() -> None:
+    """Refuse a fairseq that is known to compute something else; ImportError says what to install.
+
+    fairseq 0.12.2 bypasses a layer's residual connection at inference (its fast path), so that
+    alpha is silently lost; and it cannot be imported on Python 3.11. Its repaired release has
+    another name on PyPI.
+    """
+    try:
+        release = importlib.metadata.version("fairseq-fixed")
+    except importlib.metadata.PackageNotFoundError:
+        raise ImportError(
+            "fairseq_deepnet needs fairseq-fixed, and another fairseq (or none) is installed;"
+            f" run: pip uninstall -y fairseq; pip install --no-build-isolation {FAIRSEQ}"
+        ) from None
+    if f"fairseq-fixed=={release}" != FAIRSEQ:
+        raise ImportError(
+            f"fairseq_deepnet is tested with {FAIRSEQ}, found {release};"
+            f" run: pip install --no-build-isolation {FAIRSEQ}"
+        )
+
+
+def require_assertions() -> None:
+    """Refuse a Python that skips assertions: fairseq copies checkpoints inside one.
+
+    Neither checkpoint_best.pt nor checkpoint_last.pt would be written, and the run would end well.
+    """
+    if sys.flags.optimize:
+        raise ConfigurationError(
+            "Python skips assertions (PYTHONOPTIMIZE or -O), and fairseq saves checkpoints inside"
+            " one, so that none would be kept: unset PYTHONOPTIMIZE, leave out -O"
+        )
+
+
+def parse_options() -> None:
+    """Repair two faults of fairseq's parser.
+
+    It turns --bf16 into --tpu and then fails without torch_xla. And --total-num-update of
+    polynomial_decay, which is meant to default to --max-update, becomes "null", which its own
+    configuration refuses. fairseq imports a user-dir before it parses, so this is in time.
+    """
+
+    @wrap(fairseq.options, "parse_args_and_arch")
+    def parse_args_and_arch(
+        parse: Any, parser: argparse.ArgumentParser, *args: Any, **kwargs: Any
+    ) -> Any:
+        if "--max-update" in parser._option_string_actions:  # fairseq-train's
+            parser.add_argument("--preemption-grace", help=argparse.SUPPRESS)  # the supervisor's
+        try:
+            parsed = parse(parser, *args, **kwargs)
+        except RuntimeError as error:
+            if error.args:
+                raise
+            # all that fairseq says where there is no --arch
+            raise ConfigurationError(
+                "--arch is missing, or unknown: name one, as in --arch deepnet_transformer"
+            ) from error
+        namespace = parsed[0] if isinstance(parsed, tuple) else parsed
+        if getattr(namespace, "bf16", False):  # absent where defaults are suppressed
+            words = args[0] if args else kwargs.get("input_args")
+            namespace.tpu = "--tpu" in (sys.argv if words is None else words)
+        is_whole = not isinstance(parsed, tuple)  # else a first look at a part of the options
+        by_length = getattr(namespace, "lr_scheduler", None) == "polynomial_decay"
+        if is_whole and by_length and getattr(namespace, "total_num_update", "") is None:
+            if not namespace.max_update:
+                parser.error(
+                    "--lr-scheduler polynomial_decay needs to know when it ends; add"
+                    " --total-num-update N, or --max-update N"
+                )
+            namespace.total_num_update = namespace.max_update
+        return parsed
+
+
+def keep_every_sentence() -> None:
+    """Give back the sentences that fairseq's batching loses.
+
+    Since 0.12.3 `batch_by_size` throws the last batch away if its size is no multiple of
+    --required-batch-size-multiple, 8 by default: the longest sentences are never trained on, and
+    fairseq-generate leaves up to a batch of the test set untranslated, without a word.
+    """
+
+    @wrap(fairseq.data.data_utils, "batch_by_size")
+    def batch_by_size(batch: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(indices, np.ndarray):
+            indices = np.fromiter(indices, dtype=np.int64, count=-1)
+        batches = batch(indices, *args, **kwargs)
+        size = sum(map(len, batches))
+        return batches if size == len(indices) else [*batches, indices[size:]]
+
+
+class _FormerNumpy:
+    """numpy 2 with what fairseq uses of numpy 1."""
+
+    compat = types.SimpleNamespace(long=np.int64)
+
+    @staticmethod
+    def percentile(values: Any, percents: Any, interpolation: Any) -> Any:
+        return np.percentile(values, percents, method=interpolation)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+
+def keep_former_numpy() -> None:
+    """Give fairseq the np.compat.long and np.percentile(interpolation=) that numpy 2 has no more.
+
+    Without them --sample-break-mode eos of the tasks for language models fails, and
+    --num-batch-buckets. numpy itself is left alone.
+    """
+    data = fairseq.data
+    for module in (data.token_block_dataset, data.language_pair_dataset, data.data_utils):
+        module.np = _FormerNumpy()
+
+
+def find_not_finite_modules() -> None:
+    """Let fairseq find the module that made a value NaN or infinite.
+
+    It hangs torch's old backward hooks on every module, which fail where an output is a dictionary
+    of lists, as every encoder's is: then the error that the user sees is StopIteration.
+    """
+
+    def add_hooks(self: Any, module: torch.nn.Module) -> None:
+        def forward(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+            self.fhook_fn(module, inputs, output)
+            if isinstance(output, torch.Tensor) and output.requires_grad:
+                output.register_hook(lambda gradient: self.bhook_fn(module, None, gradient))
+
+        self.fhooks.append(module.register_forward_hook(forward))
+
+    fairseq.nan_detector.NanDetector.add_hooks = add_hooks
+
+
+def end_epochs_under_another_update_freq() -> None:
+    """Train on all batches that an epoch has left, in groups of as many as there are now.
+
+    fairseq rounds up at both ends: a batch is left out, the epoch never ends, and is repeated.
+    """
+
+    @wrap(GroupedIterator, "__init__")
+    def initialised(
+        initialise: Any,
+        self: Any,
+        iterable: Any,
+        chunk_size: int,
+        skip_remainder_batch: bool = False,
+    ) -> None:
+        used = getattr(iterable, "n", 0)
+        if used % chunk_size == 0:
+            initialise(self, iterable, chunk_size, skip_remainder_batch)
+            return
+        if skip_remainder_batch:
+            iterable.take(used + (len(iterable) - used) // chunk_size * chunk_size)
+        initialise(self, iterable, chunk_size)
+        self.total = self.n + math.ceil((len(iterable) - used) / chunk_size)
+
+
+class WholeFiles(PathManager):
+    """fairseq's access to files, with a copy that is whole."""
+
+    @staticmethod
+    def copy(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
+        """Copy a checkpoint; `overwrite` is fairseq's, which always does."""
+        if not PathManager.supports_rename(dst_path):
+            return PathManager.copy(src_path, dst_path, overwrite)
+        copy_checkpoint(Path(src_path), Path(dst_path))
+        return True
+
+
+def copy_checkpoints_whole() -> None:
+    """Copy a checkpoint onto checkpoint_best.pt and checkpoint_last.pt whole or not at all.
+
+    fairseq copies in place: a kill or a full disk leaves half a file, and a process that has mapped
+    the old one dies of SIGBUS.
+    """
+    fairseq.checkpoint_utils.PathManager = WholeFiles
+
+
+def check_checkpoints() -> None:
+    """Read only checkpoints that are whole, finite and harmless.
+
+    fairseq compares no checksum, so that a flipped bit is another weight; and OmegaConf resolves
+    what a file asks of this machine's environment.
+    """
+
+    @wrap(fairseq.checkpoint_utils, "load_checkpoint_to_cpu")
+    def load_checkpoint_to_cpu(
+        load: Any, path: str, *args: Any, split: bool = False, **kwargs: Any
+    ) -> Any:
+        with naming_damage(path):
+            is_checked = is_known_whole(path)
+            if not is_checked:
+                refuse_damaged(path)
+            state = load(path, *args, **kwargs)
+            config = state.get("cfg")
+            if isinstance(config, omegaconf.Container):
+                config = omegaconf.OmegaConf.to_container(config, resolve=False)
+            literals.check_state({**state, "cfg": config}, path)
+            check_split(path, state, split, entire=not is_checked)
+            refuse_not_finite(state, path)
+            return state
+
+
+def explain_unusable_checkpoints() -> None:
+    """Name the file and the reason where no model can be built of a checkpoint, in one line."""
+
+    @wrap(fairseq.checkpoint_utils, "load_model_ensemble_and_task")
+    def load_model_ensemble_and_task(load: Any, filenames: list[str], *args: Any, **kw: Any) -> Any:
+        names = ", ".join(filenames)
+        try:
+            return load(filenames, *args, **kw)
+        except ConfigurationError:
+            raise
+        except RuntimeError as error:
+            if not misfit(error):
+                raise
+            raise ConfigurationError(
+                f"{names} does not fit the data folder's dictionaries or the options:"
+                f" {misfit(error)}"
+            ) from error
+        except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            reason = next(iter(str(error).splitlines()), "")
+            raise ConfigurationError(
+                f"{names}: no model can be built of its options ({type(error).__name__}: {reason});"
+                " use a checkpoint of fairseq's, with the --user-dir of its training"
+            ) from error
+
+
+def misfit(error: BaseException | None) -> str:
+    """Return torch's first complaint about weights that do not fit; empty for another error."""
+    while error is not None and "loading state_dict" not in str(error):
+        error = error.__context__
+    line = ([] if error is None else str(error).strip().splitlines()[1:]) or [""]
+    for words, text in (("Missing key(s)", "it lacks"), ("Unexpected key(s)", "no place for")):
+        if words in line[0]:
+            first, *others = re.findall(r'"([^"]+)"', line[0])
+            return f"{text} {first}" + (f" and {len(others)} more" if others else "")
+    return line[0].strip()
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Let fairseq's modules that are imported from now on begin with `eval` as it is here."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname.partition(".")[0] not in PACKAGES:
+            return None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = find(fullname, path, target) if find else None
+            if spec is not None:
+                _evaluate_nothing_in(spec.loader)
+                return spec  # type: ignore[no-any-return]
+        return None
+
+
+def _evaluate_nothing_in(loader: Any) -> None:
+    execute = getattr(loader, "exec_module", None)
+    if execute is None:
+        return
+
+    def exec_module(module: types.ModuleType) -> None:
+        module.__dict__["eval"] = evaluate
+        execute(module)
+
+    loader.exec_module = exec_module
+
+
+def evaluate(value: object, *namespaces: object) -> Any:
+    """Return the value of a literal: what `eval` means in fairseq's modules, and nothing runs.
+
+    Raises ConfigurationError for what is no literal, TypeError, as eval does, for what is no text.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"a literal is text, not {type(value).__name__}")
+    return literals.evaluate(value)
+
+
+def evaluate_only_literals() -> None:
+    """Replace `eval` in fairseq, which it calls on options of models, optimisers and data sets.
+
+    They come out of checkpoints, configs and data folders, and torch's weights-only loading does
+    not protect from that: the payload is a plain string.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in PACKAGES and isinstance(module, types.ModuleType):
+            module.__dict__["eval"] = evaluate
+    sys.meta_path.insert(0, _Finder())
+
+
+def quote_file_names() -> None:
+    """Quote the name of a .fasta file in a data folder, which fairseq hands to a shell."""
+
+    @wrap(fairseq.data.fasta_dataset.FastaDataset, "_build_index")
+    def _build_index(build_index: Any, self: Any, path: str) -> Any:
+        return build_index(self, shlex.quote(str(Path(path).absolute())))
+
+
+def end_readers() -> None:
+    """End the threads that read batches ahead, so that a finished program exits with status 0.
+
+    Where Python stops such a thread within C++, the program ends with "terminate called without an
+    active exception", status -6, after everything was computed and printed.
+    """
+    until = time.monotonic() + PATIENCE
+    for reader in threading.enumerate():
+        if not isinstance(reader, BackgroundConsumer):
+            continue
+        reader._max_len = 0  # ends after the batch at hand
+        while reader.is_alive() and time.monotonic() < until:
+            try:
+                reader._queue.get(timeout=0.05)  # it may wait for room
+            except queue.Empty:
+                continue

@@ -1,0 +1,100 @@
+"""What half precision needs in checkpoints to resume exactly: fp32 weights, the scaler's counts.
+
+Under --fp16 and --bf16 the trained weights are fp32 copies. fairseq saves the model's, which are
+rounded, and begins new copies from them at every resume. Here the copies go into the optimiser's
+state, beside Adam's moments, as `fp32_params`: 4 bytes per parameter, on the 12 that fairseq
+writes. So do the counts by which the loss scale of fp16 grows. Stock fairseq reads neither key, and
+loads such a checkpoint as its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from fairseq.optim.fp16_optimizer import FP16Optimizer, MemoryEfficientFP16Optimizer
+from torch import Tensor
+
+from ..errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+WEIGHTS: Final = "fp32_params"
+"""Key of the fp32 weights: a list of tensors, one per parameter, or one row of all parameters."""
+SCALER: Final = "loss_scaler"
+"""Key of the loss scale's counts; the scale itself is fairseq's `loss_scale`."""
+_COUNTS: Final = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
+
+
+class _SavedScaler:
+    """The counts of an optimiser's loss scaler, in its state."""
+
+    scaler: Any
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().state_dict()  # type: ignore[misc]
+        if self.scaler is not None:
+            state[SCALER] = {name: getattr(self.scaler, name) for name in _COUNTS}
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        super().load_state_dict(state_dict, *args, **kwargs)  # type: ignore[misc]
+        if self.scaler is not None:
+            counts = state_dict.get(SCALER, {}).items()
+            vars(self.scaler).update({name: int(n) for name, n in counts if name in _COUNTS})
+
+
+class ExactFP16Optimizer(_SavedScaler, FP16Optimizer):
+    """fairseq's optimiser of half precision, with its fp32 weights in its state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        weights = [weight.detach() for weight in _weights_of(self)]
+        return {**super().state_dict(), WEIGHTS: weights}
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        saved, weights = state_dict.get(WEIGHTS), _weights_of(self)
+        if saved is not None:
+            _refuse_other_shapes(saved, weights)
+        super().load_state_dict(state_dict, *args, **kwargs)
+        if saved is None:
+            logger.warning(
+                "the checkpoint contains no fp32 weights: they are taken from its rounded ones, and"
+                " this training is not exactly the one that was interrupted"
+            )
+            return
+        for weight, value in zip(weights, saved, strict=True):
+            weight.copy_(value)
+        self._sync_fp32_params_to_fp16()  # where the checkpoint has the other half precision
+
+
+class ExactMemoryEfficientFP16Optimizer(_SavedScaler, MemoryEfficientFP16Optimizer):
+    """fairseq's optimiser that trains the rounded weights themselves."""
+
+
+# fairseq's trainer compares the names of classes when it loads a checkpoint
+ExactFP16Optimizer.__name__ = FP16Optimizer.__name__
+ExactMemoryEfficientFP16Optimizer.__name__ = MemoryEfficientFP16Optimizer.__name__
+
+
+def _weights_of(optimizer: Any) -> Sequence[Tensor]:
+    """Return an FP16Optimizer's fp32 weights; it keeps rows by the number of their device."""
+    weights = optimizer.fp32_params
+    return list(weights.values()) if isinstance(weights, dict) else weights
+
+
+def _refuse_other_shapes(saved: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+    """Raise ConfigurationError for weights, and so moments, of another set of parameters."""
+    if [weight.shape for weight in saved] == [weight.shape for weight in weights]:
+        return
+    before, now = (
+        f"{len(tensors)} of {sum(weight.numel() for weight in tensors):,} numbers"
+        for tensors in (saved, weights)
+    )
+    raise ConfigurationError(
+        f"the checkpoint's optimiser state is of other parameters: fp32 tensors {before}, here"
+        f" {now}; train the same parameters with the same --fp16, --bf16 and"
+        " --fp16-no-flatten-grads as before, or give --reset-optimizer"
+    )

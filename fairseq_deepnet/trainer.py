@@ -1,0 +1,536 @@
+"""DeepNetTrainer: fairseq's trainer with observers, safe checkpoints, and a bit-equal resume.
+
+It takes the place of fairseq's trainer for every architecture that is trained with the plugin.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import fairseq.checkpoint_utils
+import fairseq.trainer
+import torch
+from fairseq import utils
+from fairseq.file_io import PathManager
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
+from torch import Tensor
+
+from . import preemption
+from .checkpoints import last_of, recorded_arguments, save_with_retries
+from .compat import misfit, training_program
+from .dictionaries import RECORD
+from .divergence import options as divergence
+from .divergence import watch
+from .errors import ConfigurationError
+from .files import say
+from .footprint.setting import FULLY_SHARDED
+from .monitoring.instruments import OF_SPLIT
+from .monitoring.monitor import Monitor
+from .monitoring.options import monitor_settings
+from .monitoring.records import run_folder
+from .observers import Observer
+from .optim.half_precision import improve
+from .optim.schedule import misfits
+from .save_dir import prepare_save_dir
+from .wrapping import wrap
+
+logger = logging.getLogger(__name__)
+
+SHARDS: Final = "num_shards"
+"""Key of a saved epoch iterator: processes that shared the batches."""
+PATIENCE: Final = "patience"
+"""Key of a checkpoint's extra state: what --patience counts."""
+BAD_EPOCHS: Final = "num_bad_epochs"
+"""Key of the state of reduce_lr_on_plateau, which fairseq does not save."""
+
+
+@dataclass(frozen=True)
+class SavedEpoch:
+    """The epoch iterator of a preempted training, as fairseq's validate_and_save reads it."""
+
+    epoch: int
+    is_over: bool
+    state: dict[str, Any]
+
+    def end_of_epoch(self) -> bool:
+        return self.is_over
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+
+class DeepNetTrainer(fairseq.trainer.Trainer):
+    """fairseq's trainer; a ShardedTrainer where --ddp-backend asks for one.
+
+    Attributes:
+        epoch_itr: iterator over the training data; None before the checkpoint is loaded.
+        saved: updates that checkpoints on the disk contain.
+    """
+
+    def __new__(cls, cfg: Any, *args: Any, **kwargs: Any) -> DeepNetTrainer:
+        if cls is DeepNetTrainer and cfg.distributed_training.ddp_backend == FULLY_SHARDED:
+            from .sharding.trainer import ShardedTrainer
+
+            return super().__new__(ShardedTrainer)
+        return super().__new__(cls)
+
+    def __init__(
+        self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None
+    ) -> None:
+        refuse_separate_ranks(cfg.distributed_training)
+        self.refuse_options(cfg, model, criterion)
+        # the other ranks could not read what rank 0 sends of it: torch loads only weights
+        cfg.checkpoint.load_checkpoint_on_all_dp_ranks = True
+        super().__init__(cfg, task, model, criterion, quantizer)
+        self.epoch_itr: Any = None
+        self.saved = 0
+        self.is_signalled: Any = False  # or a tensor on the device
+        self.wrap_model()
+        self.observers = build_observers(self)
+        follow_training_program()
+
+    def refuse_options(self, cfg: Any, model: Any, criterion: Any) -> None:
+        """Raise ConfigurationError for options that this trainer does not support."""
+        common = cfg.common
+        refused = {
+            "--amp: use --bf16 or --fp16": common.amp,
+            "--store-ema: average checkpoints instead (scripts/average.sh)": cfg.ema.store_ema,
+            f"--use-sharded-state without --ddp-backend {FULLY_SHARDED}: give both or"
+            " neither": cfg.distributed_training.use_sharded_state,
+        }
+        for message, is_given in refused.items():
+            if is_given:
+                raise ConfigurationError(f"not supported: {message}")
+        if common.cpu and common.fp16:
+            try:
+                torch.cuda.current_device()  # where fairseq puts fp32 weights
+            except (AssertionError, RuntimeError) as error:
+                raise ConfigurationError(
+                    "--fp16 needs a GPU: on a CPU give --bf16, or neither"
+                ) from error
+
+    def _build_optimizer(self) -> None:
+        super()._build_optimizer()
+        improve(self._optimizer)
+
+    def wrap_model(self) -> None:
+        """Do nothing: ShardedTrainer splits the model here, before observers see it."""
+
+    # Updates
+
+    def train_step(self, samples: Sequence[Any], raise_oom: bool = False) -> Any:
+        update = self.get_num_updates() + 1
+        self.notify("begin", update, samples)
+        try:
+            return super().train_step(samples, raise_oom)
+        except FloatingPointError as error:
+            self.notify("failed", update, error)
+            raise
+        finally:
+            self.notify("end", update, self.get_num_updates() == update)
+
+    def clip_grad_norm(self, clip_norm: float) -> Tensor:
+        self.notify("gradients", self.get_num_updates() + 1)
+        norm: Tensor = super().clip_grad_norm(clip_norm)
+        return norm
+
+    def valid_step(self, sample: Any, raise_oom: bool = False) -> Any:
+        output = super().valid_step(sample, raise_oom)
+        if self.preemption is not None:
+            self.preemption.validated_a_batch()
+        return output
+
+    def _aggregate_logging_outputs(
+        self, logging_outputs: Any, *stats: Any, ignore: bool = False
+    ) -> tuple[Any, Any]:
+        """Sum fairseq's statistics and, in the same message, the number of signalled processes."""
+        own = float(preemption.signalled() is not None)
+        outputs, (*sums, count) = super()._aggregate_logging_outputs(
+            logging_outputs, *stats, own, ignore=ignore
+        )
+        self.is_signalled = count > 0
+        return outputs, sums
+
+    def notify(self, event: str, *args: Any) -> None:
+        """Call all observers; one that fails is switched off, because no training may end by it."""
+        for observer in tuple(self.observers):
+            try:
+                getattr(observer, event)(self, *args)
+            except Exception:
+                name = type(observer).__name__
+                logger.warning("%s has failed and is off from here on", name, exc_info=True)
+                self.observers.remove(observer)
+                observer.detach()
+
+    @property
+    def preemption(self) -> preemption.Preemption | None:
+        """The observer that ends the training when a signal asks for it."""
+        observers = [o for o in self.observers if isinstance(o, preemption.Preemption)]
+        return observers[0] if observers else None
+
+    # Data
+
+    def get_train_iterator(
+        self,
+        epoch: int,
+        combine: bool = True,
+        load_dataset: bool = True,
+        data_selector: Any = None,
+        shard_batch_itr: bool = True,
+        disable_iterator_cache: bool = False,
+    ) -> Any:
+        """Return the iterator over the training data, with batches that depend on no interruption.
+
+        fairseq makes the batches that serve all epochs under the seed of the epoch in which the
+        process began, and workers and order of such an iterator stay those of its first epoch.
+        """
+        task, data = self.task, self.cfg.dataset
+        if load_dataset:
+            logger.info("loading train data for epoch %d", epoch)
+            task.load_dataset(
+                data.train_subset,
+                epoch=epoch,
+                combine=combine,
+                data_selector=data_selector,
+                tpu=self.tpu,
+            )
+        dataset = task.dataset(data.train_subset)
+        if isinstance(task, TranslationMultiSimpleEpochTask):
+            # with --sampling-method RoundRobin it keeps one iterator over each epoch's own data
+            task.dataset_to_epoch_iter.pop(dataset, None)
+        rebuilt = disable_iterator_cache or data.update_epoch_batch_itr
+        is_new = dataset not in task.dataset_to_epoch_iter
+        serves_all_epochs = is_new and not rebuilt and task.can_reuse_epoch_itr(dataset)
+        self.epoch_itr = super().get_train_iterator(
+            1 if serves_all_epochs else epoch,
+            load_dataset=False,
+            shard_batch_itr=shard_batch_itr,
+            disable_iterator_cache=disable_iterator_cache,
+        )
+        if serves_all_epochs:
+            dataset.set_epoch(epoch)
+            self.epoch_itr.epoch = epoch
+            self.epoch_itr.persistent_workers = self.epoch_itr.reuse_dataloader = False
+        return self.epoch_itr
+
+    # Checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().state_dict()
+        plateau: Any = getattr(self.lr_scheduler, "lr_scheduler", None)
+        if hasattr(plateau, BAD_EPOCHS):
+            schedule = state["optimizer_history"][-1]["lr_scheduler_state"]
+            schedule[BAD_EPOCHS] = plateau.num_bad_epochs
+        return state
+
+    def save_checkpoint(self, filename: str, extra_state: dict[str, Any]) -> str | None:
+        """Save all that a resume needs, whole or not at all."""
+        if not self.should_save_checkpoint_on_current_rank:
+            return None
+        extra = {**extra_state, PATIENCE: dict(_patience())}
+        if "train_iterator" in extra:  # not in fairseq's crash.pt
+            shards = {SHARDS: self.data_parallel_world_size}
+            extra["train_iterator"] = {**extra["train_iterator"], **shards}
+        is_asynchronous = self.cfg.checkpoint.write_checkpoints_asynchronously
+        if is_asynchronous or not PathManager.supports_rename(filename):
+            path: str | None = super().save_checkpoint(filename, extra)
+        else:
+            path = str(Path(filename).absolute())
+            logger.info("Saving checkpoint to %s", path)
+            state = utils.move_to_cpu(self.state_dict())
+            state["extra_state"].update(extra)
+            save_with_retries(state, Path(filename))
+            logger.info("Finished saving checkpoint to %s", path)
+        if "train_iterator" in extra and not self.cfg.checkpoint.no_save_optimizer_state:
+            self.saved = self.get_num_updates()
+        return path
+
+    def save_now(self, filename: str) -> None:
+        """Save what fairseq would save at this point, between two of its own checkpoints."""
+        saver = fairseq.checkpoint_utils.save_checkpoint
+        extra = {"train_iterator": self.epoch_itr.state_dict(), "val_loss": None}
+        if hasattr(self.task, "get_checkpoint_dict"):
+            extra.update(self.task.get_checkpoint_dict())
+        if hasattr(saver, "best"):
+            extra["best"] = saver.best
+        if self.preemption is not None:
+            extra[preemption.OWED] = self.preemption.owed()
+        self.save_checkpoint(filename, extra)
+
+    def load_checkpoint(
+        self,
+        filename: str,
+        reset_optimizer: bool = False,
+        reset_lr_scheduler: bool = False,
+        optimizer_overrides: dict[str, Any] | None = None,
+        reset_meters: bool = False,
+    ) -> dict[str, Any] | None:
+        """Load a checkpoint of the same scheme, dictionaries and shapes.
+
+        Options of the optimiser that are given on the command line hold, instead of those that the
+        checkpoint records.
+        """
+        from .models.other_scheme import refuse_other_scheme  # imports the registered models
+
+        refuse_other_scheme(self, filename, reset_optimizer)
+        self._refuse_other_dictionaries(filename, reset_optimizer)
+        try:
+            extra: dict[str, Any] | None = super().load_checkpoint(
+                filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters
+            )
+        except Exception as error:
+            raise self._explained(error, filename) from error
+        self.saved = self.get_num_updates()
+        if extra is not None:
+            if not reset_optimizer:
+                self._apply_given_options(optimizer_overrides or {})
+            if not reset_lr_scheduler and self.get_num_updates():
+                self._restore_schedule(extra)
+            if not (self.cfg.checkpoint.reset_dataloader or self.begins_anew(filename)):
+                extra["train_iterator"] = place_in_epoch(
+                    extra["train_iterator"],
+                    self.data_parallel_world_size,
+                    self.cfg.dataset.grouped_shuffling,
+                )
+        self.notify("loaded", self.get_num_updates())
+        return extra
+
+    def begins_anew(self, filename: str) -> bool:
+        """Tell whether a checkpoint gives this training only its weights."""
+        return bool(filename == self.cfg.checkpoint.finetune_from_model)
+
+    def _refuse_other_dictionaries(self, filename: str, reset_optimizer: bool) -> None:
+        """Raise ConfigurationError where the weights belong to other words; else warn."""
+        path = Path(filename)
+        if not path.is_file():
+            return
+        before = getattr(recorded_arguments(path), RECORD, None) or {}
+        now = getattr(self.cfg.model, RECORD, None) or {}
+        others = [side for side in before if side in now and before[side] != now[side]]
+        if not others:
+            return
+        text = f"{path} was trained with another {others[0]} dictionary than the data folder's"
+        if not reset_optimizer:
+            raise ConfigurationError(f"{text}; train on the folder of that training")
+        if self.is_data_parallel_master:
+            say(f"fairseq_deepnet: warning: {text}: its embeddings are taken for other words")
+
+    def _explained(self, error: Exception, filename: str) -> Exception:
+        """Return an error of loading in one line where options can fix it."""
+        if "Cannot load model parameters" not in str(error):
+            return error
+        reason = misfit(error)
+        if not reason:
+            return error if error.__context__ is None else _as_exception(error.__context__)
+        return ConfigurationError(
+            f"{filename} does not fit the model that the options describe: {reason} (--arch,"
+            " --residual-scheme, layers, widths and dictionary)"
+        )
+
+    def _apply_given_options(self, overrides: dict[str, Any]) -> None:
+        """Set --adam-eps, --weight-decay and the like as given; the schedule sets --lr."""
+        try:
+            given = dict(self.optimizer.optimizer_config)
+        except NotImplementedError:  # optimisers that fairseq composes of others
+            return
+        given.pop("lr", None)
+        for group in self.optimizer.param_groups:
+            group.update({k: v for k, v in (given | overrides).items() if k in group})
+
+    def _restore_schedule(self, extra: dict[str, Any]) -> None:
+        """Tell the schedule the last validation loss, and reduce_lr_on_plateau its bad epochs.
+
+        fairseq saves at the end of an epoch, and calls the schedule with the loss afterwards.
+        """
+        plateau: Any = getattr(self.lr_scheduler, "lr_scheduler", None)
+        if hasattr(plateau, BAD_EPOCHS):
+            schedule = self._optim_history[-1]["lr_scheduler_state"]
+            plateau.num_bad_epochs = schedule.get(BAD_EPOCHS, 0)
+        begun, loss = extra["train_iterator"], extra.get("val_loss")
+        if loss is not None and begun.get("iterations_in_epoch") == 0:
+            self.lr_step(begun["epoch"] - 1, loss)
+
+    def resume(self, load: Callable[..., tuple[Any, Any]], **options: Any) -> tuple[Any, Any]:
+        """Load the newest checkpoint with fairseq's `load`, and do what it leaves out."""
+        cfg = self.cfg.checkpoint
+        prepare_save_dir(self)
+        is_finetuned = bool(cfg.finetune_from_model) and not last_of(self).exists()
+        state, epoch_itr = load(cfg, self, **options)
+        if is_finetuned:
+            self._previous_training_time = 0
+        elif state is not None and not (cfg.reset_optimizer or cfg.reset_meters):
+            _patience().update(state.get(PATIENCE, {}))
+            if not cfg.reset_dataloader and preemption.OWED in state:
+                self._validate_what_is_owed(state)
+        reason = self._why_over()
+        if reason:
+            logger.info("%s: nothing to do", reason)
+            self.cfg.optimization.max_epoch = -1
+        return state, epoch_itr
+
+    def _validate_what_is_owed(self, state: dict[str, Any]) -> None:
+        """Validate and save where a signal ended the training before fairseq did so.
+
+        fairseq validates and saves after an update; a resumed training begins with the next one.
+        """
+        program: Any = training_program()
+        if program is None:
+            return
+        owed = state[preemption.OWED]
+        epoch = SavedEpoch(owed["epoch"], owed["end_of_epoch"], state["train_iterator"])
+        subsets = self.cfg.dataset.valid_subset.split(",")
+        losses, ends = program.validate_and_save(
+            self.cfg, self, self.task, epoch, subsets, epoch.is_over
+        )
+        if epoch.is_over:
+            self.lr_step(epoch.epoch, losses[0])
+        if ends:  # fairseq asks only after an update
+            self.cfg.optimization.max_epoch = -1
+
+    def _why_over(self) -> str:
+        """Return why this training has no update left; empty if it has some.
+
+        fairseq asks for these limits only after an update.
+        """
+        limits, patience = self.cfg.optimization, self.cfg.checkpoint.patience
+        updates, hours = self.get_num_updates(), self._previous_training_time / 3600
+        if limits.max_update and updates >= limits.max_update:
+            return f"update {updates} of --max-update {limits.max_update} is made already"
+        if 0 < limits.stop_time_hours < hours:
+            return f"--stop-time-hours {limits.stop_time_hours:g} are over: {hours:.2f} were used"
+        if 0 < patience <= _patience().get("num_runs", 0):
+            return f"--patience {patience} has ended this training"
+        return ""
+
+    def after_update(self, epoch_itr: Any) -> None:
+        """Called when fairseq has logged an update, before it validates and saves."""
+        self.epoch_itr = epoch_itr
+        if self.preemption is not None:
+            self.preemption.logged()
+
+    def after_saving(self) -> None:
+        """Called when fairseq has validated, saved and removed old checkpoints."""
+
+
+def refuse_separate_ranks(settings: Any) -> None:
+    """Raise ConfigurationError if torchrun started several processes that would train separately.
+
+    Without a GPU fairseq reads none of torchrun's variables: each process would train a model of
+    its own in the same save-dir.
+    """
+    started = all(name in os.environ for name in ("MASTER_ADDR", "MASTER_PORT", "RANK"))
+    count = int(os.environ.get("WORLD_SIZE", 1))
+    if started and count > 1 and settings.distributed_world_size == 1:
+        raise ConfigurationError(
+            f"torchrun started {count} processes, and each would train alone: without GPUs add"
+            f" --distributed-world-size {count} --distributed-init-method env://"
+            " --distributed-rank=-1 --distributed-no-spawn --device-id 0"
+            " --distributed-backend gloo"
+        )
+
+
+def place_in_epoch(state: dict[str, Any], processes: int, is_grouped: bool) -> dict[str, Any]:
+    """Return a saved epoch iterator for this number of processes, behind the batches of all.
+
+    fairseq counts the batches of one process, so that another number of processes would leave
+    sentences out or train on them twice.
+    """
+    before = state.get(SHARDS, processes)
+    if before == processes:
+        return state
+    batches = state["iterations_in_epoch"] * before
+    if batches and is_grouped:
+        raise ConfigurationError(
+            f"--grouped-shuffling: the batches of this epoch are ordered for {before} processes,"
+            f" and {processes} cannot resume within it; resume with {before} until it ends, or"
+            " begin the data again: --reset-dataloader"
+        )
+    if batches % processes:
+        logger.warning(
+            "%d batches of the epoch were made by %d processes: %d of them are made again",
+            *(batches, before, batches % processes),
+        )
+    return {**state, "iterations_in_epoch": batches // processes}
+
+
+def _as_exception(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else RuntimeError(str(error))
+
+
+def _patience() -> dict[str, Any]:
+    """Return what fairseq-train counts for --patience: attributes of a function of its own."""
+    program = training_program()
+    return vars(program.should_stop_early) if program else {}
+
+
+def build_observers(trainer: DeepNetTrainer) -> list[Observer]:
+    """Return the observers of a new trainer.
+
+    Preemption covers every model; monitor, watch and the warnings about the learning-rate schedule
+    need the options of our models.
+    """
+    observers: list[Observer] = []
+    if hasattr(trainer.cfg.model, "residual_scheme"):
+        observers += _build_instruments(trainer)
+    if preemption.is_listening():
+        # the last: all that the others keep of an update is written before it ends the training
+        observers.append(preemption.Preemption(trainer))
+    return observers
+
+
+def _build_instruments(trainer: DeepNetTrainer) -> list[Observer]:
+    cfg, folder = trainer.cfg, run_folder(Path(trainer.cfg.checkpoint.save_dir))
+    observers: list[Observer] = []
+    if trainer.is_data_parallel_master:
+        schedule, length = cfg.lr_scheduler, cfg.optimization.max_update
+        for warning in misfits(getattr(schedule, "_name", None), schedule, length):
+            logger.warning(warning)
+    settings = monitor_settings(cfg.model)
+    if settings is not None and cfg.distributed_training.ddp_backend == FULLY_SHARDED:
+        lacking = [name for name in settings.quantities if name not in OF_SPLIT]
+        available = tuple(name for name in settings.quantities if name in OF_SPLIT)
+        settings = replace(settings, quantities=available) if available else None
+        if lacking:
+            logger.warning("not monitored, as the model is sharded: %s", ", ".join(lacking))
+    if settings is not None and trainer.is_data_parallel_master:
+        observers.append(Monitor(settings, trainer, folder))
+    # after the monitor: they may end the training, and the update's record must be written
+    return observers + watch.observers(divergence.settings(cfg.model), trainer, folder)
+
+
+def install() -> None:
+    """Let fairseq-train build DeepNetTrainers, and resume with them."""
+    modules: tuple[Any, ...] = (fairseq.trainer, training_program())
+    for module in filter(None, modules):
+        module.Trainer = DeepNetTrainer
+
+    @wrap(fairseq.checkpoint_utils, "load_checkpoint")
+    def load_checkpoint(load: Any, cfg: Any, trainer: Any, **options: Any) -> Any:
+        if isinstance(trainer, DeepNetTrainer):
+            return trainer.resume(load, **options)
+        return load(cfg, trainer, **options)
+
+
+def follow_training_program() -> None:
+    """Let fairseq-train tell its trainer what it does between two updates."""
+    program: Any = training_program()
+    if program is None or hasattr(program, "is_followed"):
+        return
+
+    @wrap(program, "validate_and_save")
+    def validate_and_save(
+        act: Any, cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *rest: Any
+    ) -> Any:
+        if not isinstance(trainer, DeepNetTrainer):
+            return act(cfg, trainer, task, epoch_itr, *rest)
+        trainer.after_update(epoch_itr)
+        result = act(cfg, trainer, task, epoch_itr, *rest)
+        trainer.after_saving()
+        return result
+
+    program.is_followed = True
