@@ -3,7 +3,7 @@
 fairseq hands some options, strings such as "[(512, 3)] * 20", to `eval`. Such an option may come
 out of a checkpoint or a config that a stranger made. Here is what such a string may be: constants
 in lists, tuples, sets and dictionaries, lists joined with + or repeated with *, and arithmetic of
-numbers. `compat/literals.py` puts it in the place of `eval` in fairseq.
+numbers. `compat.py` puts it in the place of `eval` in fairseq.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import fairseq.checkpoint_utils
 import fairseq.trainer
@@ -70,14 +70,14 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
     Attributes:
         epoch_itr: iterator over the training data; None before the checkpoint is loaded.
         saved: updates that checkpoints on the disk contain.
+        of_sharded: class for sharded models, which sharding.trainer sets.
     """
 
-    def __new__(cls, cfg: Any, *args: Any, **kwargs: Any) -> DeepNetTrainer:
-        if cls is DeepNetTrainer and cfg.distributed_training.ddp_backend == FULLY_SHARDED:
-            from .sharding.trainer import ShardedTrainer
+    of_sharded: ClassVar[type[DeepNetTrainer] | None] = None
 
-            return super().__new__(ShardedTrainer)
-        return super().__new__(cls)
+    def __new__(cls, cfg: Any, *args: Any, **kwargs: Any) -> DeepNetTrainer:
+        is_sharded = cfg.distributed_training.ddp_backend == FULLY_SHARDED
+        return super().__new__(cls.of_sharded if is_sharded and cls.of_sharded else cls)
 
     def __init__(
         self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None

@@ -3,8 +3,7 @@
 fairseq 0.12's own `fully_sharded` is fairscale's, which is no longer maintained: where `is_fsdp`
 says so its trainer imports it, refuses --bf16, and asks the model for its checkpoints. Here
 `is_fsdp` is never true. The trainer goes the way of any other backend, and what this one does
-otherwise stands in ShardedTrainer. `install` is the only patch: a plugin is not asked which class
-of trainer is to be made.
+otherwise is in ShardedTrainer.
 """
 
 from __future__ import annotations
@@ -54,7 +53,8 @@ FAILURE: Final = "fairseq_deepnet/failure"
 
 
 def install() -> None:
-    """Let fairseq-train build the model on rank 0, and not with fairscale."""
+    """Let fairseq-train build a ShardedTrainer, and the model on rank 0, not with fairscale."""
+    DeepNetTrainer.of_sharded = ShardedTrainer
     modules: tuple[Any, ...] = (fairseq.distributed, training_program())
     for module in filter(None, modules):
         module.fsdp_enable_wrap = weights_on_rank_0
