@@ -96,13 +96,12 @@ class Start:
 def newest(save_dir: Path, started: int, start: Start) -> tuple[int, Path] | None:
     """Return the newest state from before trouble that began at `started`, and its update.
 
-    fairseq's own checkpoints count as well as `save`'s. None where none is old enough.
+    fairseq's own checkpoints count as well as `save`'s. If none is old enough, it is the one that
+    the training was resumed from: better that than the beginning. None if there is no state at all.
     """
-    fit = [
-        (update, path)
-        for update, path in _resumable(save_dir)
-        if update <= started - TESTED and start.owns(update, path)
-    ]
+    owned = [(update, path) for update, path in _resumable(save_dir) if start.owns(update, path)]
+    fit = [state for state in owned if state[0] <= started - TESTED]
+    fit = fit or [state for state in owned if 0 < state[0] <= start.update]
     return max(fit, key=lambda state: state[0]) if fit else None
 
 

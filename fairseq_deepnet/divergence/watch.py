@@ -8,6 +8,7 @@ a number of the training, and no mistake of the judge ends it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
@@ -221,7 +222,8 @@ class Watch(Observer):
                 text = (
                     f"the training diverged at update {update:,}; it could not be recorded: {error}"
                 )
-            print(f"fairseq_deepnet: {text}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
+                print(f"fairseq_deepnet: {text}", file=sys.stderr, flush=True)
         broadcast_from_rank0(trainer, True)
         raise SystemExit(signals.DIVERGED)
 

@@ -100,3 +100,31 @@ def test_every_line_is_logged_even_where_it_is_no_utf8(
         f"from before\nnoise \u2028 here\n{INTERVAL % 200}\n\\xff\n{TRACEBACK}"
     )
     assert capsys.readouterr().out.endswith(TRACEBACK)
+
+
+def test_lines_wait_while_the_disk_is_full_and_the_screen_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write, calls = os.write, 0
+
+    def full_for_a_while(file: int, data: bytes) -> int:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 3):
+            raise OSError(28, "No space left on device")
+        return write(file, data[:7])  # a write may be short, too
+
+    reads, writes = os.pipe()
+    text = "".join(f"noise {number}\n" for number in range(5))
+    os.write(writes, text.encode())
+    os.close(writes)
+    monkeypatch.setattr(os, "write", full_for_a_while)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        progress.follow(reads, tmp_path / "train.log", progress.Progress(5))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (tmp_path / "train.log").read_text(encoding="utf-8") == text
+    said = capsys.readouterr().out
+    assert said.count("train.log cannot be written (No space left on device); its lines wait") == 1
+    assert "noise 4" in said

@@ -7,12 +7,14 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from fairseq_deepnet import cli
+from fairseq_deepnet import cli, ended
 from fairseq_deepnet.checkpoints import load_checkpoint, save_checkpoint
 from fairseq_deepnet.signals import PREEMPTED
 from fairseq_deepnet.tools import devices
@@ -85,6 +87,7 @@ def test_the_environment_says_what_a_repetition_needs(record: Recorder) -> None:
     assert set(facts["data"]) == {
         "folder",
         "corpus_sha256",
+        "text_sha256",
         "subwords_sha256",
         "dictionaries_sha256",
     }
@@ -139,14 +142,13 @@ def test_a_signal_between_planning_and_training_leaves_nothing_to_join(
     for name, value in {"MASTER_ADDR": "node0", "OMP_NUM_THREADS": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    monkeypatch.setattr(supervisor, "apart", lambda work: work())
-    take = supervisor.RunLock.take
 
-    def signalled(lock: supervisor.RunLock) -> int:
+    def signalled(work: Callable[[], Any]) -> Any:
+        plan = work()
         os.kill(os.getpid(), signal.SIGTERM)
-        return take(lock)
+        return plan
 
-    monkeypatch.setattr(supervisor.RunLock, "take", signalled)
+    monkeypatch.setattr(supervisor, "apart", signalled)
     words = [f"--run={record.run}", f"--data={record.data}", "--gpus=0", "--nodes=2"]
     status = cli.main(["train", *words, "--node-rank=0", "multi30k", "--", *TINY])
     assert status == PREEMPTED
@@ -277,6 +279,102 @@ def test_data_that_were_moved_behind_a_symbolic_link_are_the_same(
     assert "new settings" not in record.said
     record.data = tmp_path / "larger disk"  # by its own name too
     assert record()
+
+
+def describe_files(data: Path, **digests: str) -> None:
+    manifest = data / "corpus.json"
+    content = json.loads(manifest.read_text(encoding="utf-8"))
+    content["files"] = {"train.de-en.de.bin": "1", "valid.de-en.de.bin": "2", **digests}
+    manifest.write_text(json.dumps(content | {"made": str(digests)}), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["train.de-en.de.bin", "valid.de-en.de.bin"])
+def test_text_that_changed_between_stop_and_resume_is_refused(
+    name: str, record: Recorder, tmp_path: Path
+) -> None:
+    record.data = make_data(tmp_path / "own")
+    describe_files(record.data)
+    assert record()
+    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
+    describe_files(record.data, test="3")  # made again, with another test set
+    assert record()
+    recorded = (record.run / "environment.json").read_bytes()
+    describe_files(record.data, **{name: "other"})
+    assert record() is None
+    assert f"the training or validation text in {record.data} has changed" in record.said
+    assert record(resume="") is None
+    assert (record.run / "environment.json").read_bytes() == recorded
+
+
+def test_other_settings_after_the_checkpoints_were_removed_begin_again(record: Recorder) -> None:
+    assert record("--max-update", "300")
+    last = make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 300)
+    assert record("--max-update", "300") == []
+    last.unlink()
+    assert record("--max-update", "300") == []  # nothing has changed
+    assert record("--max-update", "300", "--lr", "0.1")
+    assert "is complete" not in record.said
+    assert not (record.run / "done").exists()
+
+
+def test_a_second_start_in_a_new_folder_leaves_the_record_of_the_first(
+    record: Recorder, tmp_path: Path
+) -> None:
+    """The lock is taken before anything is planned, also where there is no folder yet."""
+    first = supervisor.RunLock(record.run)
+    os.set_inheritable(first.take(), False)
+    words = [f"--run={record.run}", f"--data={record.data}", "--gpus=0", "multi30k"]
+    assert cli.main(["train", *words, "--", *TINY, "--lr", "0.2"]) == 2
+    assert "another training is at work in" in record.capsys.readouterr().err
+    assert [path.name for path in record.run.iterdir()] == [".lock"]
+
+
+def test_a_start_that_is_refused_leaves_no_folder(record: Recorder, tmp_path: Path) -> None:
+    run = tmp_path / "deep" / "run"
+    words = [f"--run={run}", f"--data={record.data}", "--gpus=0", "multi30k"]
+    assert cli.main(["train", *words, "--", *TINY, "--residual-scheme", "deepnrom"]) == 2
+    assert not run.parent.exists()
+
+
+def test_a_divergence_whose_supervisor_was_killed_is_answered_at_the_next_start(
+    record: Recorder,
+) -> None:
+    options = ["--lr", "0.1", "--on-divergence", "fallback", "--fallbacks", "lr*0.5"]
+    assert record(*options)
+    checkpoints = record.run / "checkpoints"
+    good = make_checkpoint(checkpoints / "checkpoint_1_100.pt", 100)
+    make_checkpoint(checkpoints / "checkpoint_last.pt", 150)
+    facts = {"attempt": 0, "kind": "nan", "good": {"update": 100, "file": good.name}}
+    ended.write(record.run, ended.Why.DIVERGED, 150, **facts)
+    command = record(*options)
+    assert command is not None
+    assert "--lr=0.05" in command
+    assert load_checkpoint(checkpoints / "checkpoint_last.pt")["optimizer_history"] == [
+        {"num_updates": 100}
+    ]
+    ended.write(record.run, ended.Why.DIVERGED, 150, **(facts | {"attempt": 1}))
+    assert record(*options) is None
+    assert "has diverged after the last of 1 steps" in record.said
+
+
+def test_a_larger_batch_of_a_fallback_follows_the_devices(record: Recorder) -> None:
+    options = ["--on-divergence", "fallback", "--fallbacks", "update-freq*2"]
+    frequency = int(option(record(*options), "--update-freq"))
+    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
+    taken = {
+        "step": 1,
+        "changes": "update-freq*2",
+        "before": {"update-freq": str(frequency)},
+        "overrides": {"update-freq": str(2 * frequency)},
+    }
+    state = FallbackState(1, {"update-freq": str(2 * frequency)}, resumes=True, history=[taken])
+    state.write(record.run)
+    for processes in (1, 2, 4):
+        command = record(*options, cpu_processes=str(processes), resume="")
+        assert command is not None, record.said
+        derived = int(option(command, "--update-freq"))
+        (fallen_back,) = (word for word in command if word.startswith("--update-freq="))
+        assert int(fallen_back.partition("=")[2]) == 2 * derived
 
 
 def test_faster_parts_of_equal_numbers_are_no_new_settings(record: Recorder) -> None:

@@ -145,7 +145,7 @@ def test_every_process_hears_a_signal_to_the_supervisor(
     pid = work.start(processes=2, ignoring=sent is not signal.SIGINT)
     work.at_work(2)
     os.kill(pid, sent)
-    assert "the same command goes on" in work.finish(status)[-1]
+    assert "the same command" in work.finish(status)[-1]
     assert work.noted() == [heard, heard]
     assert not (work.run / "done").exists()
 

@@ -2,14 +2,17 @@
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fairseq_deepnet.checkpoints import LAST
 from fairseq_deepnet.divergence import good_states
 from fairseq_deepnet.divergence.detectors import LOOKBACK
+from tests.support.runs import make_checkpoint
 
 
 class Saves:
@@ -113,3 +116,16 @@ def test_where_nothing_can_be_linked_the_last_good_state_is_copied_whole_or_not_
     with pytest.raises(OSError, match="No space left"):
         good_states.copy(source, target)
     assert [path.name for path in tmp_path.iterdir()] == ["good_states"]
+
+
+def test_trouble_right_after_a_resume_goes_back_to_what_was_resumed_and_not_to_the_beginning(
+    tmp_path: Path,
+) -> None:
+    checkpoint = make_checkpoint(tmp_path / "checkpoint_last.pt", 100)
+    state = torch.load(checkpoint, weights_only=True)
+    state["extra_state"] = {"train_iterator": {"epoch": 1}}
+    torch.save(state, checkpoint)
+    start = good_states.Start(100, time.time() + 60)
+    for trouble in (101, 102, 150):
+        assert good_states.newest(tmp_path, trouble, start) == (100, checkpoint)
+    assert good_states.newest(tmp_path, 101, good_states.Start(0, time.time() + 60)) is None

@@ -24,6 +24,7 @@ from fairseq_deepnet.errors import ConfigurationError, did_you_mean
 from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.signals import ATTEMPT
 
+_FREQUENCY: Final = "update-freq"
 NAME: Final = "fallback.json"
 FP32: Final = "fp32"
 PRECISIONS: Final = ("fp16", "bf16", "amp", "memory-efficient-fp16", "memory-efficient-bf16")
@@ -290,8 +291,26 @@ def read(run: Path) -> FallbackState:
         ) from error
 
 
-def refuse_changes(run: Path, steps: Sequence[Step], present: Options) -> None:
+def follow_devices(state: FallbackState, present: Options) -> None:
+    """Take a factor of --update-freq times what the recipe has derived from these devices."""
+    steps = [past["changes"] for past in state.history if past.get("changes")]
+    changes = [c for step in steps for c in parse(step)[0] if c.option == _FREQUENCY]
+    if not changes or any(change.sign != "*" for change in changes):
+        return
+    options = dict(present)
+    for change in changes:
+        state.overrides[_FREQUENCY] = change.applied(options)
+        options["update_freq"] = [*map(_number, state.overrides[_FREQUENCY].split(","))]
+
+
+def refuse_changes(
+    run: Path, steps: Sequence[Step], present: Options, derives_batch: bool = False
+) -> None:
     """Refuse to go on with a run where that would come to the same, or to naught.
+
+    Args:
+        derives_batch: whether --update-freq follows from the recipe's batch and the devices, of
+            which there may be others than before.
 
     Raises:
         ConfigurationError: where the run has diverged with the last of these steps, or where an
@@ -307,7 +326,7 @@ def refuse_changes(run: Path, steps: Sequence[Step], present: Options) -> None:
     for taken in reversed(state.history):
         firsts |= taken.get("before", {})
     for option, value in state.overrides.items():
-        if option == FP32 or option not in firsts:
+        if option == FP32 or option not in firsts or (derives_batch and option == _FREQUENCY):
             continue
         first, now = firsts[option], before(option, present)
         if now not in (first, value):

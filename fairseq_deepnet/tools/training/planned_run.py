@@ -256,6 +256,7 @@ def plan_run(args: argparse.Namespace) -> SupervisorPlan:
     state = _state_of(training)
     if any(run.glob("checkpoints/*.pt")):
         refuse_other_vocabulary(run, training.data)
+        run_folder.refuse_other_text(run, training.data)
     if (run / "done").is_file():
         say(f"{shown(run)} is complete: nothing to do (RUN=FOLDER trains another)")
         return SupervisorPlan()
@@ -291,12 +292,18 @@ def _state_of(training: PlannedRun) -> FallbackState:
     """
     run, steps = training.run, training.steps
     if steps is not None:
-        fallbacks.refuse_changes(run, steps, vars(training.parsed))
+        fallbacks.refuse_changes(
+            run, steps, vars(training.parsed), derives_batch=training.batch is not None
+        )
         if training.launcher.node_rank == 0:
             fallbacks.roll_back(run)
     state = fallbacks.read(run)
+    if steps is not None and training.launcher.node_rank == 0:
+        state = _take_owed_fallback(training, steps, state)
     if not state.step:
         return state
+    if training.batch is not None:
+        fallbacks.follow_devices(state, vars(training.parsed))
     taken = f"{fallbacks.shown(state.overrides)} ({shown(run / fallbacks.NAME)})"
     if steps is not None:
         say(
@@ -309,6 +316,22 @@ def _state_of(training: PlannedRun) -> FallbackState:
         " not count"
     )
     return FallbackState()
+
+
+def _take_owed_fallback(
+    training: PlannedRun, steps: tuple[Step, ...], state: FallbackState
+) -> FallbackState:
+    """Take the fallback of a divergence that its supervisor did not live to answer."""
+    last = ended.read(training.run)
+    if last.get("why") != ended.Why.DIVERGED or last.get("attempt") != state.step:
+        return state
+    plan = SupervisorPlan(tuple(training.command), steps, state)
+    taken = fall_back(training.run, plan, state)
+    if taken is None:
+        fallbacks.refuse_changes(training.run, steps, vars(training.parsed))  # raises: none is left
+        return state
+    say(str(taken))
+    return taken
 
 
 def fall_back(run: Path, plan: SupervisorPlan, state: FallbackState) -> FallbackState | None:

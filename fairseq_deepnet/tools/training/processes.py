@@ -25,6 +25,8 @@ from typing import Any, Final
 from fairseq_deepnet import ended, signals
 from fairseq_deepnet.tools.training import progress
 
+_TAIL: Final = 1 << 14
+_DONE: Final = b"| fairseq_cli.train | done training in "
 TICK: Final = 0.1
 """Seconds between two looks at the processes."""
 SETTLE: Final = 20.0
@@ -114,7 +116,7 @@ class Processes:
         return self._judge()
 
     def _start(self) -> None:
-        begins = self.log.stat().st_size if self.log.exists() else 0
+        begins = self.begins = self.log.stat().st_size if self.log.exists() else 0
         limit = option(self.command, "--max-update")
         reads, writes = os.pipe()
 
@@ -145,11 +147,14 @@ class Processes:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in the background of a script
             signals.end_with_parent(ends)
 
+        # the programs beside this Python, where its environment is not activated
+        path = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
         process = subprocess.Popen(
             [*self.command, *rank],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
+            env=os.environ | {"PATH": path},
             process_group=0,
             close_fds=False,  # the lock of the run folder is held until the last has ended
             preexec_fn=prepare,
@@ -201,11 +206,13 @@ class Processes:
     def _judge(self) -> int:
         """Return why it ended, as an exit status; say so unless it is complete or diverged."""
         statuses = [rank.process.returncode for rank in self.ranks]
-        if self.interrupted:
-            say("stopped; the same command goes on from the last checkpoint")
-            return signals.INTERRUPTED
-        if not any(statuses):
+        if not any(statuses) or (self.preempted and self._is_done()):
             return 0
+        if self.interrupted:
+            saved = any(self.run.glob("checkpoints/*.pt"))
+            then = "resumes from the last checkpoint" if saved else "begins it again"
+            say(f"stopped; the same command {then}")
+            return signals.INTERRUPTED
         if signals.DIVERGED in statuses or self._has_diverged():
             return signals.DIVERGED
         unsaved = signals.UNSAVED in statuses
@@ -223,6 +230,12 @@ class Processes:
             say(f"ended by a signal, not saved; see the end of {self.log}")
             return signals.UNSAVED
         return self._blame()
+
+    def _is_done(self) -> bool:
+        """Return True if fairseq-train has ended the training: a later signal prevents nothing."""
+        with self.log.open("rb") as file:
+            file.seek(max(self.begins, self.log.stat().st_size - _TAIL))
+            return _DONE in file.read()
 
     def _has_diverged(self) -> bool:
         """Return True if this attempt left its record: torchrun and srun pass no status on."""

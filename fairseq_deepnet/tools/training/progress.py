@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import time
@@ -17,6 +18,8 @@ from typing import Any
 _RECORD = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| (?P<level>\w+) \| (?P<name>\S+) \| (?P<text>.*)"
 )
+ERROR = "fairseq_deepnet: error: "
+"""Beginning of the line that ends fairseq-train where the user can fix what is wrong."""
 _WORTH_SHOWING = re.compile(
     r"done training|early stop|[Ss]topping training|gradient overflow|OOM|samples have invalid"
 )
@@ -44,6 +47,8 @@ class Progress:
     def show(self, line: str) -> str | None:
         """Return what to print for a line of the log; None for one that is in train.log only."""
         text = line.rstrip("\n")
+        if text.startswith(ERROR):  # the supervisor ends with it
+            return None
         match = _RECORD.fullmatch(text)
         if match is not None:
             shown = self._show_record(match)
@@ -105,24 +110,46 @@ class Progress:
         return "  ".join(parts)
 
 
-def follow(source: int, log: Path, progress: Progress) -> None:
-    """Append every line to the log and show what is worth it, until the source ends."""
-    interrupted = False
+class Log:
+    """A log file that survives a full disk: lines wait in memory until they can be written."""
 
-    def note(*_: object) -> None:
-        nonlocal interrupted
-        interrupted = True
+    LIMIT = 1 << 24
+    """Bytes that may wait; older ones are given up."""
 
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        self._waiting = b""
+
+    def write(self, line: bytes) -> str:
+        """Append a line, after those that wait; return the reason if it has to wait itself."""
+        self._waiting += line
+        try:
+            while self._waiting:
+                self._waiting = self._waiting[os.write(self._file, self._waiting) :]
+        except OSError as error:
+            self._waiting = self._waiting[-self.LIMIT :]
+            return str(error.strerror)
+        return ""
+
+
+def follow(source: int, path: Path, progress: Progress) -> None:
+    """Append every line to the log and show what is worth it, until the source ends.
+
+    It never ends before: a training whose output nobody reads stops at the first full pipe.
+    """
     # Ctrl-C ends fairseq-train, whose last lines are still to be logged
-    signal.signal(signal.SIGINT, note)
-    with (
-        open(source, encoding="utf-8", errors="backslashreplace") as lines,
-        log.open("a", encoding="utf-8") as file,
-    ):
+    interrupted: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
+    log, problem = Log(path), ""
+    with open(source, "rb") as lines:
         for line in lines:
-            file.write(line)
-            file.flush()
-            shown = progress.show(line)
-            if shown is not None and not interrupted:
-                with contextlib.suppress(OSError):  # the terminal is gone; the log goes on
-                    print(shown, flush=True)
+            readable = line.decode("utf-8", errors="backslashreplace")
+            before, problem = problem, log.write(readable.encode())
+            text = progress.show(readable)
+            if problem and not before:
+                warning = f"warning: {path.name} cannot be written ({problem}); its lines wait"
+                text = f"{warning}\n{text}" if text else warning
+            if text is not None and not interrupted:
+                with contextlib.suppress(OSError, ValueError):  # the terminal is gone
+                    print(text, flush=True)
+    log.write(b"")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 import shlex
@@ -19,7 +21,7 @@ from fairseq_deepnet.checkpoints import (
 from fairseq_deepnet.files import inside_project, say, shown, write_text
 from fairseq_deepnet.preemption import OWED
 from fairseq_deepnet.provenance import git_revision, now, sha256, versions
-from fairseq_deepnet.records import write_record
+from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.save_dir import mend_last, why_mended
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
@@ -71,6 +73,7 @@ def environment(
         "data": {
             "folder": shown(data),
             "corpus_sha256": sha256(data / "corpus.json"),
+            "text_sha256": text_digest(data),
             **{
                 key: {path.name: sha256(path) for name in names for path in data.glob(name)}
                 for key, names in VOCABULARY_FILES.items()
@@ -96,10 +99,44 @@ def record(
     write_record(run / ENVIRONMENT, facts)
 
 
+def text_digest(data: Path) -> str | None:
+    """Return a digest of the binarised text that a data folder trains and validates on.
+
+    It is that of the digests in corpus.json, so that a copy of the folder has the same one. None
+    for a folder without them.
+    """
+    manifest = data / "corpus.json"
+    digests = read_record(manifest).get("files") if manifest.is_file() else None
+    if not isinstance(digests, dict):
+        return None
+    names = [n for n in sorted(digests) if Path(n).name.startswith(("train", "valid"))]
+    text = json.dumps([[name, digests[name]] for name in names])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def refuse_other_text(run: Path, data: Path) -> None:
+    """Raise ValueError where the text of a data folder is not that which the run was trained on."""
+    file = run / ENVIRONMENT
+    recorded = read_record(file).get("data") if file.is_file() else None
+    before = recorded.get("text_sha256") if isinstance(recorded, dict) else None
+    if before is not None and before != text_digest(data):
+        raise ValueError(
+            f"the training or validation text in {shown(data)} has changed since {shown(run)} was"
+            " trained on it: make that folder again as it was, or set RUN=FOLDER to train another"
+            " run on the new text"
+        )
+
+
 def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
     """Raise ValueError where a run that has been trained has other settings than these; with
     `resume` it is only said.
+
+    A run whose checkpoints were removed may be trained again with any settings.
     """
+    if is_complete(run) and not any(run.glob("checkpoints/*.pt")):
+        if differences(configs.recorded_config(run), config):
+            (run / "done").unlink()
+        return
     if not (run / "config.yaml").is_file() or not any(run.glob("checkpoints/*.pt")):
         return
     changed = differences(configs.recorded_config(run), config)
@@ -128,11 +165,11 @@ def began_with(run: Path, checkpoint: str) -> bool:
     return False
 
 
-def is_complete(run: Path, config: configs.Config) -> bool:
-    """Return True if a run of this config has been trained to its end."""
+def is_complete(run: Path, config: configs.Config | None = None) -> bool:
+    """Return True if a run, of this config if one is given, has been trained to its end."""
     if not all((run / name).is_file() for name in ("done", "config.yaml")):
         return False
-    return not differences(configs.recorded_config(run), config)
+    return config is None or not differences(configs.recorded_config(run), config)
 
 
 def resume_point(run: Path, is_kept_up: bool = True) -> tuple[int, bool]:

@@ -54,20 +54,19 @@ def train(args: argparse.Namespace) -> int:
             signal.signal(number, _end_early)
     lock = RunLock(args.run)
     try:
-        if is_first and args.run.is_dir():
-            lock.take()
+        if is_first:
+            lock.take()  # before the first record is written
         plan = apart(lambda: _plan(args))
         if plan.command[:1] == ("sbatch",):
             _submit(args, list(plan.command))
         if not plan.command:
             return 0
-        if is_first:
-            lock.take()
         return Supervisor(args, plan).supervise()
     except _SignalledEarlyError:
         say("preempted before the training began; the same command begins it")
         return signals.PREEMPTED
     finally:
+        lock.leave_no_empty_folder()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -178,10 +177,13 @@ class RunLock:
     def __init__(self, run: Path) -> None:
         self.file = run / ".lock"
         self.held: int | None = None
+        above = [run, *run.parents]
+        self.created = [path for path in above if not path.exists()]  # the innermost first
 
     def take(self) -> int:
         """Return the file that is locked; ValueError where another training has it."""
         if self.held is None:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
             self.held = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o666)
             os.set_inheritable(self.held, True)
             deadline = time.monotonic() + ENDING
@@ -193,6 +195,15 @@ class RunLock:
                     )
                 time.sleep(0.1)
         return self.held
+
+    def leave_no_empty_folder(self) -> None:
+        """Remove the folders that were made for the lock alone."""
+        run = self.file.parent
+        if run in self.created and [path.name for path in run.iterdir()] == [self.file.name]:
+            self.file.unlink()
+            with contextlib.suppress(OSError):
+                for folder in self.created:
+                    folder.rmdir()
 
     def _holders(self) -> str:
         found = set()
