@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, NoReturn
 
 from fairseq_deepnet.errors import did_you_mean, in_one_line, name_nearest_choice
@@ -141,6 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(name: str, words: Sequence[str]) -> int:
     module_name, help_line = SUBCOMMANDS[name]
+    # fairseq's programs are beside this Python, also where its environment is not activated
+    folders = [os.environ.get("PATH", ""), str(Path(sys.executable).parent)]
+    os.environ["PATH"] = os.pathsep.join(filter(None, folders))
     module = importlib.import_module(f"fairseq_deepnet.{module_name}")
     parser = Parser(prog=f"deepnet {name}", description=help_line)
     module.add_arguments(parser)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -164,3 +166,11 @@ def test_variables_count_only_where_a_script_asks_for_them(
     monkeypatch.setenv("BEAM", "4")
     assert parse("evaluate", "RUN").beam == 5
     assert parse("evaluate", "--variables", "RUN").beam == 4
+
+
+def test_fairseq_is_found_beside_python_where_the_environment_is_not_activated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert cli.main(["sweep", "no_such_sweep"]) == 2
+    assert os.environ["PATH"].split(os.pathsep) == ["/usr/bin", str(Path(sys.executable).parent)]

@@ -147,14 +147,11 @@ class Processes:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in the background of a script
             signals.end_with_parent(ends)
 
-        # the programs beside this Python, where its environment is not activated
-        path = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
         process = subprocess.Popen(
             [*self.command, *rank],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=os.environ | {"PATH": path},
             process_group=0,
             close_fds=False,  # the lock of the run folder is held until the last has ended
             preexec_fn=prepare,
