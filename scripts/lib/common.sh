@@ -63,5 +63,8 @@ evaluate() {
     local command=$1
     shift
     [[ $# -eq 0 || $1 != -* ]] || die "options need a run or a checkpoint before them; see --help"
-    hand_over "$command" --variables "${@:1:1}" -- "${@:2}"
+    local run=("${@:1:1}")
+    shift ${run:+1}
+    [[ ${1:-} != -- ]] || shift
+    hand_over "$command" --variables "${run[@]}" -- "$@"
 }

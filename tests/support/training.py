@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import socket
 import subprocess
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from fairseq.distributed.utils import call_main
 from fairseq_cli import train
 
 import fairseq_deepnet.models  # noqa: F401  (registers the architectures)
+from fairseq_deepnet import save_dir as save_dirs
 from fairseq_deepnet.errors import ConfigurationError
 
 
@@ -27,7 +29,11 @@ def configuration(data: Path, save_dir: Path, *arguments: object) -> Any:
 
 def train_here(data: Path, save_dir: Path, *arguments: object) -> dict[str, Any]:
     """Train as `fairseq-train DATA --save-dir SAVE_DIR ARGUMENTS` does; its last checkpoint."""
-    train.main(configuration(data, save_dir, *arguments))
+    try:
+        train.main(configuration(data, save_dir, *arguments))
+    finally:  # as the end of the process does
+        while save_dirs._LOCKS:
+            os.close(save_dirs._LOCKS.popitem()[1])
     held: dict[str, Any] = torch.load(save_dir / "checkpoint_last.pt", weights_only=True)
     return held
 
