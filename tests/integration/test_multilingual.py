@@ -67,7 +67,7 @@ def test_the_checkpoint_knows_its_language_tokens(run: Path) -> None:
 
 def test_every_direction_is_scored_once(run: Path) -> None:
     first = script("eval_bleu.sh", str(run), "--", "--max-len-b", "8")
-    folder = run / "scores" / "test.checkpoint_best.beam5.lenpen1"
+    folder = run / "scores" / "test.checkpoint_best.beam5.lenpen1.max-len-b8"
     records = {
         path.stem: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*-*.json")
     }
