@@ -196,6 +196,14 @@ def test_a_damaged_last_checkpoint_is_replaced_by_the_latest_whole_one(tmp_path:
     assert len(periodic_checkpoints(tmp_path)) == 2
 
 
+def test_a_checkpoint_without_the_optimizer_s_state_is_not_resumed_from(tmp_path: Path) -> None:
+    write(tmp_path, 10, w=torch.ones(1))
+    weights = tmp_path / "checkpoint_1_20.pt"
+    save_checkpoint({**state(20, {"w": torch.ones(1)}), "last_optimizer_state": None}, weights)
+    (tmp_path / "checkpoint_last.pt").write_bytes(b"PK")
+    assert mend_last(tmp_path) == tmp_path / "checkpoint_1_10.pt"
+
+
 def test_a_damaged_last_checkpoint_without_another_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "checkpoint_last.pt").write_bytes(b"PK")
     with pytest.raises(ValueError, match=r"checkpoint_last\.pt is damaged"):

@@ -203,3 +203,16 @@ def test_what_a_scheme_has_besides_is_measured_or_said_not_to_be() -> None:
         "sub-ln is more than is measured here: what acts on the heads before out_proj, what acts"
         " before fc2"
     )
+
+
+def test_a_fused_projection_holds_query_key_and_value_in_this_order() -> None:
+    attention = nn.Module()
+    attention.in_proj_weight = nn.Parameter(torch.arange(3.0).repeat_interleave(4)[:, None])
+    attention.in_proj_bias = nn.Parameter(torch.arange(3.0).repeat_interleave(4) + 10)
+    layer = nn.Module()
+    layer.attn = attention
+    for block in range(3):
+        linear = linear_at(layer, f"attn.in_proj:{block}/3")
+        assert linear is not None
+        assert linear.weight.flatten().tolist() == [block] * 4
+        assert linear.bias.tolist() == [block + 10] * 4

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_deepnet.schemes import Side, gains
+from fairseq_deepnet.tools.checking.weights import _row
 from tests.support.checks import (
     VALUE_PATH,
     M,
@@ -349,3 +350,12 @@ def test_a_missing_final_layer_norm() -> None:
     model = model_of(residual_scheme="pre-ln")
     model.encoder.layer_norm = None
     assert "encoder output: no LayerNorm after the stack" in faults(model, {"norms"})
+
+
+@pytest.mark.parametrize(("factor", "layers"), [(1.0, []), (2.0, [1]), (0.5, [1]), (0.0, [1])])
+def test_a_weight_is_off_if_it_is_too_large_or_too_small(factor: float, layers: list[int]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    weights = [torch.randn(200, 200, generator=generator) for _ in range(3)]
+    row, off = _row("fc1", [1.0] * 3, [weights[0], weights[1] * factor, weights[2]])
+    assert off == layers
+    assert row.fine is (layers == [])
