@@ -362,3 +362,15 @@ def test_a_wide_matrix_with_english_alone_is_left_to_the_table_of_languages(tmp_
     write(tmp_path, "la-lb", 1.0)  # which no line of a language has
     summarise(tmp_path, training_lines={})
     assert "from \\ into" in (tmp_path / "table.md").read_text(encoding="utf-8")
+
+
+def test_zero_shot_directions_are_in_no_average_of_trained_ones(tmp_path: Path) -> None:
+    write(tmp_path, "de-en", 30.0, zero_shot=False)
+    write(tmp_path, "fr-en", 10.0, zero_shot=True)
+    write(tmp_path, "en-fr", 2.0, zero_shot=True)
+    summarise(tmp_path, ["de-en", "fr-en", "en-fr"], {})
+    means = {name: values["bleu"] for name, values in averages(tmp_path).items()}
+    assert means["X-En"] == means["all supervised"] == 30.0
+    assert means["zero-shot"] == 6.0
+    assert means["all"] == 14.0
+    assert "En-X" not in means

@@ -479,6 +479,17 @@ def test_a_score_of_moses_tokens_depends_on_the_references_in_tokens(tmp_path: P
 
     before = wanted()
     assert wanted() == before
+    for changed in (
+        {"split": "valid"},
+        {"beam": 4},
+        {"lenpen": 0.6},
+        {"extra": ["--max-len-b", "3"]},
+        {"engine": "ctranslate2", "quantization": "int8"},
+    ):
+        same = argparse.Namespace(**vars(args))
+        vars(args).update(changed)
+        assert wanted() != before, changed
+        args = same
     for path in what_scores_depend_on(data, "test"):
         path.write_text("changed\n", encoding="utf-8")
         assert wanted() != before, path
