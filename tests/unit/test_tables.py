@@ -524,3 +524,10 @@ def test_a_damaged_record_is_one_line_with_its_remedy(
     (line,) = capsys.readouterr().err.splitlines()
     assert "deepnorm_6l/result.json is damaged" in line
     assert "remove it to run the cell again" in line
+
+
+def test_few_losses_are_smoothed_over_half_of_them() -> None:
+    points = [(10, 4.0), (20, math.nan), (30, 2.0), (40, 3.0), (50, 1.0)]
+    assert results.smoothed(points) == [(30, 3.0), (40, 2.5), (50, 2.0)]
+    many = [(update, float(update)) for update in range(1, 13)]
+    assert results.smoothed(many)[0] == (5, 3.0)
