@@ -164,13 +164,20 @@ def test_what_this_command_did_not_write_is_replaced_by_force_alone(
     form: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs = tmp_path / "theirs"
+    words = (run_folder, "--to", form, "--out", theirs)
+    theirs.mkdir()
+    (theirs / "model.bin").write_bytes(b"theirs")
+    for force in ([], ["--force"]):  # a folder, such as one's home, not even then
+        assert export(*words, *force) == 2
+        assert "holds no export of this command's" in capsys.readouterr().err
+        assert (theirs / "model.bin").read_bytes() == b"theirs"
+    (theirs / "model.bin").unlink()
+    theirs.rmdir()
     for is_folder in (False, True):
         if is_folder:
             theirs.mkdir()
-            (theirs / "model.bin").write_bytes(b"theirs")
         else:
             theirs.write_text("notes", encoding="utf-8")
-        words = (run_folder, "--to", form, "--out", theirs)
         assert export(*words) == 2
         assert "no export of this command's" in capsys.readouterr().err
         assert is_folder or theirs.read_text(encoding="utf-8") == "notes"

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spm", metavar="FILE", help=SPM_HELP)
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument(
-        "--force", action="store_true", help="export again, and replace whatever --out is"
+        "--force", action="store_true", help="export again, and replace a file that is no export"
     )
 
 
@@ -191,12 +191,17 @@ def _export(
     if output.resolve() in {path.resolve() for path in (model.path, *model.sources)}:
         raise ValueError(f"--out {shown(output)} is the checkpoint itself; choose another file")
     request = request | {"checkpoints": [fingerprint(path) for path in model.sources]}
-    if output.exists() and not force:
+    if output.exists():
         recorded = _recorded_request(output)
-        if recorded == request:
+        if recorded is None and output.is_dir() and any(output.iterdir()):
+            raise ValueError(
+                f"{shown(output)} holds no export of this command's, which even --force does not"
+                " replace: choose another --out"
+            )
+        if recorded == request and not force:
             say(f"already exported: {shown(output)}; --force exports it again")
             return output
-        if recorded is None:
+        if recorded is None and not force:
             raise ValueError(
                 f"{shown(output)} is there and no export of this command's: choose another --out,"
                 " or --force to replace it"
