@@ -24,6 +24,7 @@ from fairseq_deepnet.checkpoints import (
     model_arguments,
     num_updates,
     periodic_checkpoints,
+    refuse_not_finite,
     save_checkpoint,
 )
 from fairseq_deepnet.files import ROOT, inside_project, say, shown
@@ -86,7 +87,7 @@ class TrainedModel:
                         raise
                     self.sources = last_checkpoints(folder, count)
         else:
-            refuse_not_finite(self.path, load_checkpoint(self.path)["model"])
+            refuse_not_finite(load_checkpoint(self.path), shown(self.path))
         return self.path
 
 
@@ -295,7 +296,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> dict[str, Any]:
     """
     states = [load_checkpoint(path, entire=True) for path in paths]
     for path, state in zip(paths, states, strict=True):
-        refuse_not_finite(path, state["model"])
+        refuse_not_finite(state, shown(path))
     refuse_different_models(paths, states)
     last = {key: value for key, value in states[-1].items() if key != "last_optimizer_state"}
     model = average_weights([state["model"] for state in states])
@@ -304,16 +305,6 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> dict[str, Any]:
     output.parent.mkdir(parents=True, exist_ok=True)
     save_checkpoint(result, output)
     return result
-
-
-def refuse_not_finite(path: Path, weights: dict[str, torch.Tensor]) -> None:
-    """Raise ValueError for the first weight that is NaN or infinite: the model computes nothing."""
-    for name, weight in weights.items():
-        if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
-            raise ValueError(
-                f"{shown(path)}: {name} has values that are not finite: the training has diverged;"
-                " use an earlier checkpoint"
-            )
 
 
 def refuse_different_models(paths: Sequence[Path], states: Sequence[dict[str, Any]]) -> None:

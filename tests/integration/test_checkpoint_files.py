@@ -1,6 +1,7 @@
 """Checkpoints of fairseq-train: whole or not at all, found again, and never changed in place."""
 
 import logging
+import math
 import os
 import resource
 import shutil
@@ -316,3 +317,28 @@ if __name__ == "__main__":
     root = Path(__file__).resolve().parents[2]
     done = run_command(sys.executable, "-c", code, place, tiny_data, *words, cwd=root)
     assert "reader ended with 0" in done.stdout, done.stderr[-2000:]
+
+
+def test_weights_that_are_not_finite_are_not_resumed_from(tiny_data: Path, folder: Path) -> None:
+    for path in folder.glob("*.pt"):
+        state = torch.load(path, weights_only=True)
+        state["model"]["decoder.layers.0.fc1.weight"][0, 0] = math.inf
+        torch.save(state, path)
+    with pytest.raises(ConfigurationError, match=r"decoder\.layers\.0\.fc1\.weight .*not finite"):
+        train_here(tiny_data, folder, *WORDS, "--max-update=6")
+
+
+def test_a_checkpoint_of_an_unknown_architecture_is_one_line_of_fairseq_generate(
+    tiny_data: Path, folder: Path, tmp_path: Path, run_command: RunCommand, project_root: Path
+) -> None:
+    path = folder / "checkpoint_last.pt"
+    for change in ({"arch": "nosuch", "_name": "nosuch"}, {"encoder_embed_dim": "wide"}):
+        state = torch.load(path, weights_only=True)
+        model = state["cfg"]["model"]
+        vars(model).update(change)
+        torch.save(state, tmp_path / "changed.pt")
+        command = ["fairseq-generate", tiny_data, "--path", tmp_path / "changed.pt", "--cpu"]
+        done = run_command(*command, "--user-dir", project_root / "fairseq_deepnet", cwd=tmp_path)
+        assert done.returncode == 2, done.stderr
+        assert "changed.pt: no model can be built of its options" in done.stderr
+        assert "Traceback" not in done.stderr
