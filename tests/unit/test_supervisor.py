@@ -194,6 +194,16 @@ def test_what_does_not_end_within_the_grace_period_is_killed(work: Work) -> None
     assert "not saved" in work.finish(UNSAVED)[-1]
 
 
+def test_a_second_signal_does_not_wait_for_the_grace_period(work: Work) -> None:
+    work.add("trap '' TERM")
+    pid = work.start("fairseq-train", "--preemption-grace=5000")
+    work.at_work()
+    for _ in range(2):
+        os.kill(pid, signal.SIGTERM)
+        time.sleep(2.2)
+    assert "not saved" in work.finish(UNSAVED)[-1]
+
+
 def test_a_training_without_handlers_has_not_begun_and_loses_nothing(work: Work) -> None:
     work.add("trap - TERM")
     pid = work.start()

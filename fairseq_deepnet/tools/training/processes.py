@@ -29,6 +29,8 @@ _TAIL: Final = 1 << 14
 _DONE: Final = b"| fairseq_cli.train | done training in "
 TICK: Final = 0.1
 """Seconds between two looks at the processes."""
+REPEATED: Final = 2.0
+"""Seconds within which a further signal is the same one: it comes to the process and its group."""
 SETTLE: Final = 20.0
 """Seconds that processes have to end by themselves when one has failed, or after Ctrl-C."""
 LEEWAY: Final = 15.0
@@ -92,6 +94,7 @@ class Processes:
         self.screen: Any = None
         self.preempted = self.interrupted = False
         self.deadline = math.inf
+        self.signalled = 0.0  # when the first signal came
         self.failed: list[Rank] = []
 
     def train(self, caught: deque[int]) -> int:
@@ -170,9 +173,12 @@ class Processes:
             for process in running:
                 _signal(signal.SIGTERM if self.launcher == "srun" else number, -process)
             return
+        now = time.monotonic()
         if not self.preempted:
             say(f"{signal.Signals(number).name}: ending after this update, with a checkpoint")
-            self.deadline = time.monotonic() + self.grace + LEEWAY
+            self.deadline, self.signalled = now + self.grace + LEEWAY, now
+        elif now - self.signalled > REPEATED:  # of one who does not want to wait
+            self.deadline = now
         self.preempted = True
         for process in running:
             if self.launcher == "torchrun":
