@@ -214,7 +214,7 @@ FAULTS: dict[str, Callable[[dict[str, Any]], object]] = {
         "decoder.layers.1.fc2.bias"
     ),
     "is incomplete: it has no embed_tokens.weight": lambda state: state["model"].clear(),
-    "encoder.layers.0.fc1.bias has values that are not finite": lambda state: state["model"][
+    "encoder.layers.0.fc1.bias is not finite": lambda state: state["model"][
         "encoder.layers.0.fc1.bias"
     ][3].fill_(torch.nan),
     "fc1.bias is of shape [47], and its options say [48]": lambda state: state["model"].update(
