@@ -144,8 +144,6 @@ def parse_options() -> None:
     def parse_args_and_arch(
         parse: Any, parser: argparse.ArgumentParser, *args: Any, **kwargs: Any
     ) -> Any:
-        if "--max-update" in parser._option_string_actions:  # fairseq-train's
-            parser.add_argument("--preemption-grace", help=argparse.SUPPRESS)  # the supervisor's
         try:
             parsed = parse(parser, *args, **kwargs)
         except RuntimeError as error:

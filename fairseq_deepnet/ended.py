@@ -20,6 +20,7 @@ NAME: Final = "ended.json"
 class Why(StrEnum):
     """Reasons for the end of a training."""
 
+    COMPLETE = "complete"
     PREEMPTED = "preempted"  # by a signal, everything is saved
     UNSAVED = "unsaved"  # by a signal, and the checkpoint could not be saved
     DIVERGED = "diverged"  # and --on-divergence stop or fallback
@@ -41,3 +42,8 @@ def read(run: Path) -> dict[str, Any]:
 def clear(run: Path) -> None:
     """Remove the record of an earlier training."""
     (run / NAME).unlink(missing_ok=True)
+
+
+def is_complete(run: Path) -> bool:
+    """Return True if a run was trained to its end."""
+    return read(run).get("why") == Why.COMPLETE

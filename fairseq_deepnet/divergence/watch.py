@@ -11,29 +11,32 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from .. import ended, signals
-from ..errors import ConfigurationError, describe_os_error
+from ..checkpoints import load_checkpoint, num_updates
+from ..errors import ConfigurationError
 from ..monitoring import records
 from ..monitoring.gradients import LAYER, GradientNorms
 from ..observers import Observer, broadcast_from_rank0, gradient_scale, logged
-from . import events, good_states
+from . import events
 from .causes import likely_cause
 from .detectors import LossScale, LossSpike, Stalled, Unigram, VanishedGradients
 from .events import Event, Finding, Kind
 from .nan_report import NanReport
 from .options import Policy, WatchSettings
-from .precision import read_as_fp32
 
 logger = logging.getLogger(__name__)
 
 LOOK: Final = 10
 """Updates between two looks at gradients; further looks follow at once where something is wrong."""
+TESTED: Final = 2
+"""Updates that a checkpoint should be older than the trouble: its parameters are first used by the
+update after it, and that one must have been well."""
+STOPPED: Final = "the training diverged at update"
 REMEMBERED: Final = 20
 """Looks whose statistics are kept, to name the last that was well."""
 
@@ -152,13 +155,13 @@ class Judge(Observer):
 
 
 class Watch(Observer):
-    """Every process's part: with the policy stop it keeps states to return to, and ends together.
+    """Every process's part: with the policy stop all of them end together.
 
     Args:
         settings: of divergence.options
-        trainer: fairseq's, just made
-        folder: where divergence.jsonl and the record of the end lie: monitoring.records.run_folder
-        judge: rank 0's, which hears of everything before; None in other processes
+        trainer: fairseq's, just built
+        folder: where divergence.jsonl and ended.json are: monitoring.records.run_folder
+        judge: rank 0's, which is notified of everything before; None in other processes
     """
 
     def __init__(
@@ -167,28 +170,11 @@ class Watch(Observer):
         self.settings, self.folder, self.judge = settings, folder, judge
         self.save_dir = Path(trainer.cfg.checkpoint.save_dir)
         self.alone = trainer.data_parallel_world_size == 1
-        self.start = good_states.Start(0, time.time())
-        self.saves = False
         self.over = False
-        if settings.attempt:
-            read_as_fp32(trainer)
-        if settings.stops and settings.good_interval and not trainer.cfg.checkpoint.no_save:
-            self.saves = True
 
     def loaded(self, trainer: Any, update: int) -> None:
-        self.start = good_states.Start(update, time.time())
-        problem = ""
         if self.judge is not None:
-            try:
-                ended.clear(self.folder)
-                if self.settings.stops:
-                    good_states.begin(self.save_dir, update)
-            except OSError as error:
-                problem = describe_os_error(error)
-        if self.settings.stops:  # off in all processes alike: `end` exchanges
-            problem = broadcast_from_rank0(trainer, problem)
-        if problem:
-            raise OSError(problem)
+            ended.clear(self.folder)
 
     def end(self, trainer: Any, update: int, made: bool) -> None:
         if not self.settings.stops or self.over:
@@ -197,11 +183,6 @@ class Watch(Observer):
             due = self.judge is not None and self.judge.due is not None
             if broadcast_from_rank0(trainer, due):
                 self._stop(trainer, update)
-        if made and self.saves and update % self.settings.good_interval == 0:
-            try:
-                good_states.save(trainer, trainer.epoch_itr, self.save_dir)
-            except Exception:  # the next one may succeed
-                logger.warning("no good state was saved", exc_info=True)
 
     def failed(self, trainer: Any, update: int, error: FloatingPointError) -> None:
         if self.settings.stops and NanReport.blames_numbers(error):
@@ -216,41 +197,53 @@ class Watch(Observer):
         self.over = True  # fairseq's trainer is left by way of `end`
         if self.judge is not None:
             try:
-                text = self._keep_and_record(update)
+                text = self._record(update)
             except Exception as error:
                 logger.exception("the divergence could not be recorded")
-                text = (
-                    f"the training diverged at update {update:,}; it could not be recorded: {error}"
-                )
-            with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
+                text = f"{STOPPED} {update:,}; it could not be recorded: {error}"
+            with contextlib.suppress(OSError):  # the others wait below, terminal or not
                 print(f"fairseq_deepnet: {text}", file=sys.stderr, flush=True)
         broadcast_from_rank0(trainer, True)
         raise SystemExit(signals.DIVERGED)
 
-    def _keep_and_record(self, update: int) -> str:
-        """Keep the last good state and write the record; return what to say of it."""
+    def _record(self, update: int) -> str:
+        """Write the record of the end; return a message about it."""
         event = self.judge.due if self.judge is not None else None
-        what = f"the training diverged at update {update:,}"
-        what += f" ({event.finding.what})" if event else ""
-        text = f"{what}; {self.folder / events.NAME} tells more. "
-        good = good_states.newest(
-            self.save_dir, event.finding.started if event else update, self.start
-        )
-        record: dict[str, Any] = {"attempt": self.settings.attempt}
+        started = event.finding.started if event else update
+        record: dict[str, Any] = {"attempt": self.settings.attempt, "started": started}
+        what = ""
         if event is not None:
-            whole = event.record()
-            record |= {key: whole[key] for key in ("layers", "kind", "started", "what", "cause")}
-        if good is None:
-            text += "There is no good state from before; start anew with other options"
-        else:
-            target, problem = good_states.keep(good[1], self.save_dir)
-            record["good"] = {"update": good[0], "file": str(target.relative_to(self.save_dir))}
-            text += f"The last good state, of update {good[0]:,}, is {target}"
-            text += f", and could not be copied ({problem})" if problem else ""
-            text += f": --restore-file {target} goes on from it, with other options"
-            text += " (scripts/train.sh: RESUME=1)"
+            line = event.record()
+            record |= {key: line[key] for key in ("layers", "kind", "what", "cause")}
+            what = f" ({event.finding.what})"
         ended.write(self.folder, ended.Why.DIVERGED, update, **record)
-        return text
+        good = newest_before(self.save_dir, started)
+        text = f"{STOPPED} {update:,}{what}; {self.folder / events.NAME} has the details. "
+        if good is None:
+            return f"{text}No checkpoint is from before; train again with other options"
+        return (
+            f"{text}The newest checkpoint from before, of update {good[0]:,}, is {good[1]}: start"
+            f" another run from it, --restore-file {good[1]}, with other options"
+        )
+
+
+def newest_before(save_dir: Path, started: int) -> tuple[int, Path] | None:
+    """Return the newest checkpoint from before trouble that began at update `started`.
+
+    If possible it is TESTED updates older. None where there is no checkpoint from before.
+    """
+    before = [found for found in resumable(save_dir) if found[0] < started]
+    tested = [found for found in before if found[0] <= started - TESTED]
+    return max(tested or before, key=lambda found: found[0], default=None)
+
+
+def resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
+    """Yield every readable checkpoint that a training can be resumed from, with its update."""
+    for path in sorted(save_dir.glob("checkpoint*.pt")):
+        with contextlib.suppress(ValueError, OSError):
+            state = load_checkpoint(path, split=True)
+            if state.get("last_optimizer_state") is not None:
+                yield num_updates(state), path
 
 
 def observers(settings: WatchSettings, trainer: Any, folder: Path) -> list[Observer]:

@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from fairseq_deepnet import ended
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.verdict import Points, why_diverged
 from fairseq_deepnet.files import inside_project, shown
@@ -237,7 +238,7 @@ def read_run(folder: Path, score: str | None = None) -> Run:
         diverged = run.why_diverged()
         if diverged is not None:
             run.status, run.reason = Status.DIVERGED, f"diverged: {diverged}"
-        elif (folder / "done").is_file():
+        elif ended.is_complete(folder):
             run.status = Status.DONE
         else:
             run.reason = f"stopped at update {run.updates:,}"

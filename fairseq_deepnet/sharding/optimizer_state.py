@@ -10,7 +10,6 @@ import torch
 from fairseq.distributed import utils as distributed
 from torch import Tensor
 
-from ..divergence.precision import parts_of, split
 from ..errors import ConfigurationError
 from ..optim.fp32_state import WEIGHTS
 from .model import ShardedModel
@@ -154,3 +153,30 @@ def _by_parameter(state: Any, shapes: list[torch.Size]) -> dict[str, Any]:
             " before, or give --reset-optimizer"
         )
     return state if held is None else {**state, WEIGHTS: parts_of(held, shapes)}
+
+
+def parts_of(weights: Sequence[torch.Tensor], shapes: Sequence[torch.Size]) -> list[torch.Tensor]:
+    """Return weights of these shapes, out of one tensor a parameter or one row of all."""
+    if len(weights) == 1 and len(shapes) > 1:
+        weights = weights[0].split([shape.numel() for shape in shapes])
+    return [part.view(shape) for part, shape in zip(weights, shapes, strict=True)]
+
+
+def split(moments: dict[str, Any], shapes: list[torch.Size]) -> dict[str, Any]:
+    """Return an optimiser's state for parameters of these shapes, out of one row of all.
+
+    Values that are no row of all parameters (Adam's step) are each parameter's.
+    """
+    (group, *others) = moments["param_groups"]
+    if others or len(group["params"]) != 1 or len(shapes) == 1:
+        return moments
+    found: dict[int, dict[str, Any]] = {index: {} for index in range(len(shapes))}
+    for name, value in moments["state"].get(group["params"][0], {}).items():
+        numbers = sum(shape.numel() for shape in shapes)
+        parts = [value] * len(shapes)
+        if isinstance(value, torch.Tensor) and value.numel() == numbers:
+            parts = [part.float().clone() for part in parts_of([value.flatten()], shapes)]
+        for index, part in enumerate(parts):
+            found[index][name] = part
+    group = {**group, "params": list(range(len(shapes)))}
+    return {**moments, "state": found, "param_groups": [group]}

@@ -9,6 +9,7 @@ otherwise is in ShardedTrainer.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import sys
@@ -31,7 +32,6 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
 from ..compat import training_program
-from ..divergence.good_states import free_folder
 from ..errors import ConfigurationError, describe_os_error
 from ..footprint.setting import FULLY_SHARDED, MEGABYTE
 from ..optim.fp32_state import WEIGHTS, ExactFP16Optimizer
@@ -326,7 +326,7 @@ class ShardedTrainer(DeepNetTrainer):
         if sharded.exchange.rank == 0:
             try:
                 self.remove_unused_rows()
-                made = free_folder(save_dir / ROWS, f"update_{self.get_num_updates()}", 1)
+                made = _free_folder(save_dir / ROWS / f"update_{self.get_num_updates()}")
                 made.mkdir(parents=True)
                 name = made.name
             except OSError as error:
@@ -421,3 +421,9 @@ def _is_of_communication(error: Exception) -> bool:
     if isinstance(error, dist.DistError):
         return True
     return isinstance(error, RuntimeError) and "gloo" in str(error)
+
+
+def _free_folder(stem: Path) -> Path:
+    """Return the first of STEM_1, STEM_2, ... that does not exist."""
+    names = (stem.with_name(f"{stem.name}_{number}") for number in itertools.count(1))
+    return next(folder for folder in names if not folder.exists())

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -256,9 +257,7 @@ def _naming_the_file(config: Config) -> Iterator[None]:
         yield
     except ValueError as error:
         text = str(error)
-        named = (
-            f for key, f in config.sources.items() if f"--{key}:" in text or f"--{key}/" in text
-        )
+        named = (f for key, f in config.sources.items() if re.search(rf"--{key}(?![\w-])", text))
         raise ValueError(f"{next(named, config.name)}: {text}") from error
 
 

@@ -32,7 +32,7 @@ fp16 bf16 memory-efficient-fp16 memory-efficient-bf16 fp16-adam-stats fp16-no-fl
 fp16-init-scale fp16-scale-window fp16-scale-tolerance min-loss-scale threshold-loss-scale amp
 amp-batch-retries amp-init-scale amp-scale-window on-cpu-convert-precision empty-cache-freq
 store-ema ema-decay ema-start-update ema-update-freq ema-fp32
-monitor monitor-interval on-divergence fallbacks good-interval preemption-grace
+monitor monitor-interval on-divergence fallbacks
 max-update max-epoch stop-time-hours stop-min-lr update-freq clip-norm sentence-avg
 skip-remainder-batch patience label-smoothing report-accuracy ignore-prefix-size
 lr min-lr warmup-updates warmup-init-lr warmup-steps hold-steps decay-steps total-num-update

@@ -10,12 +10,10 @@ import pytest
 import torch
 
 from fairseq_deepnet import ended
-from fairseq_deepnet.divergence import events, good_states
+from fairseq_deepnet.divergence import events
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.signals import DIVERGED
-from fairseq_deepnet.tools.fairseq_options import parse_training
-from fairseq_deepnet.tools.training.fallbacks import parse, take
 from tests.integration.conftest import TRAIN, RunCommand
 from tests.support.shell import ROOT
 from tests.support.slow import slow_but
@@ -105,7 +103,6 @@ def test_a_healthy_training_raises_no_event(scheme: str, tiny_data: Path, tmp_pa
     train_here(tiny_data, tmp_path, *DEEP, scheme, "--lr=0.001", "--max-update=40")
     assert told(tmp_path) == []
     assert {path.name for path in tmp_path.iterdir()} >= {"checkpoint_last.pt"}
-    assert not (tmp_path / "good_states").exists()  # nobody asked for states to return to
 
 
 def test_watching_changes_no_number(tiny_data: Path, tmp_path: Path) -> None:
@@ -115,7 +112,6 @@ def test_watching_changes_no_number(tiny_data: Path, tmp_path: Path) -> None:
             tmp_path / policy,
             *[*SHALLOW, "--lr=0.001", "--dropout=0.1", "--max-update=12"],
             f"--on-divergence={policy}",
-            *(["--good-interval=5"] if policy == "stop" else []),
         )["model"]
         for policy in ("off", "warn", "stop")
     ]
@@ -123,33 +119,29 @@ def test_watching_changes_no_number(tiny_data: Path, tmp_path: Path) -> None:
     for name, value in weights[0].items():
         assert torch.equal(value, weights[1][name]), name
         assert torch.equal(value, weights[2][name]), name
-    assert (tmp_path / "stop" / "good_states" / "update_10.pt").is_file()
 
 
-def test_stop_keeps_the_last_good_state_and_ends_in_one_line(
+def test_stop_names_the_newest_checkpoint_from_before_in_one_line(
     tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_dir = tmp_path / "run"
-    stopping = ["--on-divergence=stop", "--good-interval=3", "--max-update=40"]
+    stopping = ["--on-divergence=stop", "--save-interval-updates=3", "--max-update=40"]
     with pytest.raises(SystemExit) as stopped:
         train_here(tiny_data, save_dir, *SHALLOW, *stopping)
     assert stopped.value.code == DIVERGED
     (event,) = told(save_dir)
     assert event["kind"] == "loss_spike"
     assert event["started"] == 11
-    record = ended.read(save_dir)
-    assert record == {
+    assert ended.read(save_dir) == {
         "why": "diverged",
         "attempt": 0,
         **{key: event[key] for key in ("update", "layers", "kind", "started", "what", "cause")},
-        "good": {"update": 9, "file": "checkpoint_last_good.pt"},
     }
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "diverged at" in line]
-    good = save_dir / "checkpoint_last_good.pt"
-    assert f"--restore-file {good}" in line
+    good = Path(line.partition("--restore-file ")[2].split(",")[0])
     held = torch.load(good, weights_only=True)
     assert held["optimizer_history"][-1]["num_updates"] == 9
-    # and it can be gone on from
+    # and another run can start from it
     again = ["--lr=0.001", f"--restore-file={good}", "--max-update=12", "--monitor-interval=1"]
     train_here(tiny_data, tmp_path / "again", *SHALLOW, *again)
     made = [record["update"] for record in records.read(tmp_path / "again" / records.NAME)]
@@ -157,15 +149,15 @@ def test_stop_keeps_the_last_good_state_and_ends_in_one_line(
 
 
 def test_two_processes_stop_together(tiny_data: Path, tmp_path: Path) -> None:
-    options = [*SHALLOW, "--max-update=25", "--good-interval=3", "--on-divergence=stop"]
+    options = [*SHALLOW, "--max-update=25", "--on-divergence=stop"]
     assert train_together(tiny_data, tmp_path, *options) == [DIVERGED, DIVERGED]
-    assert ended.read(tmp_path)["good"]["update"] > 0
+    assert ended.read(tmp_path)["why"] == "diverged"
 
 
-def leave_no_room(rank: int) -> None:
-    """Let rank 0 fail where it makes room for good states; called in both processes."""
-    good_states.begin = Mock(  # type: ignore[assignment]
-        side_effect=OSError(28, "No space left on device")
+def fail_to_clear(rank: int) -> None:
+    """Let rank 0 fail where it removes an earlier record; called in both processes."""
+    ended.clear = Mock(  # type: ignore[assignment]
+        side_effect=OSError(30, "Read-only file system")
     )
 
 
@@ -173,28 +165,27 @@ def test_two_processes_train_on_without_a_watch_that_fails_in_one(
     tiny_data: Path, tmp_path: Path
 ) -> None:
     options = [*SHALLOW, "--lr=0.001", "--max-update=12", "--on-divergence=stop"]
-    assert train_together(tiny_data, tmp_path, *options, begin=leave_no_room) == [0, 0]
+    assert train_together(tiny_data, tmp_path, *options, begin=fail_to_clear) == [0, 0]
 
 
-FALLING = [*SHALLOW, "--on-divergence=fallback", "--good-interval=2", "--fallbacks=lr=0.001"]
+FALLING = [*SHALLOW, "--on-divergence=fallback", "--fallbacks=lr=0.001"]
 FALLING += ["--save-interval-updates=12", "--keep-interval-updates=2"]
 
 
-def test_fallback_goes_on_from_the_last_good_state(supervised: Supervised) -> None:
+def test_a_fallback_resumes_from_the_newest_checkpoint_from_before(supervised: Supervised) -> None:
     done = supervised(*FALLING, "--max-update=20")
     assert done.returncode == 0, done.stderr
-    assert "fallback 1: starting again from update 9 with --lr 0.001" in done.stderr
+    assert "fallback 1: starting again from update 9 with lr=0.001" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     seen = supervised.losses()
     assert sorted(seen) == list(range(1, 21))
     assert seen[20] < seen[10] < seen[1]
     assert [event["attempt"] for event in told(supervised.run)] == [0]
-    # the good state was fairseq's own checkpoint1.pt; what came after it is kept, out of the way
+    # that of epoch 1; what came after it is kept, out of the way
     aside = {path.name for path in (supervised.run / "checkpoints" / "diverged_1").iterdir()}
-    assert aside >= {"update_12.pt", "checkpoint_2_12.pt"}
-    state = supervised.state()
-    assert state["overrides"] == {"lr": "0.001"}
-    assert state["history"][0]["from_update"] == 9
+    assert aside >= {"checkpoint_2_12.pt"}
+    (taken,) = supervised.state()["history"]
+    assert (taken["changes"], taken["from_update"]) == ("lr=0.001", 9)
 
 
 @pytest.mark.slow
@@ -202,7 +193,7 @@ def test_a_repeated_command_keeps_to_the_fallback(supervised: Supervised) -> Non
     assert supervised(*FALLING, "--max-update=20").returncode == 0
     done = supervised(*FALLING, "--max-update=22", "--resume")
     assert done.returncode == 0, done.stderr
-    assert "this run has fallen back to --lr 0.001" in done.stderr
+    assert "this run has fallen back: fallback 1" in done.stderr
     assert sorted(supervised.losses()) == list(range(1, 23))
 
 
@@ -222,15 +213,16 @@ def test_what_diverges_from_the_start_falls_back_to_the_start_and_recovers(
 
 @pytest.mark.slow
 def test_when_no_fallback_is_left_the_training_stops(supervised: Supervised) -> None:
-    options = [*SHALLOW, "--on-divergence=fallback", "--good-interval=3", "--max-update=40"]
-    done = supervised(*options, "--fallbacks=clip-norm=7, fp32")
+    options = [*SHALLOW, "--on-divergence=fallback", "--max-update=40"]
+    options.append("--fallbacks=clip-norm=7, dropout*1")  # the second changes nothing
+    done = supervised(*options)
     assert done.returncode == DIVERGED
-    assert "no fallback is left after 1" in done.stderr  # fp32 it was: a step that changes nothing
+    assert "no fallback is left after 1" in done.stderr
     assert [event["attempt"] for event in told(supervised.run)] == [0, 1]
     assert "Traceback" not in done.stdout + done.stderr
-    again = supervised(*options, "--fallbacks=clip-norm=7, fp32")
-    assert again.returncode == 2
-    assert "this run has diverged after the last of 2 steps" in again.stderr
+    again = supervised(*options)
+    assert again.returncode == DIVERGED
+    assert "no fallback is left after 1" in again.stderr
 
 
 def test_gradients_that_are_not_finite_are_reported_with_layers_and_the_first_module(
@@ -258,56 +250,12 @@ def test_fairseqs_own_error_stops_the_training_once(
 
 @pytest.mark.slow
 def test_two_processes_fall_back_together(supervised: Supervised) -> None:
-    options = [*SHALLOW, "--max-update=25", "--good-interval=3"]
-    options += ["--on-divergence=fallback", "--fallbacks=lr=0.001"]
+    options = [*SHALLOW, "--max-update=25", "--on-divergence=fallback", "--fallbacks=lr=0.001"]
     done = supervised(*options, cpu_processes=2)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert supervised.last()["optimizer_history"][-1]["num_updates"] == 25
     assert supervised.state()["step"] == 1
-
-
-HALF = """
-import sys, torch
-sys.path.insert(0, {root!r})
-torch.Tensor.cuda = lambda self, *rest, **options: self  # fairseq's fp16 takes a GPU for granted
-torch.cuda.current_device = lambda: None
-import fairseq_deepnet.models
-"""
-
-
-@pytest.mark.slow
-def test_half_precision_that_collapses_falls_back_to_fp32_with_its_moments(
-    run_command: RunCommand, tiny_data: Path, tmp_path: Path
-) -> None:
-    plugin, save_dir = tmp_path / "half", tmp_path / "run"
-    plugin.mkdir()
-    (plugin / "__init__.py").write_text(HALF.format(root=str(ROOT)), encoding="utf-8")
-    options = [*SHALLOW, "--lr=0.001,1e8", "--fp16", "--fp16-init-scale=4", "--max-update=14"]
-    options += ["--on-divergence=stop"]
-    command = ["fairseq-train", str(tiny_data), f"--user-dir={plugin}", *options]
-    command += ["--save-dir", str(save_dir / "checkpoints")]
-    save_dir.mkdir()
-    (save_dir / "config.yaml").touch()  # a run folder, whose records lie in it
-    done = run_command(*command, cwd=tmp_path)
-    assert done.returncode == DIVERGED
-    # what the supervisor does, which knows no other plugin than ours
-    present, steps = vars(parse_training(["DATA", *options])), parse("fp32 lr=0.001")
-    state = take(save_dir, steps, present, ended.read(save_dir))
-    assert str(state) == "fallback 1: starting again from update 9 with fp32 --lr 0.001"
-    again = run_command(*state.command(command), cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    (event,) = told(save_dir)
-    assert event["kind"] == "loss_scale"
-    assert event["values"]["loss_scale"] > 1e-4
-    assert "fp16" in event["cause"]
-    seen = losses(done.stdout + again.stdout)
-    assert sorted(seen) == list(range(1, 15))
-    # Adam goes on with the moments of the first nine updates: without them it would leap
-    assert all(seen[update] < seen[1] for update in range(10, 15))
-    held = torch.load(save_dir / "checkpoints" / "checkpoint_last.pt", weights_only=True)
-    assert held["optimizer_history"][-1]["optimizer_name"] == "FairseqAdam"
-    assert {state["step"] for state in held["last_optimizer_state"]["state"].values()} == {14}
 
 
 SPAWNING = """
@@ -325,7 +273,7 @@ def test_processes_that_fairseq_spawned_end_together_and_their_parent_as_they_do
     plugin, save_dir = tmp_path / "spawning", tmp_path / "run"
     plugin.mkdir()
     (plugin / "__init__.py").write_text(SPAWNING.format(root=str(ROOT)), encoding="utf-8")
-    options = [*SHALLOW, "--max-update=25", "--good-interval=3", "--on-divergence=stop"]
+    options = [*SHALLOW, "--max-update=25", "--on-divergence=stop"]
     options += ["--distributed-world-size=2", "--distributed-backend=gloo"]
     base = ["fairseq-train", tiny_data, "--user-dir", plugin, "--save-dir", save_dir]
     done = run_command(*base, *options, "--ddp-backend=legacy_ddp", cwd=tmp_path)
@@ -346,7 +294,6 @@ def test_fairseq_train_by_itself_does_not_fall_back_and_says_what_does(
     [
         (["--on-divergence=halt"], "choose off, warn, stop, fallback"),
         (["--fallbacks=lr*0.5"], "set --on-divergence fallback"),
-        (["--on-divergence=stop", "--good-interval=-1"], "--good-interval -1"),
     ],
 )
 def test_options_that_contradict_are_refused_before_anything_starts(

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.tools.training.launch import free_port
 from tests.support.runs import TINY, make_data
 from tests.support.shell import ROOT
+from tests.support.training import free_port
 
 # a rate that moves the weights within two updates
 OPTIONS = [*TINY, "--max-tokens=64", "--warmup-updates=1", "--lr=0.01", "--log-interval=1"]
@@ -88,33 +88,19 @@ def test_two_nodes_train_what_two_processes_train(tmp_path: Path, data: Path) ->
     earlier = load_checkpoint(nodes / "checkpoints" / "checkpoint1.pt")["model"]
     assert any(not torch.equal(value, earlier[name]) for name, value in found.items())
     assert sorted(path.name for path in nodes.iterdir() if path.is_file()) == [
-        *(".lock", "command.txt", "config.yaml", "done", "environment.json"),
+        *(".lock", "command.txt", "config.yaml", "ended.json", "environment.json"),
         *("node1.log", "train.log"),
     ]
     command = shlex.split((nodes / "command.txt").read_text(encoding="utf-8").splitlines()[1])
-    assert command[:3] == ["torchrun", "--nnodes=2", "--node-rank=0"]
+    assert command[:4] == ["torchrun", "--nproc-per-node=1", "--nnodes=2", "--node-rank=0"]
 
 
 @pytest.mark.slow
-def test_two_nodes_go_on_where_they_were(tmp_path: Path, data: Path) -> None:
+def test_two_nodes_resume_where_they_were(tmp_path: Path, data: Path) -> None:
     run = tmp_path / "run"
     on_two_nodes(run, data, 1)
     first, _ = on_two_nodes(run, data, 3, RESUME="1")
-    assert "going on from update 1" in first
+    assert "resuming from update 1" in first
     assert "update 3/3" in first
     assert "update 1/3" not in first
     assert weights(run, 3)
-
-
-@pytest.mark.slow
-def test_two_nodes_fall_back_together_under_torchrun(tmp_path: Path, data: Path) -> None:
-    run = tmp_path / "run"
-    # a learning rate at which the loss leaps at once; processes tell one another at update 10
-    options = ["--lr=1000", "--on-divergence=fallback", "--fallbacks=lr=0.01"]
-    first, second = on_two_nodes(run, data, 12, *options)
-    for said in (first, second):
-        assert "fallback 1: starting again from update 1 with --lr 0.01" in said
-        assert f"trained: {run}" in said
-    assert "diverged; waiting for node 0 to roll back" in second
-    assert weights(run, 12)
-    assert not (run / "nodes.json").exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_deepnet import ended
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
 from tests.support.runs import SENTENCES, TINY, make_data
 from tests.support.shell import run_script
@@ -45,7 +46,7 @@ def test_a_run_is_trained_continued_averaged_and_scored(tmp_path: Path, data: Pa
     assert "update 2/2" in first.stdout
     assert "valid nll" in first.stdout
     assert "Traceback" not in first.stdout
-    assert (run / "done").is_file()
+    assert ended.is_complete(run)
     assert list((run / "tensorboard").rglob("events.*"))
     assert [path.name for path in run.parent.iterdir()] == ["tiny"], "nothing beside the run"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_deepnet import ended
 from tests.support.runs import TINY, make_data
 from tests.support.shell import ROOT, FakeBin, run_script
 
@@ -59,37 +60,31 @@ def records(run: Path) -> dict[str, bytes]:
 def test_every_node_starts_torchrun_and_node_0_alone_writes_the_records(
     fake_bin: FakeBin, tmp_path: Path, data: Path
 ) -> None:
-    run, kept = tmp_path / "run", tmp_path / "kept.json"
-    fake_bin.add(
-        "torchrun",
-        f'[[ $2 != --node-rank=0 ]] || cp "{run}/nodes.json" "{kept}"; env >"{tmp_path}/env"',
-        stdout="output\n",
-    )
+    run = tmp_path / "run"
+    fake_bin.add("torchrun", f'env >"{tmp_path}/env"', stdout="output\n")
     nodes = {"NODES": "2", "GPUS": "0", "MASTER_ADDR": "node0", "MASTER_PORT": "4711"}
     first = train(fake_bin, run, data, NODE_RANK="0", **nodes)
     assert first.returncode == 0, first.stderr
-    assert (run / "done").is_file()
-    assert not (run / "nodes.json").exists(), "there is nothing to join any more"
-    assert "torchrun --nnodes=2 --node-rank=0 " in (run / "command.txt").read_text(encoding="utf-8")
+    assert ended.is_complete(run)
+    assert " --nnodes=2 --node-rank=0 " in (run / "command.txt").read_text(encoding="utf-8")
     assert environment(tmp_path / "env")["OMP_NUM_THREADS"] == "3"
     written = records(run)
 
     # as if node 0 were still at work
-    (run / "done").unlink()
-    shutil.copy(kept, run / "nodes.json")
+    ended.clear(run)
     second = train(fake_bin, run, data, NODE_RANK="1", **nodes)
     assert second.returncode == 0, second.stderr
     assert "trained: " in second.stderr
     assert records(run) == written
     assert (run / "node1.log").read_text(encoding="utf-8") == "output\n"
-    assert not (run / "done").exists()
+    assert not ended.is_complete(run)
     zero, one = fake_bin.calls("torchrun")
-    assert zero[:6] == [
-        *("--nnodes=2", "--node-rank=0", "--nproc-per-node=1", "--master-addr=node0"),
-        *("--master-port=4711", "--no-python"),
+    assert zero[:5] == [
+        *("--nproc-per-node=1", "--nnodes=2", "--node-rank=0"),
+        *("--master-addr=node0", "--master-port=4711"),
     ]
     assert one == [word.replace("--node-rank=0", "--node-rank=1") for word in zero]
-    assert zero[6] == "fairseq-train"
+    assert zero[zero.index("--no-python") + 1] == "fairseq-train"
 
 
 SLURM_JOB = {
@@ -106,7 +101,7 @@ def test_a_slurm_job_checks_its_nodes_and_starts_one_task_on_each(
     # sbatch runs a copy of the file, from a folder of its own
     copied = tmp_path / "slurm_script"
     shutil.copy(ROOT / "scripts" / "slurm_train.sbatch", copied)
-    fake_bin.add("scontrol")
+    fake_bin.add("scontrol", stdout="node7\nnode8\n")
     # in the first call, like the real one, it runs the words after its own options
     fake_bin.add(
         "srun", 'while [[ $1 == --* ]]; do shift; done; [[ $1 != bash ]] || "$@" || exit 1'
@@ -119,13 +114,13 @@ def test_a_slurm_job_checks_its_nodes_and_starts_one_task_on_each(
     assert check[:4] == [*one_a_node, "bash"]
     assert training[:7] == [
         *(*one_a_node, "--gpus-per-node=4", "--kill-on-bad-exit=1", "--cpus-per-task=12"),
-        "fairseq-train",
+        "torchrun",
     ]
-    for name, value in (("--distributed-world-size", "8"), ("--distributed-port", "20077")):
-        assert training[training.index(name) + 1] == value
+    assert "--rdzv-endpoint=node7:20077" in training
+    assert training[training.index("--distributed-world-size") + 1] == "8"
     assert "--bf16" in training
     assert "\nsrun --nodes=2 " in (run / "command.txt").read_text(encoding="utf-8")
-    assert (run / "done").is_file()
+    assert ended.is_complete(run)
 
 
 @pytest.mark.slow
@@ -134,12 +129,11 @@ def test_a_slurm_job_whose_nodes_do_not_see_the_run_folder_is_stopped(
     fake_bin: FakeBin, tmp_path: Path, data: Path
 ) -> None:
     run = tmp_path / "run"
-    fake_bin.add("scontrol")
+    fake_bin.add("scontrol", stdout="node7\nnode8\n")
     fake_bin.add("srun", status=1)
     result = train(fake_bin, run, data, LAUNCHER="slurm", NODES="2", **SLURM_JOB)
     assert result.returncode == 2
     assert "RUN must be on storage that all nodes share" in result.stderr.splitlines()[-1]
-    assert not (run / "nodes.json").exists()
     assert len(fake_bin.calls("srun")) == 1
 
 
@@ -151,6 +145,7 @@ def test_outside_a_job_a_recipe_is_handed_to_the_queue_with_its_variables(
     run = tmp_path / "run"
     words = ["train_multi30k.sh", "--max-update", "5"]
     env = {"LAUNCHER": "slurm", "NODES": "2", "GPUS": "8", "DEPTH": "3"}
+    env |= {"THREADS": "4", "NODE_TIMEOUT": "1200", "PREEMPTION_GRACE": "7"}
     result = train(fake_bin, run, data, *words, **env)
     assert result.returncode == 0, result.stderr
     assert "Submitted batch job 77" in result.stdout
@@ -163,6 +158,7 @@ def test_outside_a_job_a_recipe_is_handed_to_the_queue_with_its_variables(
     assert call[call.index("--encoder-layers") + 1] == "3"
     seen = environment(tmp_path / "env")
     assert (seen["RUN"], seen["DATA"], seen["GPUS"]) == (str(run), str(data), "8")
+    assert (seen["THREADS"], seen["NODE_TIMEOUT"], seen["PREEMPTION_GRACE"]) == ("4", "1200", "7")
     assert seen["PWD"] == str(ROOT)
     assert not (run / "config.yaml").exists(), "the job records the run"
 

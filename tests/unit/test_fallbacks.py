@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates
-from fairseq_deepnet.divergence import good_states
 from fairseq_deepnet.divergence.options import DEFAULT_FALLBACKS
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.tools.training import fallbacks
-from fairseq_deepnet.tools.training.fallbacks import Change, FallbackState, Pending
+from fairseq_deepnet.tools.training.fallbacks import Change, State
 from tests.support.runs import make_checkpoint
 
 PRESENT: dict[str, Any] = {
@@ -29,20 +28,16 @@ PRESENT: dict[str, Any] = {
 
 
 def test_steps_are_separated_by_commas_and_changes_by_spaces() -> None:
-    assert fallbacks.parse("lr*0.5 warmup-updates+1000,  fp32, dropout=0.3") == (
+    assert fallbacks.parse("lr*0.5 warmup-updates+1000,  dropout=0.3") == (
         (Change("lr", "*", "0.5"), Change("warmup-updates", "+", "1000")),
-        (Change("fp32"),),
         (Change("dropout", "=", "0.3"),),
     )
 
 
-def test_the_default_lowers_lr_lengthens_the_warm_up_enlarges_the_batch_and_ends_in_fp32() -> None:
-    made = [fallbacks.overrides(step, PRESENT) for step in fallbacks.parse(DEFAULT_FALLBACKS)]
-    assert made == [
-        {"lr": "0.0005", "warmup-updates": "1000"},
-        {"lr": "0.0005"},
-        {"update-freq": "8"},
-        {"fp32": ""},
+def test_the_default_lowers_lr_lengthens_the_warm_up_and_enlarges_the_batch() -> None:
+    steps = [change for step in fallbacks.parse(DEFAULT_FALLBACKS) for change in step]
+    assert State(3, [{"changes": " ".join(map(str, steps))}]).arguments(PRESENT) == [
+        *("--lr=0.00025", "--warmup-updates=1000", "--update-freq=8")
     ]
 
 
@@ -50,8 +45,8 @@ def test_the_default_lowers_lr_lengthens_the_warm_up_enlarges_the_batch_and_ends
     ("text", "says"),
     [
         ("", "empty"),
-        ("lr*0.5,,fp32", "empty"),
-        ("lr", "'lr' is no change"),
+        ("lr*0.5,,lr*0.5", "empty"),
+        ("fp32", "'fp32' is no change"),
         ("lr/2", "'lr/2' is no change"),
         ("--lr=0.1", "is no change"),
         ("lr*half", "'half' is no number"),
@@ -83,15 +78,13 @@ def test_what_a_training_has_not_cannot_be_changed(text: str, says: str) -> None
 
 
 def test_whole_numbers_stay_whole_and_lists_are_changed_in_each_member() -> None:
-    (step,) = fallbacks.parse("update-freq*1.5 lr*0.1")
     present = {"update_freq": [1, 3], "lr": [0.5, 0.25]}
-    assert fallbacks.overrides(step, present) == {"update-freq": "2,4", "lr": "0.05,0.025"}
+    state = State(1, [{"changes": "update-freq*1.5 lr*0.1"}])
+    assert state.arguments(present) == ["--update-freq=2,4", "--lr=0.05,0.025"]
 
 
 def test_a_step_that_changes_nothing_does_not_help() -> None:
-    fp32, lr = Change("fp32"), Change("lr", "=", "0.001")
-    assert not fp32.helps(PRESENT, 0)
-    assert fp32.helps({**PRESENT, "bf16": True}, 0)
+    lr = Change("lr", "=", "0.001")
     assert not lr.helps(PRESENT, 0)
     assert lr.helps({**PRESENT, "lr": [0.1]}, 0)
 
@@ -112,129 +105,96 @@ def test_the_default_passes_over_what_this_training_has_not() -> None:
         fallbacks.steps_of("warmup-updates+10", present)
 
 
-def test_an_attempts_command_adds_what_changed_and_drops_what_would_undo_it() -> None:
-    words = ["python", "fairseq-train", "data", "--fp16", "--lr", "0.1", "--reset-optimizer"]
-    assert FallbackState().command(words) == words
-    assert FallbackState(1, {"lr": "0.05"}).command(words) == [
-        *words,
-        "--lr=0.05",
-        "--fallback-step=1",
-    ]
-    assert FallbackState(2, {"lr": "0.05", "fp32": ""}, resumes=True).command(words) == [
-        *["python", "fairseq-train", "data", "--lr", "0.1", "--lr=0.05"],
-        *["--restore-file=checkpoint_last.pt", "--fallback-step=2"],
-    ]
-
-
-def test_without_a_good_state_a_run_begins_again_as_it_began() -> None:
-    """Which a command that goes on, after a kill, does not say."""
-    first = ("fairseq-train", "--restore-file=pre.pt", "--reset-optimizer")
-    goes_on = ("fairseq-train", "--restore-file=checkpoint_last.pt", "--continue-once=pre.pt")
-    taken = FallbackState(1, {"lr": "0.05"})
-    plan = fallbacks.SupervisorPlan(goes_on, state=FallbackState(), first=first)
-    assert plan.attempt(plan.state) == list(goes_on)
-    assert plan.attempt(taken)[:3] == list(first)
-    assert plan.attempt(FallbackState(1, resumes=True))[:3] == list(goes_on)
-    # what the attempt that began again has trained is its own
-    again = fallbacks.SupervisorPlan(goes_on, state=taken, first=first)
-    assert again.attempt(taken)[:3] == list(goes_on)
+def test_changes_are_applied_to_the_options_of_each_start_one_on_top_of_another() -> None:
+    taken = [{"changes": "lr*0.5 update-freq*2"}, {"changes": "lr*0.1 dropout=0.3"}]
+    state = State(2, taken)
+    expected = ["--lr=5e-05", "--update-freq=8", "--dropout=0.3"]
+    assert state.arguments(PRESENT) == expected
+    assert state.arguments({**PRESENT, "update_freq": [1]})[1] == "--update-freq=2"
+    assert State().arguments(PRESENT) == []
 
 
 def test_the_state_of_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert fallbacks.read(tmp_path) == FallbackState()
-    state = FallbackState(2, {"lr": "0.1", "fp32": ""}, True, [{"step": 1}], Pending("d", 9, "f"))
+    assert fallbacks.read(tmp_path) == State()
+    (tmp_path / "run").mkdir()
+    state = State(2, [{"step": 2, "changes": "lr*0.5", "from_update": 9}], ["diverged_2", 9])
     state.write(tmp_path / "run")
     assert fallbacks.read(tmp_path / "run") == state
 
 
-def test_a_damaged_state_is_one_line_that_says_what_to_remove(tmp_path: Path) -> None:
-    (tmp_path / fallbacks.NAME).write_text('{"step": ', encoding="utf-8")
+@pytest.mark.parametrize("text", ['{"step": ', '{"step": 1}', '{"step": 1, "lr": 2}'])
+def test_a_damaged_state_is_one_line_that_says_what_to_remove(text: str, tmp_path: Path) -> None:
+    (tmp_path / fallbacks.NAME).write_text(text, encoding="utf-8")
     with pytest.raises(ConfigurationError, match="remove it"):
         fallbacks.read(tmp_path)
 
 
-STEPS = fallbacks.parse("fp32, lr*0.5")
-RECORD: dict[str, Any] = {"update": 30, "attempt": 0, "kind": "loss_spike", "started": 21}
+STEPS = fallbacks.parse("dropout=0.1, lr*0.5")
+ENDED: dict[str, Any] = {"update": 30, "attempt": 0, "kind": "loss_spike", "started": 22}
 
 
-def diverged(run: Path) -> dict[str, Any]:
-    """A run that diverged at update 30, with a last good state of update 20; its record."""
+def diverged(run: Path, *updates: int) -> Path:
+    """A run that diverged at update 30 and has checkpoints of some updates; their folder."""
     folder = run / "checkpoints"
-    make_checkpoint(folder / good_states.LAST_GOOD, 20)
-    for name, update in (("last", 30), ("1_20", 20), ("1_30", 30)):
-        make_checkpoint(folder / f"checkpoint_{name}.pt", update)
+    for update in updates:
+        make_checkpoint(folder / f"checkpoint_1_{update}.pt", update)
+    make_checkpoint(folder / "checkpoint_last.pt", max(updates))
+    make_checkpoint(folder / "crash.pt", 30)
     records.append(run / records.NAME, {"update": 30})
-    return {**RECORD, "good": {"update": 20, "file": good_states.LAST_GOOD}}
+    return folder
 
 
-def test_a_fallback_rolls_the_run_back_to_its_last_good_state(tmp_path: Path) -> None:
-    state = fallbacks.take(tmp_path, STEPS, PRESENT, diverged(tmp_path))
+def test_a_fallback_rolls_the_run_back_to_the_newest_checkpoint_from_before(tmp_path: Path) -> None:
+    folder = diverged(tmp_path, 10, 20, 30)
+    (folder / "diverged_2").mkdir()
+    state = fallbacks.take(tmp_path, STEPS, PRESENT, ENDED)
     assert state == fallbacks.read(tmp_path)
-    # the first step changes nothing: it is fp32 already
-    assert (state.step, state.overrides, state.resumes) == (2, {"lr": "0.0005"}, True)
-    assert str(state) == "fallback 2: starting again from update 20 with --lr 0.0005"
-    (taken,) = state.history
-    assert taken["before"] == {"lr": "0.001"}
-    assert taken["event"] == {"update": 30, "kind": "loss_spike", "started": 21}
-    folder = tmp_path / "checkpoints"
+    assert state is not None
+    # the first step changes nothing: dropout is that already
+    assert str(state) == "fallback 2: starting again from update 20 with lr*0.5"
+    assert state.history[0]["event"] == {"update": 30, "kind": "loss_spike", "started": 22}
     assert num_updates(load_checkpoint(folder / "checkpoint_last.pt")) == 20
-    assert {path.name for path in (folder / "diverged_2").iterdir()} == {
-        *("checkpoint_last.pt", "checkpoint_1_30.pt", "monitor.jsonl")
+    assert {path.name for path in (folder / "diverged_2_2").iterdir()} == {
+        *("checkpoint_last.pt", "checkpoint_1_30.pt", "crash.pt", "monitor.jsonl")
     }
     assert (folder / "checkpoint_1_20.pt").is_file()
 
 
-def test_without_a_good_state_a_fallback_begins_anew(tmp_path: Path) -> None:
-    diverged(tmp_path)
-    state = fallbacks.take(tmp_path, STEPS, PRESENT, RECORD)
+@pytest.mark.parametrize(("started", "update"), [(21, 20), (22, 20), (11, 0)])
+def test_a_run_with_one_checkpoint_goes_back_to_it_and_not_to_the_beginning(
+    started: int, update: int, tmp_path: Path
+) -> None:
+    """Unless the trouble is older than the checkpoint."""
+    folder = diverged(tmp_path, 20)
+    state = fallbacks.take(tmp_path, STEPS, PRESENT, {**ENDED, "started": started})
     assert state is not None
-    assert not state.resumes
-    assert "starting again from the beginning" in str(state)
-    assert not list((tmp_path / "checkpoints").glob("*.pt"))
+    assert state.history[0]["from_update"] == update
+    assert ("starting again from the beginning" in str(state)) == (update == 0)
+    assert (folder / "checkpoint_last.pt").is_file() == (update == 20)
 
 
-def test_a_fallback_keeps_on_record_what_the_run_began_with() -> None:
-    state = FallbackState(1, {"lr": "0.05"}, resumes=True)
-    for given in (["--restore-file", "first.pt"], ["--restore-file=first.pt"]):
-        command = state.command(["fairseq-train", "data", *given, "--reset-optimizer"])
-        assert command[-3:-1] == ["--restore-file=checkpoint_last.pt", "--continue-once=first.pt"]
-        assert "--reset-optimizer" not in command
-        again = state.command(command)
-        assert sum("--continue-once" in word for word in again) == 1
-    plain = state.command(["fairseq-train", "data"])
-    assert not any("--continue-once" in word for word in plain)
+def test_where_no_step_helps_the_run_is_left_as_it_is(tmp_path: Path) -> None:
+    folder = diverged(tmp_path, 20, 30)
+    assert fallbacks.take(tmp_path, STEPS[:1], PRESENT, ENDED) is None
+    assert num_updates(load_checkpoint(folder / "checkpoint_last.pt")) == 30
+    assert fallbacks.read(tmp_path) == State()
 
 
-def test_where_no_step_helps_the_run_is_left_as_it_is_and_not_tried_again(tmp_path: Path) -> None:
-    record = diverged(tmp_path)
-    assert fallbacks.take(tmp_path, STEPS[:1], PRESENT, record) is None
-    assert num_updates(load_checkpoint(tmp_path / "checkpoints" / "checkpoint_last.pt")) == 30
-    with pytest.raises(ConfigurationError, match="diverged after the last of 1 steps"):
-        fallbacks.refuse_changes(tmp_path, STEPS[:1], PRESENT)
-    fallbacks.refuse_changes(tmp_path, STEPS, PRESENT)
-
-
-def test_a_new_value_of_what_a_fallback_changed_is_refused(tmp_path: Path) -> None:
-    taken = {"step": 1, "before": {"lr": "0.1"}, "overrides": {"lr": "0.05"}}
-    FallbackState(1, {"lr": "0.05"}, history=[taken]).write(tmp_path)
-    for rate in (0.1, 0.05):
-        fallbacks.refuse_changes(tmp_path, STEPS, {"lr": [rate]})
-    with pytest.raises(ConfigurationError, match=r"--lr 0\.2 contradicts .* remove that file"):
-        fallbacks.refuse_changes(tmp_path, STEPS, {"lr": [0.2]})
-
-
-@pytest.mark.parametrize("moved", ["nothing", "what came after", "everything"])
+@pytest.mark.parametrize("moved", ["nothing", "one of two", "what came after", "everything"])
 def test_a_rollback_that_was_killed_half_way_is_finished(tmp_path: Path, moved: str) -> None:
-    diverged(tmp_path)
-    folder = tmp_path / "checkpoints"
-    pending = Pending("diverged_1", 20, good_states.LAST_GOOD)
-    FallbackState(1, {"lr": "0.05"}, True, pending=pending).write(tmp_path)
+    folder = diverged(tmp_path, 20, 30)
+    State(1, [{"step": 1, "changes": "lr*0.5", "from_update": 20}], ["diverged_1", 20]).write(
+        tmp_path
+    )
+    aside = folder / "diverged_1"
+    aside.mkdir()
     if moved != "nothing":
-        good_states.set_aside(folder, 20, folder / "diverged_1")
+        (folder / "checkpoint_1_30.pt").rename(aside / "checkpoint_1_30.pt")
+    if moved in ("what came after", "everything"):
+        (folder / "checkpoint_last.pt").rename(aside / "checkpoint_last.pt")
     if moved == "everything":
-        good_states.copy(folder / good_states.LAST_GOOD, folder / "checkpoint_last.pt")
+        make_checkpoint(folder / "checkpoint_last.pt", 20)
     for _ in range(2):
-        assert fallbacks.roll_back(tmp_path).pending is None
+        assert fallbacks.roll_back(tmp_path).pending == []
     assert num_updates(load_checkpoint(folder / "checkpoint_last.pt")) == 20
-    aside = folder / "diverged_1" / "checkpoint_last.pt"
-    assert num_updates(load_checkpoint(aside)) == 30
+    assert num_updates(load_checkpoint(aside / "checkpoint_last.pt")) == 30

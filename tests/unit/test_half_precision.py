@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fairseq_deepnet.models  # noqa: F401  (registers the optimiser)
-from fairseq_deepnet.divergence.precision import as_fp32
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.optim.fp32_state import ExactFP16Optimizer
 from fairseq_deepnet.optim.half_precision import ForeachMasters, improve
@@ -202,28 +201,3 @@ def test_the_other_half_precision_takes_the_fp32_weights_too() -> None:
     second = resumed(first.state_dict(), halves, fp16=True)
     assert torch.equal(row(masters(second)), row(masters(first)))
     assert torch.equal(second.fp16_params[0], masters(first)[0].half())
-
-
-class Whole:
-    """An optimiser of fp32."""
-
-
-def test_a_checkpoint_for_fp32_has_the_fp32_weights(way: tuple[bool, bool]) -> None:
-    frozen, *params = sorted(
-        weights(torch.float16 if way[0] else torch.bfloat16), key=lambda p: p.requires_grad
-    )
-    made = optimizer("fused_adam", params, *way)
-    train(made, params, 3)
-    named = {f"p{number}": p for number, p in enumerate(params)}
-    model = nn.ParameterDict({"frozen": frozen, **named, "tied": params[0]})
-    history = [{"optimizer_name": "FP16Optimizer"}]
-    optimiser = {"last_optimizer_state": made.state_dict(), "optimizer_history": history}
-    state = {"model": model.state_dict(), **optimiser}
-    whole = copy.deepcopy(model).float()
-    fp32 = SimpleNamespace(optimizer=Whole(), get_model=lambda: whole, get_criterion=nn.Module)
-    held = as_fp32(copy.deepcopy(state), fp32)
-    assert held["optimizer_history"] == [{"optimizer_name": "Whole"}]
-    assert held["last_optimizer_state"].keys() == {"state", "param_groups"}
-    assert torch.equal(row([held["model"][name] for name in named]), row(masters(made)))
-    assert torch.equal(held["model"]["tied"], held["model"]["p0"])
-    assert torch.equal(held["model"]["frozen"], frozen)

@@ -13,7 +13,7 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.planning.estimates import vocabulary_in
 from fairseq_deepnet.tools.run_scores import read_score
-from fairseq_deepnet.tools.training.planned_run import _depth, check_task
+from fairseq_deepnet.tools.training.settle import _depth, check_task
 
 FOLDERS: dict[str, dict[str, Any]] = {
     "translation": {"source": "de", "target": "en"},

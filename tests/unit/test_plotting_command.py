@@ -20,7 +20,7 @@ from fairseq_deepnet.tools.plotting import images, page
 from fairseq_deepnet.tools.plotting.interactive import line_figure
 from fairseq_deepnet.tools.plotting.runs import Grid, GridKey, Run, read_runs
 from fairseq_deepnet.tools.plotting.series import lines_of
-from fairseq_deepnet.tools.training.fallbacks import FallbackState
+from fairseq_deepnet.tools.training.fallbacks import State
 from tests.support.monitored import add_events, make_run
 from tests.support.slow import slow_but
 
@@ -262,7 +262,7 @@ def test_runs_of_another_depth_and_with_one_stack_share_a_page(tmp_path: Path) -
 def test_the_page_says_what_a_run_fell_back_to(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "recovered")
     assert "fell back to" not in page.overview(read_runs([folder]))["heads"]
-    FallbackState(1, {"lr": "0.0005", "fp32": ""}).write(folder)
+    State(1, [{"changes": "lr*0.5 clip-norm=1"}]).write(folder)
     table = page.overview(read_runs([folder]))
     assert "fell back to" in table["heads"]
-    assert ("short", "--lr 0.0005 fp32") in table["rows"][0]
+    assert ("short", "lr*0.5 clip-norm=1") in table["rows"][0]

@@ -79,7 +79,27 @@ def test_a_traceback_is_shown_whole_and_a_printed_model_is_not() -> None:
     view = progress.Progress()
     model = [f"{STAMP} | INFO | fairseq_cli.train | Model(", "  (encoder): Encoder(", "  )", ")"]
     assert [view.show(line) for line in model] == [None] * 4
-    assert [view.show(line) for line in TRACEBACK.splitlines()] == TRACEBACK.splitlines()
+    shown = filter(None, map(view.show, TRACEBACK.splitlines()))
+    assert "\n".join(shown) == TRACEBACK.strip()
+
+
+TORCHRUN = """W1124 01:56:06.494000 21632 torch/distributed/elastic/agent/server/api.py:7] Got 15
+Traceback (most recent call last):
+  File "/env/bin/torchrun", line 6, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+====================================================
+fairseq-train FAILED
+Root Cause (first observed failure):
+"""
+
+
+def test_torchruns_report_on_its_processes_hides_no_error_of_theirs() -> None:
+    view = progress.Progress()
+    error = "fairseq_deepnet: error: --lr 0"  # the supervisor ends with it
+    text = f"{TORCHRUN}{TRACEBACK}{TORCHRUN}{error}\n{TORCHRUN}{VALID % '5.0'}\n"
+    shown = "\n".join(filter(None, map(view.show, text.splitlines())))
+    assert shown == f"{TRACEBACK}update 150  valid nll 3.900  perplexity 14.93"
 
 
 def test_every_line_is_logged_even_where_it_is_no_utf8(

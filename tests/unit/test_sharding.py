@@ -21,6 +21,7 @@ from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.footprint.sharded import unit_length
 from fairseq_deepnet.monitoring.gradients import GradientNorms
 from fairseq_deepnet.schemes import SCHEMES
+from fairseq_deepnet.sharding import optimizer_state
 from fairseq_deepnet.sharding.building import give_memory, without_weights
 from fairseq_deepnet.sharding.model import mismatch, units
 from fairseq_deepnet.sharding.trainer import (
@@ -444,3 +445,23 @@ def test_names_and_shapes_of_another_model_are_told() -> None:
     ]
     assert shape == "size mismatch for a: [4], here [2]."
     assert mismatch(mine, given, strict=False) == f"\n\t{shape}"
+
+
+def test_adams_moments_in_one_row_are_given_back_to_their_parameters() -> None:
+    weight, bias = torch.arange(6.0).view(2, 3), torch.tensor([6.0, 7.0])
+    row = torch.cat([weight.flatten(), bias])
+    held = {
+        "state": {0: {"step": 5, "exp_avg": row, "exp_avg_sq": row.half()}},
+        "param_groups": [{"lr": 0.1, "params": [0]}],
+    }
+    shapes = [weight.shape, bias.shape]
+    found = optimizer_state.split(held, shapes)
+    assert found["param_groups"] == [{"lr": 0.1, "params": [0, 1]}]
+    assert torch.equal(found["state"][0]["exp_avg"], weight)
+    assert torch.equal(found["state"][1]["exp_avg_sq"], bias)
+    assert found["state"][1]["exp_avg_sq"].dtype == torch.float32
+    assert [state["step"] for state in found["state"].values()] == [5, 5]
+    # what fits into the optimiser of these parameters
+    adam = torch.optim.Adam([nn.Parameter(torch.zeros(shape)) for shape in shapes])
+    adam.load_state_dict({**adam.state_dict(), "state": found["state"]})
+    assert optimizer_state.split(found, shapes) == found  # bf16's are each parameter's already

@@ -1,20 +1,17 @@
-"""Parts of the divergence watch: unigram level, NaN detector, good states, precision, options."""
+"""Parts of the divergence watch: unigram level, NaN detector, checkpoints from before."""
 
 import logging
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-from fairseq_deepnet.divergence import good_states, precision
 from fairseq_deepnet.divergence.detectors import ENOUGH, Unigram
 from fairseq_deepnet.divergence.events import Kind
 from fairseq_deepnet.divergence.nan_report import NanReport
-from fairseq_deepnet.divergence.watch import Judge, Watch
+from fairseq_deepnet.divergence.watch import Judge, Watch, newest_before
 
 
 def test_the_unigram_level_of_equally_frequent_words_is_their_logarithm() -> None:
@@ -75,76 +72,18 @@ def checkpoint(path: Path, update: int, resumable: bool = True) -> None:
     torch.save(state, path)
 
 
-def test_the_good_state_is_the_newest_whose_parameters_were_still_well(tmp_path: Path) -> None:
-    checkpoint(tmp_path / "good_states" / "update_80.pt", 80)
-    checkpoint(tmp_path / "good_states" / "update_100.pt", 100)
-    checkpoint(tmp_path / "checkpoint_3_90.pt", 90)
+def test_the_newest_checkpoint_from_before_was_tested_by_an_update_if_possible(
+    tmp_path: Path,
+) -> None:
+    for update in (80, 90, 100):
+        checkpoint(tmp_path / f"checkpoint_3_{update}.pt", update)
     checkpoint(tmp_path / "checkpoint_best.pt", 95, resumable=False)
     (tmp_path / "checkpoint_last.pt").write_bytes(b"half a file")
-    start = good_states.Start(0, 0.0)
-    hundred, eighty = (tmp_path / "good_states" / f"update_{update}.pt" for update in (100, 80))
-    assert good_states.newest(tmp_path, 102, start) == (100, hundred)
-    assert good_states.newest(tmp_path, 101, start) == (90, tmp_path / "checkpoint_3_90.pt")
-    assert good_states.newest(tmp_path, 82, start) == (80, eighty)
-    assert good_states.newest(tmp_path, 81, start) is None
-
-
-def test_what_another_training_left_in_the_folder_is_no_good_state(tmp_path: Path) -> None:
-    for update in (40, 49_000):
-        checkpoint(tmp_path / "good_states" / f"update_{update}.pt", update)
-        checkpoint(tmp_path / f"checkpoint_1_{update}.pt", update)
-    begun = time.time() + 60
-    good_states.begin(tmp_path, 40)
-    assert [path.name for path in (tmp_path / "earlier_1").iterdir()] == ["update_49000.pt"]
-    resumed, fresh = good_states.Start(40, begun), good_states.Start(0, begun)
-    assert good_states.newest(tmp_path, 50_000, fresh) is None
-    found = good_states.newest(tmp_path, 50_000, resumed)
-    assert found is not None
-    assert found[0] == 40
-
-
-def test_what_came_after_the_good_state_is_moved_and_nothing_is_deleted(tmp_path: Path) -> None:
-    for update in (80, 100):
-        checkpoint(tmp_path / "good_states" / f"update_{update}.pt", update)
-        checkpoint(tmp_path / f"checkpoint_1_{update}.pt", update)
-    checkpoint(tmp_path / "crash.pt", 100)
-    (tmp_path / "checkpoint_last.pt").write_bytes(b"half a file")
-    (tmp_path / "diverged_1").mkdir()
-    aside = good_states.free_folder(tmp_path, "diverged", 1)
-    assert aside == tmp_path / "diverged_2"
-    good_states.set_aside(tmp_path, 80, aside)
-    assert {path.name for path in aside.iterdir()} == {
-        "update_100.pt",
-        "checkpoint_1_100.pt",
-        "crash.pt",
-        "checkpoint_last.pt",
-    }
-    assert (tmp_path / "checkpoint_1_80.pt").is_file()
-    good_states.set_aside(tmp_path, None, tmp_path / "diverged_3")
-    assert {path.name for path in (tmp_path / "diverged_3").iterdir()} == {
-        "update_80.pt",
-        "checkpoint_1_80.pt",
-    }
-
-
-def test_adams_moments_in_one_row_are_given_back_to_their_parameters() -> None:
-    weight, bias = torch.arange(6.0).view(2, 3), torch.tensor([6.0, 7.0])
-    row = torch.cat([weight.flatten(), bias])
-    held = {
-        "state": {0: {"step": 5, "exp_avg": row, "exp_avg_sq": row.half()}},
-        "param_groups": [{"lr": 0.1, "params": [0]}],
-    }
-    shapes = [weight.shape, bias.shape]
-    found = precision.split(held, shapes)
-    assert found["param_groups"] == [{"lr": 0.1, "params": [0, 1]}]
-    assert torch.equal(found["state"][0]["exp_avg"], weight)
-    assert torch.equal(found["state"][1]["exp_avg_sq"], bias)
-    assert found["state"][1]["exp_avg_sq"].dtype == torch.float32
-    assert [state["step"] for state in found["state"].values()] == [5, 5]
-    # what fits into the optimiser of these parameters
-    adam = torch.optim.Adam([nn.Parameter(torch.zeros(shape)) for shape in shapes])
-    adam.load_state_dict({**adam.state_dict(), "state": found["state"]})
-    assert precision.split(found, shapes) == found  # bf16's are each parameter's already
+    expected = {102: 100, 101: 90, 91: 80, 82: 80, 81: 80, 80: None}
+    for started, update in expected.items():
+        found = newest_before(tmp_path, started)
+        file = tmp_path / f"checkpoint_3_{update}.pt"
+        assert found == (None if update is None else (update, file))
 
 
 def make_judge(report: Any) -> Judge:

@@ -240,7 +240,7 @@ def _overview_of(number: int, run: Run) -> dict[str, Cell]:
         measured = {key.side: grid.layers for key, grid in run.grids.items() if key.part}
         layers = [measured.get(side) for side in SIDES]
     # in what the other columns show
-    changes = fallbacks.read(run.folder).overrides if run.folder.is_dir() else {}
+    changes = fallbacks.read(run.folder).changes if run.folder.is_dir() else []
     curves = run.metrics.get("loss", Curves(run.name))
     best = min((loss for _, loss in curves.valid if math.isfinite(loss)), default=None)
     updates = sorted({int(update) for grid in run.grids.values() for update in grid.updates})
@@ -253,7 +253,7 @@ def _overview_of(number: int, run: Run) -> dict[str, Cell]:
         "layers": ("short", "-".join(f"{count}L" for count in layers if count)),
         "learning rate": ("number", options.get("lr", "")),
         "warm-up": ("number", options.get("warmup-updates", "")),
-        "fell back to": ("short", fallbacks.shown(changes)),
+        "fell back to": ("short", " ".join(map(str, changes))),
         "updates": _number(run.last_update, ",d"),
         "train loss": _number(curves.train[-1][1] if curves.train else None),
         "best valid loss": _number(best),

@@ -1,12 +1,11 @@
-"""What devices add to a config: their share of the global batch, precision; how the processes that
-share an update are started, and where they meet.
+"""What devices add to a config: their share of the global batch, precision, and the launcher.
 
-- fairseq: one node. fairseq-train starts one process a GPU by itself; scripts/train.sh starts the
-  processes of a CPU run.
-- torchrun: the same command on every node, with NODE_RANK and MASTER_ADDR; fairseq reads RANK,
-  WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which torchrun sets for each process.
-- slurm: srun starts one fairseq-train a node, which finds its rank in SLURM's variables and starts
-  one process a GPU.
+One process is fairseq-train itself. Several are torchrun's, which passes signals on, ends what is
+left when one fails, and sets the variables that fairseq reads (RANK, WORLD_SIZE, MASTER_ADDR):
+
+- one node: torchrun --standalone
+- several: the same command on every node, with NODE_RANK and MASTER_ADDR
+- SLURM: srun starts one torchrun per node; they meet at the job's first node
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import math
 import re
 import shlex
 import shutil
-import socket
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -27,12 +26,9 @@ from fairseq_deepnet.tools.devices import Devices
 PRECISIONS: Final = ("auto", "bf16", "fp16", "fp32")
 SMALL_SHARE: Final = 512
 """Tokens; sentences are rarely longer."""
-LAUNCHERS: Final = ("auto", "fairseq", "torchrun", "slurm")
+LAUNCHERS: Final = ("auto", "torchrun", "slurm")
 DEFAULT_PORT: Final = 29500
 SBATCH_FILE: Final = ROOT / "scripts" / "slurm_train.sbatch"
-
-# otherwise rank 0 sends the others what it read, with classes that torch refuses to unpickle
-_ALONE: Final = "--load-checkpoint-on-all-dp-ranks"
 
 
 def parse_tokens(value: object) -> int:
@@ -119,62 +115,67 @@ def _bf16_works() -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Launcher:
-    """One way to start the processes of `devices`."""
+    """The way to start the processes of `devices`."""
 
-    name: str  # one of LAUNCHERS, but not auto
+    name: str  # torchrun or slurm
     devices: Devices  # on each node, and the number of nodes
-    node_rank: int = 0  # this node among them, from 0
-    address: str = "127.0.0.1"  # host that all nodes can reach node 0 by (torchrun)
-    port: int = DEFAULT_PORT  # of node 0, where the processes meet
+    node_rank: int = 0  # this node among them, from 0 (torchrun)
+    address: str = ""  # host of node 0, reachable from all nodes; empty for one node
+    port: int = DEFAULT_PORT  # of that host
     extra: tuple[str, ...] = ()  # further words for srun
-    submits: bool = False  # whether this is only to hand a job to SLURM's queue
+    job: str = ""  # SLURM's number of the job; empty where one is still to be submitted
+    grace: int = 90  # seconds that processes have to end after a signal
+    timeout: int = 600  # seconds that nodes wait for one another
+
+    @property
+    def submits(self) -> bool:
+        """True if this is only to hand a job to SLURM's queue."""
+        return self.name == "slurm" and not self.job
 
     def arguments(self, sharded: bool = False) -> list[str]:
         """Return fairseq-train's options for the devices, the same on every node.
 
-        Processes on the CPU that fairseq's launcher is to start lack only `--distributed-rank`.
         Backend pytorch_ddp does not start on the CPU; legacy_ddp with gloo does, and
         fully_sharded, if the training is to be `sharded`.
         """
-        backend = "fully_sharded" if sharded else "legacy_ddp"
         world = ["--distributed-world-size", str(self.devices.total)]
         if self.devices.total == 1:
             return world if self.devices.gpus else ["--cpu", *world]
+        # otherwise rank 0 sends the others classes that torch refuses to unpickle
+        world.append("--load-checkpoint-on-all-dp-ranks")
         if self.devices.gpus:
-            return [*world, _ALONE, *self._meeting_point()]
-        cpu = ["--cpu", _ALONE, "--ddp-backend", backend, "--distributed-backend", "gloo"]
-        cpu += ["--distributed-no-spawn", "--device-id", "0", *world]
-        if self.name == "torchrun":
-            # fairseq's own reading of torchrun's variables divides by the number of GPUs
-            return [*cpu, "--distributed-init-method", "env://", "--distributed-rank=-1"]
-        return [*cpu, *self._meeting_point()]
-
-    def _meeting_point(self) -> list[str]:
-        if self.name == "torchrun":
-            return []
-        if self.name == "slurm":
-            return ["--distributed-port", str(self.port)]
-        # said outright, or fairseq would look for it in SLURM's and torchrun's variables
-        return ["--distributed-init-method", f"tcp://127.0.0.1:{self.port}"]
+            return world
+        backend = "fully_sharded" if sharded else "legacy_ddp"
+        # fairseq's own reading of torchrun's variables divides by the number of GPUs
+        meeting = ["--distributed-init-method", "env://", "--distributed-rank=-1"]
+        cpu = ["--cpu", "--ddp-backend", backend, "--distributed-backend", "gloo"]
+        return [*world, *cpu, "--distributed-no-spawn", "--device-id", "0", *meeting]
 
     def prefix(self) -> list[str]:
         """Return the words before fairseq-train on this node."""
-        if self.name == "torchrun":
-            return [
-                "torchrun",
-                f"--nnodes={self.devices.nodes}",
-                f"--node-rank={self.node_rank}",
-                f"--nproc-per-node={self.devices.gpus or self.devices.cpu_processes}",
-                f"--master-addr={self.address}",
-                f"--master-port={self.port}",
-                "--no-python",
-            ]
+        words = []
         if self.name == "slurm":
             nodes = self.devices.nodes
-            words = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
-            words += [f"--gpus-per-node={self.devices.gpus}", "--kill-on-bad-exit=1"]
-            return [*words, *self.extra]
-        return []
+            words += ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
+            words += [f"--gpus-per-node={self.devices.gpus}", "--kill-on-bad-exit=1", *self.extra]
+        return words if self.devices.total == 1 else [*words, *self._torchrun()]
+
+    def _torchrun(self) -> list[str]:
+        words = ["torchrun", f"--nproc-per-node={self.devices.gpus or self.devices.cpu_processes}"]
+        if self.devices.nodes == 1:
+            words.append("--standalone")
+        elif self.name == "slurm":
+            words += [f"--nnodes={self.devices.nodes}", f"--rdzv-id={self.job}"]
+            words += ["--rdzv-backend=c10d", f"--rdzv-endpoint={self.address}:{self.port}"]
+            words.append(f"--rdzv-conf=join_timeout={self.timeout}")
+        else:
+            words += [f"--nnodes={self.devices.nodes}", f"--node-rank={self.node_rank}"]
+            words += [f"--master-addr={self.address}", f"--master-port={self.port}"]
+            words.append(f"--rdzv-conf=timeout={self.timeout}")
+        words.append(f"--shutdown-timeout={self.grace}")
+        # srun passes SIGUSR1 on, and kills its tasks at SIGTERM
+        words.append("--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1")
+        return [*words, "--no-python"]
 
     def submission(self, run: Path, words: list[str]) -> list[str]:
         """Return the sbatch command that trains `words` (a config and its options) as a job."""
@@ -190,25 +191,20 @@ class Launcher:
         ]
 
     def lines(self, command: list[str]) -> list[str]:
-        """Return all that is started, as a person would type it; comments begin with #."""
-        if self.name == "fairseq" and not self.devices.gpus and self.devices.total > 1:
-            return [
-                shlex.join([*command, "--distributed-rank", str(rank)])
-                for rank in range(self.devices.total)
-            ]
-        found = [shlex.join([*self.prefix(), *command])]
+        """Return the command as a person would type it, with a comment on further nodes."""
+        lines = [shlex.join([*self.prefix(), *command])]
         last = self.devices.nodes - 1
         if self.name == "torchrun" and last and self.node_rank == 0:
             others = "1" if last == 1 else f"1 to {last}"
-            found.append(f"# node{'s' * (last > 1)} {others}: the same with --node-rank={others}")
-        return found
+            lines.append(f"# node{'s' * (last > 1)} {others}: the same with --node-rank={others}")
+        return lines
 
     def __str__(self) -> str:
-        if self.name == "fairseq":
-            return "fairseq"
         nodes = f"{self.devices.nodes} node{'s' if self.devices.nodes > 1 else ''}"
         if self.name == "slurm":
             return f"slurm, {nodes}"
+        if self.devices.nodes == 1:
+            return "torchrun" if self.devices.total > 1 else "one process"
         return f"torchrun, node {self.node_rank} of {nodes} by {self.address}:{self.port}"
 
 
@@ -219,66 +215,41 @@ def choose_launcher(
     node_rank: int | None = None,
     planned: bool = False,
 ) -> Launcher:
-    """Return the launcher; "auto" is fairseq on one node, else what `environment` offers.
+    """Return the launcher; "auto" with several nodes is what `environment` offers.
 
     Args:
         wanted: one of LAUNCHERS
         devices: what is to be started
         environment: MASTER_ADDR, MASTER_PORT, SRUN_OPTIONS and SLURM's variables are read
-        node_rank: this node's number; None where it was not said
+        node_rank: this node's number; None where it was not given
         planned: nothing is started, so what only the real start needs may be missing
 
-    Raises ValueError that says which variable is missing or contradicts another.
+    Raises ValueError that names the variable which is missing or contradicts another.
     """
     if wanted not in LAUNCHERS:
         raise ValueError(f"LAUNCHER={wanted}: choose from {', '.join(LAUNCHERS)}")
     if node_rank is not None and not 0 <= node_rank < devices.nodes:
         raise ValueError(f"NODE_RANK={node_rank}: NODES={devices.nodes} are numbered from 0")
-    if wanted == "auto" and devices.nodes == 1:
-        wanted = "fairseq"
-    elif wanted == "auto":
-        in_job = "SLURM_JOB_ID" in environment and "MASTER_ADDR" not in environment
-        wanted = "slurm" if in_job else "torchrun"
-        if not (in_job or planned or "MASTER_ADDR" in environment):
-            last = devices.nodes - 1
-            raise ValueError(
-                f"NODES={devices.nodes}: run this on every node with NODE_RANK=0 to {last}"
-                " and MASTER_ADDR=host of node 0, or set LAUNCHER=slurm"
-            )
-    if wanted == "slurm":
+    in_job = "SLURM_JOB_ID" in environment and "MASTER_ADDR" not in environment
+    if wanted == "slurm" or (wanted == "auto" and devices.nodes > 1 and in_job):
         return _slurm(devices, environment, planned)
-    if wanted == "torchrun":
-        return _torchrun(devices, environment, node_rank, planned)
-    if devices.nodes > 1:
-        raise ValueError(
-            f"NODES={devices.nodes}: LAUNCHER=fairseq is for one; set torchrun or slurm"
-        )
-    return Launcher("fairseq", devices, port=free_port())
-
-
-def _port(environment: Mapping[str, str], otherwise: int) -> int:
-    said = environment.get("MASTER_PORT", str(otherwise))
-    if not said.isdecimal() or not 0 < int(said) < 65536:
-        raise ValueError(f"MASTER_PORT={said}: a port from 1 to 65535 is expected")
-    return int(said)
-
-
-def _torchrun(
-    devices: Devices, environment: Mapping[str, str], node_rank: int | None, planned: bool
-) -> Launcher:
     if devices.nodes == 1:
-        port = _port(environment, free_port())
-        return Launcher("torchrun", devices, address="127.0.0.1", port=port)
-    port = _port(environment, DEFAULT_PORT)
-    if not planned and node_rank is None:
+        return Launcher("torchrun", devices)
+    last = devices.nodes - 1
+    if not planned and (node_rank is None or not environment.get("MASTER_ADDR")):
         raise ValueError(
-            f"NODES={devices.nodes} by torchrun: set NODE_RANK, from 0 to {devices.nodes - 1}, a "
-            "different one on every node"
+            f"NODES={devices.nodes}: run this on every node with NODE_RANK=0 to {last}"
+            " and MASTER_ADDR=host of node 0, or set LAUNCHER=slurm"
         )
-    if not planned and not environment.get("MASTER_ADDR"):
-        raise ValueError("MASTER_ADDR is not set: it is the host name of node 0, for all nodes")
     address = environment.get("MASTER_ADDR") or "MASTER_ADDR"
-    return Launcher("torchrun", devices, node_rank or 0, address, port)
+    return Launcher("torchrun", devices, node_rank or 0, address, _port(environment, DEFAULT_PORT))
+
+
+def _port(environment: Mapping[str, str], default: int) -> int:
+    text = environment.get("MASTER_PORT", str(default))
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise ValueError(f"MASTER_PORT={text}: a port from 1 to 65535 is expected")
+    return int(text)
 
 
 def _slurm(devices: Devices, environment: Mapping[str, str], planned: bool) -> Launcher:
@@ -290,20 +261,21 @@ def _slurm(devices: Devices, environment: Mapping[str, str], planned: bool) -> L
     if cores:  # a step does not take this over from its job
         extra.insert(0, f"--cpus-per-task={cores}")
     port = _port(environment, 20000 + int(job) % 20000 if job.isdecimal() else DEFAULT_PORT)
-    held = environment.get("SLURM_JOB_NUM_NODES", "")
-    if held.isdecimal() and int(held) < devices.nodes:
-        raise ValueError(f"NODES={devices.nodes}, but this SLURM job has {held}; set NODES={held}")
-    # without scontrol fairseq would take every node for the only one
+    nodes = environment.get("SLURM_JOB_NUM_NODES", "")
+    if nodes.isdecimal() and int(nodes) < devices.nodes:
+        raise ValueError(
+            f"NODES={devices.nodes}, but this SLURM job has {nodes}; set NODES={nodes}"
+        )
     for program in ("srun", "scontrol") if job else ("sbatch",):
         if not planned and shutil.which(program) is None:
             raise ValueError(
                 f"LAUNCHER=slurm: there is no {program} on PATH; is this a SLURM machine?"
             )
-    return Launcher("slurm", devices, port=port, extra=tuple(extra), submits=not job)
-
-
-def free_port() -> int:
-    """Return a TCP port of this machine that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    address = "FIRST_NODE"
+    if job and not planned and devices.nodes > 1:
+        listed = ["scontrol", "show", "hostnames", environment.get("SLURM_JOB_NODELIST", "")]
+        hosts = subprocess.run(listed, capture_output=True, encoding="utf-8", check=False).stdout
+        if not hosts.split():
+            raise ValueError("LAUNCHER=slurm: `scontrol show hostnames` names no node of this job")
+        address = hosts.split()[0]
+    return Launcher("slurm", devices, 0, address, port, tuple(extra), job)

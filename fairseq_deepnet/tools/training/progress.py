@@ -1,7 +1,8 @@
-"""fairseq-train's log for people: everything into train.log, one short line an interval on screen.
+"""fairseq-train's log for people: everything into train.log, one short line per interval on screen.
 
-The supervisor has a process of its own for it, on the standard library alone. A line that is not
-understood is shown as it is: nothing that could explain a crash is hidden.
+The supervisor runs it in a process of its own, on the standard library alone. A line that is not
+understood is shown as it is: nothing that could explain a crash is hidden. Only torchrun's report
+on its own processes is left out, and the one line of an error, which the supervisor ends with.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _RECORD = re.compile(
 )
 ERROR = "fairseq_deepnet: error: "
 """Beginning of the line that ends fairseq-train where the user can fix what is wrong."""
+_TORCHRUN = re.compile(r"[IWE]\d{4} [\d:.]+ .*torch/distributed/|  File .*[/ ]torchrun\b")
+_TRACEBACK = "Traceback (most recent call last):"
 _WORTH_SHOWING = re.compile(
     r"done training|early stop|[Ss]topping training|gradient overflow|OOM|samples have invalid"
 )
@@ -43,14 +46,27 @@ class Progress:
         self.started = time.monotonic()
         self.first: tuple[float, int] | None = None
         self.continues = False
+        self.traceback = False  # the line before begins one, and the next shows whose it is
+        self.torchruns = False  # the lines are torchrun's report on its processes
 
     def show(self, line: str) -> str | None:
         """Return what to print for a line of the log; None for one that is in train.log only."""
         text = line.rstrip("\n")
-        if text.startswith(ERROR):  # the supervisor ends with it
+        if text == _TRACEBACK:
+            self.traceback = True
+            return None
+        is_torchruns = _TORCHRUN.match(text) is not None
+        if self.traceback:
+            self.traceback, self.torchruns, self.continues = False, is_torchruns, True
+            return None if is_torchruns else f"{_TRACEBACK}\n{text}"
+        if is_torchruns or text.startswith(ERROR):
+            self.torchruns, self.continues = is_torchruns, False
             return None
         match = _RECORD.fullmatch(text)
+        if match is None and self.torchruns:
+            return None
         if match is not None:
+            self.torchruns = False
             shown = self._show_record(match)
             self.continues = shown is not None
             return shown

@@ -1,4 +1,4 @@
-"""A run folder: what it holds to be repeated, and whether it may go on as asked."""
+"""A run folder: the records that repeat a run, and the refusal to resume it with other settings."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import json
 import os
 import platform
 import shlex
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from fairseq_deepnet import ended
 from fairseq_deepnet.checkpoints import (
     LAST,
     load_checkpoint,
     num_updates,
-    periodic_checkpoints,
-    recorded_options,
 )
 from fairseq_deepnet.files import inside_project, say, shown, write_text
 from fairseq_deepnet.preemption import OWED
@@ -30,7 +30,7 @@ from fairseq_deepnet.tools.trained_model import ENVIRONMENT, VOCABULARY_FILES
 from fairseq_deepnet.tools.training import launch
 
 _MAY_DIFFER: Final = HARMLESS | {
-    *("monitor_interval", "monitor", "on_divergence", "fallbacks", "good_interval"),
+    *("monitor_interval", "monitor", "on_divergence", "fallbacks"),
     "data",
 }
 """What may differ when a run goes on (data folders are compared apart)."""
@@ -99,6 +99,38 @@ def record(
     write_record(run / ENVIRONMENT, facts)
 
 
+def refuse_changes(
+    run: Path, config: configs.Config, data: Path, resume: bool, is_first: bool = True
+) -> None:
+    """Raise ValueError where a run that has been trained has other settings or data than these.
+
+    With `resume` other settings are only reported. A complete run whose checkpoints were removed
+    may be trained again with other settings.
+    """
+    is_trained, was_complete = any(run.glob("checkpoints/*.pt")), ended.is_complete(run)
+    if not (run / "config.yaml").is_file() or not (is_trained or was_complete):
+        return
+    before = configs.recorded_config(run)
+    changed = differences(before, config)
+    if changed and is_trained:
+        start = config.options.get("restore-file", LAST)
+        if start not in (LAST, before.options.get("restore-file")):
+            raise ValueError(
+                f"--restore-file {start}: {shown(run)} has checkpoints of its own; set RUN=FOLDER"
+                " to start another run from that file"
+            )
+        if not resume:
+            raise ValueError(
+                f"{shown(run)} was trained with other settings ({'; '.join(changed)}): set"
+                " RUN=FOLDER to train beside it, or RESUME=1 to resume with the new settings"
+            )
+        say(f"resuming with new settings: {'; '.join(changed)}")
+    if is_trained:
+        _refuse_other_text(run, data)
+    if changed and was_complete and is_first:
+        ended.clear(run)
+
+
 def text_digest(data: Path) -> str | None:
     """Return a digest of the binarised text that a data folder trains and validates on.
 
@@ -114,8 +146,7 @@ def text_digest(data: Path) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def refuse_other_text(run: Path, data: Path) -> None:
-    """Raise ValueError where the text of a data folder is not that which the run was trained on."""
+def _refuse_other_text(run: Path, data: Path) -> None:
     file = run / ENVIRONMENT
     recorded = read_record(file).get("data") if file.is_file() else None
     before = recorded.get("text_sha256") if isinstance(recorded, dict) else None
@@ -127,61 +158,41 @@ def refuse_other_text(run: Path, data: Path) -> None:
         )
 
 
-def refuse_changes(run: Path, config: configs.Config, resume: bool) -> None:
-    """Raise ValueError where a run that has been trained has other settings than these; with
-    `resume` it is only said.
+def wait_for_node_0(run: Path, config: configs.Config, seconds: float) -> None:
+    """Wait until node 0 has recorded the same settings in the run folder.
 
-    A run whose checkpoints were removed may be trained again with any settings.
+    Raises ValueError after `seconds`: the folder is not on storage that all nodes share, or the
+    nodes were started with other options.
     """
-    if is_complete(run) and not any(run.glob("checkpoints/*.pt")):
-        if differences(configs.recorded_config(run), config):
-            (run / "done").unlink()
-        return
-    if not (run / "config.yaml").is_file() or not any(run.glob("checkpoints/*.pt")):
-        return
-    changed = differences(configs.recorded_config(run), config)
-    if not changed:
-        return
-    if not resume:
-        raise ValueError(
-            f"{shown(run)} was trained with other settings ({'; '.join(changed)}): set RUN=FOLDER "
-            "to train beside it, or RESUME=1 to go on with the new settings"
-        )
-    say(f"going on with new settings: {'; '.join(changed)}")
-    (run / "done").unlink(missing_ok=True)
-
-
-def began_with(run: Path, checkpoint: str) -> bool:
-    """Return True if what a run has trained began with a checkpoint from elsewhere."""
-    if checkpoint == LAST:
-        return False
-    folder = run / "checkpoints"
-    for made in (folder / LAST, *periodic_checkpoints(folder)):
-        try:
-            begun = recorded_options(made, "checkpoint")
-        except (FileNotFoundError, ValueError):
-            continue  # missing or damaged: going on mends it
-        return checkpoint in (begun.get("restore_file"), begun.get("continue_once"))
-    return False
-
-
-def is_complete(run: Path, config: configs.Config | None = None) -> bool:
-    """Return True if a run, of this config if one is given, has been trained to its end."""
-    if not all((run / name).is_file() for name in ("done", "config.yaml")):
-        return False
-    return config is None or not differences(configs.recorded_config(run), config)
+    limit = time.monotonic() + seconds
+    say(f"waiting for node 0 in {shown(run)}")
+    while True:
+        changed = None
+        if (run / "config.yaml").is_file():
+            changed = differences(configs.recorded_config(run), config)
+            if not changed:
+                return
+        if time.monotonic() > limit:
+            reason = f"node 0 trains with other settings ({'; '.join(changed or ())})"
+            if changed is None:
+                reason = "there is no config.yaml of node 0"
+            raise ValueError(
+                f"{shown(run)}: {reason} after {seconds:.0f} s: start node 0 with the same options"
+                " and RUN, on storage that all nodes share"
+            )
+        time.sleep(min(0.5, seconds))
 
 
 def resume_point(run: Path, is_kept_up: bool = True) -> tuple[int, bool]:
-    """Return the updates in the checkpoint to resume from, mended where it is damaged, and whether
-    a signal ended the run before fairseq had validated at the last of them.
+    """Return the updates in the checkpoint to resume from, repaired where it is damaged, and True
+    if a signal ended the run before fairseq had validated at the last of them.
 
     `is_kept_up`: fairseq saves checkpoint_last.pt with each checkpoint.
     """
     folder = run / "checkpoints"
-    mended = mend_last(folder, is_kept_up=is_kept_up)
-    if mended is not None:
-        say(f"checkpoint_last.pt {why_mended(mended, is_kept_up)}")
+    source = mend_last(folder, is_kept_up=is_kept_up)
+    if source is not None:
+        say(f"checkpoint_last.pt {why_mended(source, is_kept_up)}")
     last = folder / LAST
     state = load_checkpoint(last, split=True) if last.is_file() else {}
     return num_updates(state), OWED in state.get("extra_state", {})

@@ -1,4 +1,4 @@
-"""`deepnet train`: a run is planned, recorded, trained and supervised to its end.
+"""`deepnet train`: plan a run, record it, and supervise its training to the end.
 
 Nothing is imported here that needs torch or fairseq: the supervisor holds neither.
 """
@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import Final
 
 from fairseq_deepnet.files import ROOT
 from fairseq_deepnet.tools.devices import all_cores
-from fairseq_deepnet.tools.training import nodes, supervisor
+from fairseq_deepnet.tools.training import supervise
 
 RUNS: Final = ROOT / "runs"
 
@@ -27,20 +26,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gpus", default="all", help="GPUs to use; 0 is the CPU (all visible)")
     add("--nodes", default="1", help="machines (1)")
     add("--node-rank", help="number of this machine, from 0 (torchrun)")
-    add("--launcher", default="auto", help="auto, fairseq (one node), torchrun or slurm")
-    add("--node-timeout", default="600", help="seconds to wait for node 0 (600)")
+    add("--launcher", default="auto", help="auto, torchrun or slurm")
+    add("--node-timeout", default="600", help="seconds that nodes wait for one another (600)")
     add("--cpu-processes", default="1", help="processes on the CPU (1)")
     add("--threads", help="of each CPU process (cores / CPU processes)")
     add("--memory", help="GiB of one GPU, or auto: add the options that make it fit (no question)")
     add("--precision", default="auto", help="auto, bf16, fp16 or fp32")
-    add("--preemption-grace", help="seconds to finish an update and save it after a signal (90)")
-    add("--resume", action="store_true", help="go on even if the config is not as recorded")
-    add("--dry-run", action="store_true", help="show plan and commands, write nothing")
     add(
-        "--record-only",
-        action="store_true",
-        help="plan and record, and print the command instead of running it, each word ended by NUL",
+        "--preemption-grace",
+        default="90",
+        help="seconds to finish an update and save it after a signal (90)",
     )
+    add("--resume", action="store_true", help="resume with other settings")
+    add("--dry-run", action="store_true", help="show plan and commands, write nothing")
     add("extra", nargs="*", help="options of fairseq-train, after --")
 
 
@@ -53,26 +51,13 @@ def run(args: argparse.Namespace) -> int:
     for name in ("node_timeout", "preemption_grace"):
         setattr(args, name, _whole(name, getattr(args, name), 1, "seconds"))
     threads = _whole("threads", args.threads, 1) or max(1, _cores() // args.cpu_processes)
-    if not (args.dry_run or args.record_only):
-        os.environ |= {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
-        return supervisor.train(args)
+    if args.dry_run:
+        from fairseq_deepnet.tools.training.settle import plan_run
 
-    from fairseq_deepnet.tools.training.planned_run import plan_run
-
-    held = None
-    if args.record_only and not (args.dry_run or args.node_rank) and args.run.is_dir():
-        held = supervisor.RunLock(args.run).take()
-    try:
-        plan = plan_run(args)
-    finally:
-        if held is not None:
-            os.close(held)
-    if args.record_only:
-        if plan.announcement is not None:
-            nodes.announce(args.run, plan.announcement)
-        command = plan.attempt(plan.state)
-        sys.stdout.write("".join(f"{word}\0" for word in command))
-    return 0
+        plan_run(args)
+        return 0
+    os.environ |= {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    return supervise.train(args)
 
 
 def _whole(name: str, text: str | None, least: int, what: str = "a number") -> int | None:
@@ -87,5 +72,5 @@ def _whole(name: str, text: str | None, least: int, what: str = "a number") -> i
 
 def _cores() -> int:
     """Return the processors that this process may use, as nproc counts them."""
-    said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(said) if said.isdecimal() and int(said) else all_cores()
+    text = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(text) if text.isdecimal() and int(text) else all_cores()

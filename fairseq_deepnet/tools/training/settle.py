@@ -1,11 +1,11 @@
-"""What a run is going to do: config, command line, data folder and devices, checked against each
-other; recorded in the run folder; printed in five lines.
+"""What a training is going to do: config, command line, data folder and devices, checked against
+each other and against what the run folder holds; recorded there; printed in five lines.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
+import dataclasses
 import os
 import shlex
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import torch
 
-import fairseq_deepnet.models  # noqa: F401  (what is mended in fairseq comes before fairseq)
-from fairseq_deepnet import ended
+import fairseq_deepnet.models  # noqa: F401  (fixes fairseq before it is imported)
+from fairseq_deepnet import ended, signals
 from fairseq_deepnet.checkpoints import LAST
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.files import PACKAGE, inside_project, say, shown, write_text
+from fairseq_deepnet.files import PACKAGE, inside_project, say, shown
 from fairseq_deepnet.optim.schedule import misfits
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools import configs, fairseq_options
@@ -26,8 +26,8 @@ from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, MULTILINGUAL
 from fairseq_deepnet.tools.devices import Devices, bf16_remark, choose_devices
 from fairseq_deepnet.tools.planning import advice
 from fairseq_deepnet.tools.trained_model import refuse_other_vocabulary
-from fairseq_deepnet.tools.training import fallbacks, launch, nodes, run_folder
-from fairseq_deepnet.tools.training.fallbacks import FallbackState, Step, SupervisorPlan
+from fairseq_deepnet.tools.training import fallbacks, launch, run_folder
+from fairseq_deepnet.tools.training.fallbacks import Step
 
 MANAGED: Final = {
     "save-dir": "set RUN=FOLDER",
@@ -54,8 +54,13 @@ class PlannedRun:
     parsed: argparse.Namespace  # these options, as fairseq reads them
     steps: tuple[Step, ...] | None  # of --on-divergence fallback; None for another policy
 
+    @property
+    def is_first(self) -> bool:
+        """True on the node that writes the records."""
+        return self.launcher.node_rank == 0
+
     def summary(self) -> str:
-        """Say in five lines what is going to be trained, on what, where.
+        """Describe in five lines what is going to be trained, on what, where.
 
         Builds the model once without memory, which refuses what cannot be.
         """
@@ -71,7 +76,7 @@ class PlannedRun:
         updates = f", {parsed.max_update:,} updates" if parsed.max_update else ""
         if not updates and parsed.max_epoch:
             updates = f", {parsed.max_epoch} epochs"
-        started = "" if self.launcher.name == "fairseq" else f", {self.launcher}"
+        started = "" if self.launcher.devices.total == 1 else f", {self.launcher}"
         precision = self.precision[0][2:] if self.precision else "fp32"
         return "\n".join(
             [
@@ -157,8 +162,12 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     devices = choose_devices(
         args.gpus, args.cpu_processes, args.nodes, visible, elsewhere=elsewhere
     )
-    launcher = launch.choose_launcher(
-        args.launcher, devices, os.environ, args.node_rank, planned=args.dry_run
+    launcher = dataclasses.replace(
+        launch.choose_launcher(
+            args.launcher, devices, os.environ, args.node_rank, planned=args.dry_run
+        ),
+        grace=args.preemption_grace,
+        timeout=args.node_timeout,
     )
     away = elsewhere and devices.gpus > visible
     precision = launch.precision_arguments(args.precision, devices.gpus > 0, away)
@@ -171,7 +180,7 @@ def settle(args: argparse.Namespace) -> PlannedRun:
     machine = precision + launcher.arguments(config.options.get("ddp-backend") == "fully_sharded")
     command = _build_command(config, data, args.run, batch, machine)
     parsed = fairseq_options.parse_training(command[1:])
-    steps = _fallback_steps(config, parsed)
+    steps = _fallback_steps(config, parsed, launcher)
     return PlannedRun(config, data, args.run, launcher, batch, precision, command, parsed, steps)
 
 
@@ -209,9 +218,16 @@ def _build_command(
     return [*command, *machine, "--save-dir", str(run.resolve() / "checkpoints")]
 
 
-def _fallback_steps(config: configs.Config, parsed: argparse.Namespace) -> tuple[Step, ...] | None:
+def _fallback_steps(
+    config: configs.Config, parsed: argparse.Namespace, launcher: launch.Launcher
+) -> tuple[Step, ...] | None:
     if config.options.get("on-divergence") != "fallback":
         return None
+    if launcher.name == "torchrun" and launcher.devices.nodes > 1:
+        raise ConfigurationError(
+            "--on-divergence fallback needs one supervisor for all nodes: use LAUNCHER=slurm, or"
+            " --on-divergence stop"
+        )
     if getattr(parsed, "checkpoint_suffix", ""):
         raise ConfigurationError(
             "--on-divergence fallback contradicts --checkpoint-suffix; use --on-divergence stop"
@@ -220,124 +236,121 @@ def _fallback_steps(config: configs.Config, parsed: argparse.Namespace) -> tuple
     return fallbacks.steps_of(None if text is None else str(text), vars(parsed))
 
 
-def plan_run(args: argparse.Namespace) -> SupervisorPlan:
-    """Plan a run and record it; with --dry-run only show it.
+@dataclass(frozen=True)
+class Plan:
+    """What the supervisor is to do, without torch or fairseq."""
+
+    status: int = 0  # to end with where there is no command
+    # fairseq-train or its launcher, with all options; empty where there is nothing to start
+    command: tuple[str, ...] = ()
+    submits: bool = False  # whether the command is sbatch
+    falls_back: bool = False  # whether a divergence is to be planned again
+    remark: str = ""  # for the log: the fallback that was just taken
+
+
+def plan_run(args: argparse.Namespace) -> Plan:
+    """Plan the training of `deepnet train`, or what is left of it, and record it.
+
+    The same function serves the first start, a resume, and the fallback after a divergence: a
+    divergence that ended.json records, and that no fallback has answered, is answered here.
 
     Raises:
-        ValueError, OSError: for what the user can mend; nothing has been written then.
+        ValueError, OSError: for what the user can fix; nothing has been written then.
     """
     training = settle(args)
     launcher, run = training.launcher, training.run
     if args.dry_run or launcher.submits:
-        parsed = training.parsed
-        for misfit in misfits(parsed.lr_scheduler, parsed, parsed.max_update):
-            say(f"warning: {misfit}")  # a training that begins here says so itself
-        say(training.summary())
-        submission = launcher.submission(run, [args.config, *args.extra])
-        if not args.dry_run:
-            return SupervisorPlan(tuple(submission))
-        if launcher.submits:
-            print(f"# handed to the queue; the job runs the next line\n{shlex.join(submission)}")
-        print("\n".join(launcher.lines(training.command)))
-        return SupervisorPlan()
-    facts = nodes.facts(training.command, training.data, launcher.devices.nodes)
-    command = (*launcher.prefix(), *training.command)
+        return _show(training, [args.config, *args.extra], args.dry_run)
     if launcher.node_rank > 0:
-        say(f"waiting for node 0 in {shown(run)}")
-        is_complete = functools.partial(run_folder.is_complete, run, training.config)
-        joined = nodes.wait_to_join(run, facts, is_complete, args.node_timeout)
-        if joined is None:
-            say(f"{shown(run)} is complete: nothing to do")
-            return SupervisorPlan()
-        goes_on = tuple(fallbacks.from_last(command)) if nodes.CONTINUES in joined else command
-        return SupervisorPlan(goes_on, training.steps, _state_of(training), first=command)
-    nodes.withdraw(run)  # what a killed training left
-    run_folder.refuse_changes(run, training.config, args.resume)
-    state = _state_of(training)
+        run_folder.wait_for_node_0(run, training.config, args.node_timeout)
+    run_folder.refuse_changes(run, training.config, training.data, args.resume, training.is_first)
+    if ended.is_complete(run):
+        say(f"{shown(run)} is complete: nothing to do (RUN=FOLDER trains another)")
+        return Plan()
+    state, remark = fallbacks.read(run), ""
+    last = ended.read(run)
+    if training.steps is None:
+        if state.step:
+            say(
+                f"warning: this run had fallen back ({shown(run / fallbacks.NAME)}); without"
+                " --on-divergence fallback that does not count"
+            )
+            state = fallbacks.State()
+    else:
+        state = fallbacks.roll_back(run)
+        if last.get("why") == ended.Why.DIVERGED and last.get("attempt") == state.step:
+            taken = fallbacks.take(run, training.steps, vars(training.parsed), last)
+            if taken is None:
+                say(
+                    f"diverged at update {last['update']:,}, and no fallback is left after"
+                    f" {state.step} ({shown(run)}/{fallbacks.NAME}): add steps to --fallbacks, or"
+                    " set RUN=FOLDER to train with other options"
+                )
+                return Plan(signals.DIVERGED)
+            state, remark = taken, str(taken)
+            say(remark)
+        elif state.step:
+            say(f"this run has fallen back: {state} ({shown(run / fallbacks.NAME)})")
     if any(run.glob("checkpoints/*.pt")):
         refuse_other_vocabulary(run, training.data)
-        run_folder.refuse_other_text(run, training.data)
-    if (run / "done").is_file():
-        say(f"{shown(run)} is complete: nothing to do (RUN=FOLDER trains another)")
-        return SupervisorPlan()
-    start, updates, owes_validation = training.parsed.restore_file, 0, False
-    first = command
-    if run_folder.began_with(run, start):
-        command, facts = tuple(fallbacks.from_last(command)), facts | {nodes.CONTINUES: start}
-        start = LAST
-    if start == LAST:
+    updates, owes_validation = 0, False
+    if training.is_first:
         is_kept_up = not training.parsed.no_last_checkpoints
         updates, owes_validation = run_folder.resume_point(run, is_kept_up)
     if 0 < training.parsed.max_update <= updates and not owes_validation:
-        write_text(run / "done", f"{updates} updates\n")
+        ended.write(run, ended.Why.COMPLETE, updates)
         say(f"{shown(run)} is complete at update {updates:,}: nothing to do")
-        return SupervisorPlan()
-    text = training.summary()  # what it refuses leaves no folder
-    facts_of_start = run_folder.environment(
-        training.config, training.data, launcher.devices, training.batch
-    )
-    run_folder.record(run, training.config, command, facts_of_start)
-    ended.clear(run)
-    say(text)
-    if updates:
-        say(f"going on from update {updates:,}")
-    announced = facts if launcher.devices.nodes > 1 else None
-    return SupervisorPlan(command, training.steps, state, announced, first)
+        return Plan()
+    words = _continuing(training.command, any(run.glob("checkpoints/checkpoint*.pt")))
+    if state.step:
+        words += [*state.arguments(vars(training.parsed)), f"--{signals.ATTEMPT}={state.step}"]
+    command = (*launcher.prefix(), *words)
+    if training.is_first:
+        text = training.summary()  # what it refuses leaves no folder
+        facts = run_folder.environment(
+            training.config, training.data, launcher.devices, training.batch
+        )
+        run_folder.record(run, training.config, command, facts)
+        ended.clear(run)
+        if not remark:
+            say(text)
+        if updates:
+            say(f"resuming from update {updates:,}")
+    return Plan(0, command, falls_back=training.steps is not None, remark=remark)
 
 
-def _state_of(training: PlannedRun) -> FallbackState:
-    """Return the fallbacks that a run goes on with.
+def _show(training: PlannedRun, words: list[str], dry: bool) -> Plan:
+    """Print what would be trained; return the command that hands it to a queue."""
+    parsed, launcher = training.parsed, training.launcher
+    for misfit in misfits(parsed.lr_scheduler, parsed, parsed.max_update):
+        say(f"warning: {misfit}")  # a training that begins here says so itself
+    say(training.summary())
+    submission = launcher.submission(training.run, words)
+    if not dry:
+        return Plan(0, tuple(submission), submits=True)
+    if launcher.submits:
+        print(f"# handed to the queue; the job runs the next line\n{shlex.join(submission)}")
+    print("\n".join(launcher.lines(_continuing(training.command, False))))
+    return Plan()
 
-    Where a kill has cut the last one off, node 0 finishes it: it alone moves files.
+
+_RESETS: Final = {
+    f"--reset-{part}" for part in ("optimizer", "lr-scheduler", "meters", "dataloader")
+}
+
+
+def _continuing(command: list[str], has_checkpoints: bool) -> list[str]:
+    """Return a command that begins with its --restore-file once, and resumes after that.
+
+    That is fairseq's --continue-once; the --reset-* options are for the beginning, too.
     """
-    run, steps = training.run, training.steps
-    if steps is not None:
-        fallbacks.refuse_changes(
-            run, steps, vars(training.parsed), derives_batch=training.batch is not None
-        )
-        if training.launcher.node_rank == 0:
-            fallbacks.roll_back(run)
-    state = fallbacks.read(run)
-    if steps is not None and training.launcher.node_rank == 0:
-        state = _take_owed_fallback(training, steps, state)
-    if not state.step:
-        return state
-    if training.batch is not None:
-        fallbacks.follow_devices(state, vars(training.parsed))
-    taken = f"{fallbacks.shown(state.overrides)} ({shown(run / fallbacks.NAME)})"
-    if steps is not None:
-        say(
-            f"fallback {state.step}: this run has fallen back to {taken}; remove that file and the"
-            " checkpoints to start without"
-        )
-        return state
-    say(
-        f"warning: this run had fallen back to {taken}; without --on-divergence fallback that does"
-        " not count"
-    )
-    return FallbackState()
-
-
-def _take_owed_fallback(
-    training: PlannedRun, steps: tuple[Step, ...], state: FallbackState
-) -> FallbackState:
-    """Take the fallback of a divergence that its supervisor did not live to answer."""
-    last = ended.read(training.run)
-    if last.get("why") != ended.Why.DIVERGED or last.get("attempt") != state.step:
-        return state
-    plan = SupervisorPlan(tuple(training.command), steps, state)
-    taken = fall_back(training.run, plan, state)
-    if taken is None:
-        fallbacks.refuse_changes(training.run, steps, vars(training.parsed))  # raises: none is left
-        return state
-    say(str(taken))
-    return taken
-
-
-def fall_back(run: Path, plan: SupervisorPlan, state: FallbackState) -> FallbackState | None:
-    """Take the next fallback of a run that has diverged; None where none is left."""
-    command = plan.attempt(state)
-    options = command[command.index("fairseq-train") + 1 :]
-    present = vars(fairseq_options.parse_training(options))
-    record = ended.read(run)
-    return fallbacks.take(run, plan.fallbacks or (), present, record)
+    if "--restore-file" not in command:
+        return list(command)
+    place = command.index("--restore-file")
+    start = command[place + 1]
+    if start == LAST:
+        return list(command)
+    if not Path(start).is_file():
+        raise ConfigurationError(f"--restore-file {start}: there is no such file")
+    words = [*command[:place], *command[place + 2 :], "--continue-once", start]
+    return [word for word in words if not (has_checkpoints and word in _RESETS)]

@@ -1,0 +1,277 @@
+"""The supervisor and its one child, a fake of fairseq-train or of a launcher."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fairseq_deepnet import ended
+from fairseq_deepnet.ended import Why
+from fairseq_deepnet.signals import DIVERGED, INTERRUPTED, PREEMPTED, UNSAVED
+from fairseq_deepnet.tools.training import supervise
+from tests.support.shell import ROOT, FakeBin
+
+# plans as given, in place of settle.plan_run, and less time to end than for real trainings
+START = """
+import sys
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from fairseq_deepnet.tools.training import supervise
+
+@dataclass
+class Plan:
+    status: int = 0
+    command: tuple = ()
+    falls_back: bool = False
+    remark: str = ""
+    submits: bool = False
+
+run, grace, fallbacks, *command = sys.argv[1:]
+plans = [Plan(0, command, fallbacks != "0")]
+for step in range(1, int(fallbacks) + 1):
+    plans.append(Plan(0, [*command, f"--fallback-step={step}"], True, f"fallback {step}"))
+plans.append(Plan(86))
+supervise.apart = lambda work, caught: plans.pop(0)
+supervise.LEEWAY = 1.0
+supervise._check_nodes = lambda run, nodes: None  # it would start the fake srun, too
+args = Namespace(run=Path(run), nodes=1, node_rank=0, preemption_grace=float(grace))
+status = supervise.train(args)
+assert "torch" not in sys.modules
+sys.exit(status)
+"""
+WAIT = "for i in $(seq 600); do sleep 0.1; done"
+DONE = "2026-01-02 03:04:05 | INFO | fairseq_cli.train | done training in 3.0 seconds"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "it never came"
+        time.sleep(0.02)
+
+
+class Work:
+    """A run folder, a fake fairseq-train that notes the signals it gets, and its supervisor."""
+
+    def __init__(self, fakes: FakeBin, folder: Path) -> None:
+        self.fakes, self.run = fakes, folder / "run"
+        self.run.mkdir()
+        self.started: subprocess.Popen[str] | None = None
+
+    def add(self, body: str = "", name: str = "fairseq-train") -> None:
+        """Add a fake that heeds signals as fairseq-train does, after `body` (bash)."""
+        notes = "".join(
+            f"trap 'echo {number} >>\"{self.run}/noted\"; exit {status}' {number}\n"
+            for number, status in (("INT", 130), ("TERM", PREEMPTED), ("USR1", PREEMPTED))
+        )
+        self.fakes.add(name, f'{notes}{body}\necho $$ >"{self.run}/pid"\n{WAIT}')
+
+    def start(
+        self, *command: str, grace: float = 60, fallbacks: int = 0, ignoring: bool = False
+    ) -> int:
+        """Start the supervisor; return its process."""
+        words = [sys.executable, "-c", START, str(self.run), str(grace), str(fallbacks)]
+        self.started = subprocess.Popen(
+            [*words, *(command or ("fairseq-train",))],
+            env={**os.environ, "PATH": self.fakes.path(), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignoring else None,
+        )
+        return self.started.pid
+
+    def at_work(self) -> None:
+        file = self.run / "pid"
+        wait_until(lambda: file.is_file() and bool(file.read_text(encoding="utf-8").strip()))
+
+    def finish(self, status: int) -> str:
+        """Return what it said, after checking its exit status."""
+        assert self.started is not None
+        _, errors = self.started.communicate(timeout=60)
+        assert self.started.returncode == status, errors
+        return errors
+
+    def noted(self) -> str:
+        file = self.run / "noted"
+        return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
+
+
+@pytest.fixture
+def work(fake_bin: FakeBin, tmp_path: Path) -> Iterator[Work]:
+    work = Work(fake_bin, tmp_path)
+    yield work
+    if work.started is not None:
+        work.started.kill()
+
+
+@pytest.mark.parametrize(
+    ("sent", "launcher", "heard", "status"),
+    [
+        (signal.SIGTERM, "fairseq-train", "TERM", PREEMPTED),
+        (signal.SIGUSR1, "torchrun", "TERM", PREEMPTED),
+        (signal.SIGHUP, "fairseq-train", "TERM", PREEMPTED),
+        (signal.SIGTERM, "srun", "USR1", PREEMPTED),  # srun kills its tasks at SIGTERM
+        (signal.SIGINT, "fairseq-train", "INT", INTERRUPTED),
+        (signal.SIGINT, "srun", "TERM", INTERRUPTED),
+    ],
+)
+def test_the_child_gets_the_signal_that_it_understands(
+    sent: signal.Signals, launcher: str, heard: str, status: int, work: Work
+) -> None:
+    work.add(name=launcher)
+    pid = work.start(launcher, ignoring=sent is not signal.SIGINT)
+    work.at_work()
+    os.kill(pid, sent)
+    assert "the same command" in work.finish(status)
+    assert work.noted() == heard
+    assert not ended.is_complete(work.run)
+
+
+@pytest.mark.parametrize(("saved", "text"), [(True, "resumes from the last"), (False, "begins it")])
+def test_ctrl_c_promises_no_checkpoint_that_is_not_there(
+    saved: bool, text: str, work: Work
+) -> None:
+    (work.run / "checkpoints").mkdir()
+    if saved:
+        (work.run / "checkpoints" / "checkpoint_last.pt").touch()
+    work.add()
+    pid = work.start()
+    work.at_work()
+    os.kill(pid, signal.SIGINT)
+    assert f"stopped; the same command {text}" in work.finish(INTERRUPTED)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's signal at a parent's end")
+def test_a_supervisor_that_is_killed_outright_takes_its_child_along(work: Work) -> None:
+    work.add()
+    pid = work.start()
+    work.at_work()
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: work.noted() == "TERM")
+
+
+def test_an_error_is_told_once_with_the_status(work: Work) -> None:
+    """A rank that lost another, or torchrun itself, is not the cause."""
+    own, lost = (
+        "[rank1]: RuntimeError: out of luck",
+        "[rank0]: RuntimeError: pair.cc:553] Connection",
+    )
+    body = f'echo "{own}"; echo "{lost} closed by peer"; echo "x.ChildFailedError: "'
+    work.fakes.add("torchrun", body, status=7)
+    work.start("torchrun")
+    said = work.finish(7)
+    assert (
+        f"torchrun ended with status 7: RuntimeError: out of luck; see the end of {work.run}"
+        in said
+    )
+    line = "fairseq_deepnet: error: --lr 0: too small"
+    work.fakes.add("torchrun", f'echo "{line}"', status=1)
+    work.start("torchrun")
+    assert f"[train] torchrun ended with status 1: {line}; see" in work.finish(2)
+    assert line in (work.run / "train.log").read_text(encoding="utf-8")
+    work.fakes.add("fairseq-train", "kill -9 $$")
+    work.start()
+    assert "fairseq-train was ended by SIGKILL; see" in work.finish(137)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_child_that_does_not_end_is_killed_after_the_grace_period_or_a_second_signal(
+    again: bool, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work.add("trap '' TERM")
+    pid = work.start(grace=60 if again else 0.2)
+    work.at_work()
+    os.kill(pid, signal.SIGTERM)
+    if again:
+        time.sleep(supervise.ENDING + 0.5)  # sooner, it would be a repetition of the first
+        os.kill(pid, signal.SIGTERM)
+    assert "not saved" in work.finish(UNSAVED)
+
+
+def test_a_training_without_handlers_has_not_begun_and_loses_nothing(work: Work) -> None:
+    work.add("trap - TERM")
+    pid = work.start()
+    work.at_work()
+    os.kill(pid, signal.SIGTERM)
+    assert "preempted before the training began" in work.finish(PREEMPTED)
+
+
+def test_a_signal_after_the_end_of_the_training_is_no_preemption(work: Work) -> None:
+    work.add(f'echo "{DONE}"; trap - TERM')
+    pid = work.start()
+    work.at_work()
+    os.kill(pid, signal.SIGTERM)
+    assert "trained: " in work.finish(0)
+    assert ended.is_complete(work.run)
+
+
+@pytest.mark.parametrize(
+    ("why", "status"),
+    [(Why.PREEMPTED, PREEMPTED), (Why.UNSAVED, UNSAVED), (Why.DIVERGED, DIVERGED)],
+)
+def test_of_a_launcher_that_passes_no_status_on_the_record_tells(
+    why: Why, status: int, work: Work
+) -> None:
+    ended.write(work.run, why, 3)
+    work.fakes.add("torchrun", status=1)
+    work.start("torchrun")
+    work.finish(status)
+
+
+def test_a_training_that_diverged_is_started_again_until_it_ends_well(work: Work) -> None:
+    ends = '[[ "$*" != *--fallback-step=2* ]] || exit 0'
+    body = f"""echo '{{"num_updates": "40"}}'; {ends}"""
+    work.fakes.add("fairseq-train", body, status=DIVERGED)
+    work.start("fairseq-train", "--lr", "1", fallbacks=2)
+    work.finish(0)
+    log = (work.run / "train.log").read_text(encoding="utf-8").splitlines()
+    assert log[1::2] == ["fallback 1", "fallback 2"]
+    calls = work.fakes.calls("fairseq-train")
+    assert [call[-1] for call in calls] == ["1", "--fallback-step=1", "--fallback-step=2"]
+    assert ended.read(work.run) == {"why": "complete", "update": 40}
+
+
+@pytest.mark.parametrize("fallbacks", [0, 1])
+def test_a_training_that_diverged_for_good_has_a_status_of_its_own(
+    fallbacks: int, work: Work
+) -> None:
+    work.fakes.add("fairseq-train", status=DIVERGED)
+    work.start(fallbacks=fallbacks)
+    assert "diverged, and ended" in work.finish(DIVERGED)
+    assert len(work.fakes.calls("fairseq-train")) == 1 + fallbacks
+
+
+def test_a_training_that_is_signalled_while_it_diverges_is_not_begun_again(work: Work) -> None:
+    work.fakes.add("fairseq-train", "trap '' TERM; kill -TERM $PPID; sleep 0.5", status=DIVERGED)
+    work.start(fallbacks=1)
+    assert "preempted; the same command falls back" in work.finish(PREEMPTED)
+    assert len(work.fakes.calls("fairseq-train")) == 1
+
+
+def test_a_terminal_that_is_gone_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def write(self, text: str) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+        def flush(self) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    supervise.say("SIGHUP: passed on")
+
+
+def test_a_plan_is_made_in_a_process_of_its_own_that_a_signal_ends() -> None:
+    with pytest.raises(ValueError, match="out of luck"):
+        supervise.apart(lambda: int("out of luck"))
+    assert supervise.apart(lambda: os.getpid()) != os.getpid()
+    assert supervise.apart(lambda: time.sleep(600), [signal.SIGTERM]) is None
