@@ -77,26 +77,6 @@ def test_peak_memory_shows_what_checkpointing_spares(run_command: RunCommand) ->
     assert float(less[4]) < 0.8
 
 
-@pytest.mark.slow
-def test_depth_cost_tells_what_a_layer_adds(run_command: RunCommand) -> None:
-    done = run(run_command, "depth_cost", "--layers", "2", "8", "--rounds", "1")
-    assert done.returncode == 0, done.stderr
-    rows = cells(done.stdout)
-    assert [row[0] for row in rows] == ["2", "8"]
-    assert float(rows[1][3]) > 0
-    assert rows[1][4] == "1.00"  # of the second depth to itself
-
-
-@pytest.mark.slow
-def test_startup_saves_and_loads_checkpoints_of_both_systems(run_command: RunCommand) -> None:
-    done = run(run_command, "startup", *SMALL, "--rounds", "1")
-    assert done.returncode == 0, done.stderr
-    stock, ours = cells(done.stdout)
-    assert (stock[1], ours[1]) == ("stock", "ours")
-    assert stock[2] == ours[2]  # parameters
-    assert float(ours[3]) > 0
-
-
 ROWS = (slice(4), slice(4, 6), slice(6, None))
 
 
@@ -123,15 +103,6 @@ def test_gpu_check_says_so_where_there_is_no_gpu(run_command: RunCommand) -> Non
     assert done.returncode == 2
     assert "--device cpu" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_number_that_is_off_is_told(benchmarks: Path) -> None:
-    from gpu.correctness import Numbers, distances
-
-    wanted = Numbers(2.0, torch.ones(4), {"a": torch.ones(3), "b": torch.ones(1)})
-    found = Numbers(2.2, torch.full((4,), 1.5), {"a": torch.ones(3), "b": torch.zeros(1)})
-    off = distances(found, wanted)
-    assert off == pytest.approx({"loss": 0.1, "logits": 0.5, "gradients": 0.5, "worst": 1.0})
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "nosuch"])
@@ -165,49 +136,6 @@ def test_a_speed_is_of_common_rounds_and_of_medians_where_there_are_none(benchma
     alone = answers([4.0, 2.0, 5.0], first=10)
     assert in_turn(base, alone, "wall") == []
     assert speed(base, alone, "wall") == 2.5 / 4.0
-
-
-def test_each_system_is_first_in_its_turn(benchmarks: Path) -> None:
-    from side_by_side.race import in_turn
-
-    order: list[str] = []
-
-    class Told:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def ask(self, _: str) -> dict[str, Any]:
-            order.append(self.name)
-            return {}
-
-    running: Any = {name: Told(name) for name in "abc"}
-    rounds = list(in_turn(running, range(3, 6)))
-    assert "".join(order) == "abcbcacab"
-    assert [answer["c"]["round"] for answer in rounds] == [3, 4, 5]
-
-
-def test_no_speed_is_told_where_the_base_did_not_run(benchmarks: Path) -> None:
-    import peak_memory
-    from side_by_side import tables
-    from side_by_side.parts import PARTS
-    from side_by_side.systems import Shape
-
-    found = {"ours": answers([1.0, 1.0]), "limits": answers([1.0])}
-    assert peak_memory.times(found, "stock", "wall") == {}
-    row = {"parts": dict.fromkeys(PARTS, 1.0), "tokens": 9, "precision": "fp32", "peak": 2**20}
-    told = {"ours": [{**one, **row} for one in found["ours"]]}
-    told["limits"] = [{"seconds": 0.5, "round": 0}]
-    (line,) = tables.rows(Shape(1, 64, 100, 256), told, "wall", "stock")
-    assert line.split("|")[2:8] == [" ours ", " 1.000 ", " 1.000-1.000 ", " 9 ", "  ", "  "]
-    found["stock"] = answers([2.0, 2.0])
-    assert peak_memory.times(found, "stock", "wall") == {"ours": "0.50", "stock": "1.00"}
-
-
-def test_a_gap_of_nothing_is_told_and_that_of_a_missing_engine_left_out(benchmarks: Path) -> None:
-    from folding_gap import row
-
-    assert row("deepnorm", "6L-6L", 3e-5, 0.0) == "| deepnorm | 6L-6L | 3.0e-05 | 0.0e+00 |"
-    assert row("deepnorm", "6L-6L", 3e-5, None) == "| deepnorm | 6L-6L | 3.0e-05 |  |"
 
 
 def test_the_stock_system_does_not_import_the_plugin(benchmarks: Path) -> None:

@@ -32,26 +32,6 @@ def test_a_speed_is_of_all_sentences_and_not_of_most_batches(decoding: ModuleTyp
     assert decoding.speed_cells(base[:1], other[:1])[:2] == ["1.00", ""], "one round has no spread"
 
 
-def test_the_base_is_the_fastest_batch_size_of_the_first_system(decoding: ModuleType) -> None:
-    seconds = {"stock": [[9.0], [1.0], [3.0]], "stock@16": [[2.0], [2.0], [2.0]], "ours": [[1.0]]}
-    assert decoding.base_of(seconds) == "stock@16"
-    assert decoding.base_of(seconds | {"stock-bf16": [[0.5]]}) == "stock@16"
-    assert decoding.base_of({"ours": [[2.0]], "stock": [[1.0]]}) == "ours"
-
-
-def test_batches_are_of_sentences_of_like_length(decoding: ModuleType) -> None:
-    assert decoding.batches_of([3, 9, 1, 7, 5], 2) == [[1, 3], [4, 0], [2]]
-
-
-def test_every_batch_size_divides_what_the_systems_are_given_at_a_time(
-    decoding: ModuleType,
-) -> None:
-    told = {name: {"batch": size} for name, size in (("a", 64), ("b", 128), ("c", 16))}
-    assert decoding.common_size(told) == 128
-    with pytest.raises(SystemExit, match="48, 64: each has to divide the largest"):
-        decoding.common_size({"a": {"batch": 64}, "b": {"batch": 48}})
-
-
 @pytest.mark.slow
 def test_all_systems_translate_alike_and_are_compared_with_stock_fairseq(
     tmp_path: Path, run_command: RunCommand
