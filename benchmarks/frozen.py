@@ -46,15 +46,15 @@ SCHEMES: Final = [
 
 CORPORA: Final[dict[str, tuple[str, str]]] = {
     "multi30k.de-en": ("preprocess_multi30k.sh", ""),
-    "multi30k_lm.en": ("preprocess_multi30k_lm.sh", ""),
-    "multi30k_multilingual": ("preprocess_multi30k_multilingual.sh", ""),
-    "sample.de-en": ("preprocess_sample.sh", ""),
+    "multi30k_lm.en": ("preprocess.sh multi30k-lm", ""),
+    "multi30k_multilingual": ("preprocess.sh multi30k-multilingual", ""),
+    "sample.de-en": ("preprocess.sh sample", ""),
     "multi30k.fr-cs": (
         "preprocess_multi30k.sh",
         "SRC=fr TGT=cs SUBWORDS=unigram JOINT=0 DROP_DUPLICATES=1 MAX_WORDS=30 VOCAB_SIZE=3000",
     ),
     "multi30k_moses.de-en": (
-        "preprocess_moses.sh",
+        "preprocess.sh moses",
         "SRC=de TGT=en MERGES=3000 LOWERCASE=1 HOLD_OUT=23 JOINED=1",
     ),
     "tatoeba": ("preprocess_opus100.sh", "VOCAB_SIZE=16000"),
@@ -578,10 +578,7 @@ DRY_RUNS: Final = [
     *(f"{OPUS100} DEPTH={depth}" for depth in (6, 10, 12, 50, 100, 500)),
     *(f"train_wmt17.sh GPUS=8 SCHEME={scheme} DEPTH=50" for scheme in SCHEMES),
     *(f"train_wmt17.sh GPUS=8 SIZE=large-{width}" for width in (512, 768, 1024)),
-    "train_sample.sh DEPTH=6 SCHEME=post-ln SEED=2 CPU_PROCESSES=2 --max-update 600",
     "train_multi30k.sh DEPTH=100 SRC=fr TGT=cs SEED=3 PRECISION=bf16",
-    "train_multi30k_lm.sh DEPTH=50 LANG_CODE=de SCHEME=pre-ln",
-    "train_multi30k_multilingual.sh DEPTH=4 SCHEME=admin",
     "train_iwslt14.sh DEPTH=100 GPUS=1 PRECISION=fp16 MEMORY=16",
     *(f"train.sh {name} GPUS=8" for name in ("analysis", "mm102", "multi30k_6l", "multi30k_tiny")),
     "train.sh multi30k_6l_stock GPUS=1",

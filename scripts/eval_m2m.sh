@@ -16,7 +16,7 @@
 #
 # Variables (with defaults):
 #   SET         which test set (flores101)
-#   RAW         its published folder or archive (data/downloads/CORPUS, as scripts/download.sh fetches it; WMT is
+#   RAW         its published folder or archive (data/downloads/CORPUS, as deepnet download fetches it; WMT is
 #               fetched by sacreBLEU, or taken from the folder SACREBLEU)
 #   TEXT        folder for the text to translate (OUT/text)
 #   OUT         folder for the scores (scores/SET in the run, or beside the checkpoint)

@@ -1,35 +1,18 @@
 #!/usr/bin/env bash
-# From raw parallel text to what fairseq-train reads: check, clean, sentencepiece, binarise.
+# Raw text to what fairseq-train reads: check, clean, learn subwords, binarise.
 #
-#   SRC=de TGT=en TRAIN=raw/train VALID=raw/valid TEST=raw/test OUT=data/mine.de-en \
-#       bash scripts/preprocess.sh [dictionary options of fairseq-preprocess]
+#   SRC=de TGT=en TRAIN=raw/train VALID=raw/valid TEST=raw/test OUT=data/mine.de-en bash scripts/preprocess.sh
+#   TABLE=pairs.tsv OUT=data/mine bash scripts/preprocess.sh pairs
+#   LANG_CODE=en TRAIN=raw/train VALID=raw/valid OUT=data/mine_lm.en bash scripts/preprocess.sh language
+#   bash scripts/preprocess.sh multi30k-lm
 #
-# Input: for each of TRAIN, VALID and TEST a prefix, of which PREFIX.SRC and PREFIX.TGT (plain or .gz)
-# are the two sides: UTF-8, raw (not tokenised), line i of one a translation of line i of the other.
-# Training pairs are cleaned; valid and test are checked only, and never changed.
+# The first word is a recipe of `deepnet preprocess` (pair), whose --help lists all recipes and options. Each
+# option is a variable, too: VOCAB_SIZE=8000 is --vocab-size 8000. FORCE=1 rebuilds OUT, DRY_RUN=1 only prints.
 #
-# Output: OUT with dict.*.txt, {train,valid,test}.SRC-TGT.* (binarised), spm.model, spm.vocab, text/
-# (the checked raw text) and, last of all, corpus.json (settings, counts, versions).
-# Work is done in OUT.part: OUT exists only when complete. A run that was killed goes on at the stage
-# where it stopped; a run that has nothing to do says so.
-#
-# Variables (with defaults):
-#   SRC, TGT             source and target language: the endings of the files (required)
-#   TRAIN, VALID         prefixes (required)
-#   TEST                 prefix (none); several, separated by commas, become test, test1, test2, ...
-#   OUT                  folder to make (data/corpus.SRC-TGT)
-#   VOCAB_SIZE           number of subwords (8000)
-#   SUBWORDS             bpe or unigram (bpe)
-#   JOINT                1: one model and dictionary for both languages; 0: one each (1)
-#   CHARACTER_COVERAGE   share of characters in the vocabulary; 0.9995 for Chinese or noisy text (1.0)
-#   BYTE_FALLBACK        1: spell unseen characters as bytes, so that nothing is unknown (0)
-#   SAMPLE               lines that sentencepiece looks at, at most (2000000)
-#   MIN_WORDS, MAX_WORDS, MAX_RATIO   training pairs outside are dropped (1, 250, 5)
-#   DROP_DUPLICATES      1: drop repeated training pairs (0)
-#   WORKERS              processes (all cores)
-#   FORCE                1: make OUT anew even if it is there (0)
-#   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
+# OUT appears only when it is complete; work is done in OUT.part, and a run that was killed is resumed by the
+# same command. data/README.md shows what is in the folders.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 help_if_asked "$@"
-hand_over preprocess pair --variables -- "$@"
+[[ $# -gt 0 && $1 != -* ]] || set -- pair "$@"
+hand_over preprocess --variables "$@"

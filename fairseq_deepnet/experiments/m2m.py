@@ -69,6 +69,6 @@ def raw_files(given: Path | None, corpus: str | None) -> Path | None:
     raw = given or DOWNLOADS / corpus
     if not raw.exists():
         raise FileNotFoundError(
-            f"there is no {raw}: bash scripts/download.sh {corpus}, or set RAW to what you have"
+            f"there is no {raw}: deepnet download {corpus}, or set RAW to what you have"
         )
     return raw

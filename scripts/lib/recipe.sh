@@ -46,13 +46,3 @@ train_recipe() {
     exec bash "$ROOT/scripts/train.sh" "$config" --seed "$SEED" \
         "${depths[@]}" --residual-scheme "$SCHEME" "$@"
 }
-
-# Train on one language of Multi30k: $1 the config, $2 the stack it has; then the script's words.
-train_multi30k_captions() {
-    local config=$1 STACKS=$2 corpus=$1
-    shift 2
-    export LANG_CODE=${LANG_CODE:-en}
-    [[ $LANG_CODE == en ]] || corpus+=.$LANG_CODE
-    recipe_variables 18 "$corpus"
-    train_recipe "$config" "$name" "multi30k_lm.$LANG_CODE" preprocess_multi30k_lm.sh "$@"
-}

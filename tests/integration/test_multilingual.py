@@ -46,9 +46,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows.append(f"test\txx\tyy\t{place}/text")
     (place / "pairs.tsv").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     data = place / "data"
-    script(
-        "preprocess_multilingual.sh", TABLE=place / "pairs.tsv", OUT=data, VOCAB_SIZE=70, WORKERS=1
-    )
+    script("preprocess.sh", "pairs", TABLE=place / "pairs.tsv", OUT=data, VOCAB_SIZE=70, WORKERS=1)
     options = [*TINY, "--max-update", "2", "--total-num-update", "2", "--warmup-updates", "1"]
     options += ["--num-workers", "0"]
     script("train.sh", "multi30k_multilingual", *options, DATA=data, RUN=place / "run")

@@ -18,10 +18,10 @@ WORDS = {
     "train.sh": "multi30k_tiny",
     "slurm_train.sbatch": "multi30k_tiny",
     "sweep.sh": "table1",
-    "download.sh": "multi30k",
     **dict.fromkeys(("average.sh", "eval_bleu.sh", "eval_m2m.sh", "eval_perplexity.sh"), "run"),
 }
-PLACES = ("DATA", "DOWNLOADS", "OUT", "RUN", "RUNS", "TRAIN", "VALID", "VENV")
+PLACES = ("DATA", "OUT", "RUN", "RUNS", "VENV")
+TEXT = {"SRC": "de", "TGT": "en", "TRAIN": "raw/train", "VALID": "raw/valid"}
 
 
 def files_of(*folders: Path) -> set[str]:
@@ -42,7 +42,7 @@ def test_a_dry_run_writes_nothing(script: str, tmp_path: Path) -> None:
     folders = (tmp_path, tmp_path / "run", ROOT, ROOT / "data", ROOT / "runs")
     before = files_of(*folders)
     environment = {name: str(tmp_path / name.lower()) for name in PLACES}
-    environment |= {"SRC": "de", "TGT": "en", "LANG_CODE": "en", "TABLE": str(tmp_path / "table")}
+    environment |= TEXT if script == "preprocess.sh" else {}
     environment |= {"HOME": str(tmp_path), "DRY_RUN": "1", "GPUS": "1", "VIRTUAL_ENV": ""}
     environment |= {"PYTHONDONTWRITEBYTECODE": "1", "DEEPNET_SKIP_SETUP": "1"}
     done = run_script(

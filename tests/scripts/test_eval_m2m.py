@@ -91,7 +91,7 @@ def test_a_set_goes_from_its_published_files_to_the_table(
         ([], {}, "which model? name a run folder or a checkpoint"),
         (["/nowhere"], {"RAW": "RUN"}, "there is no run or checkpoint /nowhere"),
         (["RUN"], {"SET": "flores"}, "no evaluation set 'flores'; choose from flores101, opus30"),
-        (["RUN"], {"RAW": "/nowhere"}, "bash scripts/download.sh flores101, or set RAW"),
+        (["RUN"], {"RAW": "/nowhere"}, "deepnet download flores101, or set RAW"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(

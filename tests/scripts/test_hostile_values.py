@@ -30,14 +30,11 @@ HOSTILE = {
 COMMANDS = ("deepnet", "fairseq-train", "fairseq-preprocess", "fairseq-generate", "srun", "sbatch")
 NEEDED = {
     "preprocess.sh": {"SRC": "de", "TGT": "en", "TRAIN": "t", "VALID": "v"},
-    "preprocess_lm.sh": {"LANG_CODE": "en", "TRAIN": "t", "VALID": "v"},
-    "preprocess_multilingual.sh": {"TABLE": "table.tsv", "OUT": "o"},
 }
 WORDS = {
     "train.sh": ["multi30k"],
     "slurm_train.sbatch": ["multi30k"],
     "sweep.sh": ["table1"],
-    "download.sh": ["multi30k"],
     **{f"{name}.sh": ["run"] for name in ("average", "eval_bleu", "eval_m2m", "eval_perplexity")},
 }
 # what bash says of a command that fell apart, and what a command says of a value read as an option

@@ -24,11 +24,7 @@ PAPERS = {"train_iwslt14.sh": 4000, "train_opus100.sh": 524_288, "train_wmt17.sh
 
 def preprocess(recipe: str) -> str:
     """The script that makes a recipe's data."""
-    return recipe.replace("train_", "preprocess_").replace("masked_", "")
-
-
-STACKS = {"train_multi30k_lm.sh": ["decoder"], "train_multi30k_masked_lm.sh": ["encoder"]}
-"""The stacks of the models that have but one."""
+    return recipe.replace("train_", "preprocess_")
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +97,7 @@ def test_a_dry_run_shows_plan_and_commands_and_writes_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["fakes"]
     missing = f"no training data in {data}: make it with `bash scripts/{preprocess(recipe)}`"
     assert missing in dry_run.plan
-    assert ("12L, pre-ln" if recipe in STACKS else "12L-12L, pre-ln") in dry_run.plan
+    assert ("12L-12L, pre-ln") in dry_run.plan
     assert "32 GPUs (4 nodes of 8), bf16, torchrun" in dry_run.plan
     assert f"{PAPERS.get(recipe, 0):,} tokens an update" in dry_run.plan or recipe not in PAPERS
     (command,) = dry_run.commands
@@ -185,7 +181,7 @@ def test_missing_data_are_made_before_training_and_present_data_are_used(
 def test_data_are_made_in_the_recipes_folder_with_a_seed_of_their_own(recipe: Recipe) -> None:
     # the second script, train.sh, is not reached
     recipe.fakes.add("bash", f'env >"{recipe.folder}/environment"', status=4)
-    assert recipe("train_sample.sh", SEED="5").returncode == 4
+    assert recipe("train_multi30k.sh", SEED="5").returncode == 4
     assert recipe.environment("OUT") == str(recipe.folder)
     assert recipe.environment("SEED") is None
 
@@ -207,17 +203,10 @@ def test_several_nodes_do_not_wait_for_data_to_be_made(recipe: Recipe, env: dict
             {"DEPTH": "6", "SCHEME": "post-ln", "SEED": "2", "SRC": "fr", "TGT": "cs"},
             "multi30k.fr-cs_6l_post-ln_seed2",
         ),
-        ("train_sample.sh", {"DEPTH": "6"}, "sample_6l"),
         ("train_iwslt14.sh", {"SEED": "3"}, "iwslt14_18l_seed3"),
         ("train_wmt17.sh", {}, "wmt17_18l"),
         ("train_wmt17.sh", {"SIZE": "large-768", "DEPTH": "18"}, "wmt17_18l_large-768"),
         ("train_opus100.sh", {}, "opus100_100l-100l"),
-        ("train_multi30k_lm.sh", {}, "multi30k_lm"),
-        (
-            "train_multi30k_masked_lm.sh",
-            {"DEPTH": "6", "LANG_CODE": "cs", "SEED": "2"},
-            "multi30k_masked_lm.cs_6l_seed2",
-        ),
     ],
 )
 def test_the_run_folder_is_named_after_what_is_trained(
@@ -251,18 +240,6 @@ def test_the_config_follows_from_size_scheme_and_depth(
     assert (ROOT / "configs" / f"{config}.yaml").is_file()
     depth = env.get("DEPTH", "100" if "opus" in name else "18")
     assert (option(call, "--encoder-layers"), option(call, "--decoder-layers")) == (depth, depth)
-    assert call[-2:] == ["--lr", "1"]
-
-
-@pytest.mark.parametrize("name", STACKS)
-def test_a_model_of_one_stack_is_told_the_depth_of_that_one(recipe: Recipe, name: str) -> None:
-    (recipe.folder / "corpus.json").touch()
-    recipe(name, "--lr", "1", DEPTH="50")
-    (call,) = recipe.calls
-    assert call[:2] == ["train.sh", name.removeprefix("train_").removesuffix(".sh")]
-    depths = [word for word in call if word.endswith("-layers")]
-    assert depths == [f"--{side}-layers" for side in STACKS[name]]
-    assert option(call, depths[0]) == "50"
     assert call[-2:] == ["--lr", "1"]
 
 

@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(404 if file is None else file.statuses.pop(0))
             return
         content, start = file.content, 0
-        if wanted and file.ranges:
+        if wanted and file.ranges and self.headers.get("If-Range") == file.tag:
             start = int(wanted.removeprefix("bytes=").removesuffix("-"))
             if start >= len(content):
                 self.send_response(416)

@@ -34,8 +34,9 @@ def script(name: str, *arguments: str, **variables: str) -> str:
 @pytest.mark.slow
 def test_a_small_deepnet_translates_held_out_sample_sentences(tmp_path: Path) -> None:
     data, run = str(tmp_path / "data"), str(tmp_path / "run")
-    script("preprocess_sample.sh", OUT=data)
-    script("train_sample.sh", "--max-update", "700", DATA=data, RUN=run, DEPTH="3", THREADS="1")
+    script("preprocess.sh", "sample", OUT=data)
+    options = ["--encoder-layers", "3", "--decoder-layers", "3", "--max-update", "700"]
+    script("train.sh", "sample", *options, DATA=data, RUN=run, THREADS="1")
     script("eval_bleu.sh", run, "--max-len-a", "2", "--max-len-b", "10")
     (record,) = (tmp_path / "run" / "scores").glob("test.*.json")
     bleu = json.loads(record.read_text(encoding="utf-8"))["bleu"]

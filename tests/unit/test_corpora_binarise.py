@@ -20,7 +20,7 @@ from fairseq_deepnet.tools.corpora.subwords import (
     train_model,
     write_dictionary,
 )
-from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.corpora.text import chunks, read_lines
 
 ODD = ["la  <unk> hundo", "", "a\u2028b\x85c", "manĝas ▁ <s> q", "x\x0b</s>\x0cy", "\x1c", "<pad>"]
 
@@ -51,7 +51,7 @@ def fairseq_preprocess(folder: Path, *options: str) -> Path:
 def test_words_and_their_dictionary_are_as_fairseq_preprocess_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(binarise, "CHUNK", chunk)
+    monkeypatch.setattr(chunks, "__defaults__", (chunk,))
     source, target = text(tmp_path, "train.eo", 1), text(tmp_path, "train.ia", 2)
     expected = fairseq_preprocess(
         tmp_path, "--thresholdsrc=3", "--nwordstgt=12", "--padding-factor=16"
@@ -72,7 +72,7 @@ def test_words_and_their_dictionary_are_as_fairseq_preprocess_has_them(
 def test_raw_text_becomes_what_encoding_and_fairseq_preprocess_make_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(binarise, "CHUNK", 11)
+    monkeypatch.setattr(chunks, "__defaults__", (11,))
     raw = text(tmp_path, "raw", 1)
     train_model([raw], tmp_path / "spm", SubwordOptions(kind, 36))
     test = write(tmp_path / "test", [*ODD, "neniam vidita ☃ ĉiam", "kato"])
@@ -110,9 +110,3 @@ def test_another_model_of_the_same_name_is_read_anew(tmp_path: Path) -> None:
         train_model([raw], tmp_path / "spm", SubwordOptions("bpe", size))
         found.append(binarise.binarise_text(tmp_path / "spm.model", raw, tmp_path / "out"))
     assert found[0].tokens > found[1].tokens
-
-
-def test_a_text_without_lines_has_an_empty_index(tmp_path: Path) -> None:
-    dictionary, empty = write(tmp_path / "dict.txt", ["a 1"]), write(tmp_path / "empty", [])
-    assert binarise.binarise_words(dictionary, empty, tmp_path / "out") == (0, 0, 0)
-    assert (tmp_path / "out.idx").stat().st_size == 26

@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 import gzip
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fairseq_deepnet.tools.corpora.clean import Limits, clean_split, clean_train, count_words
+from fairseq_deepnet.tools.corpora.clean import count_words
 from fairseq_deepnet.tools.corpora.text import find_side, is_blank, normalise, read_lines
-
-PAIR = ("eo", "ia")
-
-
-def clean_corpus(
-    prefixes: dict[str, str], out: Path, limits: Limits, workers: int = 1
-) -> dict[str, dict[str, Any]]:
-    """Clean or check every split into the folder OUT."""
-    out.mkdir()
-    return {
-        split: clean_split(split, prefix, PAIR, out, limits, workers)
-        for split, prefix in prefixes.items()
-    }
-
-
-def write_corpus(folder: Path, source: list[str], target: list[str], split: str = "train") -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    for language, lines in zip(PAIR, (source, target), strict=True):
-        text = "".join(f"{line}\n" for line in lines)
-        (folder / f"{split}.{language}").write_text(text, encoding="utf-8", newline="")
-    return str(folder / split)
 
 
 def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
@@ -101,86 +78,3 @@ def test_a_line_that_shows_nothing_is_blank(line: str) -> None:
 )
 def test_words_are_counted_also_where_no_spaces_are_written(line: str, words: int) -> None:
     assert count_words(line) == words
-
-
-def test_training_pairs_are_dropped_for_stated_reasons_and_others_kept() -> None:
-    pairs = [
-        ("unu du", "un duo"),
-        ("", "un"),
-        ("unu", " \t"),
-        ("unu", "a b c d e f"),
-        ("x " * 20, "y " * 20),
-    ]
-    dropped: Counter[str] = Counter()
-    limits = Limits(max_words=10, max_ratio=5)
-    assert list(clean_train(iter(pairs), limits, dropped)) == [("unu du", "un duo")]
-    assert dropped == {"empty": 2, "length ratio": 1, "too long": 1}
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_only_a_repeated_pair_is_a_duplicate(tmp_path: Path, workers: int) -> None:
-    """A source with two targets, a target with two sources, and words on either side of the gap."""
-    source = ["unu", "unu", "du", "unu du", "unu", "unu"]
-    target = ["un", "uno", "un", "uno", "du uno", "uno"]
-    prefix = write_corpus(tmp_path, source, target)
-    limits = Limits(drop_duplicates=True)
-    report = clean_corpus({"train": prefix}, tmp_path / "out", limits, workers)
-    assert report["train"] == {"read": 6, "kept": 5, "dropped": {"duplicate": 1}}
-    assert list(read_lines(tmp_path / "out" / "train.eo")) == source[:5]
-    assert list(read_lines(tmp_path / "out" / "train.ia")) == target[:5]
-
-
-def test_duplicates_stay_unless_asked(tmp_path: Path) -> None:
-    prefix = write_corpus(tmp_path, ["unu"] * 3, ["un"] * 3)
-    assert clean_corpus({"train": prefix}, tmp_path / "out", Limits())["train"]["kept"] == 3
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"min_words": 0}, {"max_words": 0}, {"max_ratio": 0.5}, {"max_ratio": float("nan")}]
-)
-def test_impossible_limits_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"must be at least|is below"):
-        Limits(**wrong)  # type: ignore[arg-type]
-
-
-def test_valid_and_test_lines_are_never_changed(tmp_path: Path) -> None:
-    odd = ["  two  spaces ", "cafe\u0301", "a\u2028b", "x", "y " * 300]
-    other = ["a"] * len(odd)
-    prefixes = {
-        "train": write_corpus(tmp_path, odd, other),
-        "valid": write_corpus(tmp_path, odd, other, "valid"),
-    }
-    report = clean_corpus(prefixes, tmp_path / "out", Limits())
-    assert list(read_lines(tmp_path / "out" / "valid.eo")) == odd
-    assert list(read_lines(tmp_path / "out" / "train.eo")) == ["two spaces", "café", "a b", "x"]
-    assert report["train"] == {"read": 5, "kept": 4, "dropped": {"too long": 1}}
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "message"),
-    [
-        (["a", "b"], ["a"], r"differ in length: .*valid\.eo has 2 lines, .*valid\.ia has 1"),
-        (["a"], ["a", "b", "c"], r"differ in length: .*valid\.eo has 1 lines, .*valid\.ia has 3"),
-        ([], [], r"valid\.eo and .*valid\.ia are empty"),
-        (["a", ""], ["a", "b"], r"valid\.eo, line 2: empty"),
-        (["a", "b"], ["a", " "], r"valid\.ia, line 2: empty"),
-        (["a\rb"], ["a"], r"valid\.eo, line 1: a carriage return"),
-    ],
-)
-def test_bad_text_is_refused(
-    tmp_path: Path, source: list[str], target: list[str], message: str
-) -> None:
-    raw = tmp_path / "raw"
-    prefixes = {
-        "train": write_corpus(raw, ["a"], ["b"]),
-        "valid": write_corpus(raw, source, target, "valid"),
-    }
-    with pytest.raises(ValueError, match=message) as caught:
-        clean_corpus(prefixes, tmp_path / "out", Limits())
-    assert "\n" not in str(caught.value)
-
-
-def test_training_text_of_which_nothing_stays_is_an_error(tmp_path: Path) -> None:
-    prefix = write_corpus(tmp_path, ["", "a"], ["b", "a b c d e f g"])
-    with pytest.raises(ValueError, match=r"no pair .* is left \(1 empty, 1 length ratio\)"):
-        clean_corpus({"train": prefix}, tmp_path / "out", Limits())

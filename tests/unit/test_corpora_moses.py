@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fairseq.data import Dictionary
 
-from fairseq_deepnet.tools.corpora import moses, moses_folder
-from fairseq_deepnet.tools.corpora.builder import rows_of
+from fairseq_deepnet.tools.corpora import moses
 from fairseq_deepnet.tools.corpora.clean import Limits
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.corpora.moses import Tokenisation, tokenise
-from fairseq_deepnet.tools.corpora.moses_folder import MosesPair
 from fairseq_deepnet.tools.evaluation import scoring
 
 PLAIN = Tokenisation()
 LIMITS = Limits(1, 175, 1.5)
-PAIR = ("de", "en")
 
 
 # Expected tokens were printed by Moses' tokenizer.perl (version of 2021, options -l LANGUAGE).
@@ -107,99 +103,6 @@ def test_codes_are_those_of_subword_nmt_on_the_text(tmp_path: Path) -> None:
 def test_codes_of_nothing_are_refused(tmp_path: Path, words: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="no text to learn"):
         moses.learn_codes(words, 10, tmp_path / "codes")
-
-
-def write_raw(folder: Path, lines: int) -> None:
-    folder.mkdir()
-    for side, language in enumerate(PAIR):
-        content = [f"Zeile {n}, ja!" if side == 0 else f"Line {n}, yes!" for n in range(lines)]
-        content[3] = "" if side else "Leer."
-        content[4] = "Eine sehr, sehr lange Zeile hier." if side == 0 else "Short."
-        (folder / f"train.{language}").write_text(
-            "".join(f"{line}\n" for line in content), encoding="utf-8"
-        )
-        test = "Ein’s.\n" if side == 0 else "It’s.\n"
-        (folder / f"test.{language}").write_text(test * 2, encoding="utf-8")
-
-
-def corpus(folder: Path, how: Tokenisation = PLAIN, **options: Any) -> MosesPair:
-    """The text that `write_raw` has written, with the limits of these tests unless told."""
-    rows = rows_of(PAIR, str(folder / "train"), None, str(folder / options.pop("test", "test")))
-    return MosesPair(rows, how, options.pop("limits", LIMITS), **options)
-
-
-def tokenised(made: MosesPair, out: Path) -> dict[str, Any]:
-    made.tokenise(out)
-    return dict(json.loads((out / "clean.json").read_text(encoding="utf-8")))
-
-
-def lines_of(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").split("\n")[:-1]
-
-
-@pytest.mark.parametrize(("chunk", "workers"), [(10_000, 1), (4, 2)])
-def test_every_nth_clean_pair_is_held_out_with_its_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, workers: int
-) -> None:
-    monkeypatch.setattr(moses_folder, "CHUNK", chunk)
-    write_raw(tmp_path / "raw", 26)
-    how = Tokenisation(lowercase=True, apostrophes=True)
-    out = tmp_path / "out"
-    report = tokenised(corpus(tmp_path / "raw", how, hold_out=5, workers=workers), out)
-    kept = [n for n in range(26) if n not in (3, 4)]
-    assert lines_of(out / "text" / "valid.en") == [f"Line {n}, yes!" for n in kept[4::5]]
-    assert lines_of(out / "tokenised" / "valid.de") == [f"zeile {n} , ja !" for n in kept[4::5]]
-    rest = [n for index, n in enumerate(kept, start=1) if index % 5]
-    assert lines_of(out / "text" / "train.de") == [f"Zeile {n}, ja!" for n in rest]
-    assert lines_of(out / "tokenised" / "test.en") == ["it &apos;s ."] * 2
-    assert lines_of(out / "text" / "test.en") == ["It’s."] * 2
-    assert report["train"] == {
-        **{"read": 26, "kept": len(rest), "dropped": {"empty": 1, "length ratio": 1}}
-    }
-    assert report["valid"]["kept"] == 4
-    assert report["test"]["kept"] == 2
-
-
-def test_cleaning_by_subwords_drops_text_and_tokens_alike(tmp_path: Path) -> None:
-    write_raw(tmp_path / "raw", 26)
-    made = corpus(tmp_path / "raw", hold_out=5, clean_on="subwords", merges=30)
-    report = tokenised(made, tmp_path / "tokens")
-    assert report["train"]["kept"] + report["valid"]["kept"] == 26
-    made.learn(tmp_path / "tokens", tmp_path)
-    encoded = tmp_path / "encoded"
-    made.encode(tmp_path / "tokens", tmp_path / "bpe.codes", encoded)
-    for split in ("train", "valid", "test"):
-        for language in PAIR:
-            name = f"{split}.{language}"
-            text = lines_of(encoded / "text" / name)
-            words = lines_of(encoded / "tokenised" / name)
-            pieces = lines_of(encoded / name)
-            assert [moses.remove_bpe(line) for line in pieces] == words
-            assert len(text) == len(words)
-        assert "" not in lines_of(encoded / f"{split}.en")
-    counts = json.loads((encoded / "text" / "clean.json").read_text(encoding="utf-8"))
-    for split in ("train", "valid"):
-        assert counts[split]["kept"] == len(lines_of(encoded / f"{split}.de"))
-        for pair in zip(*(lines_of(encoded / f"{split}.{x}") for x in PAIR), strict=True):
-            assert moses.why_dropped(*pair, LIMITS) is None
-    assert counts["train"]["dropped"] == {"empty": 1}
-    assert counts["valid"]["dropped"] == {"length ratio": 1}
-
-
-@pytest.mark.parametrize(
-    ("options", "cause"),
-    [
-        ({}, "give either a text for validation or pairs of train"),
-        ({"hold_out": 99}, "every 99th is, and train keeps 24"),
-        ({"hold_out": 2, "limits": Limits(1, 2, 1)}, "no pair of .* is left"),
-    ],
-)
-def test_what_cannot_be_tokenised_is_one_line(
-    tmp_path: Path, options: dict[str, Any], cause: str
-) -> None:
-    write_raw(tmp_path / "raw", 26)
-    with pytest.raises(ValueError, match=cause):
-        tokenised(corpus(tmp_path / "raw", **options), tmp_path / "out")
 
 
 def test_a_moses_folder_is_decoded_by_tokens(tmp_path: Path) -> None:

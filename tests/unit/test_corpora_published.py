@@ -1,248 +1,239 @@
-"""Readers of IWSLT's and WMT's files, on real talks and on archives of the true layout."""
+"""Published corpora: their archives, of the true layout, become rows of text."""
 
 from __future__ import annotations
 
-import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet.tools.corpora import archive
-from fairseq_deepnet.tools.corpora.extract import Archives, read_pair, read_segments
-from fairseq_deepnet.tools.corpora.published.iwslt14 import IWSLT14, read_train_tags
-from fairseq_deepnet.tools.corpora.published.wmt17 import WMT17
-from tests.support.archives import (
-    PAIRS,
-    REAL_TALKS,
-    TEST_SETS,
-    pack,
-    real_iwslt,
-    small_iwslt,
-    small_wmt,
-    train_tags,
-)
+from fairseq_deepnet import cli
+from fairseq_deepnet.tools.corpora import download, published
+from fairseq_deepnet.tools.corpora.build import Row
+from fairseq_deepnet.tools.corpora.preprocess import read_table
+from fairseq_deepnet.tools.corpora.published import CORPORA, OPUS100, PUBLISHED
+from tests.support.archives import PAIRS, pack, small_iwslt, small_wmt
+from tests.support.opus100 import small_corpus, write_archive
 
-needs_talks = pytest.mark.skipif(
-    not REAL_TALKS.is_dir(), reason="no real talks in ../shared/data/iwslt_xml"
-)
+WMT_TEST = [f"test/newstest2017-ende-{side}.sgm" for side in ("src.en", "ref.de")]
 
 
-def published_lines(corpus: Archives, *splits: str) -> dict[str, int]:
-    return {
-        part.name: part.lines
-        for part in corpus.parts
-        if part.lines and part.split in (splits or (part.split,))
-    }
+def rows_of(name: str, raw: Path, place: Path, languages: str | None = None) -> list[Row]:
+    entry = PUBLISHED[name]
+    recipe = entry.recipe if languages is None else replace(entry.recipe, languages=languages)
+    return entry.rows(recipe, raw, place)
 
 
-def write_set(path: Path, content: str) -> Path:
-    path.write_text(content, encoding="utf-8")
-    return path
+def lines_of(row: Row, language: str) -> list[str]:
+    return Path(f"{row.prefix}.{language}").read_text(encoding="utf-8").split("\n")[:-1]
 
 
-def test_text_of_segments_survives_missing_and_present_escapes(tmp_path: Path) -> None:
-    path = write_set(
-        tmp_path / "set.sgm",
-        '<refset setid="x">\n<DOC docid="a"><title>T & <b></title>\n'
-        '<SEG id="1"> R&D &amp; Q&A </SEG>'
-        "\n<seg id=2>3 < 5 <b>, &lt;i&gt; &#8217; &copy &unknown; \u2028 </seg></DOC>"
-        '<doc docid="b"><p>\n<seg id="1">two\r\nlines</seg></p></doc></refset>\n',
-    )
-    assert read_segments(path) == [
-        ("a", "1", "R&D & Q&A"),
-        ("a", "2", "3 < 5 <b>, <i> ’ &copy &unknown;"),
-        ("b", "1", "two lines"),
-    ]
+def iwslt(folder: Path) -> Path:
+    (folder / "de-en.tgz").write_bytes(pack(small_iwslt()))
+    return folder
 
 
-@pytest.mark.parametrize(
-    ("content", "cause"),
-    [
-        ("", "there is no <seg>"),
-        ("<doc docid='a'>text</doc>", "there is no <seg>"),
-        ('<doc docid="a">\n<seg id="1">text', "line 2: the file ends inside segment 1"),
-        ('<seg id="1">text\n<seg id="2">more</seg>', "line 2: <seg> inside segment 1"),
-        ('<doc>\n<seg id="1">text</doc>', "line 2: </doc> inside segment 1"),
-        ("text</seg>", "</seg> without <seg>"),
-    ],
-)
-def test_damaged_sets_are_refused_with_their_line(tmp_path: Path, content: str, cause: str) -> None:
-    with pytest.raises(ValueError, match=cause):
-        read_segments(write_set(tmp_path / "set.xml", content))
-
-
-def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "set.xml").write_bytes('<seg id="1">größer</seg>'.encode("latin-1"))
-    with pytest.raises(ValueError, match=r"set\.xml: not valid UTF-8"):
-        read_segments(tmp_path / "set.xml")
-
-
-@pytest.mark.parametrize(
-    ("target", "cause"),
-    [
-        (
-            '<doc docid="a"><seg id="1">x</seg><seg id="3">y</seg></doc>',
-            "document a, segment 2 whe",
-        ),
-        (
-            '<doc docid="b"><seg id="1">x</seg><seg id="2">y</seg></doc>',
-            "has document b, segment 1",
-        ),
-        ('<doc docid="a"><seg id="1">x</seg></doc>', "has 2 segments, .* has 1"),
-        ('<doc docid="a"><seg id="1">x</seg><seg id="2"> </seg></doc>', "segment 2 is empty"),
-    ],
-)
-def test_sides_must_have_the_same_documents_and_segments(
-    tmp_path: Path, target: str, cause: str
-) -> None:
-    content = '<doc docid="a"><seg id="1">x</seg><seg id="2">y</seg></doc>'
-    source = write_set(tmp_path / "source.xml", content)
-    with pytest.raises(ValueError, match=cause):
-        read_pair(source, write_set(tmp_path / "target.xml", target))
-
-
-@needs_talks
-@pytest.mark.parametrize("name", TEST_SETS)
-def test_real_sets_have_as_many_sentences_as_published(name: str) -> None:
-    sides = [REAL_TALKS / f"IWSLT16.{name}.de-en.{language}.xml" for language in ("de", "en")]
-    german, english = read_pair(*sides)
-    assert len(german) == len(english) == published_lines(IWSLT14)[name]
-    assert not any("&amp;" in line or "<seg" in line for line in german + english)
-
-
-def test_published_counts_sum_to_the_recipes_test_set() -> None:
-    assert sum(published_lines(IWSLT14, "test").values()) == 6750
-    assert sum(published_lines(WMT17, "train").values()) == 4_590_101
-
-
-def test_train_tags_keep_titles_and_descriptions_and_no_other_tag(tmp_path: Path) -> None:
-    talks = [["Erste <Zeile>.", "", "Zweite & Zeile."], ["Dritte."]]
-    path = write_set(tmp_path / "train.tags.de-en.de", train_tags(talks, "de"))
-    assert list(read_train_tags(path)) == [
-        *("Erste <Zeile>.", "TED Talk: Zweite & Zeile.", "Erste <Zeile>.", "", "Zweite & Zeile."),
-        *("Dritte.", "TED Talk: Dritte.", "Dritte."),
-    ]
-
-
-@pytest.mark.parametrize("unpacked", [False, True])
-def test_the_small_archive_becomes_train_and_test(tmp_path: Path, unpacked: bool) -> None:
-    files = small_iwslt(talks=3)
-    if unpacked:
-        origin = tmp_path / "de-en"
-        origin.mkdir()
-        for name, content in files.items():
-            (tmp_path / name).write_text(str(content), encoding="utf-8")
-    else:
-        origin = tmp_path / "de-en.tgz"
-        origin.write_bytes(pack(files))
-    lines = IWSLT14.extract(origin, tmp_path / "out")
-    assert lines == {"train": 21} | dict.fromkeys(TEST_SETS, len(PAIRS))
-    english = (tmp_path / "out" / "test.en").read_text(encoding="utf-8").split("\n")
-    assert english == [pair[1] for pair in PAIRS] * 5 + [""]
-    assert IWSLT14.describe(lines)[1].startswith("warning: TED.dev2010 has 5 pairs, the published")
-
-    # what is there is not read again, unless the archive is another one
-    before = (tmp_path / "out" / "train.de").stat().st_ino
-    assert IWSLT14.extract(origin, tmp_path / "out") == lines
-    assert (tmp_path / "out" / "train.de").stat().st_ino == before
-    IWSLT14.extract(origin, tmp_path / "out", hold_out=5)
-    assert len((tmp_path / "out" / "valid.de").read_text(encoding="utf-8").split("\n")) == 4 + 1
-    assert len((tmp_path / "out" / "train.de").read_text(encoding="utf-8").split("\n")) == 17 + 1
-
-
-@needs_talks
-def test_train_tags_of_real_talks_pair_line_by_line(tmp_path: Path) -> None:
-    (tmp_path / "de-en.tgz").write_bytes(pack(real_iwslt()))
-    lines = IWSLT14.extract(tmp_path, tmp_path / "out")
-    assert lines == published_lines(IWSLT14) | {"train": 6750 + 2 * 57}
-    assert IWSLT14.describe(lines)[1:] == []
-    for language in ("de", "en"):
-        assert (tmp_path / "out" / f"train.{language}").read_bytes().count(b"\n") == 6864
-        assert (tmp_path / "out" / f"test.{language}").read_bytes().count(b"\n") == 6750
-
-
-@pytest.mark.parametrize(
-    ("damage", "cause"),
-    [
-        (lambda files: files.pop("de-en/IWSLT14.TED.tst2011.de-en.en.xml"), "has no de-en/IWSLT14"),
-        (lambda files: files.pop("de-en/train.tags.de-en.de"), "has no de-en/train.tags.de-en.de"),
-        (
-            lambda files: files.update({"de-en/train.tags.de-en.de": "nur eine\n"}),
-            "train has 1 in de and 21 in en; fetch de-en.tgz again",
-        ),
-    ],
-)
-def test_archives_that_lack_something_leave_nothing(
-    tmp_path: Path, damage: object, cause: str
-) -> None:
-    files = small_iwslt(talks=3)
-    damage(files)  # type: ignore[operator]
-    (tmp_path / "de-en.tgz").write_bytes(pack(files))
-    with pytest.raises(ValueError, match=cause):
-        IWSLT14.extract(tmp_path / "de-en.tgz", tmp_path / "out")
-    assert not list(tmp_path.glob("out*"))
-
-
-# names of their own: gzip writes the time into its header, and workers must agree on a test's name
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"no archive at all", pack({"a": "x" * 9999})[:-40]],
-    ids=["empty", "text", "cut short"],
-)
-def test_what_is_no_whole_archive_is_refused(tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "x.tgz"
-    path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"x\.tgz (is no whole tar archive|has no b)"):
-        archive.take(path, {"b": tmp_path / "b"})
-    assert not (tmp_path / "b").exists()
-
-
-def write_archives(folder: Path) -> Path:
-    folder.mkdir()
-    for name, content in small_wmt(repeats=2).items():
+def wmt(folder: Path) -> Path:
+    for name, content in small_wmt().items():
         (folder / name).write_bytes(content)
     return folder
 
 
-def test_wmt_archives_become_the_splits(tmp_path: Path) -> None:
-    folder, out = write_archives(tmp_path / "archives"), tmp_path / "out"
-    lines = WMT17.extract(folder, out)
-    assert lines == {
-        **{"europarl-v7": 13, "commoncrawl": 10, "news-commentary-v12": 5},
-        **{"newstest2013": 3, "newstest2014": 4, "newstest2017": 5},
+def test_iwslt14_is_talks_and_five_sets(tmp_path: Path) -> None:
+    train, test = rows_of("iwslt14", iwslt(tmp_path), tmp_path / "place")
+    talk = [pair[0] for pair in PAIRS]
+    # title, description and sentences, as they are in the file
+    assert lines_of(train, "de")[:7] == [talk[0], f"TED Talk: {talk[-1]}", *talk]
+    assert lines_of(test, "de") == talk * 5
+    assert lines_of(test, "en")[3] == "We have learnt 3 < 5."
+
+
+def test_iwslt14_holds_every_23rd_raw_pair_out(tmp_path: Path) -> None:
+    whole = rows_of("iwslt14", iwslt(tmp_path), tmp_path / "whole")
+    train, valid, _ = rows_of("iwslt14-sentencepiece", tmp_path, tmp_path / "place")
+    everything = lines_of(whole[0], "en")
+    assert lines_of(valid, "en") == everything[22::23]
+    assert lines_of(train, "en") == [x for n, x in enumerate(everything, 1) if n % 23]
+
+
+def test_wmt17_is_three_texts_and_three_sets(tmp_path: Path) -> None:
+    rows = rows_of("wmt17", wmt(tmp_path), tmp_path / "place")
+    assert [row.split for row in rows] == ["train", "valid", "test", "test1"]
+    train = lines_of(rows[0], "de")
+    assert train[200:203] == ["eins\u2028zwei\x85drei vier", "", "fünf sechs"]
+    assert [len(lines_of(row, "en")) for row in rows] == [203 + 200 + 5, 3, 4, 5]
+    held_out = rows_of("wmt17-tokenized", tmp_path, tmp_path / "place")
+    assert [row.split for row in held_out] == ["train", "test", "test1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("dev.tgz", None, "there is no .*dev.tgz"),
+        ("dev.tgz", b"no archive", "is not a complete archive"),
+        ("dev.tgz", "cut", "is not a complete archive"),
+        ("dev.tgz", pack({"dev/README": "x"}), "has no dev/newstest2013-ref.de.sgm"),
+        (
+            "test.tgz",
+            pack({f"test/newstest2017-ende-{s}.sgm": "<seg id=1>x" for s in ("src.en", "ref.de")}),
+            "no complete set of <seg>",
+        ),
+    ],
+)
+def test_a_damaged_archive_is_one_line_and_leaves_nothing(
+    name: str, content: bytes | str | None, message: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    path = wmt(tmp_path) / name
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-30] if isinstance(content, str) else content)
+    with pytest.raises((ValueError, OSError), match=message):
+        rows_of("wmt17", tmp_path, place)
+    assert not place.exists()
+
+
+def test_sets_of_different_segments_are_refused(tmp_path: Path) -> None:
+    files = small_iwslt()
+    name = "de-en/IWSLT14.TED.tst2011.de-en.en.xml"
+    files[name] = str(files[name]).replace('<seg id="2">', '<seg id="9">', 1)
+    (tmp_path / "de-en.tgz").write_bytes(pack(files))
+    with pytest.raises(ValueError, match="different segments"):
+        rows_of("iwslt14", tmp_path, tmp_path / "place")
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_opus100_is_read_from_archives_or_a_folder(packed: bool, tmp_path: Path) -> None:
+    files = small_corpus()
+    raw = tmp_path / "raw"
+    if packed:
+        write_archive(raw / "opus-100-corpus-v1.0.tar.gz", files)
+    else:
+        for name, content in files.items():
+            (raw / name).parent.mkdir(parents=True, exist_ok=True)
+            (raw / name).write_bytes(content)
+    rows = rows_of("opus100", raw, tmp_path / "place")
+    named = [(row.split, row.pair) for row in rows]
+    assert named == [
+        *(("train", pair) for pair in ("cs-en", "de-en", "en-fr")),
+        *(("valid", pair) for pair in ("de-en", "en-fr")),
+        *(("test", pair) for pair in ("de-en", "de-fr", "en-fr")),
+    ]
+    some = rows_of("opus100", raw, tmp_path / "some", "de")
+    assert {row.pair for row in some} == {"de-en"}
+    with pytest.raises(ValueError, match="no training text of nl"):
+        rows_of("opus100", raw, tmp_path / "none", "nl")
+
+
+def test_nothing_of_an_archive_lands_outside_its_place(tmp_path: Path) -> None:
+    bad = {
+        f"../../x/supervised/de-en/opus.de-en-{s}.{x}": b"y\n"
+        for s in ("train",)
+        for x in ("de", "en")
     }
-    counts = {path.name: path.read_bytes().count(b"\n") for path in out.glob("*.??")}
-    assert counts == {
-        **{"train.en": 28, "train.de": 28, "valid.en": 3, "valid.de": 3},
-        **{"test.en": 4, "test.de": 4, "test1.en": 5, "test1.de": 5},
-    }
-    english = (out / "train.en").read_text(encoding="utf-8").split("\n")
-    assert english[10:13] == ["one\u2028two\x85three four", "", "five six"]
-    assert english[13] == PAIRS[-1][1]
-    assert (out / "test1.de").read_text(encoding="utf-8").split("\n")[3] == PAIRS[3][0]
-    warnings = WMT17.describe(lines)[1:]
-    assert warnings[0] == "warning: europarl-v7 has 13 pairs, the published one 1,920,209"
-    assert json.loads((out / "extracted.json").read_text(encoding="utf-8"))["lines"] == lines
-    assert WMT17.extract(folder, out) == lines
+    write_archive(tmp_path / "raw" / "opus-100-corpus-v1.0.tar.gz", bad)
+    rows_of("opus100", tmp_path / "raw", tmp_path / "a" / "b" / "place")
+    assert {path.name for path in tmp_path.iterdir()} == {"raw", "a"}
 
 
-def test_wmt_archives_that_are_missing_are_named(tmp_path: Path) -> None:
-    folder = write_archives(tmp_path / "archives")
-    (folder / "dev.tgz").unlink()
-    with pytest.raises(ValueError, match=r"no dev\.tgz in .*archives"):
-        WMT17.extract(folder, tmp_path / "out")
-    other = pack({"training/europarl-v7.de-en.de": "x\n"})
-    (folder / "dev.tgz").write_bytes(other)
-    with pytest.raises(ValueError, match=r"dev\.tgz has no dev/newstest2013-ref"):
-        WMT17.extract(folder, tmp_path / "out")
-    assert not list(tmp_path.glob("out*"))
+def test_opus100_has_99_languages_in_99_archives_and_one_of_zero_shot_pairs() -> None:
+    assert len(OPUS100) == 99
+    assert len(CORPORA["opus100"].parts) == 100
+    names = [file.name for file in CORPORA["opus100"].select(["de", "zh"])]
+    assert names == [f"opus-100-corpus-{x}-v1.0.tar.gz" for x in ("de-en", "en-zh", "zeroshot")]
+    with pytest.raises(ValueError, match="no language xx"):
+        CORPORA["opus100"].select(["xx"])
+    with pytest.raises(ValueError, match="comes whole"):
+        CORPORA["wmt17"].select(["de"])
 
 
-def test_a_folder_of_something_else_is_never_touched(tmp_path: Path) -> None:
-    (tmp_path / "de-en.tgz").write_bytes(pack(small_iwslt(talks=1)))
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "text").write_text("mine", encoding="utf-8")
-    with pytest.raises(ValueError, match="precious exists and holds something else"):
-        IWSLT14.extract(tmp_path / "de-en.tgz", precious)
-    assert (precious / "text").read_text(encoding="utf-8") == "mine"
+def test_multi30k_has_its_lines_or_is_refused(tmp_path: Path) -> None:
+    for split, count in (("train", 29_000), ("val", 1014), ("test_2016_flickr", 999)):
+        for language in ("de", "en"):
+            (tmp_path / f"{split}.{language}").write_text("x\n" * count, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"test_2016_flickr\.de has 999 lines instead of 1000"):
+        rows_of("multi30k", tmp_path, tmp_path / "place")
+    for language in ("de", "en"):
+        (tmp_path / f"test_2016_flickr.{language}").write_text("x\n" * 1000, encoding="utf-8")
+    assert [row.split for row in rows_of("multi30k", tmp_path, tmp_path)] == [
+        "train",
+        "valid",
+        "test",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["iwslt14", "--src", "fr"], "languages 'fr en': choose different ones of de en"),
+        (["multi30k-multilingual", "--languages", "de fr"], "English and at least one other"),
+        (["multi30k", "--vocab-size", "many"], "--vocab-size: invalid int value"),
+        (["multi30k", "--merges", "5"], r"--merges \(MERGES\) has no effect on multi30k"),
+        (["multi30k", "--train", "x"], r"--train \(TRAIN\) has no effect"),
+        (["moses", "--vocab-size", "9"], "has no effect on moses"),
+        (
+            ["pair", "--src", "de", "--tgt", "de", "--train", "x", "--valid", "y"],
+            "they must differ",
+        ),
+        (["pair", "--src", "de", "--tgt", "en"], "are needed; see --help"),
+        (["language", "--train", "x"], "LANG_CODE .* is not set"),
+        (["pairs"], "are needed"),
+        (["wmt18"], "invalid choice: 'wmt18'.*wmt17"),
+        (["multi30k", "--raw", "/nowhere"], "there is no archive or folder RAW=/nowhere"),
+        (["sample", "--src", "en", "--tgt", "it"], "choose different ones of de en"),
+    ],
+)
+def test_bad_usage_is_one_line(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["preprocess", *words, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert re.search(message, error), error
+
+
+def test_variables_are_defaults_and_one_without_effect_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VOCAB_SIZE", "77")
+    monkeypatch.setenv("DRY_RUN", "1")
+    assert cli.main(["preprocess", "--variables", "sample", "--out", str(tmp_path / "x")]) == 0
+    assert "  vocab_size 77\n" in capsys.readouterr().out
+    monkeypatch.setenv("HOLD_OUT", "5")
+    assert cli.main(["preprocess", "--variables", "sample"]) == 2
+    assert "(HOLD_OUT) has no effect on sample" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("train\tde\ten", "3 columns"),
+        ("training\tde\ten\tx", "split 'training'"),
+        ("train\tde\t../en\tx", "is not a language code"),
+        ("train\tde\tde\tx", "must differ"),
+        ("train\ten\tde\tx", "is there already"),
+        ("test\tde\tfr\tx", "no training text of fr"),
+    ],
+)
+def test_a_table_names_its_bad_line(line: str, message: str, tmp_path: Path) -> None:
+    table = tmp_path / "pairs.tsv"
+    table.write_text(f"# pairs\ntrain\tde\ten\tx\n{line}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        read_table(table)
+
+
+def test_a_complete_folder_of_a_published_corpus_needs_neither_network_nor_archives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    words = ["preprocess", "iwslt14-sentencepiece", "--vocab-size", "90", "--out", out]
+    assert cli.main([*words, "--raw", str(iwslt(tmp_path))]) == 0
+    (tmp_path / "de-en.tgz").unlink()
+    monkeypatch.setattr(download, "fetch", None)
+    monkeypatch.setattr(published, "unpack", None)
+    capsys.readouterr()
+    assert cli.main(words) == 0
+    assert "is complete: nothing to do" in capsys.readouterr().err
+    assert cli.main([*words[:3], "91", *words[4:]]) == 2

@@ -58,7 +58,7 @@ def model(
     folder = tmp_path_factory.mktemp("subwords")
     with_bytes = request.param.endswith("bytes")
     options = SubwordOptions(
-        kind=request.param.split()[0],
+        subwords=request.param.split()[0],
         vocab_size=320 if with_bytes else 45,
         byte_fallback=with_bytes,
     )
@@ -128,7 +128,7 @@ def test_training_twice_gives_the_same_bytes(tmp_path: Path, kind: str) -> None:
     train = (
         "import sys; from pathlib import Path\n"
         "from fairseq_deepnet.tools.corpora.subwords import SubwordOptions, train_model\n"
-        "options = SubwordOptions(kind=sys.argv[1], vocab_size=45, sample=150)\n"
+        "options = SubwordOptions(subwords=sys.argv[1], vocab_size=45, sample=150)\n"
         "train_model([Path(sys.argv[2])], Path(sys.argv[3]), options)\n"
     )
     for name in ("one", "two"):  # processes: sentencepiece's own sample is another one in each
@@ -145,10 +145,10 @@ def test_the_largest_possible_vocabulary_is_named_and_works(tmp_path: Path, kind
     text = write_text(tmp_path / "text")
     said = r"of 8000 is too large .* possible is (\d+); set VOCAB_SIZE"
     with pytest.raises(ValueError, match=said) as caught:
-        train_model([text], tmp_path / "spm", SubwordOptions(kind=kind))
+        train_model([text], tmp_path / "spm", SubwordOptions(subwords=kind))
     assert not list(tmp_path.glob("spm.*"))
     largest = int(re.search(said, str(caught.value))[1])  # type: ignore[index]
-    train_model([text], tmp_path / "spm", SubwordOptions(kind=kind, vocab_size=largest))
+    train_model([text], tmp_path / "spm", SubwordOptions(subwords=kind, vocab_size=largest))
     assert load_model(tmp_path / "spm.model").get_piece_size() == largest
 
 
@@ -161,7 +161,7 @@ def test_a_vocabulary_below_the_number_of_characters_is_explained(tmp_path: Path
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"kind": "words"}, {"vocab_size": 3}, {"character_coverage": 1.5}, {"sample": 100}],
+    [{"subwords": "words"}, {"vocab_size": 3}, {"character_coverage": 1.5}],
 )
 def test_impossible_options_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"choose from|must"):

@@ -159,7 +159,7 @@ def test_a_second_call_does_nothing_and_another_set_is_not_overwritten(
 @pytest.mark.parametrize(
     ("name", "raw", "model", "message"),
     [
-        ("flores101", None, ["de", "en"], "needs RAW.*scripts/download.sh flores101"),
+        ("flores101", None, ["de", "en"], "needs RAW.*deepnet download flores101"),
         ("flores101", "absent", ["de", "en"], "there is no folder or archive"),
         ("flores101", "flores101_dataset", ["de", "yi"], "the model knows no two languages"),
         ("wmt10", None, ["de", "fr"], "the model knows no two languages"),
@@ -192,5 +192,5 @@ def test_empty_sides_are_refused(tmp_path: Path) -> None:
 def test_half_an_archive_is_refused(tmp_path: Path) -> None:
     archive = pack(flores101(tmp_path), tmp_path / "flores101_dataset.tar.gz")
     archive.write_bytes(archive.read_bytes()[:200])
-    with pytest.raises(ValueError, match="is no whole tar archive"):
+    with pytest.raises(ValueError, match="is not a complete archive"):
         make("flores101", archive, tmp_path / "out", model=["de", "en"])

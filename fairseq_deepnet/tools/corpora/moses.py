@@ -20,8 +20,8 @@ from fairseq_deepnet.tools.corpora.clean import Limits
 
 JOINER = "@@"
 LONGEST_WORD = 1000
-_CACHED_WORDS = 500_000  # subword-nmt keeps every word it has seen; these are some 100 MB
 """Characters; clean-corpus-n.perl drops pairs with a longer word."""
+_CACHED_WORDS = 500_000  # subword-nmt keeps every word it has seen; these are some 100 MB
 
 _SPACES = re.compile(r"\s+")
 # tokenizer.perl splits the full stop from the last word even of "in the U.S."; sacremoses keeps it
@@ -41,11 +41,11 @@ def _extra(module: str) -> Any:
 
 @dataclass(frozen=True)
 class Tokenisation:
-    """How text becomes tokens.
+    """Options of the tokeniser.
 
     `aggressive` splits at hyphens (`@-@`); `punctuation` first does what normalize-punctuation.perl
-    and remove-non-printing-char.perl do; `apostrophes` first makes U+2019 a plain one, as
-    fairseq's recipes do with test sets only.
+    and remove-non-printing-char.perl do, to training text; `apostrophes` first replaces U+2019 by a
+    plain one, in valid and test sets, as fairseq's recipes do.
     """
 
     lowercase: bool = False
@@ -55,18 +55,9 @@ class Tokenisation:
 
 
 @cache
-def _tokeniser(language: str) -> Any:
-    return _extra("sacremoses").MosesTokenizer(lang=language)
-
-
-@cache
-def _detokeniser(language: str) -> Any:
-    return _extra("sacremoses").MosesDetokenizer(lang=language)
-
-
-@cache
-def _punctuation(language: str) -> Any:
-    return _extra("sacremoses").MosesPunctNormalizer(lang=language, perl_parity=True)
+def _tool(kind: str, language: str, **options: bool) -> Any:
+    """Return a tool of sacremoses for a language, loaded once per process."""
+    return getattr(_extra("sacremoses"), kind)(lang=language, **options)
 
 
 def tokenise(line: str, language: str, how: Tokenisation) -> str:
@@ -74,9 +65,9 @@ def tokenise(line: str, language: str, how: Tokenisation) -> str:
     if how.apostrophes:
         line = line.replace("\u2019", "'")
     if how.punctuation:
-        line = _punctuation(language).normalize(line)
+        line = _tool("MosesPunctNormalizer", language, perl_parity=True).normalize(line)
         line = "".join(" " if unicodedata.category(c)[0] == "C" else c for c in line)
-    tokens = _tokeniser(language).tokenize(
+    tokens = _tool("MosesTokenizer", language).tokenize(
         line, aggressive_dash_splits=how.aggressive, return_str=True
     )
     # the Perl tools trim what the tokeniser leaves after a final .'
@@ -85,8 +76,9 @@ def tokenise(line: str, language: str, how: Tokenisation) -> str:
 
 
 def detokenise(line: str, language: str) -> str:
-    """Return the text of a line of tokens, as detokenizer.perl: escapes undone, spaces mended."""
-    return str(_detokeniser(language).detokenize(line.split(), return_str=True))
+    """Return the text of a line of tokens, as detokenizer.perl writes it."""
+    tool = _tool("MosesDetokenizer", language)
+    return str(tool.detokenize(line.split(), return_str=True))
 
 
 def remove_bpe(line: str) -> str:

@@ -31,33 +31,33 @@ _MAX_LINE_BYTES = 16_384
 
 @dataclass(frozen=True)
 class SubwordOptions:
-    """How the model is trained.
+    """Options of a sentencepiece model.
 
-    `sample` is the largest number of lines that training looks at; of longer text it is always the
-    same, evenly spread.
+    `subwords` is bpe or unigram; `sample` is the largest number of lines that training looks at,
+    always the same, evenly spread over longer text.
     """
 
-    kind: str = "bpe"
+    subwords: str = "bpe"
     vocab_size: int = 8000
     character_coverage: float = 1.0
     byte_fallback: bool = False
     sample: int = 2_000_000
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"unknown kind of subwords {self.kind!r}; choose from {KINDS}")
-        if self.vocab_size < 4:
-            raise ValueError(f"vocabulary size {self.vocab_size}; it must be at least 4")
+        if self.subwords not in KINDS:
+            raise ValueError(f"--subwords is {self.subwords!r}; choose from {', '.join(KINDS)}")
+        if not 4 <= self.vocab_size < 10**7:
+            raise ValueError(f"--vocab-size is {self.vocab_size}; it must be from 4 to 9,999,999")
         if not 0.9 <= self.character_coverage <= 1:
             raise ValueError(
-                f"character coverage {self.character_coverage}; it must lie in [0.9, 1]"
+                f"--character-coverage is {self.character_coverage}; it must be from 0.9 to 1"
             )
         if self.sample <= 100:
-            raise ValueError(f"sample of {self.sample} lines; sentencepiece must see over 100")
+            raise ValueError(f"--sample is {self.sample}; sentencepiece needs more than 100 lines")
 
 
 def _explain(message: str, options: SubwordOptions) -> str:
-    """Say cause and remedy of what sentencepiece reports of an impossible vocabulary."""
+    """Return cause and remedy of an error of sentencepiece."""
     high = re.search(r"Vocabulary size too high \(\d+\)\..*<= (\d+)", message)
     if high:
         return (
@@ -71,7 +71,8 @@ def _explain(message: str, options: SubwordOptions) -> str:
     if low:
         return (
             f"a vocabulary of {options.vocab_size} is too small: the characters alone need "
-            f"{low[2]}; take more, or a character coverage below {options.character_coverage}"
+            f"{low[2]}; set VOCAB_SIZE (--vocab-size) higher, or CHARACTER_COVERAGE below"
+            f" {options.character_coverage}"
         )
     return f"sentencepiece cannot train on this text: {' '.join(message.split())}"
 
@@ -123,7 +124,7 @@ def train_model(files: Iterable[Path], prefix: Path, options: SubwordOptions) ->
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(line for line in lines if line),
             model_writer=model,
-            model_type=options.kind,
+            model_type=options.subwords,
             vocab_size=options.vocab_size,
             character_coverage=options.character_coverage,
             byte_fallback=options.byte_fallback,
@@ -146,7 +147,7 @@ def train_model(files: Iterable[Path], prefix: Path, options: SubwordOptions) ->
 
 
 def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:
-    """Load a trained model; ValueError or FileNotFoundError if that cannot be."""
+    """Load a trained model; FileNotFoundError without the file, ValueError for another file."""
     if not path.is_file():
         raise FileNotFoundError(f"no sentencepiece model at {path}")
     try:

@@ -8,22 +8,19 @@ memory to clean; the longest of Multi30k, Tatoeba and Flores-101 has 2,750 bytes
 
 from __future__ import annotations
 
-import hashlib
+import gzip
 import re
 import unicodedata
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
-
-from fairseq_deepnet.tools.corpora.archive import limit_of, open_packed, size_as_given
+from typing import BinaryIO, Final, NamedTuple, cast
 
 MAX_LINE: Final = 1 << 20
-_LINE: Final = "DEEPNET_MAX_LINE"
-CHUNK_BYTES: Final = 32 << 20
-"""What a chunk of lines holds at most, and some lines more: several are in memory at once."""
-_AT_ONCE: Final = 256
+"""Bytes of a line, with its end."""
+CHUNK: Final = 10_000
+"""Lines that are worked on at once: a second of work or less, some megabytes."""
 
 # Everything that Python or fairseq takes for a space (fairseq splits at \s and str.split), and what
 # sentencepiece takes for one: zero-width space, byte-order mark, and its own mark for spaces.
@@ -31,23 +28,18 @@ _SPACES = re.compile("[\\s\\x1c-\\x1f\\x85\\u200b\\ufeff\\u2581]+")
 _CONTROLS = re.compile("[\\x00-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f\\u00ad]")
 
 
-def max_line() -> int:
-    """Return the bytes that a line may have, with its end."""
-    return limit_of(_LINE, MAX_LINE)
-
-
 def line_error(path: Path, number: int) -> ValueError:
-    """Return what is raised for a line that is longer."""
+    """Return the error for a line that is longer than MAX_LINE."""
     return ValueError(
-        f"{path}, line {number}: longer than {size_as_given(max_line())} bytes: is it text, a"
-        f" sentence a line? {_LINE}={size_as_given(2 * max_line())} (or more) reads it"
+        f"{path}, line {number}: longer than {MAX_LINE:,} bytes; give text with one sentence per"
+        " line"
     )
 
 
 def find_side(prefix: str | Path, language: str) -> Path:
     """Return the file of one side of a corpus: PREFIX.LANGUAGE, or the same with .gz.
 
-    Raises FileNotFoundError if neither is there, ValueError if both are.
+    Raises FileNotFoundError if neither exists, ValueError if both do.
     """
     plain = Path(f"{prefix}.{language}")
     packed = Path(f"{prefix}.{language}.gz")
@@ -57,43 +49,24 @@ def find_side(prefix: str | Path, language: str) -> Path:
         if path.is_file():
             return path
     raise FileNotFoundError(
-        f"no {language} side of {prefix}: neither {plain} nor {packed} exists; mend the prefix"
-        " (TRAIN, VALID, TEST, or the line of the table)"
+        f"no {language} side of {prefix}: neither {plain} nor {packed} exists; correct the prefix"
     )
-
-
-def open_bytes(path: Path) -> BinaryIO:
-    """Open a plain or gzipped file (by its name's ending) for reading bytes.
-
-    Reading raises ValueError where a gzipped file unpacks to more than it may.
-    """
-    return open_packed(path) if path.suffix == ".gz" else path.open("rb")
-
-
-def text_sha256(path: Path) -> str:
-    """Return the SHA-256 of a text: of the unpacked bytes where it ends in .gz."""
-    try:
-        with open_bytes(path) as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read whole: {error}; fetch it again") from error
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file, plain or .gz, as bytes with their ends.
 
-    Raises ValueError naming the file for what is not gzip or is cut short, and for a line that is
-    too long: it is not read to its end.
+    Raises ValueError that names the file for damaged gzip, and for a line longer than MAX_LINE.
     """
-    number, limit = 0, max_line()
+    number = 0
     try:
-        with open_bytes(path) as stream:
-            while raw := stream.readline(limit + 1):
+        with cast(BinaryIO, gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as stream:
+            while raw := stream.readline(MAX_LINE + 1):
                 number += 1
-                if len(raw) > limit:
+                if len(raw) > MAX_LINE:
                     raise line_error(path, number)
                 yield raw
-    except (EOFError, zlib.error) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(
             f"{path}: not a complete gzip file (after line {number}): {error}; fetch it again"
         ) from error
@@ -122,64 +95,46 @@ def read_lines(path: Path) -> Iterator[str]:
         yield decode(raw, path, number)
 
 
-def _take(sides: Sequence[Iterator[bytes]], size: int) -> list[list[bytes]]:
-    """Return the next lines of each side: `size`, fewer where they are long or a side ends."""
-    taken: list[list[bytes]] = [[] for _ in sides]
-    held = wanted = 0
-    while wanted < size and held < CHUNK_BYTES and all(len(part) == wanted for part in taken):
-        count = min(_AT_ONCE, size - wanted)
-        wanted += count
-        for part, side in zip(taken, sides, strict=True):
-            lines = list(islice(side, count))
-            part += lines
-            held += sum(map(len, lines))
-    return taken
-
-
-def numbered_chunks(path: Path, size: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield `size` lines at a time (fewer where they are long), with the number of the first."""
-    lines, start = raw_lines(path), 1
-    while chunk := _take([lines], size)[0]:
-        yield start, chunk
-        start += len(chunk)
-
-
-class PairChunk(NamedTuple):
-    """Consecutive lines of both sides of a corpus, as bytes, to be sent to another process."""
+class Chunk(NamedTuple):
+    """Consecutive lines of one or more parallel files, as bytes, to be sent to another process."""
 
     start: int
     """Number of the first line, from 1."""
-    source: list[bytes]
-    target: list[bytes]
+    sides: list[list[bytes]]
 
-    def decode(self, source: Path, target: Path) -> Iterator[tuple[str, str]]:
-        """Yield the pairs as text; the paths are for the errors."""
-        for number, (left, right) in enumerate(
-            zip(self.source, self.target, strict=True), self.start
-        ):
-            yield decode(left, source, number), decode(right, target, number)
+    def decode(self, paths: Sequence[Path]) -> Iterator[tuple[str, ...]]:
+        """Yield the lines of all sides as text; the paths are for the errors."""
+        for number, lines in enumerate(zip(*self.sides, strict=True), self.start):
+            yield tuple(decode(raw, path, number) for raw, path in zip(lines, paths, strict=True))
 
 
-def pair_chunks(source: Path, target: Path, size: int) -> Iterator[PairChunk]:
-    """Yield both sides, chunk by chunk; ValueError if they differ in length or are empty."""
-    sides = raw_lines(source), raw_lines(target)
+def chunks(paths: Sequence[Path], size: int = CHUNK) -> Iterator[Chunk]:
+    """Yield `size` lines of every file at a time.
+
+    Raises ValueError where the files differ in length or are empty.
+    """
+    sides = [raw_lines(path) for path in paths]
     start = 1
     while True:
-        left, right = _take(sides, size)
-        if len(left) != len(right):
-            counts = [start - 1 + len(side) for side in (left, right)]
-            for index, side in enumerate(sides):
-                counts[index] += sum(1 for _ in side)
-            raise ValueError(
-                f"the sides differ in length: {source} has {counts[0]} lines, {target} has "
-                f"{counts[1]}; line i of one must translate line i of the other"
+        chunk = Chunk(start, [list(islice(side, size)) for side in sides])
+        counts = [start - 1 + len(lines) for lines in chunk.sides]
+        if len(set(counts)) > 1:
+            counts = [
+                count + sum(1 for _ in side) for count, side in zip(counts, sides, strict=True)
+            ]
+            lengths = ", ".join(
+                f"{path} has {n} lines" for path, n in zip(paths, counts, strict=True)
             )
-        if not left:
+            raise ValueError(
+                f"the sides differ in length: {lengths}; line i of one must translate line i of"
+                " the other"
+            )
+        if not chunk.sides[0]:
             break
-        yield PairChunk(start, left, right)
-        start += len(left)
+        yield chunk
+        start += len(chunk.sides[0])
     if start == 1:
-        raise ValueError(f"{source} and {target} are empty; give files with at least one line")
+        raise ValueError(f"{' and '.join(map(str, paths))}: no text; give at least one line")
 
 
 def is_blank(line: str) -> bool:

@@ -268,7 +268,7 @@ def make(
         raise ValueError(f"{out} exists and holds something else: remove it, or choose another OUT")
     if raw is None and content["reader"] != "wmt":
         raise ValueError(
-            f"{name} needs RAW, the published files: bash scripts/download.sh {content['download']}"
+            f"{name} needs RAW, the published files: deepnet download {content['download']}"
         )
     texts = READERS[content["reader"]](raw, content, list(called))
     with whole_folder(out) as part:

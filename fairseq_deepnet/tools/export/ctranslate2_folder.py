@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools.corpora.builder import folder_digests
+from fairseq_deepnet.tools.corpora.build import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import BLANK, RECORD
 from fairseq_deepnet.tools.export.folding import position_table

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fairseq_deepnet.files import write_json, write_text
 from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools.corpora.builder import folder_digests
+from fairseq_deepnet.tools.corpora.build import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.export import BEAM, MAX_LENGTH, RECORD
 from fairseq_deepnet.tools.export.folding import learned_positions, position_table

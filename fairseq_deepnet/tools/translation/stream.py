@@ -26,11 +26,10 @@ from fairseq_deepnet.files import naming, shown, write_json
 from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.text import (
-    CHUNK_BYTES,
+    MAX_LINE,
     decode,
     is_blank,
     line_error,
-    max_line,
     raw_lines,
 )
 from fairseq_deepnet.tools.training.progress import clock
@@ -39,6 +38,8 @@ from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis
 STANDARD_INPUT: Final = Path("-")
 _NAMED: Final = Path("standard input")
 _READ: Final = 65536
+_HELD: Final = 32 << 20
+"""Bytes of a window of lines, at most."""
 Windows = Iterator[list[str]]
 LineDecoder = Callable[[bytes, Path, int], str]
 
@@ -100,7 +101,7 @@ def full_windows(lines: Iterable[str], size: int) -> Windows:
         for line in lines:
             window.append(line)
             held += len(line)
-            if len(window) == size or held >= CHUNK_BYTES:
+            if len(window) == size or held >= _HELD:
                 yield window
                 window, held = [], 0
     except ValueError as error:
@@ -117,7 +118,7 @@ def live_windows(descriptor: int, size: int, idle: float, text: LineDecoder = de
     """
     number, rest, ended = 0, b"", False
     waiting: list[bytes] = []
-    limit, too_long = max_line(), False
+    limit, too_long = MAX_LINE, False
     while waiting or not ended:
         while not ended and len(waiting) < size:
             if waiting and not select.select([descriptor], [], [], idle)[0]:

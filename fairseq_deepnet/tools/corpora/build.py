@@ -1,0 +1,713 @@
+"""The only pipeline from text to a data folder: clean, learn subwords, encode, binarise.
+
+Text is a list of rows, and a recipe is a dataclass whose fields are the options. Work is done in
+OUT.part, which is renamed to OUT when everything is there. OUT.part/corpus.json is the plan, grows
+with every finished file, and becomes the record of the folder. A run that was killed, or that
+failed, is resumed by the same command; clean text is kept for another choice of subwords.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from fairseq_deepnet.files import locked, put_folder_in_place, remove, say, write_text
+from fairseq_deepnet.provenance import installed, now, sha256
+from fairseq_deepnet.records import read_record, write_record
+from fairseq_deepnet.tools.corpora import binarise, clean, moses, subwords
+from fairseq_deepnet.tools.corpora.clean import Limits
+from fairseq_deepnet.tools.corpora.moses import Tokenisation
+from fairseq_deepnet.tools.corpora.parallel import map_in_order
+from fairseq_deepnet.tools.corpora.subwords import SubwordOptions
+from fairseq_deepnet.tools.corpora.text import (
+    Chunk,
+    chunks,
+    find_side,
+    is_blank,
+    normalise,
+    read_lines,
+)
+
+KINDS: Final = ("pair", "pairs", "language", "moses")
+_WAIT: Final = 2.0
+"""Seconds to wait for another run that may be about to end."""
+_SAY_EVERY: Final = 1_000_000
+
+
+class Row(NamedTuple):
+    """One split of a pair of languages, or of one language: the files PREFIX.LANGUAGE[.gz]."""
+
+    split: str
+    languages: tuple[str, ...]
+    prefix: str
+
+    @property
+    def pair(self) -> str:
+        """Return "de-en"."""
+        return "-".join(self.languages)
+
+    def sides(self) -> list[Path]:
+        """Return the raw text of each language; FileNotFoundError for a missing file."""
+        return [find_side(self.prefix, language) for language in self.languages]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe(SubwordOptions, Tokenisation, Limits):
+    """All options that decide the content of a data folder, besides its text.
+
+    Attributes:
+        kind: pair (sentencepiece), pairs (with language tokens), language, or moses.
+        languages: "de en"; empty for those of a table, or for all of a corpus.
+        joint: one dictionary, and one sentencepiece model, for both languages.
+        temperature: of the text that the subwords of many pairs are learnt from, see `allot`.
+        merges: number of byte-pair codes, learnt from both languages together.
+        clean_on: "words": the limits count Moses tokens, before pairs are held out; "subwords":
+            they count subwords, of train and valid.
+        hold_out: every such training pair of a Moses folder becomes validation text.
+        thresholdsrc, thresholdtgt, nwordssrc, nwordstgt, padding_factor: as in fairseq-preprocess.
+    """
+
+    kind: str = "pair"
+    languages: str = ""
+    joint: bool = True
+    temperature: float = 5.0
+    merges: int = 10_000
+    clean_on: str = "words"
+    hold_out: int = 0
+    thresholdsrc: int = 0
+    thresholdtgt: int = 0
+    nwordssrc: int = -1
+    nwordstgt: int = -1
+    padding_factor: int = 8
+
+    def __post_init__(self) -> None:
+        Limits.__post_init__(self)
+        SubwordOptions.__post_init__(self)
+        if not 1 <= self.temperature < float("inf"):
+            raise ValueError(f"--temperature is {self.temperature}; it must be at least 1")
+        if self.hold_out < 0 or self.hold_out == 1:
+            raise ValueError(f"--hold-out is {self.hold_out}; it must be 0, or at least 2")
+        if self.merges < 1:
+            raise ValueError(f"--merges is {self.merges}; it must be at least 1")
+
+    def options(self) -> dict[str, Any]:
+        """Return the options that have an effect on this kind of folder."""
+        names = {"kind", "languages", "min_words", "max_words"}
+        if self.kind != "language":
+            names.add("max_ratio")
+        if self.kind in ("pair", "moses"):
+            names.add("joint")
+        if self.kind == "pairs":
+            names.add("temperature")
+        if self.kind == "moses":
+            names |= {*_names(Tokenisation), "merges", "clean_on", "hold_out", "padding_factor"}
+            names |= {"thresholdsrc", "thresholdtgt", "nwordssrc", "nwordstgt"}
+        else:
+            names |= {*_names(SubwordOptions), "drop_duplicates"}
+        return {name: getattr(self, name) for name in sorted(names)}
+
+    def text_options(self) -> dict[str, Any]:
+        """Return the options that the clean text depends on."""
+        options = self.options()
+        if options.get("clean_on") == "subwords":
+            return options
+        names = {*_names(Limits), *_names(Tokenisation), "clean_on", "hold_out"}
+        names |= {"kind", "languages"}
+        return {name: value for name, value in options.items() if name in names}
+
+    def text_name(self, row: Row) -> str:
+        """Return the name of a row's text, without the language."""
+        return f"{row.split}.{row.pair}" if self.kind == "pairs" else row.split
+
+
+def _names(options: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(options)]
+
+
+class Text(NamedTuple):
+    """Text of a folder: the files that identify it, and its rows.
+
+    `rows` is called with a folder that the text may be unpacked to, while OUT.part is claimed.
+    """
+
+    sources: Mapping[str, Path]
+    rows: Callable[[Path], Sequence[Row]]
+
+
+def text_of(rows: Sequence[Row]) -> Text:
+    """Return the text of some rows, each file named as in "train.de-en.de"."""
+    sources = {
+        f"{row.split}.{row.pair}.{language}": path
+        for row in rows
+        for language, path in zip(row.languages, row.sides(), strict=True)
+    }
+    return Text(sources, lambda _: rows)
+
+
+@contextlib.contextmanager
+def claimed(out: Path) -> Iterator[Path]:
+    """Keep other runs from building OUT, and yield OUT.part; ValueError if another run does."""
+    lock = out.with_name(out.name + ".lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + _WAIT
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(locked(lock))
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ValueError(
+                        f"another run is building {out}; wait for it, or set OUT=FOLDER"
+                    ) from None
+                time.sleep(0.1)
+        stack.callback(lock.unlink, missing_ok=True)
+        yield out.with_name(out.name + ".part")
+
+
+def read_out(out: Path) -> dict[str, Any]:
+    """Return the record of OUT, empty if there is no OUT; ValueError for any other folder."""
+    record = out / "corpus.json"
+    if record.is_file():
+        return read_record(record, {"recipe": dict, "sources": dict}, "FORCE=1 rebuilds its folder")
+    if out.exists():
+        raise ValueError(f"{out} exists but has no corpus.json; remove it, or set OUT=FOLDER")
+    return {}
+
+
+def is_complete(out: Path, recipe: Recipe, sources: Mapping[str, Any] | None = None) -> bool:
+    """Return True if OUT was built by this recipe, from these sources unless they are None.
+
+    Raises ValueError if OUT was built otherwise.
+    """
+    record = read_out(out)
+    if not record:
+        return False
+    before, wanted = record["recipe"], recipe.options()
+    changes = [
+        f"{name} was {before.get(name)!r}, now {wanted.get(name)!r}"
+        for name in sorted(before.keys() | wanted.keys())
+        if before.get(name) != wanted.get(name)
+    ]
+    if sources is not None:
+        changes += _changed_sources(record["sources"], sources)
+    if changes:
+        raise ValueError(
+            f"{out} was built with other settings or text ({'; '.join(changes)}); FORCE=1"
+            " (--force) rebuilds it, OUT=FOLDER (--out) builds another"
+        )
+    say(f"{out} is complete: nothing to do")
+    return True
+
+
+def _changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    changes = [f"{name} is left out" for name in sorted(before.keys() - now.keys())]
+    changes += [f"{name} is new" for name in sorted(now.keys() - before.keys())]
+    same = sorted(before.keys() & now.keys())
+    return changes + [
+        f"{name} changed" for name in same if before[name]["sha256"] != now[name]["sha256"]
+    ]
+
+
+def identify(files: Mapping[str, Path], record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return path, size, time and SHA-256 of every file.
+
+    A file that has the size and time of the record is not read again.
+    """
+
+    def facts_of(name: str) -> dict[str, Any]:
+        path = files[name].absolute()
+        status = path.stat()
+        facts = {"path": str(path), "size": status.st_size, "time": status.st_mtime_ns}
+        before = record.get(name, {})
+        if all(before.get(key) == value for key, value in facts.items()):
+            return dict(before)
+        return {**facts, "sha256": sha256(path)}
+
+    with ThreadPoolExecutor() as pool:  # hashing releases Python's lock
+        return dict(zip(files, pool.map(facts_of, files), strict=True))
+
+
+def build(recipe: Recipe, text: Text, out: Path, workers: int, force: bool = False) -> None:
+    """Build OUT, whose OUT.part is claimed, unless it is complete.
+
+    Raises:
+        ValueError: for bad text, and if OUT was built otherwise (unless `force`).
+        OSError: for files that cannot be read or written.
+    """
+    part = out.with_name(out.name + ".part")
+    damaged = force and (out / "corpus.json").is_file()  # perhaps, and it is going to be replaced
+    known = {} if damaged else read_out(out).get("sources", {})
+    progress = _Progress.open(part, recipe, text, known)
+    if not force and is_complete(out, recipe, progress.plan["sources"]):
+        remove(part)
+        return
+    progress.prepare()
+    rows = text.rows(part / "raw")
+    record = _Pipeline(recipe, rows, part, workers, progress).run()
+    for name in ("raw", "encoded"):
+        remove(part / name)
+    tools = ["sacremoses", "subword-nmt"] if recipe.kind == "moses" else ["sentencepiece"]
+    record |= {
+        **progress.plan,
+        "files": folder_digests(part),
+        "versions": {name: installed(name) or "not installed" for name in tools},
+        "built": now(),
+    }
+    write_record(part / "corpus.json", record)
+    put_folder_in_place(part, out)
+    say(f"built {out}: {_summary(record)}")
+
+
+class _Progress:
+    """Plan of a folder and the results of its finished steps, in OUT.part/corpus.json."""
+
+    def __init__(self, path: Path, plan: dict[str, Any], done: dict[str, Any]) -> None:
+        self.path, self.plan, self.done = path, plan, done
+
+    @classmethod
+    def open(cls, part: Path, recipe: Recipe, text: Text, known: Mapping[str, Any]) -> _Progress:
+        """Read what an earlier run has left; keep what this plan has in common with its plan."""
+        path = part / "corpus.json"
+        before: dict[str, Any] = {}
+        if path.is_file():
+            before = read_record(path, {"recipe": dict, "sources": dict, "done": dict})
+        elif part.exists() and any(part.iterdir()):
+            raise ValueError(f"{part} is in the way and was not built by this command; remove it")
+        known = {**known, **before.get("sources", {})}
+        sources = identify(text.sources, known)
+        plan = {
+            "recipe": recipe.options(),
+            "text_options": recipe.text_options(),
+            "sources": sources,
+        }
+        done: dict[str, Any] = {}
+        if before and not _changed_sources(before["sources"], sources):
+            if before["recipe"] == plan["recipe"]:
+                done = before["done"]
+            elif before["text_options"] == plan["text_options"]:
+                done = {k: v for k, v in before["done"].items() if k.startswith("clean ")}
+        return cls(path, plan, done)
+
+    def prepare(self) -> None:
+        """Remove what this plan does not continue, and write the plan."""
+        part = self.path.parent
+        if not self.done:
+            remove(part)
+        part.mkdir(parents=True, exist_ok=True)
+        if "learn subwords" not in self.done:
+            for entry in part.iterdir():
+                if entry.name not in ("text", "tokenised", "raw"):
+                    remove(entry)
+        self.save()
+
+    def save(self) -> None:
+        """Write the plan and the results so far."""
+        write_record(self.path, {**self.plan, "done": self.done})
+
+    def step(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the result of a step, which is worked out unless it is done."""
+        if name not in self.done:
+            say(name)
+            self.done[name] = work()
+            self.save()
+        return dict(self.done[name])
+
+
+class _Cleaned(NamedTuple):
+    """A chunk after cleaning: the lines of each pair, text and then tokens, and why others went."""
+
+    read: int
+    lines: list[tuple[str, ...]]
+    counted: Counter[str]
+
+
+class _Pipeline:
+    """The steps from text to a data folder in PART."""
+
+    def __init__(
+        self, recipe: Recipe, rows: Sequence[Row], part: Path, workers: int, progress: _Progress
+    ) -> None:
+        self.recipe, self.part, self.workers, self.progress = recipe, part, workers, progress
+        self.rows = list(rows)
+        valid = {row.languages for row in rows if row.split == "valid"}
+        self.held_out: dict[Row, Row] = {}  # a training row and that of its validation text
+        for row in rows:
+            if row.split == "train" and row.languages not in valid:
+                self.held_out[row] = Row("valid", row.languages, row.prefix)
+        if self.held_out and recipe.kind != "pairs" and not recipe.hold_out:
+            raise ValueError(
+                "there is no validation text: set VALID=PREFIX"
+                + (", or HOLD_OUT=N to take every Nth pair" if recipe.kind == "moses" else "")
+            )
+        if recipe.kind == "moses" and recipe.hold_out and not self.held_out:
+            raise ValueError("both VALID and HOLD_OUT are set; choose one")
+        self.languages = list(dict.fromkeys(code for row in rows for code in row.languages))
+
+    @property
+    def all_rows(self) -> list[Row]:
+        """Return the rows, validation text that is held out before its training text."""
+        found: list[Row] = []
+        for row in self.rows:
+            found += [self.held_out[row], row] if row in self.held_out else [row]
+        return found
+
+    def run(self) -> dict[str, Any]:
+        """Run all steps that are not done; return the record of the folder."""
+        cleaning: dict[str, dict[str, Any]] = {}
+        for row in self.rows:
+            name = self.recipe.text_name(row)
+            cleaning |= self.progress.step(f"clean {name}", partial(self._clean, row))
+        learnt = self.progress.step("learn subwords", partial(self._learn, cleaning))
+        if self.recipe.kind == "moses":
+            for row in self.all_rows:
+                cleaning |= self.progress.step(
+                    f"encode {row.split}", partial(self._encode, row, cleaning[row.split])
+                )
+            learnt |= self.progress.step("write dictionaries", self._write_dictionaries)
+        counts = {}
+        for row in self.all_rows:
+            name = self.recipe.text_name(row)
+            counts[name] = self.progress.step(f"binarise {name}", partial(self._binarise, row))
+            sentences = {side["sentences"] for side in counts[name].values()}
+            if sentences != {cleaning[name]["kept"]}:
+                clean_lines = cleaning[name]["kept"]
+                raise ValueError(f"{name}: {clean_lines} clean lines, {sentences} binarised")
+        self._take_encoded_text()
+        return self._record(cleaning, learnt, counts)
+
+    def _clean(self, row: Row) -> dict[str, Any]:
+        """Write the text (and the Moses tokens) of a row; return counts by name."""
+        recipe, train = self.recipe, row.split == "train"
+        sides = row.sides()
+        work = partial(_clean_chunk, paths=sides, row=row, recipe=recipe)
+        folders = ["text", "tokenised"] if recipe.kind == "moses" else ["text"]
+        counted: Counter[str] = Counter()
+        seen: set[bytes] = set()
+        read = index = 0
+        held = self.held_out.get(row)
+        kept = dict.fromkeys([row, held] if held else [row], 0)
+        with ExitStack() as stack:
+            files = {target: self._open(stack, target, folders) for target in kept}
+            for chunk in map_in_order(work, chunks(sides), self.workers):
+                counted += chunk.counted
+                for lines in chunk.lines:
+                    if train and recipe.drop_duplicates and _is_repeated(lines, seen):
+                        counted["duplicate"] += 1
+                        continue
+                    target = held if held and self._is_held_out(index) else row
+                    index += 1
+                    kept[target] += 1
+                    for file, line in zip(files[target], lines, strict=True):
+                        file.write(f"{line}\n".encode())
+                if read // _SAY_EVERY < (read + chunk.read) // _SAY_EVERY:
+                    say(f"{row.split} {row.pair}: {read + chunk.read:,} lines read")
+                read += chunk.read
+        for target, count in kept.items():
+            if count == 0:
+                reasons = ", ".join(f"{n} {reason}" for reason, n in counted.most_common())
+                texts = " and ".join(map(str, sides))
+                raise ValueError(
+                    f"no line of {texts} is left for {target.split} ({reasons or 'too few lines'});"
+                    " give more text, or widen the limits"
+                )
+        if counted and not train and recipe.kind != "language":
+            say(f"warning: {row.split} {row.pair} has lines to look at: {dict(counted)}")
+        found = {recipe.text_name(row): {"read": read, "kept": kept[row], "dropped": dict(counted)}}
+        if held:
+            found[recipe.text_name(held)] = {"kept": kept[held], "held_out_of": "train"}
+        return found
+
+    def _open(self, stack: ExitStack, row: Row, folders: Sequence[str]) -> list[Any]:
+        names = [
+            self.part / folder / f"{self.recipe.text_name(row)}.{language}"
+            for folder in folders
+            for language in row.languages
+        ]
+        for name in names:
+            name.parent.mkdir(parents=True, exist_ok=True)
+        return [stack.enter_context(name.open("wb")) for name in names]
+
+    def _is_held_out(self, index: int) -> bool:
+        """Return True if the training pair of this index is validation text.
+
+        fairseq validates on every pair that it trains. Where a corpus of many pairs has no text for
+        that (five pairs of OPUS-100), every 1,000th training pair is held out, at most 100.
+        """
+        if self.recipe.kind == "pairs":
+            return index % 1000 == 0 and index < 100_000
+        return (index + 1) % self.recipe.hold_out == 0
+
+    def _train_files(self, folder: str, language: str) -> list[Path]:
+        return [
+            self.part / folder / f"{self.recipe.text_name(row)}.{language}"
+            for row in self.rows
+            if row.split == "train" and language in row.languages
+        ]
+
+    def _learn(self, cleaning: Mapping[str, Any]) -> dict[str, Any]:
+        recipe = self.recipe
+        if recipe.kind == "moses":
+            files = [
+                file for code in self.languages for file in self._train_files("tokenised", code)
+            ]
+            words = binarise.count_words(files, self.workers)
+            codes = moses.learn_codes(dict(words), recipe.merges, self.part / "bpe.codes")
+            few = "" if codes == recipe.merges else f", not {recipe.merges:,}: no pair occurs twice"
+            say(f"{codes:,} byte-pair codes of {len(words):,} words{few}")
+            return {}
+        if recipe.kind == "pairs":
+            return self._learn_from_sample(cleaning)
+        if recipe.kind == "language" or recipe.joint:
+            self._learn_model("spm", self.languages)
+        else:
+            for language in self.languages:
+                self._learn_model(f"spm.{language}", [language])
+        return {}
+
+    def _learn_model(self, name: str, languages: Sequence[str], sample: Path | None = None) -> None:
+        """Train one sentencepiece model, and write the dictionaries that follow from it."""
+        files = [path for code in languages for path in self._train_files("text", code)]
+        subwords.train_model([sample] if sample else files, self.part / name, self.recipe)
+        model = subwords.load_model(self.part / f"{name}.model")
+        names = [f"dict.{code}.txt" for code in languages]
+        for dictionary in names if self.recipe.kind == "pair" else ["dict.txt"]:
+            subwords.write_dictionary(model, self.part / dictionary)
+
+    def _learn_from_sample(self, cleaning: Mapping[str, Any]) -> dict[str, Any]:
+        """Train the model of many pairs on a sample of each language's training text."""
+        files: dict[str, list[tuple[Path, int]]] = {}
+        for row in self.rows:
+            if row.split == "train":
+                for language in row.languages:
+                    name = self.recipe.text_name(row)
+                    side = self.part / "text" / f"{name}.{language}", int(cleaning[name]["kept"])
+                    files.setdefault(language, []).append(side)
+        lines = {name: sum(kept for _, kept in sides) for name, sides in sorted(files.items())}
+        taken = subwords.allot(lines, self.recipe.sample, self.recipe.temperature)
+        say(f"{sum(taken.values()):,} of {sum(lines.values()):,} lines in {len(lines)} languages")
+        sample = self.part / "sample.txt"
+        with sample.open("w", encoding="utf-8", newline="\n") as stream:
+            for language, sides in sorted(files.items()):
+                start = 0
+                for path, kept in sides:
+                    for line in subwords.spread(
+                        read_lines(path), start, taken[language], lines[language]
+                    ):
+                        stream.write(line + "\n")
+                    start += kept
+        self._learn_model("spm", self.languages, sample)
+        sample.unlink()
+        return {"sample": taken}
+
+    def _encode(self, row: Row, cleaned: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the subwords of a Moses row, and the text and tokens of the pairs that stay."""
+        limits = None
+        if self.recipe.clean_on == "subwords" and row.split in ("train", "valid"):
+            limits = self.recipe
+        forms = [
+            self.part / folder / f"{row.split}.{language}"
+            for folder in ("text", "tokenised")
+            for language in row.languages
+        ]
+        codes = self.part / "bpe.codes"
+        work = partial(_encode_chunk, paths=forms, codes=codes, limits=limits)
+        folders = ["encoded/text", "encoded/tokenised", "encoded"]
+        counted = Counter(cleaned.get("dropped", {}))
+        kept = 0
+        with ExitStack() as stack:
+            files = self._open(stack, row, folders)
+            for chunk in map_in_order(work, chunks(forms), self.workers):
+                counted += chunk.counted
+                kept += len(chunk.lines)
+                for lines in chunk.lines:
+                    for file, line in zip(files, lines, strict=True):
+                        file.write(f"{line}\n".encode())
+        if not kept:
+            raise ValueError(f"no pair of {row.split} is left ({dict(counted)}); widen the limits")
+        return {row.split: {**cleaned, "kept": kept, "dropped": dict(counted)}}
+
+    def _take_encoded_text(self) -> None:
+        """Let the text and tokens of the pairs that stay replace those of all pairs."""
+        for folder in ("text", "tokenised"):
+            for path in (self.part / "encoded" / folder).glob("*"):
+                path.replace(self.part / folder / path.name)
+
+    def _write_dictionaries(self) -> dict[str, Any]:
+        """Write fairseq's dictionaries of the words in encoded training text."""
+        recipe, sizes = self.recipe, {}
+        for language, side in zip(self.languages, ("src", "tgt"), strict=True):
+            path = self.part / f"dict.{language}.txt"
+            if recipe.joint and side == "tgt":
+                shutil.copyfile(self.part / f"dict.{self.languages[0]}.txt", path)
+            else:
+                codes = self.languages if recipe.joint else [language]
+                binarise.write_word_dictionary(
+                    [file for code in codes for file in self._train_files("encoded", code)],
+                    path,
+                    getattr(recipe, f"threshold{side}"),
+                    getattr(recipe, f"nwords{side}"),
+                    recipe.padding_factor,
+                    self.workers,
+                )
+            sizes[language] = len(binarise.SPECIALS) + path.read_bytes().count(b"\n")
+        return {"vocabularies": sizes}
+
+    def _binarise(self, row: Row) -> dict[str, Any]:
+        counts = {}
+        for language in row.languages:
+            name = (
+                row.split
+                if self.recipe.kind == "language"
+                else f"{row.split}.{row.pair}.{language}"
+            )
+            text = f"{self.recipe.text_name(row)}.{language}"
+            if self.recipe.kind == "moses":
+                dictionary = self.part / f"dict.{language}.txt"
+                found = binarise.binarise_words(
+                    dictionary, self.part / "encoded" / text, self.part / name, self.workers
+                )
+            else:
+                own = self.part / f"spm.{language}.model"
+                found = binarise.binarise_text(
+                    own if own.is_file() else self.part / "spm.model",
+                    self.part / "text" / text,
+                    self.part / name,
+                    self.workers,
+                )
+            counts[language] = found._asdict()
+        return counts
+
+    def _record(
+        self, cleaning: dict[str, Any], learnt: dict[str, Any], counts: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the facts that `DataFolder` and others read."""
+        recipe = self.recipe
+        record: dict[str, Any] = {"subwords": recipe.subwords, "vocab_size": recipe.vocab_size}
+        lines: dict[str, Any] = {}
+        for row in self.all_rows:
+            kept = cleaning[recipe.text_name(row)]["kept"]
+            if recipe.kind == "pairs":
+                lines.setdefault(row.split, {})[row.pair] = kept
+            else:
+                lines[row.split] = kept
+        if recipe.kind == "pairs":
+            languages = sorted(self.languages)
+            write_text(self.part / "languages.txt", "".join(f"{name}\n" for name in languages))
+            directions: dict[str, list[str]] = {}
+            for row in self.all_rows:
+                both = [row.pair, "-".join(reversed(row.languages))]
+                directions[row.split] = sorted([*directions.get(row.split, []), *both])
+            record |= {"languages": languages, "directions": directions, **learnt}
+        elif recipe.kind == "language":
+            record["language"] = self.languages[0]
+            counts = {name: sides[self.languages[0]] for name, sides in counts.items()}
+        else:
+            record |= {"source": self.languages[0], "target": self.languages[1]}
+            record["joint"] = recipe.joint
+        if recipe.kind == "moses":
+            sizes = learnt["vocabularies"]
+            record |= {"subwords": "subword-nmt", "vocab_size": max(sizes.values())}
+            record |= {"tokenisation": "moses", "lowercase": recipe.lowercase, **learnt}
+        return record | {"lines": lines, "binarised": counts, "cleaning": cleaning}
+
+
+def _clean_chunk(chunk: Chunk, paths: Sequence[Path], row: Row, recipe: Recipe) -> _Cleaned:
+    """Clean a chunk of training text; tidy up one of valid or test, whose lines all stay.
+
+    Only text of one language loses its blank lines there: they hold nothing to predict.
+    """
+    counted: Counter[str] = Counter()
+    kept = []
+    train = row.split == "train"
+    # as fairseq's recipes do: one is for training text only, the other for the rest
+    how = dataclasses.replace(
+        recipe,
+        apostrophes=recipe.apostrophes and not train,
+        punctuation=recipe.punctuation and train,
+    )
+    for text in chunk.decode(paths):
+        reason = None
+        lines: tuple[str, ...]
+        if recipe.kind == "moses":
+            lines = tuple(line.replace("\r", " ") for line in text)
+            tokens = [moses.tokenise(*side, how) for side in zip(text, row.languages, strict=True)]
+            if train and recipe.clean_on == "words":
+                reason = moses.why_dropped(tokens[0], tokens[1], recipe)
+            lines += tuple(tokens)
+        elif train:
+            lines = tuple(map(normalise, text))
+            reason = clean.why_dropped(lines[0], lines[-1], recipe)
+        else:
+            lines = tuple(line.replace("\r", " ") for line in text)
+        if not train and any(map(is_blank, text)):
+            reason = "blank" if recipe.kind == "language" else None
+            counted["blank"] += reason is None
+        if not train and any("\r" in line for line in text):
+            counted["carriage return"] += 1
+        if reason:
+            counted[reason] += 1
+        else:
+            kept.append(lines)
+    return _Cleaned(len(chunk.sides[0]), kept, +counted)
+
+
+def _is_repeated(lines: tuple[str, ...], seen: set[bytes]) -> bool:
+    """Tell whether a pair was there before; some 100 bytes of memory per pair that is kept."""
+    digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=12).digest()
+    repeated = digest in seen
+    seen.add(digest)
+    return repeated
+
+
+def _encode_chunk(
+    chunk: Chunk, paths: Sequence[Path], codes: Path, limits: Limits | None
+) -> _Cleaned:
+    """Encode the tokens of a chunk; drop the pairs whose subwords are not within the limits."""
+    counted: Counter[str] = Counter()
+    rows = list(chunk.decode(paths))
+    source, target = (moses.encode_lines((row[side] for row in rows), codes) for side in (2, 3))
+    kept = []
+    for row, *pieces in zip(rows, source, target, strict=True):
+        if limits and (reason := moses.why_dropped(pieces[0], pieces[1], limits)):
+            counted[reason] += 1
+        else:
+            kept.append((*row, *pieces))
+    return _Cleaned(len(rows), kept, counted)
+
+
+def folder_digests(folder: Path) -> dict[str, str | None]:
+    """Return the SHA-256 of every file of a folder by its name there, corpus.json left out."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = [str(path.relative_to(folder)) for path in paths if path.name != "corpus.json"]
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(names, pool.map(sha256, map(folder.joinpath, names)), strict=True))
+
+
+def _summary(record: Mapping[str, Any]) -> str:
+    lines = {
+        split: sum(count.values()) if isinstance(count, dict) else count
+        for split, count in record["lines"].items()
+    }
+    text = ", ".join(f"{count:,} {split}" for split, count in lines.items()) + " lines"
+    if "directions" in record:
+        trained = set(record["directions"]["train"])
+        untrained = {name for names in record["directions"].values() for name in names} - trained
+        text += f" in {len(record['languages'])} languages; {len(trained)} directions are trained,"
+        text += f" {len(untrained)} are zero-shot"
+    sides: list[Any] = []
+    for found in record["binarised"].values():
+        sides += [found] if "tokens" in found else found.values()
+    unknown = 100 * sum(s["unknown"] for s in sides) / max(1, sum(s["tokens"] for s in sides))
+    text += f"; {record['vocab_size']:,} {record['subwords']} subwords; {unknown:.2g}% unknown"
+    return text

@@ -1,0 +1,316 @@
+"""The pipeline from text to a data folder, of every kind; runs that fail and resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_deepnet.tools.corpora import binarise, build, text
+from fairseq_deepnet.tools.corpora.build import Recipe, Row, claimed, text_of
+from fairseq_deepnet.tools.corpora.folder import DataFolder
+
+SMALL = Recipe(languages="eo ia", vocab_size=60)
+MOSES = dataclasses.replace(SMALL, kind="moses", joint=False, merges=20, max_ratio=2, max_words=20)
+RECIPES = {
+    "pair": SMALL,
+    "separate": dataclasses.replace(SMALL, joint=False, vocab_size=40),
+    "language": Recipe(kind="language", languages="eo", vocab_size=50),
+    "pairs": Recipe(kind="pairs", vocab_size=90, sample=150),
+    "moses": MOSES,
+    "held out": dataclasses.replace(MOSES, hold_out=7),
+    "by subwords": dataclasses.replace(MOSES, hold_out=7, clean_on="subwords", max_words=30),
+}
+
+
+def write(folder: Path, split: str, **sides: list[str]) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    for language, lines in sides.items():
+        content = "".join(f"{line}\n" for line in lines).encode()
+        (folder / f"{split}.{language}").write_bytes(content)
+    return str(folder / split)
+
+
+def sentences(count: int, seed: int = 3) -> list[str]:
+    generator = random.Random(seed)
+    words = ["la", "hundo", "kuras", "rapide", "en", "granda", "ĝardeno"]
+    return [" ".join(generator.choices(words, k=generator.randint(3, 8))) for _ in range(count)]
+
+
+def rows_of(folder: Path, kind: str) -> list[Row]:
+    if kind == "pairs":
+        pairs = [("eo", "ia"), ("eo", "io")]
+        rows = [Row("train", pair, f"{folder}/train") for pair in pairs]
+        return [
+            *rows,
+            Row("valid", pairs[0], f"{folder}/valid"),
+            Row("test", ("ia", "io"), f"{folder}/test"),
+        ]
+    languages = ("eo",) if kind == "language" else ("eo", "ia")
+    splits = (
+        ["train", "test"] if kind in ("held out", "by subwords") else ["train", "valid", "test"]
+    )
+    return [Row(split, languages, f"{folder}/{split}") for split in splits]
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    folder = tmp_path / "raw"
+    for split, count in (("train", 120), ("valid", 9), ("test", 8)):
+        lines = sentences(count, count)
+        write(folder, split, eo=lines, ia=[line.upper() for line in lines], io=lines[::-1])
+    return folder
+
+
+def build_one(
+    recipe: Recipe, rows: list[Row], out: Path, force: bool = False, workers: int = 1
+) -> None:
+    with claimed(out):
+        build.build(recipe, text_of(rows), out, workers, force)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "corpus.json"
+    }
+
+
+def record_of(out: Path) -> dict[str, Any]:
+    return dict(json.loads((out / "corpus.json").read_text(encoding="utf-8")))
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_a_folder_is_built_once_and_alike_by_any_number_of_workers(
+    kind: str,
+    raw: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recipe, rows, out = RECIPES[kind], rows_of(raw, kind), tmp_path / "out"
+    build_one(recipe, rows, out)
+    folder = DataFolder.open(out)
+    assert folder.record["files"] == digests(out)
+    assert {path.name for path in tmp_path.iterdir()} == {"raw", "out"}
+    build_one(recipe, rows, out)
+    assert "is complete: nothing to do" in capsys.readouterr().err
+    monkeypatch.setattr(text, "CHUNK", 11)
+    monkeypatch.setattr(text.chunks, "__defaults__", (11,))
+    build_one(recipe, rows, tmp_path / "again", workers=2)
+    assert digests(tmp_path / "again") == digests(out)
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("kind", ["pair", "pairs", "by subwords"])
+def test_a_run_that_fails_is_resumed_to_the_same_bytes(
+    kind: str, force: bool, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, rows = RECIPES[kind], rows_of(raw, kind)
+    build_one(recipe, rows, tmp_path / "whole")
+    out = tmp_path / "out"
+    if force:
+        build_one(dataclasses.replace(recipe, min_words=2), rows, out)
+    with monkeypatch.context() as broken:
+        name = "binarise_words" if recipe.kind == "moses" else "binarise_text"
+
+        def fail(*_: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        broken.setattr(binarise, name, fail)
+        with pytest.raises(OSError, match="No space"):
+            build_one(recipe, rows, out, force)
+    assert out.exists() is force
+    monkeypatch.setattr(build, "_clean_chunk", fail)  # the text is clean already
+    build_one(recipe, rows, out, force)
+    assert digests(out) == digests(tmp_path / "whole")
+
+
+def test_clean_text_serves_another_vocabulary_and_leaves_no_other_model(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, out = rows_of(raw, "pair"), tmp_path / "out"
+    with pytest.raises(ValueError, match="largest possible is"):
+        build_one(dataclasses.replace(SMALL, vocab_size=5000), rows, out)
+    monkeypatch.setattr(build, "_clean_chunk", None)
+    with monkeypatch.context() as broken:
+        broken.setattr(binarise, "binarise_text", None)
+        with pytest.raises(TypeError):
+            build_one(dataclasses.replace(SMALL, joint=False, vocab_size=45), rows, out)
+    build_one(SMALL, rows, out)
+    assert {path.name for path in out.glob("spm*")} == {"spm.model", "spm.vocab"}
+
+
+def test_another_recipe_or_text_is_refused_unless_forced(raw: Path, tmp_path: Path) -> None:
+    rows, out = rows_of(raw, "pair"), tmp_path / "out"
+    build_one(SMALL, rows, out)
+    other = dataclasses.replace(SMALL, vocab_size=61)
+    with pytest.raises(ValueError, match=r"vocab_size was 60, now 61.*FORCE=1"):
+        build_one(other, rows, out)
+    build_one(other, rows, out, force=True)
+    assert record_of(out)["vocab_size"] == 61
+    write(raw, "valid", eo=["alia"], ia=["ALIA"])
+    with pytest.raises(ValueError, match=r"valid\.eo-ia\.eo changed"):
+        build_one(other, rows, out)
+    with pytest.raises(ValueError, match=r"test\.eo-ia\.ia is left out"):
+        build_one(other, rows[:2], out)
+
+
+def test_folders_of_others_are_never_replaced(raw: Path, tmp_path: Path) -> None:
+    rows = rows_of(raw, "pair")
+    for name in ("out", "other.part"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis.txt").touch()
+    for force in (False, True):
+        with pytest.raises(ValueError, match=r"has no corpus\.json; remove it"):
+            build_one(SMALL, rows, tmp_path / "out", force)
+        with pytest.raises(ValueError, match="in the way"):
+            build_one(SMALL, rows, tmp_path / "other", force)
+    with claimed(tmp_path / "new"), pytest.raises(ValueError, match="another run"):
+        build_one(SMALL, rows, tmp_path / "new")
+
+
+def test_a_pair_records_its_lines_and_why_others_went(tmp_path: Path) -> None:
+    raw, kept = tmp_path / "raw", sentences(40)
+    odd = [("", "x"), ("a", " "), ("a", "b c d e f g h"), ("x " * 300, "y " * 300)]
+    train = [*zip(kept, kept, strict=True), *odd, (kept[0], kept[0])]
+    write(raw, "train", eo=[a for a, _ in train], ia=[b for _, b in train])
+    valid = ["  two  spaces ", "cafe\u0301", "a\u2028b", "", "a\rb"]
+    write(raw, "valid", eo=valid, ia=["y"] * len(valid))
+    recipe = dataclasses.replace(SMALL, drop_duplicates=True)
+    rows = [Row(split, ("eo", "ia"), f"{raw}/{split}") for split in ("train", "valid")]
+    distinct = len(set(kept))
+    build_one(recipe, rows, tmp_path / "out")
+    record = record_of(tmp_path / "out")
+    assert record["lines"] == {"train": distinct, "valid": len(valid)}
+    dropped = {"empty": 2, "length ratio": 1, "too long": 1, "duplicate": 41 - distinct}
+    assert record["cleaning"]["train"]["dropped"] == dropped
+    assert record["cleaning"]["valid"]["dropped"] == {"blank": 1, "carriage return": 1}
+    # valid text is never changed, but for line ends inside a line
+    assert lines_of(tmp_path / "out" / "text" / "valid.eo") == [*valid[:-1], "a b"]
+
+
+def test_one_language_leaves_blank_lines_out(tmp_path: Path) -> None:
+    lines = sentences(60)
+    for split in ("train", "valid"):
+        write(tmp_path / "raw", split, eo=[*lines, "", " "])
+    rows = [Row(split, ("eo",), f"{tmp_path}/raw/{split}") for split in ("train", "valid")]
+    build_one(RECIPES["language"], rows, tmp_path / "out")
+    assert record_of(tmp_path / "out")["lines"] == {"train": 60, "valid": 60}
+
+
+def test_many_pairs_serve_both_directions_and_hold_validation_text_out(
+    raw: Path, tmp_path: Path
+) -> None:
+    build_one(RECIPES["pairs"], rows_of(raw, "pairs"), tmp_path / "out")
+    folder = DataFolder.open(tmp_path / "out")
+    assert folder.languages == ["eo", "ia", "io"]
+    assert lines_of(tmp_path / "out" / "languages.txt") == folder.languages
+    assert [str(one) for one in folder.directions("test")] == ["ia-io", "io-ia"]
+    # the first of every 1,000 training pairs of a pair without a validation set
+    assert folder.record["lines"]["train"] == {"eo-ia": 120, "eo-io": 119}
+    assert folder.record["lines"]["valid"] == {"eo-io": 1, "eo-ia": 9}
+    assert lines_of(tmp_path / "out/text/valid.eo-io.eo") == lines_of(raw / "train.eo")[:1]
+    assert sum(folder.record["sample"].values()) <= 150
+
+
+def write_moses_text(folder: Path) -> list[Row]:
+    for side, language in enumerate(("de", "en")):
+        lines = [f"Line {n}, yes!" if side else f"Zeile {n}, ja!" for n in range(26)]
+        lines[3] = "" if side else "Leer."
+        lines[4] = "Short." if side else "Eine sehr, sehr lange Zeile hier."
+        write(folder, "train", **{language: lines})
+        write(folder, "test", **{language: ["It’s." if side else "Ein’s."] * 2})
+    return [Row(split, ("de", "en"), f"{folder}/{split}") for split in ("train", "test")]
+
+
+def test_every_nth_clean_moses_pair_is_held_out_with_its_text(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(
+        MOSES, languages="de en", hold_out=5, lowercase=True, apostrophes=True, max_ratio=1.5
+    )
+    build_one(recipe, write_moses_text(tmp_path / "raw"), tmp_path / "out")
+    out = tmp_path / "out"
+    kept = [n for n in range(26) if n not in (3, 4)]
+    rest = [n for index, n in enumerate(kept, start=1) if index % 5]
+    assert lines_of(out / "text" / "valid.en") == [f"Line {n}, yes!" for n in kept[4::5]]
+    assert lines_of(out / "tokenised" / "valid.de") == [f"zeile {n} , ja !" for n in kept[4::5]]
+    assert lines_of(out / "text" / "train.de") == [f"Zeile {n}, ja!" for n in rest]
+    assert lines_of(out / "tokenised" / "test.en") == ["it &apos;s ."] * 2
+    assert lines_of(out / "text" / "test.en") == ["It’s."] * 2
+    assert record_of(out)["cleaning"]["train"]["dropped"] == {"empty": 1, "length ratio": 1}
+
+
+def test_cleaning_by_subwords_drops_text_and_tokens_alike(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(
+        MOSES, languages="de en", hold_out=5, clean_on="subwords", max_ratio=1.5, max_words=90
+    )
+    build_one(recipe, write_moses_text(tmp_path / "raw"), tmp_path / "out")
+    record = record_of(tmp_path / "out")
+    assert record["cleaning"]["train"]["dropped"] == {"empty": 1}
+    assert record["cleaning"]["valid"]["dropped"] == {"length ratio": 1}
+    for split in ("train", "valid"):
+        for folder in ("text", "tokenised"):
+            for language in ("de", "en"):
+                lines = lines_of(tmp_path / "out" / folder / f"{split}.{language}")
+                assert len(lines) == record["lines"][split]
+                assert all(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("valid.eo", b"a\n", r"differ in length: .*valid\.eo has 1 lines.*valid\.ia has 9"),
+        ("test.ia", b"Gr\xfc\xdfe\n" * 8, r"test\.ia, line 1: not valid UTF-8"),
+        ("train.eo", b"\n" * 120, r"no line of .* is left for train \(120 empty\)"),
+        ("valid.eo", None, r"no eo side of .*valid"),
+        ("train.eo", b"x" * (text.MAX_LINE + 1), r"train\.eo, line 1: longer than"),
+    ],
+)
+def test_bad_text_is_one_line_and_leaves_no_folder(
+    name: str, content: bytes | None, message: str, raw: Path, tmp_path: Path
+) -> None:
+    (raw / name).unlink()
+    if content is not None:
+        (raw / name).write_bytes(content)
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as caught:
+        build_one(SMALL, rows_of(raw, "pair"), tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Recipe(max_words=3, min_words=9), "--max-words is 3, --min-words 9"),
+        (lambda: Recipe(max_ratio=0.5), "--max-ratio is 0.5"),
+        (lambda: Recipe(temperature=0), "--temperature is 0"),
+        (lambda: Recipe(hold_out=1), "--hold-out is 1"),
+        (lambda: Recipe(vocab_size=3), "--vocab-size is 3"),
+        (lambda: Recipe(subwords="words"), "--subwords is 'words'"),
+    ],
+)
+def test_bad_values_are_refused_by_the_options_name(
+    make: Callable[[], Recipe], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [("pair", "VALID=PREFIX$"), ("moses", "or HOLD_OUT=N")]
+)
+def test_validation_text_is_needed(kind: str, message: str, raw: Path, tmp_path: Path) -> None:
+    rows = [row for row in rows_of(raw, kind) if row.split != "valid"]
+    with pytest.raises(ValueError, match=message):
+        build_one(RECIPES[kind], rows, tmp_path / "out")
