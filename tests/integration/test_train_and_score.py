@@ -53,7 +53,7 @@ def test_a_run_is_trained_continued_averaged_and_scored(tmp_path: Path, data: Pa
     # on two processes: rank 1 must get at the checkpoint, too
     more = train(run, data, "multi30k", 4, RESUME="1", CPU_PROCESSES="2")
     assert more.returncode == 0, more.stdout + more.stderr
-    assert "going on from update 2" in more.stderr
+    assert "resuming from update 2" in more.stderr
     assert "update 3/4" in more.stdout
     assert "update 1/4" not in more.stdout
     assert num_updates(load_checkpoint(run / "checkpoints" / "checkpoint_last.pt")) == 4

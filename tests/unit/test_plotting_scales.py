@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,17 +11,17 @@ import pytest
 from fairseq_deepnet.divergence.events import Event, Finding, Kind
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
 from fairseq_deepnet.tools.plotting.images import edges_of
-from fairseq_deepnet.tools.plotting.runs import Grid
+from fairseq_deepnet.tools.plotting.runs import Grid, GridKey, Run
 from fairseq_deepnet.tools.plotting.series import (
-    axis,
-    chosen_updates,
+    Line,
     columns,
+    label_of,
     layer_ticks,
-    main_part,
-    ordered,
     part_title,
+    parts_of,
+    profiles,
     scale_of,
-    thin_line,
+    thin,
     title,
 )
 
@@ -59,15 +60,12 @@ def test_zeros_do_not_keep_a_scale_from_being_logarithmic() -> None:
 def test_a_thinned_line_keeps_its_ends_its_spikes_and_where_it_broke() -> None:
     values = [1.0] * 5000
     values[1234], values[2345], values[4000] = 99.0, -99.0, math.nan
-    updates, thinned = thin_line(range(5000), values, most=200)
-    assert len(updates) <= 2 * 200
-    assert {0, 1234, 2345, 4000, 4999} <= set(updates)
-    assert thinned[updates.index(1234)] == 99.0
-    assert updates == sorted(updates)
-
-
-def test_a_short_line_is_left_as_it_is() -> None:
-    assert thin_line([3, 5], [1.0, 2.0]) == ([3, 5], [1.0, 2.0])
+    line = thin(Line(0, "a", "solid", range(5000), values), most=200)
+    assert len(line.x) <= 2 * 200
+    assert {0, 1234, 2345, 4000, 4999} <= set(line.x)
+    assert line.y[list(line.x).index(1234)] == 99.0
+    assert list(line.x) == sorted(line.x)
+    assert thin(line, most=1000) == line
 
 
 def test_a_thinned_heat_map_keeps_the_updates_around_an_event() -> None:
@@ -79,25 +77,31 @@ def test_a_thinned_heat_map_keeps_the_updates_around_an_event() -> None:
     assert len(columns(grid, 2000)) == 1000
 
 
-def test_profiles_are_of_updates_that_have_numbers() -> None:
-    grid = grid_of([[math.nan], [1.0], [1.0], [1.0], [math.nan]])
-    chosen = chosen_updates(grid).tolist()
-    assert chosen[0] == 1
-    assert chosen[-1] == 3
-    assert chosen_updates(grid_of([[math.nan]])).tolist() == []
+KEY = GridKey("branch_norm", "decoder", "ffn")
 
 
-def test_parts_run_from_input_to_output_and_one_stands_for_the_layer() -> None:
-    parts = ["ffn", "encoder_attn.vo", "self_attn.vo", "self_attn.qk", "new"]
-    assert ordered(parts) == ["self_attn.qk", "self_attn.vo", "encoder_attn.vo", "ffn", "new"]
-    assert main_part(["self_attn", "ffn", "layer"]) == "layer"
-    assert main_part(["encoder_attn", "self_attn"]) == "self_attn"
+@pytest.mark.parametrize(
+    ("values", "updates"), [([math.nan, 1, 1, 1, math.nan], (20, 40)), ([math.nan], ())]
+)
+def test_profiles_are_of_updates_that_have_numbers(
+    values: list[float], updates: tuple[int, ...], tmp_path: Path
+) -> None:
+    run = Run("a", tmp_path, grids={KEY: grid_of([[value] for value in values])})
+    labels = [line.label for line in profiles([run], KEY)]
+    assert labels[:1] + labels[1:][-1:] == [f"a, update {update}" for update in updates]
+
+
+def test_parts_run_from_input_to_output_after_the_one_for_the_whole_layer(tmp_path: Path) -> None:
+    parts = ["encoder_attn.vo", "self_attn.vo", "self_attn.qk", "new", "ffn"]
+    grids = {GridKey("branch_norm", "decoder", part): grid_of([[1.0]]) for part in parts}
+    found = parts_of([Run("a", tmp_path, grids=grids)], "branch_norm")
+    assert found == ["ffn", "self_attn.qk", "self_attn.vo", "encoder_attn.vo", "new"]
 
 
 def test_names_are_words_and_axes_have_units() -> None:
     assert title("layer_norm_input") == "LayerNorm input"
-    assert axis("attention_entropy") == "Attention entropy (nats)"
-    assert axis("parameter_update_ratio") == "Parameter update ratio"
+    assert label_of("attention_entropy") == "Attention entropy (nats)"
+    assert label_of("parameter_update_ratio") == "Parameter update ratio"
     assert part_title("self_attn.qk") == "self-attention, query and key"
     assert all(title(name)[0].isupper() for name in QUANTITIES)
 

@@ -1,304 +1,325 @@
-"""Runs as one page of HTML that needs no network: tables, and figures by plotly, whose script is
-inside.
-
-What it says is gathered here; page.html lays it out, and page.js draws the figures.
-"""
+"""Runs as one page of HTML that needs no network: tables, and figures by plotly."""
 
 from __future__ import annotations
 
+import html
 import math
 import re
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import jinja2
+import numpy as np
 from markupsafe import Markup, escape
+from plotly.graph_objects import Figure
+from plotly.offline import get_plotlyjs
+from plotly.subplots import make_subplots
 
 from fairseq_deepnet.divergence.events import region_text
-from fairseq_deepnet.files import shown, write_text
-from fairseq_deepnet.monitoring import records
+from fairseq_deepnet.files import shown
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
 from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.evaluation.scoring import METRICS
 from fairseq_deepnet.tools.plotting.curves import Curves
-from fairseq_deepnet.tools.plotting.interactive import (
-    Figure,
-    line_figure,
-    map_figure,
-    profile_figure,
-)
-from fairseq_deepnet.tools.plotting.runs import LOGGED, SIDES, Grid, GridKey, Run
+from fairseq_deepnet.tools.plotting.runs import SIDES, Grid, GridKey, Run
 from fairseq_deepnet.tools.plotting.series import (
-    LABELS,
+    SHOWN,
+    Line,
+    Scale,
+    columns,
     has,
     is_by_layer,
+    label_of,
     lines_by_layer,
     lines_of,
-    main_part,
-    ordered,
     part_title,
+    parts_of,
+    profiles,
     scale_of,
+    thin,
     title,
 )
-from fairseq_deepnet.tools.plotting.style import colour_of
+from fairseq_deepnet.tools.plotting.style import BROKEN, colour_of
 from fairseq_deepnet.tools.run_scores import read_scores
 from fairseq_deepnet.tools.training import fallbacks
 
-_POLICY: Final = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-)
-"""What a browser lets the page do: it loads nothing and sends nothing."""
+_DASHES: Final = {"solid": "solid", "dashed": "dash", "dotted": "dot", "dots": "dot"}
 _VALUES: Final = 1_600_000
 """Numbers in all heat maps of a page, at four bytes each, before updates are left out."""
 _COLUMNS: Final = (60, 300)
-"""Updates that a heat map shows: at least, at most."""
-GROUPS: Final = {
-    "Gradients": ("gradient_norm", "weight_gradient_norm", "embedding_gradient_norm"),
-    "Inside the layers": (
-        *("branch_norm", "residual_norm", "layer_norm_input"),
-        *("layer_norm_gradient", "attention_entropy", "token_rank"),
-    ),
-    "How far the model moves": (
-        *("model_update", "step_update", "update_bound", "step_bound"),
-        "parameter_update_ratio",
-    ),
-}
-"""Quantities by what they measure; those that are in none come last."""
-_METRICS: Final = {
-    **{key: metric.heading for key, metric in METRICS.items()},
-    "bleu_tokenised": "BLEU of tokens",
-    "perplexity": "perplexity",
-    "word_perplexity": "perplexity a word",
-}
-Cell = tuple[str, object]
-"""Its class in page.css, and its text; or "run" and the place of one."""
-
-
-class Plot(NamedTuple):
-    """A figure, and what page.js needs to know besides."""
-
-    figure: Figure
-    caption: str = ""
-    kind: str = ""
-    facts: dict[str, object] = {}  # noqa: RUF012
-
-
-def write(runs: Sequence[Run], file: Path, head: str = "") -> None:
-    """Write the page, whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, make(runs, head))
+"""Updates of a heat map: at least, at most."""
+_MARKED: Final = 20
+"""Events of a run that figures mark; the table has all."""
+Table = tuple[list[str], list[list[Any]]]
+"""Headings, and rows of cells; the first cell of a row is the run's index."""
 
 
 def make(runs: Sequence[Run], head: str = "") -> str:
-    """Return the page: page.html, filled in."""
-    from plotly.offline import get_plotlyjs
-
-    folder = Path(__file__).parent
+    """Return the page; `head` is its title."""
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(autoescape=True, loader=loader, trim_blocks=True)
+    environment.filters["code"] = _code
+    most = _most_columns(runs)
+    figures = {
+        show: _by_layer(runs, show, most) if is_by_layer(show) else _lines(runs, show)
+        for show in SHOWN
+        if any(has(run, show) for run in runs)
+    }
+    drawn = {
+        show: Markup(
+            figure.to_html(
+                full_html=False,
+                include_plotlyjs=False,
+                div_id=f"figure-{show}",
+                config={"displaylogo": False},
+            )
+        )
+        for show, figure in figures.items()
+    }
     names = [run.name for run in runs]
-    loader = jinja2.FileSystemLoader(folder)
-    environment = jinja2.Environment(
-        autoescape=True, loader=loader, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters["quoted"] = lambda text: _code(r"`([^`]*)`", text)
-    page = environment.get_template("page.html").render(
-        policy=_POLICY,
-        head=head or (", ".join(names) if len(names) <= 4 else f"{len(names)} runs"),
+    return environment.get_template("page.html").render(
+        head=head or ", ".join(names),
         names=names,
         colours=[colour_of(number) for number in range(len(runs))],
-        sections=list(sections(runs)),
-        monitored=records.NAME,
-        most=_most_columns(runs),
-        style=(folder / "page.css").read_text(encoding="utf-8"),
-        script=(folder / "page.js").read_text(encoding="utf-8"),
-        plotly=get_plotlyjs(),
+        tables={"Runs": overview(runs), "Events": events(runs), "Scores": scores(runs)},
+        unmonitored=[run.name for run in runs if not run.grids],
+        figures=drawn,
+        quantities=QUANTITIES,
+        title=title,
+        most=most,
+        plotly=Markup(get_plotlyjs()),
     )
-    return page.lstrip()
 
 
-def _code(pattern: str, text: str) -> Markup:
-    """Mark what a pattern's group holds as code."""
-    return Markup(re.sub(pattern, r"<code>\1</code>", str(escape(text))))
+def _code(text: str) -> Markup:
+    """Mark words between backticks as code."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
-def sections(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
-    """Yield what the sections hold."""
-    yield {"id": "overview", "title": "Runs", **overview(runs)}
-    yield {"id": "events", "title": "Events", **events(runs)}
-    logged = [metric for metric in LOGGED if any(metric in run.metrics for run in runs)]
-    if logged:
-        plots = [Plot(line_figure(runs, lines_of(runs, m), m), LABELS[m]) for m in logged]
-        yield {"id": "losses", "title": "Losses", "plots": plots}
-    yield {"id": "scores", "title": "Scores", **scores(runs)}
-    unmonitored = [run.name for run in runs if not run.grids]
-    known = [name for name in QUANTITIES if any(has(run, name) for run in runs)]
-    if not known:
-        yield {"id": "measured", "title": "Measured", "unmonitored": unmonitored}
-    placed = {name for names in GROUPS.values() for name in names}
-    others = tuple(name for name in known if name not in placed)
-    most = _most_columns(runs)
-    for text, names in {**GROUPS, "Other": others}.items():
-        found = [quantity(runs, name, most) for name in names if name in known]
-        place = {"id": text.lower().replace(" ", "-"), "title": text}
-        if found:
-            yield {**place, "unmonitored": unmonitored, "quantities": found}
+# Figures.
 
 
 def _most_columns(runs: Sequence[Run]) -> int:
-    """Return how many updates a heat map may show, so that a page of deep runs stays small."""
+    """Return the number of updates of a heat map, so that a page of deep runs stays small."""
     rows = sum(grid.layers for run in runs for key, grid in run.grids.items() if key.part)
-    least, most = _COLUMNS
-    return max(least, min(most, _VALUES // max(rows, 1)))
+    return int(np.clip(_VALUES // max(rows, 1), *_COLUMNS))
 
 
-# A quantity: words, and figures by the parts of a layer.
+def _lines(runs: Sequence[Run], show: str) -> Figure:
+    """Draw a logged column or a quantity without layers over updates."""
+    lines = lines_of(runs, show)
+    figure = Figure([_trace(line) for line in lines])
+    figure.update_layout(height=400, width=900, hovermode="x unified")
+    figure.update_xaxes(title="updates")
+    figure.update_yaxes(title=label_of(show), type=_axis_type(lines) if show in QUANTITIES else "-")
+    _mark_events(figure, [(0, number, run) for number, run in enumerate(runs)])
+    return _finish(figure)
 
 
-def quantity(runs: Sequence[Run], name: str, most: int) -> dict[str, Any]:
-    """Return what a quantity is, and its figures; the part that stands for a layer is open."""
-    row = QUANTITIES[name]
-    meaning = row.meaning[0].upper() + row.meaning[1:] + "."
-    found = {"name": name, "title": title(name), "meaning": meaning, "unit": row.unit}
-    found |= {"when": row.when, "source": row.source}
-    if not is_by_layer(name):
-        return {**found, "plot": Plot(line_figure(runs, lines_of(runs, name), name))}
-    parts = ordered(key.part for run in runs for key in run.grids if key.quantity == name)
-    made = [_part(runs, name, part, most) | {"is_open": part == main_part(parts)} for part in parts]
-    return {**found, "parts": made}
-
-
-def _part(runs: Sequence[Run], name: str, part: str, most: int) -> dict[str, Any]:
-    """Return heat maps of a part (a row a side, a column a run), its profiles by layer, which a
-    slider moves, and three layers over updates; what has one number a side, such as a final
-    LayerNorm, has lines alone.
+def _by_layer(runs: Sequence[Run], show: str, most: int) -> Figure:
+    """Draw a row per side: a heat map per run, profiles by layer, three layers over updates. A
+    menu chooses the part of a layer.
     """
-    grids: dict[str, dict[int, Grid]] = {}
-    for side in SIDES:
-        keyed = {
-            number: run.grids.get(GridKey(name, side, part)) for number, run in enumerate(runs)
-        }
-        if found := {number: grid for number, grid in keyed.items() if grid is not None}:
-            grids[side] = found
-    every = [grid for of_side in grids.values() for grid in of_side.values()]
-    has_layers = any(grid.layers > 1 for grid in every)
-    where = ", at the top, in the middle, at the input" * has_layers
-    drawn = {side: lines_by_layer(runs, GridKey(name, side, part)) for side in grids}
-    lines = [
-        Plot(line_figure(runs, drawn[side], name), f"{side}: over updates{where}") for side in grids
+    parts = parts_of(runs, show)
+    sides = [side for side in SIDES if any((show, side) == k[:2] for r in runs for k in r.grids)]
+    across = len(runs) + 2
+    heads = [
+        *(f"{html.escape(run.name)}, {{}}" for run in runs),
+        "{}, by layer",
+        "{}, over updates",
     ]
-    made: dict[str, Any] = {"name": part, "title": part_title(part), "lines": lines}
-    if not has_layers:
-        return made
-    scale = scale_of(grid.values for grid in every)
+    figure = make_subplots(
+        rows=len(sides),
+        cols=across,
+        subplot_titles=[head.format(side) for side in sides for head in heads],
+        horizontal_spacing=0.2 / across,
+        vertical_spacing=0.3 / len(sides),
+    )
+    drawn: list[str] = []  # the part of each trace
+    lines: list[Line] = []
+    for part in parts:
+        keys = [GridKey(show, side, part) for side in sides]
+        scale = scale_of(run.grids[key].values for run in runs for key in keys if key in run.grids)
+        for row, key in enumerate(keys, 1):
+            for column, run in enumerate(runs, 1):
+                if (grid := run.grids.get(key)) is not None:
+                    maps = _maps(grid.take(columns(grid, most, run.events)), scale)
+                    figure.add_traces(maps, rows=row, cols=column)
+            for column, added in enumerate((profiles(runs, key), lines_by_layer(runs, key)), -1):
+                lines += added
+                figure.add_traces(list(map(_trace, added)), rows=row, cols=across + column)
+        figure.data[len(drawn)].showscale = True  # of the part's first heat map
+        drawn += [part] * (len(figure.data) - len(drawn))
+    for trace, part in zip(figure.data, drawn, strict=True):
+        trace.update(visible=part == parts[0], showlegend=False)
+    choices = {part_title(part): [part == other for other in drawn] for part in parts}
+    buttons = [
+        {"label": label, "method": "restyle", "args": [{"visible": visible}]}
+        for label, visible in choices.items()
+    ]
+    menu = {"buttons": buttons, "x": 0, "xanchor": "left", "y": 1.1, "yanchor": "bottom"}
+    figure.update_layout(
+        height=120 + 260 * len(sides),
+        width=max(1100, 300 * across),
+        updatemenus=[menu] if len(parts) > 1 else [],
+    )
+    figure.update_yaxes(title="layer", col=1)
+    for column in (across - 1, across):
+        figure.update_yaxes(type=_axis_type(lines), title="", col=column)
+    places = [(row * across + n, n, run) for row in range(len(sides)) for n, run in enumerate(runs)]
+    _mark_events(figure, places)
+    return _finish(figure)
 
-    def heat_map(number: int, side: str) -> Plot | None:
-        if number not in grids[side]:
-            return None
-        run, colour = runs[number], colour_of(number)
-        figure = map_figure(run, number, grids[side][number], scale, name, most)
-        facts = {"side": side, "run": number, "name": run.name, "colour": colour}
-        return Plot(figure, f"{run.name}: {side}", "map", facts)
 
-    shown_runs = list(dict.fromkeys(number for of_side in grids.values() for number in of_side))
-    made["maps"] = [[heat_map(number, side) for number in shown_runs] for side in grids]
-    made["profiles"] = []
-    for side, of_side in grids.items():
-        figure = profile_figure(name, scale, max(grid.layers for grid in of_side.values()))
-        made["profiles"].append(Plot(figure, f"{side}: by layer", "profile", {"side": side}))
-    updates = sorted({int(update) for grid in every for update in grid.updates})
-    steps = (after - before for before, after in pairwise(updates))
-    return made | {"updates": updates, "step": max(1, min(steps, default=1))}
+def _axis_type(lines: Sequence[Line]) -> str:
+    return "log" if scale_of(line.y for line in lines).is_log else "linear"
 
 
-# Tables: what the runs are, their events, their scores.
+def _trace(line: Line) -> dict[str, Any]:
+    line = thin(line)
+    is_alone = sum(map(math.isfinite, line.y)) == 1  # a line of one point is invisible
+    return {
+        "type": "scatter",
+        "name": html.escape(line.label, quote=False),
+        "x": np.asarray(line.x, dtype=np.int32),
+        "y": np.asarray([y if math.isfinite(y) else math.nan for y in line.y], dtype=np.float32),
+        "mode": "lines+markers" if is_alone or line.look == "dots" else "lines",
+        "line": {"color": colour_of(line.run), "dash": _DASHES[line.look], "width": 2},
+        "opacity": line.weight,
+        "hovertemplate": "%{y:.4g}",
+    }
 
 
-def _number(value: float | None, form: str = ",.2f") -> Cell:
-    return "number", "" if value is None else f"{value:{form}}"
-
-
-def overview(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return a line a run: what it is, how far it came, how well it does; a column that is empty
-    for all runs is left out.
+def _maps(grid: Grid, scale: Scale) -> list[dict[str, Any]]:
+    """Return a heat map, of logarithms where the scale is logarithmic, and red cells for measured
+    numbers that are not finite.
     """
-    filled = [_overview_of(number, run) for number, run in enumerate(runs)]
-    kept = [head for head in filled[0] if any(cells[head][1] != "" for cells in filled)]
-    rows = [[cells[head] for head in kept] for cells in filled]
-    return {"heads": kept, "rows": rows, "note": "Losses: the training objective, in bits a token."}
+    values, (low, high, is_log) = grid.values, scale
+    number = "%{z:.4g}"
+    bar: dict[str, Any] = {"thickness": 10}
+    if is_log:
+        values = np.log10(np.where(values <= 0, low, values))
+        low, high = math.log10(low), math.log10(high)
+        number = "10<sup>%{z:.2f}</sup>"
+        bar |= {"tickprefix": "10<sup>", "ticksuffix": "</sup>"}
+    common = {
+        "type": "heatmap",
+        "x": grid.updates.astype(np.int32),
+        "y": np.arange(1, grid.layers + 1, dtype=np.int16),
+        "hoverongaps": False,
+        "showscale": False,
+    }
+    finite = np.where(np.isfinite(values), values, np.nan)
+    maps = [
+        {
+            **common,
+            "z": finite.T.astype(np.float32),
+            "zmin": low,
+            "zmax": high,
+            "colorscale": "Viridis",
+            "colorbar": bar,
+            "hovertemplate": f"update %{{x:,d}}, layer %{{y}}: {number}<extra></extra>",
+        }
+    ]
+    broken = grid.given & ~np.isfinite(grid.values)
+    if broken.any():
+        red = {"z": np.where(broken, 1.0, np.nan).T.astype(np.float32), "zmin": 0, "zmax": 1}
+        text = "update %{x:,d}, layer %{y}: not finite<extra></extra>"
+        maps.append(
+            {**common, **red, "colorscale": [[0, BROKEN], [1, BROKEN]], "hovertemplate": text}
+        )
+    return maps
 
 
-def _overview_of(number: int, run: Run) -> dict[str, Cell]:
+def _mark_events(figure: Figure, places: Sequence[tuple[int, int, Run]]) -> None:
+    """Draw dashed lines where events began, with triangles that name them, in the run's colour.
+
+    Args:
+        places: indices of a panel and of a run, and the run
+    """
+    shapes, notes = [], []
+    for panel, number, run in places:
+        axis, colour = str(panel + 1) if panel else "", colour_of(number)
+        findings = [event.finding for event in run.events if not event.is_end]
+        for finding in findings[:_MARKED]:
+            start = finding.started
+            place = {"xref": f"x{axis}", "yref": f"y{axis} domain"}
+            look = {"color": colour, "dash": "dash", "width": 1}
+            shapes.append({**place, "x0": start, "x1": start, "y0": 0, "y1": 1, "line": look})
+            text = f"{run.name}, update {start:,}: {finding.kind.label}"
+            text = html.escape(f"{text} {region_text(finding.layers)}".strip(), quote=False)
+            mark = {"text": "▼", "font": {"color": colour}, "showarrow": False, "hovertext": text}
+            notes.append({**place, **mark, "x": start, "y": 1})
+    figure.update_layout(shapes=shapes, annotations=[*figure.layout.annotations, *notes])
+
+
+def _finish(figure: Figure) -> Figure:
+    """Set what all figures have in common."""
+    figure.update_xaxes(tickformat=",d")
+    font = {"family": "system-ui, sans-serif", "size": 12}
+    return figure.update_layout(template="simple_white", font=font, margin={"l": 60, "r": 20})
+
+
+# Tables.
+
+
+def _number(value: float | None, form: str = ",.2f") -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
+def overview(runs: Sequence[Run]) -> Table:
+    """Return one row per run: its settings, its progress, its losses. Columns that are empty for
+    all runs are left out.
+    """
+    cells = [_overview_of(run) for run in runs]
+    heads = [head for head in cells[0] if any(row[head] for row in cells)]
+    return ["run", *heads], [[n, *(row[h] for h in heads)] for n, row in enumerate(cells)]
+
+
+def _overview_of(run: Run) -> dict[str, str]:
     """Return the cells of a run, by their heading."""
     try:
         options = configs.recorded_config(run.folder).options
     except (ValueError, FileNotFoundError):
         options = {}
-    layers = [options.get(f"{side}-layers") for side in SIDES]
-    if not any(layers):
-        measured = {key.side: grid.layers for key, grid in run.grids.items() if key.part}
-        layers = [measured.get(side) for side in SIDES]
-    # in what the other columns show
     changes = fallbacks.read(run.folder).changes if run.folder.is_dir() else []
     curves = run.metrics.get("loss", Curves(run.name))
     best = min((loss for _, loss in curves.valid if math.isfinite(loss)), default=None)
-    updates = sorted({int(update) for grid in run.grids.values() for update in grid.updates})
-    monitored = "not measured"
-    if updates:
-        monitored = f"{len(updates):,} updates, {updates[0]:,} to {updates[-1]:,}"
     return {
-        "run": ("run", number),
-        "scheme": ("short", options.get("residual-scheme", "")),
-        "layers": ("short", "-".join(f"{count}L" for count in layers if count)),
-        "learning rate": ("number", options.get("lr", "")),
-        "warm-up": ("number", options.get("warmup-updates", "")),
-        "fell back to": ("short", " ".join(map(str, changes))),
-        "updates": _number(run.last_update, ",d"),
+        "scheme": str(options.get("residual-scheme", "")),
+        "layers": "-".join(str(options.get(f"{side}-layers") or "") for side in SIDES).strip("-"),
+        "learning rate": str(options.get("lr", "")),
+        "warm-up": str(options.get("warmup-updates", "")),
+        "fell back to": " ".join(map(str, changes)),
+        "updates": f"{run.last_update:,}",
         "train loss": _number(curves.train[-1][1] if curves.train else None),
         "best valid loss": _number(best),
-        "events": ("number", sum(not event.is_end for event in run.events)),
-        "measured at": ("short", monitored),
-        "folder": ("name", shown(run.folder)),
+        "events": str(sum(not event.is_end for event in run.events)),
+        "folder": shown(run.folder),
     }
 
 
-def events(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return what the divergence watch noticed, with causes."""
-    rows: list[list[Cell]] = []
-    for number, event in ((number, e) for number, run in enumerate(runs) for e in run.events):
-        finding = event.finding
-        texts = [text for text in (finding.what, event.cause) if text]
-        ended = [text + "." * (not text.endswith((".", "!", "?"))) for text in texts]
-        prose = " ".join(text[0].upper() + text[1:] for text in ended)
-        row: list[Cell] = [
-            ("run", number),
-            _number(finding.started, ",d"),
-            _number(event.update, ",d"),
-            ("", finding.kind.label + ": recovered" * event.is_end),
-            ("", region_text(finding.layers)),
-            ("text", _code("(--[a-z][a-z-]*[a-z])", prose)),  # options do not break over lines
-        ]
-        rows.append(row)
-    heads = ("run", "began at update", "noticed at", "what", "where", "in words, and likely cause")
-    without = "The divergence watch has recorded no event in these runs."
-    return {"heads": heads, "rows": rows, "without": without}
+def events(runs: Sequence[Run]) -> Table:
+    """Return the findings of the divergence watch, with causes."""
+    heads = ["run", "began at update", "noticed at", "event", "place", "finding and likely cause"]
+    rows: list[list[Any]] = []
+    for number, run in enumerate(runs):
+        for event in run.events:
+            finding = event.finding
+            what = finding.kind.label + (": recovered" if event.is_end else "")
+            prose = ". ".join(filter(None, (finding.what, event.cause)))
+            place = region_text(finding.layers)
+            started, noticed = f"{finding.started:,}", f"{event.update:,}"
+            rows.append([number, started, noticed, what, place, prose])
+    return heads, rows
 
 
-def scores(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return all test scores, a line each."""
+def scores(runs: Sequence[Run]) -> Table:
+    """Return all test scores, one per row."""
     found = [(n, score) for n, run in enumerate(runs) for score in read_scores(run.folder)]
     metrics = list(dict.fromkeys(key for _, score in found for key in score.values))
-    rows: list[list[Cell]] = []
+    rows: list[list[Any]] = []
     for number, score in found:
-        numbers = [_number(score.values.get(metric)) for metric in metrics]
-        lines, signature = _number(score.facts.get("lines"), ",d"), score.signatures.values()
-        row: list[Cell] = [("run", number), ("name", score.name), *numbers, lines]
-        rows.append([*row, ("text", "; ".join(signature))])
-    names = [_METRICS.get(metric, metric) for metric in metrics]
-    without = "None of these runs has been scored: `bash scripts/eval_bleu.sh RUN` translates a"
-    return {
-        "heads": ("run", "scored", *names, "sentences", "signature"),
-        "rows": rows,
-        "without": f"{without} test set with one.",
-    }
+        values = [_number(score.values.get(metric)) for metric in metrics]
+        rows.append([number, score.name, *values, "; ".join(score.signatures.values())])
+    return ["run", "score", *metrics, "signature"], rows

@@ -1,11 +1,12 @@
-"""A run as pictures need it: what it logged, what was measured in it, what went wrong, its scores.
+"""A run folder as figures need it: its log, the monitor's measurements, its events.
 
 Shapes: U = monitored updates, L = layers of a stack, counted from its input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,13 +20,20 @@ from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.monitoring.quantities import QUANTITIES, Level
 from fairseq_deepnet.tools.plotting.curves import LOG, Curves, number, read_metrics
 
-LOGGED: Final = ("loss", "nll_loss", "lr", "gnorm")
-"""What is read of train.log, and of monitor.jsonl where there is no log."""
+LOGGED: Final = {
+    "loss": "training objective (bits per token)",
+    "nll_loss": "negative log-likelihood (bits per token)",
+    "lr": "learning rate",
+    "gnorm": "gradient norm, before clipping",
+}
+"""Columns of train.log -> their axes; read from monitor.jsonl where there is no log."""
 SIDES: Final = ("encoder", "decoder")
+_ABSENT: Final = -1.0
+"""Marks missing numbers while records are read. All quantities are norms, ratios and entropies."""
 
 
 class GridKey(NamedTuple):
-    """What a grid is of; side and part are empty for what has one number a model or side."""
+    """Name of a grid; side and part are empty for quantities of the model or of a side."""
 
     quantity: str
     side: str = ""
@@ -39,7 +47,7 @@ class Grid:
     Args:
         updates: (U), rising
         values: (U, L); nan where there is none. Numbers that are not finite are kept.
-        given: (U, L), false where there was nothing to measure, as a layer that LayerDrop left out
+        given: (U, L), false where nothing was measured: a layer that LayerDrop left out
     """
 
     updates: NDArray[np.int64]
@@ -48,7 +56,7 @@ class Grid:
 
     @property
     def layers(self) -> int:
-        """How many, or 1 for what has no layers."""
+        """Number of layers, or 1 for quantities without layers."""
         return int(self.values.shape[1])
 
     def take(self, columns: NDArray[np.int64]) -> Grid:
@@ -58,13 +66,12 @@ class Grid:
 
 @dataclass
 class Run:
-    """Everything that a run folder has to show.
+    """Content of a run folder.
 
     Args:
-        name: unlike that of every other run that is drawn with it
+        name: differs from the names of the runs that are drawn beside it
         metrics: of LOGGED, those that were logged: training and validation by update
-        grids: what was measured
-        is_monitored: whether there is a monitor.jsonl
+        grids: the monitor's measurements
     """
 
     name: str
@@ -72,76 +79,60 @@ class Run:
     metrics: dict[str, Curves] = field(default_factory=dict)
     grids: dict[GridKey, Grid] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
-    is_monitored: bool = False
 
     @property
     def last_update(self) -> int:
-        """The last one that anything is known of."""
+        """The last update of which anything is known."""
         logged = [c.train[-1:] + c.valid[-1:] for c in self.metrics.values()]
         ends = [update for points in logged for update, _ in points]
         return max([*ends, *(int(grid.updates[-1]) for grid in self.grids.values())], default=0)
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read run folders (or logs); FileNotFoundError or ValueError names every one that is none."""
-    wrong = [path for path in paths if not _is_run(path)]
+    """Read run folders (or logs). FileNotFoundError names every path that is no run, ValueError
+    the first one without a single number.
+    """
+    wrong = [str(path) for path in paths if not _is_run(path)]
     if wrong:
         raise FileNotFoundError(
-            "; ".join(f"{path} {_what_is_wrong(path)}" for path in wrong)
-            + f": give run folders, with the {LOG} that scripts/train.sh writes or the"
-            f" {records.NAME} of --monitor-interval"
+            f"{', '.join(wrong)}: no {LOG} and no {records.NAME}; give run folders of"
+            " scripts/train.sh"
         )
+    paths = list({path.resolve(): path for path in paths}.values())
     return [read_run(path, name) for path, name in zip(paths, distinct_names(paths), strict=True)]
 
 
 def _is_run(path: Path) -> bool:
-    files = (path, path / LOG, _monitored(path) / records.NAME)
-    return any(file.is_file() for file in files)
+    return any(file.is_file() for file in (path, path / LOG, _monitored(path) / records.NAME))
 
 
 def _monitored(path: Path) -> Path:
-    """Return the folder that holds monitor.jsonl: a log's is the one it lies in."""
+    """Return the folder of monitor.jsonl; of a log, the folder that contains it."""
     return records.run_folder(path) if path.is_dir() else path.parent
 
 
-def _what_is_wrong(path: Path) -> str:
-    if not path.exists():
-        return "does not exist"
-    inside = sorted(child.name for child in path.iterdir() if child.is_dir() and _is_run(child))
-    text = f"has no {LOG} and no {records.NAME}"
-    return f"{text}, but holds runs ({', '.join(inside)})" if inside else text
-
-
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Name each run by its folder, with as many parents as tell all runs apart."""
+    """Name runs by their folders, or by the paths below their common parent if folders agree."""
     full = [path.resolve() if path.is_dir() else path.resolve().with_suffix("") for path in paths]
     full = [path.parent if path.name == Path(LOG).stem else path for path in full]
-    for depth in range(1, max(len(path.parts) for path in full) + 1):
-        names = ["/".join(path.parts[-depth:]).replace("//", "/") for path in full]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{path.name} ({number})" for number, path in enumerate(full, 1)]  # one given twice
+    names = [path.name for path in full]
+    if len(set(names)) == len(names):
+        return names
+    common = os.path.commonpath([path.parent for path in full])
+    return [path.relative_to(common).as_posix() for path in full]
 
 
 def read_run(path: Path, name: str) -> Run:
-    """Read all that a run folder has; ValueError where that is nothing."""
+    """Read a run folder or a log; ValueError for a run without any number."""
     folder = _monitored(path)
     run = Run(name, folder)
     if path.is_file() or (path / LOG).is_file():
-        run.metrics = read_metrics(path, LOGGED)
-    monitor = folder / records.NAME
-    if path.is_dir() and monitor.is_file():
-        run.is_monitored = True
-        kept = list({record["update"]: record for record in _compact(monitor)}.values())
-        kept.sort(key=lambda record: int(record["update"]))
-        run.grids = _grids(kept)
-        for metric in LOGGED:
-            points = [(int(r["update"]), number(r[metric])) for r in kept if metric in r]
-            if points and metric not in run.metrics:
-                run.metrics[metric] = Curves(name, points)
+        run.metrics = read_metrics(path, tuple(LOGGED))
     if path.is_dir():
-        found = events.read(folder / events.NAME)
-        run.events = sorted(found, key=lambda event: (event.finding.started, event.update))
+        if (folder / records.NAME).is_file():
+            _add_measurements(run)
+        run.events = events.read(folder / events.NAME)
+        run.events.sort(key=lambda event: (event.finding.started, event.update))
     if not run.metrics and not run.grids:
         raise ValueError(
             f"{path} has no progress lines in {LOG} and no records in {records.NAME}: train with"
@@ -150,48 +141,49 @@ def read_run(path: Path, name: str) -> Run:
     return run
 
 
-def _compact(file: Path) -> Iterator[records.Record]:
-    """Yield records with arrays for lists: of a deep model a file has millions of numbers."""
-    for record in records.read(file):
-        yield {**record, "values": dict(_series(record.get("values")))}
+def _add_measurements(run: Run) -> None:
+    """Add the grids of monitor.jsonl, and its losses where there is no log."""
+    # arrays for lists at once: the file of a deep model holds millions of numbers
+    lines = (
+        {**record, "values": dict(_rows(record["values"]))}
+        for record in records.read(run.folder / records.NAME)
+    )
+    # the last record of an update counts
+    latest = {int(record["update"]): record for record in lines}
+    rows: dict[GridKey, dict[int, NDArray[np.float64]]] = {}
+    for update, record in sorted(latest.items()):
+        for key, row in record["values"].items():
+            rows.setdefault(key, {})[update] = row
+    order = list(QUANTITIES)
+    for key in sorted(rows, key=lambda key: (order.index(key.quantity), key.side != SIDES[0])):
+        run.grids[key] = _grid(rows[key])
+    for metric in LOGGED:
+        points = [(u, number(r[metric])) for u, r in sorted(latest.items()) if metric in r]
+        if points and metric not in run.metrics:
+            run.metrics[metric] = Curves(run.name, points)
 
 
-def _series(values: Any) -> Iterator[tuple[GridKey, NDArray[np.float64]]]:
-    """Yield a record's values by what they are of, each (L); -1 where there is none."""
-    for name, value in values.items() if isinstance(values, dict) else ():
+def _rows(values: Mapping[str, Any]) -> Iterator[tuple[GridKey, NDArray[np.float64]]]:
+    """Yield the values of a record by their keys, each (L); unknown quantities are left out."""
+    for name, value in values.items():
         level = QUANTITIES[name].level if name in QUANTITIES else None
         if level is Level.MODEL:
             yield GridKey(name), _array([value])
-        elif level is not None and isinstance(value, dict):
-            for side, item in value.items():
-                if level is Level.STACK:
-                    yield GridKey(name, side), _array([item])
-                elif isinstance(item, dict):
-                    for part, layers in item.items():
-                        if isinstance(layers, list) and layers:
-                            yield GridKey(name, side, part), _array(layers)
+        elif level is Level.STACK:
+            yield from ((GridKey(name, side), _array([item])) for side, item in value.items())
+        elif level is Level.PART:
+            for side, parts in value.items():
+                for part, layers in parts.items():
+                    yield GridKey(name, side, part), _array(layers)
 
 
-_NONE: Final = -1.0
-"""In these arrays: no number was measured. All quantities are norms, ratios and entropies."""
+def _array(values: Sequence[Any]) -> NDArray[np.float64]:
+    return np.array([_ABSENT if value is None else float(value) for value in values])
 
 
-def _array(values: Iterable[Any]) -> NDArray[np.float64]:
-    return np.array([_NONE if value is None else number(value) for value in values])
-
-
-def _grids(kept: Sequence[records.Record]) -> dict[GridKey, Grid]:
-    """Return grids, quantities and sides in the order of their tables, parts as recorded."""
-    rows: dict[GridKey, dict[int, NDArray[np.float64]]] = {}
-    for record in kept:
-        for key, row in record["values"].items():
-            rows.setdefault(key, {})[int(record["update"])] = row
-    order = list(QUANTITIES)
-    grids = {}
-    for key in sorted(rows, key=lambda key: (order.index(key.quantity), key.side != SIDES[0])):
-        values = np.full((len(rows[key]), max(map(len, rows[key].values()))), _NONE)
-        for place, row in enumerate(rows[key].values()):
-            values[place, : len(row)] = row
-        given = values != _NONE
-        grids[key] = Grid(np.array(list(rows[key])), np.where(given, values, np.nan), given)
-    return grids
+def _grid(rows: Mapping[int, NDArray[np.float64]]) -> Grid:
+    values = np.full((len(rows), max(map(len, rows.values()))), _ABSENT)
+    for place, row in enumerate(rows.values()):
+        values[place, : len(row)] = row
+    given = values != _ABSENT
+    return Grid(np.array(list(rows)), np.where(given, values, np.nan), given)
