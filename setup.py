@@ -69,8 +69,6 @@ setup(
         "paper": ["pandas>=2.2,<4"],
         # Moses tokens and byte-pair codes, where a published recipe has them.
         "moses": ["sacremoses>=0.2,<0.3", "subword-nmt>=0.3.8,<0.4"],
-        # Corpora that mtdata indexes.
-        "corpora": ["mtdata>=0.4,<0.6"],
         # Words of Japanese and Korean for BLEU (160 MB of dictionaries).
         "cjk": [
             "mecab-python3>=1,<2",
