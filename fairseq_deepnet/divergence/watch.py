@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 from .. import ended, signals
 from ..checkpoints import load_checkpoint, num_updates
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, describe_os_error
 from ..monitoring import records
 from ..monitoring.gradients import LAYER, GradientNorms
 from ..observers import Observer, broadcast_from_rank0, gradient_scale, logged
@@ -173,8 +173,16 @@ class Watch(Observer):
         self.over = False
 
     def loaded(self, trainer: Any, update: int) -> None:
+        problem = ""
         if self.judge is not None:
-            ended.clear(self.folder)
+            try:
+                ended.clear(self.folder)
+            except OSError as error:
+                problem = describe_os_error(error)
+        if self.settings.stops:  # off in all processes alike: `end` exchanges
+            problem = broadcast_from_rank0(trainer, problem)
+        if problem:
+            raise OSError(problem)
 
     def end(self, trainer: Any, update: int, made: bool) -> None:
         if not self.settings.stops or self.over:
