@@ -55,7 +55,7 @@ def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path
         assert "2L, deepnorm" in done.stderr
         assert "32 training lines" in done.stderr
         assert "update 2/2" in done.stdout
-        assert f"bash scripts/eval_perplexity.sh {found[kind]}" in done.stderr
+        assert f"deepnet perplexity {found[kind]}" in done.stderr
     return found
 
 

@@ -22,7 +22,7 @@ from fairseq_deepnet.checkpoints import load_checkpoint, refuse_damaged
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.provenance import sha256
 from fairseq_deepnet.records import read_record, write_record
-from fairseq_deepnet.tools.corpora import builder
+from fairseq_deepnet.tools.corpora.build import folder_digests
 from fairseq_deepnet.tools.corpora.folder import DataFolder
 from tests.support.runs import TINY, make_checkpoint, make_data
 from tests.support.trained import make_trained_run
@@ -34,7 +34,7 @@ def data(tmp_path: Path) -> Path:
     """A data folder that records what its files hold, as scripts/preprocess.sh makes it."""
     folder = make_data(tmp_path / "data")
     record = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-    record["files"] = builder.folder_digests(folder)
+    record["files"] = folder_digests(folder)
     write_record(folder / "corpus.json", record)
     return folder
 

@@ -206,7 +206,7 @@ def test_a_model_of_many_languages_is_told_them_as_fairseq_tells_it(
     table.write_text("".join(f"{'	'.join(row)}	{raw / 'train'}\n" for row in rows), "utf-8")
     data = tmp_path / "corpus"
     words = ["--vocab-size", "60", "--temperature", "1", "--workers", "1", "--max-ratio", "9"]
-    assert cli.main(["preprocess", "pairs", str(table), "--out", str(data), *words]) == 0
+    assert cli.main(["preprocess", "pairs", "--table", str(table), "--out", str(data), *words]) == 0
     about = {"_name": MULTILINGUAL_TASK, "encoder_langtok": source, "decoder_langtok": target}
     make_trained_run(tmp_path / "run", data, about=about, max_target_positions=24)
     assert export(tmp_path / "run") == 0

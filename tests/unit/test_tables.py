@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from fairseq_deepnet import cli
+from fairseq_deepnet import cli, ended
 from fairseq_deepnet.experiments import paper, results, tables
 from fairseq_deepnet.experiments.report import Report, make
 from fairseq_deepnet.experiments.tables import CSV, Entry
@@ -450,7 +450,7 @@ def test_runs_of_no_sweep_are_compared_line_by_line(tmp_path: Path) -> None:
         write_config(run, **layers, residual_scheme="pre-ln", warmup_updates=0)
         write_log(run, losses)
     write_score(first, 36.0113, updates=300)
-    (first / "done").touch()
+    ended.write(first, ended.Why.COMPLETE, 300)
     rows = {(row["row"], row["column"]): row for row in rows_of(first, second)}
     found = {column: rows["first", column]["ours"] for _, column in list(rows)[:6]}
     assert found == {
