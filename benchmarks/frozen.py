@@ -608,7 +608,6 @@ PLANS: Final = [
     "multi30k_lm --vocabulary 4000 --json",
     "multi30k_masked_lm --vocabulary 4000",
     "--arch deepnet_transformer_opus100_200 --vocabulary 64000",
-    "--paper",
 ]
 TATOEBA: Final = "de fr ru ja ar br yi"  # --pairs N: the first N of them
 

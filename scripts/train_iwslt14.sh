@@ -9,7 +9,8 @@
 #
 # Variables (with defaults):
 #   DEPTH    layers of the encoder and of the decoder; the paper's figure 6 has 10 to 100 (18)
-#   DATA     data folder (data/iwslt14.tokenized.de-en)
+#   SRC, TGT languages (de, en), or the other way round
+#   DATA     data folder (data/iwslt14.tokenized.SRC-TGT)
 #   RAW      files to make it from, see scripts/preprocess_iwslt14.sh (none: download)
 #   RUN      run folder (runs/iwslt14_DEPTHl; SCHEME and SEED are added where they differ)
 # @lib/help/recipe.txt
@@ -21,5 +22,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib/recipe.sh"
 help_if_asked "$@"
 
+export SRC=${SRC:-de} TGT=${TGT:-en}
+pair=.$SRC-$TGT
 recipe_variables 18
-train_recipe iwslt14 "iwslt14_${DEPTH}l" iwslt14.tokenized.de-en preprocess_iwslt14.sh "$@"
+train_recipe iwslt14 "iwslt14${pair#.de-en}_${DEPTH}l" "iwslt14.tokenized$pair" preprocess_iwslt14.sh "$@"

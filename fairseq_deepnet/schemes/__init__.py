@@ -41,7 +41,7 @@ def scheme_class(name: str) -> type[ResidualScheme]:
     """Return the scheme called `name`; ConfigurationError with the known names otherwise."""
     if name not in SCHEMES:
         raise ConfigurationError(
-            f"--residual-scheme {name} is unknown; choose one of {', '.join(SCHEMES)}"
+            f"residual scheme {name} is unknown; choose one of {', '.join(SCHEMES)}"
         )
     return SCHEMES[name]
 

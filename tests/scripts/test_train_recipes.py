@@ -204,6 +204,7 @@ def test_several_nodes_do_not_wait_for_data_to_be_made(recipe: Recipe, env: dict
             "multi30k.fr-cs_6l_post-ln_seed2",
         ),
         ("train_iwslt14.sh", {"SEED": "3"}, "iwslt14_18l_seed3"),
+        ("train_iwslt14.sh", {"SRC": "en", "TGT": "de"}, "iwslt14.en-de_18l"),
         ("train_wmt17.sh", {}, "wmt17_18l"),
         ("train_wmt17.sh", {"SIZE": "large-768", "DEPTH": "18"}, "wmt17_18l_large-768"),
         ("train_opus100.sh", {}, "opus100_100l-100l"),

@@ -268,7 +268,7 @@ def test_another_config_may_lie_below_all_cells() -> None:
         ("scheme=", "scheme is a factor of .*small.yaml: give it values"),
         ("seed=7", "SEEDS=7"),
         ("scheme", "not of the form key=value"),
-        ("scheme=deepnrom", "--residual-scheme deepnrom is unknown; choose one of"),
+        ("scheme=deepnrom", "residual scheme deepnrom is unknown; choose one of"),
     ],
 )
 def test_an_override_that_makes_no_sense_is_refused(small: Path, word: str, message: str) -> None:
