@@ -114,7 +114,7 @@ def default_depth(args: Namespace, layers: int, sides: Iterable[Side] = BOTH) ->
 
 def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
     """Refuse what cannot be honoured; the ConfigurationError names the option and the remedy."""
-    scheme = scheme_class(args.residual_scheme)
+    scheme = scheme_class(args.residual_scheme, "--residual-scheme")
     for attribute, option, neutral in UNSUPPORTED:
         value = getattr(args, attribute, neutral[0])
         if value not in neutral:

@@ -37,11 +37,11 @@ SCHEMES: dict[str, type[ResidualScheme]] = {
 DEFAULT_SCHEME = DeepNorm.name
 
 
-def scheme_class(name: str) -> type[ResidualScheme]:
-    """Return the scheme called `name`; ConfigurationError with the known names otherwise."""
+def scheme_class(name: str, what: str = "residual scheme") -> type[ResidualScheme]:
+    """Return the scheme called `name`; ConfigurationError that says `what` is unknown otherwise."""
     if name not in SCHEMES:
         raise ConfigurationError(
-            f"residual scheme {name} is unknown; choose one of {', '.join(SCHEMES)}"
+            f"{what} {name} is unknown; choose one of {', '.join(SCHEMES)}"
         )
     return SCHEMES[name]
 
