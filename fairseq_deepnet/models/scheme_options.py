@@ -77,7 +77,7 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
 def default_scheme(args: Namespace) -> None:
     """Set scheme and initial weights where the user left them open, and what the scheme implies."""
     default(args, residual_scheme=DEFAULT_SCHEME, init="scheme", freeze_norms="none")
-    if scheme_class(args.residual_scheme).embedding_norm:
+    if scheme_class(args.residual_scheme, "--residual-scheme").embedding_norm:
         args.layernorm_embedding = True
 
 
@@ -143,7 +143,7 @@ def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
         args: the model's arguments.
         sides: the stacks that this kind of model has.
     """
-    chosen = scheme_class(args.residual_scheme)
+    chosen = scheme_class(args.residual_scheme, "--residual-scheme")
     variant = getattr(args, "scheme_variant", None)
     record = getattr(args, "residual_record", None)
     if record is None:

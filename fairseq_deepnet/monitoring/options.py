@@ -57,7 +57,7 @@ def monitor_settings(args: Any) -> MonitorSettings | None:
         )
     if interval is not None and interval < 0:
         raise ConfigurationError(f"--monitor-interval {interval}: give updates, or 0 for never")
-    scheme = scheme_class(args.residual_scheme)
+    scheme = scheme_class(args.residual_scheme, "--residual-scheme")
     lacking = absent(scheme, bool(getattr(args, "layernorm_embedding", False)))
     missing = [name for name in quantities if name in lacking]
     if missing and quantities != parse_quantities(EVERYTHING):  # of all, what there is

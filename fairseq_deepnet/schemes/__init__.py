@@ -40,9 +40,7 @@ DEFAULT_SCHEME = DeepNorm.name
 def scheme_class(name: str, what: str = "residual scheme") -> type[ResidualScheme]:
     """Return the scheme called `name`; ConfigurationError that says `what` is unknown otherwise."""
     if name not in SCHEMES:
-        raise ConfigurationError(
-            f"{what} {name} is unknown; choose one of {', '.join(SCHEMES)}"
-        )
+        raise ConfigurationError(f"{what} {name} is unknown; choose one of {', '.join(SCHEMES)}")
     return SCHEMES[name]
 
 
