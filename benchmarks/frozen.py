@@ -534,9 +534,9 @@ class Recorder:
         words += ["--hypotheses", *hypotheses]
         self.note("reports", "score", self.deepnet, *words, "--json")
         for name in ("language model", "masked language model"):
-            words = ["eval_perplexity.sh", self.kept / "checkpoints" / f"{name}.pt"]
-            settings = {"DATA": data / KEPT[1], "GPUS": 0}
-            self.note("reports", f"perplexity: {name}", self.scored, *words, **settings)
+            words = ["perplexity", self.kept / "checkpoints" / f"{name}.pt", "--gpus", 0]
+            words += ["--data", data / KEPT[1]]
+            self.note("reports", f"perplexity: {name}", self.deepnet, *words)
         settings = {"DATA": data / KEPT[2], "GPUS": 0, "BEAM": 1, "PROCESSES": 1}
         settings["DIRECTIONS"] = "de-fr,en-cs"
         words = ["eval_bleu.sh", self.kept / "checkpoints/multilingual.pt"]

@@ -42,13 +42,13 @@ def run(args: argparse.Namespace) -> int:
     data = find_data(model, args.data)
     args.split, args.out = args.set, args.out or model.scores / args.set
     args.text = args.text or args.out / "text"
+    name = evaluate.score_name(args, model.path.stem)
     args.tokenizer = args.tokenizer or content["tokenizer"]
     facts = sets.make(args.set, raw, args.text, data.languages)
     say(
         f"{args.set}: {facts['directions']:,} of {facts['of']:,} directions,"
         f" {sum(facts['lines'].values()):,} lines of text: {shown(args.text)}"
     )
-    name = evaluate.score_name(args, model.path.stem)
     folder, scored, _ = evaluate.score_directions(args, model, data, name)
     expected = scored if args.directions else sorted(facts["lines"])
     beside = functools.partial(beside_paper, published=content["paper"])

@@ -118,7 +118,7 @@ def test_layers_left_out_at_load_time_do_not_change_alpha(trained: Path, tiny_da
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--residual-scheme", "deepnrom"], "residual scheme deepnrom is unknown"),
+        (["--residual-scheme", "deepnrom"], "--residual-scheme deepnrom is unknown"),
         (["--decoder-layers", "0"], "--decoder-layers 0: a stack needs at least one layer"),
     ],
 )

@@ -70,20 +70,18 @@ def test_a_checkpoint_carries_the_scheme_of_its_one_stack(kind: str, runs: dict[
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_perplexity_is_that_of_fairseqs_own_validation(
-    kind: str, runs: dict[str, Path]
+    kind: str, runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = runs[kind]
-    measured = run_script(
-        "eval_perplexity.sh", run, env={"GPUS": "0", "SPLIT": "valid"}, timeout=600
-    )
-    assert measured.returncode == 0, measured.stderr
+    assert cli.main(["perplexity", str(run), "--gpus", "0", "--split", "valid"]) == 0
+    measured = capsys.readouterr().out
     scores = json.loads(
         (run / "scores" / "valid.checkpoint_best.perplexity.json").read_text(encoding="utf-8")
     )
     assert (scores["updates"], scores["lines"]) == (2, 32)
     held = torch.load(run / "checkpoints" / "checkpoint_best.pt", weights_only=True)
     assert scores["bits"] == pytest.approx(held["extra_state"]["best"], abs=0.002)
-    assert measured.stdout.startswith(f"perplexity {scores['perplexity']:.2f} a ")
+    assert measured.startswith(f"perplexity {scores['perplexity']:.2f} a ")
     assert scores["perplexity"] == pytest.approx(2 ** scores["bits"])
     if kind == "lm":
         words = sum(len(line.split()) + 1 for line in SENTENCES * 8)

@@ -18,7 +18,7 @@ WORDS = {
     "train.sh": "multi30k_tiny",
     "slurm_train.sbatch": "multi30k_tiny",
     "sweep.sh": "table1",
-    **dict.fromkeys(("average.sh", "eval_bleu.sh", "eval_m2m.sh", "eval_perplexity.sh"), "run"),
+    **dict.fromkeys(("average.sh", "eval_bleu.sh"), "run"),
 }
 PLACES = ("DATA", "OUT", "RUN", "RUNS", "VENV")
 TEXT = {"SRC": "de", "TGT": "en", "TRAIN": "raw/train", "VALID": "raw/valid"}

@@ -1,22 +1,14 @@
-"""scripts/eval_bleu.sh and scripts/average.sh, with a fairseq-generate that is not the real one."""
+"""scripts/eval_bleu.sh and scripts/average.sh."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from fairseq_deepnet.checkpoints import load_checkpoint
-from fairseq_deepnet.tools.evaluation.scoring import score
-from tests.support.runs import (
-    SENTENCES,
-    TRANSLATIONS,
-    generated,
-    make_data,
-    make_run,
-)
+from tests.support.runs import make_data, make_run
 from tests.support.shell import FakeBin, run_script
 
 
@@ -35,34 +27,11 @@ def evaluate(fakes: FakeBin, *words: str | Path, **env: str) -> subprocess.Compl
     return run_script("eval_bleu.sh", *words, env=variables, path=fakes.path())
 
 
-def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
-    fake_bin: FakeBin, run_folder: Path, data: Path
-) -> None:
-    fake_bin.add("fairseq-generate", stdout=generated(data, [2, 0, 3, 1]))
-    first = evaluate(fake_bin, run_folder, "--max-len-b", "30")
-    assert first.returncode == 0, first.stderr
-    (call,) = fake_bin.calls("fairseq-generate")
-    assert call[0] == str(data)
-    assert call[call.index("--path") + 1] == str(run_folder / "checkpoints" / "checkpoint_best.pt")
-    assert call[-2:] == ["--max-len-b", "30"]
-    assert [call[call.index(f"--{name}") + 1] for name in ("beam", "lenpen")] == ["5", "1"]
-    assert "--cpu" in call
-    assert "--user-dir" in call
-
-    name = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1.max-len-b30"
-    scores = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))
-    expected = score(TRANSLATIONS, SENTENCES)
-    assert {key: scores[key] for key in expected} == expected
-    assert (scores["updates"], scores["lines"]) == (20, 4)
-    assert Path(f"{name}.txt").read_text(encoding="utf-8").splitlines() == TRANSLATIONS
-    (line,) = first.stdout.splitlines()
-    assert line.startswith(f"BLEU {expected['bleu']:.2f}  chrF {expected['chrf']:.2f}  test, 4 sen")
-    assert expected["bleu_signature"] in line
-
-    second = evaluate(fake_bin, run_folder, "--max-len-b", "30")
-    assert second.stdout == first.stdout
-    assert "already scored" in second.stderr
-    assert len(fake_bin.calls("fairseq-generate")) == 1
+def test_the_script_hands_over(fake_bin: FakeBin, run_folder: Path) -> None:
+    fake_bin.add("deepnet")
+    assert evaluate(fake_bin, run_folder, "--max-len-b", "30").returncode == 0
+    due = ["evaluate", "--variables", str(run_folder), "--", "--max-len-b", "30"]
+    assert fake_bin.calls("deepnet") == [due]
 
 
 @pytest.mark.parametrize(
@@ -80,12 +49,10 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
 def test_bad_input_is_refused_in_one_line(
     fake_bin: FakeBin, run_folder: Path, words: list[str], env: dict[str, str], message: str
 ) -> None:
-    fake_bin.add("fairseq-generate")
     result = evaluate(fake_bin, *(word.replace("RUN", str(run_folder)) for word in words), **env)
     assert result.returncode == 2
     (error,) = [line for line in result.stderr.splitlines() if "error:" in line]
     assert message in error
-    assert fake_bin.calls("fairseq-generate") == []
 
 
 def test_average_sh_writes_beside_the_checkpoints_and_says_where(run_folder: Path) -> None:

@@ -86,12 +86,3 @@ def make_run(run: Path, data: Path) -> Path:
         f"arch: transformer\nrecipe:\n  data: {data}\n", encoding="utf-8"
     )
     return run
-
-
-def generated(data: Path, numbers: list[int]) -> str:
-    """What fairseq-generate prints for these sentences, in this order."""
-    pieces = list(encode_lines(load_model(data / "spm.model"), TRANSLATIONS, 1))
-    return "".join(
-        f"S-{n}\t{pieces[n]}\nH-{n}\t-0.5\t{pieces[n]}\nD-{n}\t-0.5\t{pieces[n]}\nP-{n}\t-0.5\n"
-        for n in numbers
-    )

@@ -1,4 +1,4 @@
-"""`deepnet evaluate`: from a run or a checkpoint to scores, with a fake fairseq-generate."""
+"""`deepnet evaluate`: from a run or a checkpoint to scores, with an engine that is no model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,31 +16,17 @@ from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.provenance import sha256
 from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.tools.corpora.folder import DataFolder
 from fairseq_deepnet.tools.corpora.subwords import SubwordOptions, train_model
 from fairseq_deepnet.tools.devices import threads_of
 from fairseq_deepnet.tools.evaluation import evaluate as module
-from fairseq_deepnet.tools.evaluation import many_directions
-from fairseq_deepnet.tools.evaluation.evaluate import (
-    batch_tokens,
-    option_words,
-    request,
-    warn_of_degenerate,
-    what_scores_depend_on,
-)
+from fairseq_deepnet.tools.evaluation.evaluate import batch_tokens, loader, option_words, request
 from fairseq_deepnet.tools.evaluation.scoring import score
 from fairseq_deepnet.tools.run_scores import read_score, read_scores
 from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model
-from fairseq_deepnet.tools.translation.fairseq_generate import failure
-from tests.support.runs import (
-    SENTENCES,
-    TRANSLATIONS,
-    generated,
-    make_checkpoint,
-    make_data,
-    make_run,
-)
-from tests.support.shell import FakeBin
+from fairseq_deepnet.tools.translation.engine import Engine
+from tests.support.evaluation import Dictionary, work_here
+from tests.support.runs import SENTENCES, TRANSLATIONS, make_checkpoint, make_data, make_run
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +40,7 @@ def run_folder(tmp_path: Path, data: Path) -> Path:
 
 
 class Evaluate:
-    """Calls `deepnet evaluate` with the fakes on PATH, and gives back what a process would."""
+    """Calls `deepnet evaluate` and gives back what a process would."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self.capsys = capsys
@@ -71,26 +56,23 @@ class Evaluate:
 
 
 @pytest.fixture
-def evaluate(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fake_bin: FakeBin
-) -> Evaluate:
-    monkeypatch.setenv("PATH", fake_bin.path())
+def engine(monkeypatch: pytest.MonkeyPatch) -> Dictionary:
+    engine = Dictionary()
+    work_here(monkeypatch, engine)
+    return engine
+
+
+@pytest.fixture
+def evaluate(capsys: pytest.CaptureFixture[str], engine: Engine) -> Evaluate:
     return Evaluate(capsys)
 
 
 def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
-    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, data: Path
+    evaluate: Evaluate, engine: Dictionary, run_folder: Path, data: Path
 ) -> None:
-    fake_bin.add("fairseq-generate", stdout=generated(data, [2, 0, 3, 1]))
     first = evaluate(run_folder, "--max-len-b", "30")
     assert first.returncode == 0, first.stderr
-    (call,) = fake_bin.calls("fairseq-generate")
-    assert call[0] == str(data)
-    assert call[call.index("--path") + 1] == str(run_folder / "checkpoints" / "checkpoint_best.pt")
-    assert call[-2:] == ["--max-len-b", "30"]
-    assert [call[call.index(f"--{name}") + 1] for name in ("beam", "lenpen")] == ["5", "1"]
-    assert "--cpu" in call
-    assert "--user-dir" in call
+    assert sorted(engine.asked) == sorted(SENTENCES)
 
     name = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1.max-len-b30"
     scores = json.loads(Path(f"{name}.json").read_text(encoding="utf-8"))
@@ -105,30 +87,28 @@ def test_the_best_checkpoint_is_scored_and_a_second_run_does_nothing(
     second = evaluate(run_folder, "--max-len-b", "30")
     assert second.stdout == first.stdout
     assert "already scored" in second.stderr
-    assert len(fake_bin.calls("fairseq-generate")) == 1
+    assert len(engine.asked) == 4
 
     # another model under the same name is scored anew
     make_checkpoint(run_folder / "checkpoints" / "checkpoint_best.pt", 30)
     third = evaluate(run_folder, "--max-len-b", "30")
     assert "(update 30)" in third.stdout
-    assert len(fake_bin.calls("fairseq-generate")) == 2
+    assert len(engine.asked) == 8
 
 
 def test_decoding_in_another_way_or_copying_the_run_changes_no_reported_score(
-    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, data: Path, tmp_path: Path
+    evaluate: Evaluate, engine: Dictionary, run_folder: Path, data: Path, tmp_path: Path
 ) -> None:
     def bleu(run: Path) -> float:
         score = read_score(run)
         assert score is not None
         return score.headline
 
-    fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
     assert evaluate(run_folder).returncode == 0
     reported = bleu(run_folder)
     older = run_folder / "checkpoints" / "checkpoint_1_10.pt"
     make_checkpoint(older, 10)
-    worse = re.sub(r"(?m)^H-0\t([^\t]*)\t.*$", r"H-0\t\1\tx", generated(data, [0, 1, 2, 3]))
-    fake_bin.add("fairseq-generate", stdout=worse)
+    engine.known[SENTENCES[0]] = "x"
     assert evaluate(run_folder, "--max-len-a", "0", "--max-len-b=3").returncode == 0
     assert evaluate(older, beam="1").returncode == 0
     names = sorted(path.stem for path in (run_folder / "scores").glob("*.json"))
@@ -140,28 +120,20 @@ def test_decoding_in_another_way_or_copying_the_run_changes_no_reported_score(
     copy = tmp_path / "copy"
     shutil.copytree(run_folder, copy, copy_function=shutil.copyfile)  # new times, as of cp -r
     assert bleu(run_folder) == bleu(copy) == reported
-    calls = len(fake_bin.calls("fairseq-generate"))
+    asked = len(engine.asked)
     again = evaluate(copy)
     assert "already scored" in again.stderr
-    assert len(fake_bin.calls("fairseq-generate")) == calls
+    assert len(engine.asked) == asked
 
 
 def test_a_folder_that_cannot_be_written_is_noticed_before_translating(
-    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, data: Path, tmp_path: Path
+    evaluate: Evaluate, engine: Dictionary, run_folder: Path, data: Path, tmp_path: Path
 ) -> None:
-    fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
     (tmp_path / "file").write_text("", encoding="utf-8")
     result = evaluate(run_folder, out=str(tmp_path / "file" / "scores"))
     assert result.returncode == 2
     assert "Not a directory" in result.stderr
-    assert fake_bin.calls("fairseq-generate") == []
-
-
-def test_translations_that_are_all_the_same_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    warn_of_degenerate(["Tom."] * 19 + ["A dog."])
-    assert "19 of 20 translations are 'Tom.'" in capsys.readouterr().err
-    warn_of_degenerate(["Tom."] * 17 + ["A dog.", "A cat.", "Two."])
-    assert capsys.readouterr().err == ""
+    assert engine.asked == []
 
 
 def test_a_batch_is_smaller_where_a_deep_decoder_fills_the_memory(
@@ -211,7 +183,7 @@ def test_options_that_no_file_name_can_hold_are_a_digest() -> None:
 
 
 def test_data_that_a_lone_checkpoint_was_not_trained_on_is_named(
-    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, data: Path, tmp_path: Path
+    evaluate: Evaluate, engine: Dictionary, run_folder: Path, data: Path, tmp_path: Path
 ) -> None:
     """The same data at another place is its own."""
     alone = tmp_path / "alone" / "model.pt"
@@ -224,36 +196,12 @@ def test_data_that_a_lone_checkpoint_was_not_trained_on_is_named(
     shutil.copytree(data, moved)
     record = {**DataFolder.open(other).record, "settings": {}}
     (other / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
-    fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
     for folder in (data, moved, other):
         result = evaluate(alone, data=str(folder))
         assert result.returncode == 0, result.stderr
     own, theirs = sorted(path.name for path in (alone.parent / "scores").glob("*.json"))
     assert own == "test.model.beam5.lenpen1.json"
     assert theirs.startswith("text.news-")
-
-
-@pytest.mark.parametrize(
-    ("numbers", "message"),
-    [
-        ([0, 1, 3], "no hypothesis for 1 sentences: 2"),
-        ([0, 1, 2, 3, 1], "more than one hypothesis (keep --nbest at 1) for 1 sentences: 1"),
-    ],
-)
-def test_a_missing_or_doubled_sentence_fails_and_leaves_no_score(
-    evaluate: Evaluate,
-    fake_bin: FakeBin,
-    run_folder: Path,
-    data: Path,
-    numbers: list[int],
-    message: str,
-) -> None:
-    fake_bin.add("fairseq-generate", stdout=generated(data, numbers))
-    result = evaluate(run_folder)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert result.stdout == ""
-    assert not (run_folder / "scores").exists()
 
 
 @pytest.mark.parametrize(
@@ -265,63 +213,18 @@ def test_a_missing_or_doubled_sentence_fails_and_leaves_no_score(
         ("--path", "name the checkpoint"),
     ],
 )
-def test_what_scores_are_named_by_is_no_option_of_fairseq_generate(
-    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, word: str, remedy: str
+def test_what_scores_are_named_by_is_no_option_after_the_dashes(
+    evaluate: Evaluate, engine: Dictionary, run_folder: Path, word: str, remedy: str
 ) -> None:
-    fake_bin.add("fairseq-generate")
     result = evaluate(run_folder, word)
     assert result.returncode == 2
     assert f"{word}: {remedy}" in result.stderr
-    assert fake_bin.calls("fairseq-generate") == []
-
-
-def test_a_failing_fairseq_generate_is_reported_with_its_last_line(
-    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path
-) -> None:
-    fake_bin.add("fairseq-generate", stdout="Traceback\nRuntimeError: out of luck\n", status=1)
-    result = evaluate(run_folder, processes="2")
-    assert result.returncode == 2
-    assert "fairseq-generate failed (status 1): RuntimeError: out of luck (log: " in result.stderr
-    log = Path(result.stderr.split("(log: ")[1].split(")")[0])
-    assert log.read_text(encoding="utf-8") == "Traceback\nRuntimeError: out of luck\n"
-    log.unlink()
-    assert "BATCH" not in result.stderr
-
-
-def test_a_fairseq_generate_that_was_killed_may_want_memory() -> None:
-    text = failure("fairseq-generate", -9, ["loading\n"])
-    assert "(status -9): loading; it was killed, for want of memory perhaps: set a smal" in text
-    Path(text.split("(log: ")[1].rstrip(")")).unlink()
-
-
-def test_the_sentences_are_shared_out_over_processes(
-    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, data: Path
-) -> None:
-    fake_bin.add(
-        "fairseq-generate",
-        'case "$*" in *"--distributed-rank 0"*) half=0 ;; *) half=1 ;; esac\n'
-        f'[[ $half == 1 ]] || printf "%b" "{escaped(generated(data, [0, 2]))}"\n'
-        f'[[ $half == 0 ]] || printf "%b" "{escaped(generated(data, [3, 1]))}"\n',
-    )
-    result = evaluate(run_folder, processes="2")
-    assert result.returncode == 0, result.stderr
-    calls = fake_bin.calls("fairseq-generate")
-    assert sorted(call[call.index("--distributed-rank") + 1] for call in calls) == ["0", "1"]
-    assert {call[call.index("--distributed-world-size") + 1] for call in calls} == {"2"}
-    # four sentences in batches of one: no process is left without
-    assert {call[call.index("--batch-size") + 1] for call in calls} == {"1"}
-    text = run_folder / "scores" / "test.checkpoint_best.beam5.lenpen1.txt"
-    assert text.read_text(encoding="utf-8").splitlines() == TRANSLATIONS
-
-
-def escaped(text: str) -> str:
-    return text.replace("\n", "\\n").replace("\t", "\\t")
+    assert engine.asked == []
 
 
 def test_the_last_checkpoints_are_averaged_on_request(
-    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, data: Path
+    evaluate: Evaluate, engine: Dictionary, run_folder: Path, data: Path
 ) -> None:
-    fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
     result = evaluate(run_folder, average="2", beam="4", lenpen="0.6", split="test")
     assert result.returncode == 0, result.stderr
     averaged = run_folder / "checkpoints" / "average_2.pt"
@@ -347,9 +250,8 @@ def test_a_checkpoint_belongs_to_its_run_by_whatever_link_it_is_named(
 
 
 def test_a_lone_checkpoint_finds_the_data_that_it_was_trained_on(
-    evaluate: Evaluate, fake_bin: FakeBin, tmp_path: Path, data: Path
+    evaluate: Evaluate, engine: Dictionary, tmp_path: Path, data: Path
 ) -> None:
-    fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
     path = make_checkpoint(tmp_path / "elsewhere" / "model.pt", 7, data)
     result = evaluate(path)
     assert result.returncode == 0, result.stderr
@@ -357,13 +259,11 @@ def test_a_lone_checkpoint_finds_the_data_that_it_was_trained_on(
 
 
 def test_data_and_output_are_as_given(
-    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, tmp_path: Path, data: Path
+    evaluate: Evaluate, engine: Dictionary, run_folder: Path, tmp_path: Path, data: Path
 ) -> None:
-    fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
     other = make_data(tmp_path / "other")
     result = evaluate(run_folder, data=str(other), out=str(tmp_path / "out"))
     assert result.returncode == 0, result.stderr
-    assert fake_bin.calls("fairseq-generate")[0][0] == str(other)
     assert len(list((tmp_path / "out").iterdir())) == 2
     assert not (run_folder / "scores").exists()
 
@@ -385,18 +285,17 @@ def test_data_and_output_are_as_given(
 )
 def test_bad_input_is_refused_in_one_line(
     evaluate: Evaluate,
-    fake_bin: FakeBin,
+    engine: Dictionary,
     run_folder: Path,
     target: str,
     settings: dict[str, str],
     message: str,
 ) -> None:
-    fake_bin.add("fairseq-generate")
     result = evaluate(target.replace("RUN", str(run_folder)), **settings)
     assert result.returncode == 2
     (error,) = [line for line in result.stderr.splitlines() if "error:" in line]
     assert message in error
-    assert fake_bin.calls("fairseq-generate") == []
+    assert engine.asked == []
 
 
 def test_threads_are_a_share_of_the_cores_unless_the_environment_says_how_many(
@@ -412,7 +311,7 @@ def test_threads_are_a_share_of_the_cores_unless_the_environment_says_how_many(
 @pytest.mark.parametrize(("target", "tokenizer"), [("zh", "zh"), ("th", "char"), ("fr", "13a")])
 def test_the_target_language_of_the_data_chooses_the_tokenizer(
     evaluate: Evaluate,
-    fake_bin: FakeBin,
+    engine: Dictionary,
     run_folder: Path,
     tmp_path: Path,
     target: str,
@@ -422,7 +321,6 @@ def test_the_target_language_of_the_data_chooses_the_tokenizer(
     (other / "text" / "test.en").rename(other / "text" / f"test.{target}")
     manifest = json.loads((other / "corpus.json").read_text(encoding="utf-8"))
     (other / "corpus.json").write_text(json.dumps(manifest | {"target": target}), encoding="utf-8")
-    fake_bin.add("fairseq-generate", stdout=generated(other, [0, 1, 2, 3]))
     result = evaluate(run_folder, data=str(other))
     assert result.returncode == 0, result.stderr
     assert f"|tok:{tokenizer}|" in result.stdout
@@ -430,14 +328,11 @@ def test_the_target_language_of_the_data_chooses_the_tokenizer(
     assert f"BLEU {expected['bleu']:.2f}" in result.stdout
 
 
-@pytest.mark.parametrize(
-    "changed", ["text/test.en", "text/test.de", "spm.model", "test.de-en.de.bin"]
-)
+@pytest.mark.parametrize("changed", ["text/test.en", "text/test.de", "spm.model"])
 def test_a_score_of_other_data_is_not_printed_again(
-    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, tmp_path: Path, changed: str
+    evaluate: Evaluate, engine: Dictionary, run_folder: Path, tmp_path: Path, changed: str
 ) -> None:
     other = make_data(tmp_path / "other")
-    fake_bin.add("fairseq-generate", stdout=generated(other, [0, 1, 2, 3]))
     first = evaluate(run_folder, data=str(other))
     assert first.returncode == 0, first.stderr
     if changed == "spm.model":
@@ -448,73 +343,8 @@ def test_a_score_of_other_data_is_not_printed_again(
     again = evaluate(run_folder, data=str(other))
     assert again.returncode == 0, again.stderr
     assert "already scored" not in again.stderr
-    assert len(fake_bin.calls("fairseq-generate")) == 2
+    assert len(engine.asked) == 8
     assert ("BLEU 100.00" in again.stdout) is (changed == "text/test.en")
-
-
-def test_a_tokenizer_is_refused_where_it_would_be_ignored(
-    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path
-) -> None:
-    fake_bin.add("fairseq-generate")
-    result = evaluate(run_folder, tokenizer="char")
-    assert result.returncode == 2
-    (error,) = [line for line in result.stderr.splitlines() if "error:" in line]
-    assert "--tokenizer char" in error
-    assert "deepnet score" in error
-    assert fake_bin.calls("fairseq-generate") == []
-
-
-def test_a_score_of_moses_tokens_depends_on_the_references_in_tokens(tmp_path: Path) -> None:
-    record = {"source": "de", "target": "en", "tokenisation": "moses"}
-    for name in ("text/test.de", "text/test.en", "tokenised/test.en", "bpe.codes", "corpus.json"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("as it was\n", encoding="utf-8")
-    data = DataFolder(tmp_path, record)
-    checkpoint = make_checkpoint(tmp_path / "model.pt", 1)
-    args = argparse.Namespace(split="test", beam=5, lenpen=1.0, extra=[], engine="fairseq")
-
-    def wanted() -> dict[str, Any]:
-        files = what_scores_depend_on(data, "test")
-        return request(args, TrainedModel(checkpoint, None, [checkpoint]), files)
-
-    before = wanted()
-    assert wanted() == before
-    for changed in (
-        {"split": "valid"},
-        {"beam": 4},
-        {"lenpen": 0.6},
-        {"extra": ["--max-len-b", "3"]},
-        {"engine": "ctranslate2", "quantization": "int8"},
-    ):
-        same = argparse.Namespace(**vars(args))
-        vars(args).update(changed)
-        assert wanted() != before, changed
-        args = same
-    for path in what_scores_depend_on(data, "test"):
-        path.write_text("changed\n", encoding="utf-8")
-        assert wanted() != before, path
-        path.write_text("as it was\n", encoding="utf-8")
-    assert len(before["data"]) == 5
-
-
-class Echo:
-    """Translates a sentence into itself."""
-
-    cut = 0
-
-    def translate(self, sentences: list[str], direction: Direction) -> list[str]:
-        return sentences
-
-
-@pytest.fixture
-def echo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Directions are translated at once, by no model."""
-
-    def translate_all(jobs: list[many_directions.Job], *rest: object) -> None:
-        for job in jobs:
-            many_directions.finish(job, Echo())  # type: ignore[arg-type]
-
-    monkeypatch.setattr(many_directions, "translate_all", translate_all)
 
 
 def write_text_folder(place: Path, *names: str, lines: list[str] = SENTENCES) -> Path:
@@ -525,7 +355,6 @@ def write_text_folder(place: Path, *names: str, lines: list[str] = SENTENCES) ->
     return place
 
 
-@pytest.mark.usefixtures("echo")
 def test_trained_directions_without_text_are_told(
     evaluate: Evaluate, run_folder: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -546,7 +375,6 @@ def test_trained_directions_without_text_are_told(
     assert "has no news text of fr-en" in refused.stderr
 
 
-@pytest.mark.usefixtures("echo")
 def test_a_direction_that_is_scored_again_leaves_the_others_in_the_summary(
     evaluate: Evaluate, run_folder: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -577,10 +405,9 @@ def test_a_direction_that_is_scored_again_leaves_the_others_in_the_summary(
 
 
 def test_scores_of_another_data_folder_leave_those_of_the_run_s_own_alone(
-    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, data: Path, tmp_path: Path
+    evaluate: Evaluate, engine: Dictionary, run_folder: Path, data: Path, tmp_path: Path
 ) -> None:
     """The same data elsewhere is its own; without a record nobody knows."""
-    fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
     other, moved = make_data(tmp_path / "news"), tmp_path / "moved"
     (other / "corpus.json").write_text(
         json.dumps({**DataFolder.open(other).record, "settings": {}}), encoding="utf-8"
@@ -600,23 +427,21 @@ def test_scores_of_another_data_folder_leave_those_of_the_run_s_own_alone(
 
 
 def test_a_blank_source_line_has_an_empty_translation(
-    evaluate: Evaluate, fake_bin: FakeBin, run_folder: Path, data: Path, tmp_path: Path
+    evaluate: Evaluate, engine: Dictionary, run_folder: Path, data: Path, tmp_path: Path
 ) -> None:
-    """Of which fairseq-generate makes some words."""
+    """Of which fairseq makes some words."""
     other = tmp_path / "other"
     shutil.copytree(data, other)
     write_text_folder(other / "text", "test.de", lines=["Zwei", " ", "Drei", "Vier"])
-    fake_bin.add("fairseq-generate", stdout=generated(data, [0, 1, 2, 3]))
     assert evaluate(run_folder, data=str(other)).returncode == 0
     (text,) = (run_folder / "scores").glob("*.txt")
-    assert text.read_text(encoding="utf-8").splitlines() == [TRANSLATIONS[0], "", *TRANSLATIONS[2:]]
+    assert text.read_text(encoding="utf-8").splitlines() == ["Zwei", "", "Drei", "Vier"]
     write_text_folder(other / "text", "test.de", lines=["Zwei"])
     result = evaluate(run_folder, data=str(other))
     assert result.returncode == 2
     assert "test.de has 1 lines and " in result.stderr
 
 
-@pytest.mark.usefixtures("echo")
 def test_scores_of_other_text_are_never_taken_for_the_test_set_s(
     evaluate: Evaluate, run_folder: Path, tmp_path: Path
 ) -> None:
@@ -631,3 +456,48 @@ def test_scores_of_other_text_are_never_taken_for_the_test_set_s(
         assert found.name.startswith("text.news-")
         assert found.name.endswith(".test.checkpoint_best.beam5.lenpen1")
         assert found.of.startswith("test text of the folder news-")
+
+
+def test_the_search_is_as_asked_for(run_folder: Path, data: Path) -> None:
+    checkpoint = run_folder / "checkpoints" / "checkpoint_best.pt"
+    model, folder = TrainedModel(checkpoint, run_folder, [checkpoint]), DataFolder.open(data)
+    args = argparse.Namespace(engine="fairseq", beam=4, lenpen=0.6, batch=700, extra=["--sampling"])
+    words = ["--beam", "4", "--lenpen", "0.6", "--max-tokens", "700", "--sampling"]
+    assert loader(args, model, folder, 1, 1, 0).args == (checkpoint, folder, words)
+    moses = DataFolder(data, {**folder.record, "tokenisation": "moses"})
+    assert list(loader(args, model, moses, 1, 1, 0).args[1].encode(["a@@ b"], "de")) == ["a@@ b"]
+
+
+def test_all_that_decides_a_score_is_in_its_request(run_folder: Path, data: Path) -> None:
+    checkpoint = run_folder / "checkpoints" / "checkpoint_best.pt"
+    model, folder = TrainedModel(checkpoint, run_folder, [checkpoint]), DataFolder.open(data)
+    usual = {"split": "test", "beam": 5, "lenpen": 1.0, "extra": [], "engine": "fairseq"}
+    before = request(argparse.Namespace(**usual), model, folder)
+    for changed in (
+        {"split": "valid"},
+        {"beam": 4},
+        {"lenpen": 0.6},
+        {"extra": ["--max-len-b", "3"]},
+        {"engine": "ctranslate2", "quantization": "int8"},
+    ):
+        assert request(argparse.Namespace(**{**usual, **changed}), model, folder) != before
+
+
+def test_a_tokenizer_that_was_asked_for_is_in_the_name(
+    evaluate: Evaluate, run_folder: Path
+) -> None:
+    result = evaluate(run_folder, tokenizer="char")
+    assert "|tok:char|" in result.stdout
+    (record,) = (run_folder / "scores").glob("*.json")
+    assert record.stem == "test.checkpoint_best.beam5.lenpen1.tok-char"
+
+
+def test_translating_that_is_cut_off_leaves_no_summary_that_says_all_is_there(
+    evaluate: Evaluate, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_text_folder(tmp_path / "news", "test.de-en.de", "test.de-en.en")
+    work_here(monkeypatch, ValueError("out of luck"))
+    result = evaluate(run_folder, text=str(folder))
+    assert "error: out of luck" in result.stderr
+    (summary,) = (run_folder / "scores").glob("*/summary.json")
+    assert json.loads(summary.read_text(encoding="utf-8"))["complete"] is False

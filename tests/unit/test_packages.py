@@ -74,13 +74,3 @@ def test_what_needs_neither_torch_nor_fairseq_does_not_import_them(module: str) 
         [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True
     )
     assert done.stdout.strip() == ""
-
-
-def test_scoring_with_fairseq_generate_imports_no_model() -> None:
-    """Its processes do. Only what exports or translates in this process imports them, later."""
-    program = f"import sys, {NAME}.tools.evaluation.evaluate; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True
-    )
-    unwanted = {"fairseq", f"{NAME}.models", f"{NAME}.tools.export.export"}
-    assert not unwanted & set(done.stdout.split())

@@ -1,4 +1,4 @@
-"""Scores against sacreBLEU itself; order and completeness of what fairseq-generate gives."""
+"""Scores against sacreBLEU itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.evaluation.direction_scores import summarise
 from fairseq_deepnet.tools.evaluation.scoring import METRICS, Metric, score
 from fairseq_deepnet.tools.run_scores import read_score
-from fairseq_deepnet.tools.translation.fairseq_generate import in_corpus_order
 
 HYPOTHESES = ["The cat sat on the mat.", "a dog runs , fast", "Two men are playing chess outside"]
 REFERENCES = ["The cat sat on a mat.", "A dog runs, fast.", "Two men play chess outside."]
@@ -117,23 +116,3 @@ def test_files_that_are_not_there_or_not_utf8_are_named(
     assert status == 2
     assert "hypotheses.en" in said
     assert any(part in said for part in message.split("|"))
-
-
-def test_hypotheses_come_back_in_corpus_order() -> None:
-    assert in_corpus_order([(2, "c"), (0, "a"), (1, "b")], 3) == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize(
-    ("found", "message"),
-    [
-        ([(0, "a"), (2, "c")], "no hypothesis for 1 sentences: 1$"),
-        ([], "no hypothesis for 3 sentences: 0, 1, 2$"),
-        ([(0, "a"), (1, "b"), (2, "c"), (1, "d")], "more than one hypothesis .* 1 sentences: 1$"),
-        ([(0, "a"), (1, "b"), (2, "c"), (3, "d")], "beyond the reference for 1 sentences: 3$"),
-    ],
-)
-def test_missing_doubled_and_surplus_hypotheses_are_named(
-    found: list[tuple[int, str]], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        in_corpus_order(found, 3)

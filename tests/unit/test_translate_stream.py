@@ -269,21 +269,6 @@ def test_progress_is_told_every_few_seconds_and_of_short_work_never() -> None:
     assert screen.getvalue() == ""
 
 
-def test_of_a_known_total_a_line_is_written_at_intervals_and_at_the_end() -> None:
-    """The time until the first sentence is that of loading, and makes no line."""
-    now = 0.0
-    screen = io.StringIO()
-    counter = LineCounter(screen, 12, now=lambda: now)
-    for _ in range(12):
-        now += 2.0
-        counter.add()
-    counter.close()
-    assert screen.getvalue() == (
-        "6 of 12 sentences translated, 0:00:12\n11 of 12 sentences translated, 0:00:22\n"
-        "12 of 12 sentences translated, 0:00:24\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -164,6 +164,19 @@ class DataFolder:
         """Return the tokens of one side, where `is_moses`."""
         return self.path / "tokenised" / f"{split}.{language}"
 
+    def binarised_source(self, split: str) -> list[Path]:
+        """Return the two files of the source side of a split of one pair, as fairseq reads it."""
+        source, target = self.languages
+        return [self.path / f"{split}.{source}-{target}.{source}.{end}" for end in ("bin", "idx")]
+
+    def subwords(self, split: str) -> list[str]:
+        """Return the subwords of the source side of a split of one pair, as it was binarised."""
+        from fairseq.data import Dictionary, data_utils  # loads torch
+
+        words = Dictionary.load(str(self.path / f"dict.{self.languages[0]}.txt"))
+        prefix = str(self.binarised_source(split)[0]).removesuffix(".bin")
+        return [words.string(line) for line in data_utils.load_indexed_dataset(prefix, words)]
+
     def subword_model(self, language: str) -> Path:
         """Return a language's sentencepiece model, own or joint; byte-pair codes if `is_moses`."""
         if self.is_moses:
@@ -245,6 +258,12 @@ class BareFolder(DataFolder):
 
     def lines(self, split: str) -> Any:
         return 0  # not recorded
+
+    @classmethod
+    def of_tokens(cls, folder: DataFolder) -> BareFolder:
+        """Return a folder of one pair as one whose text is subwords already."""
+        source, target = folder.languages
+        return cls(folder.path, {"source": source, "target": target})
 
     def decode(self, lines: Iterable[str], language: str) -> list[str]:
         return [*lines] if self.spm is None else super().decode(lines, language)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +34,6 @@ from fairseq_deepnet.tools.trained_model import (
     is_own_data,
     task_options,
 )
-from fairseq_deepnet.tools.translation.fairseq_generate import failure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if name not in MONOLINGUAL_TASKS:
         raise ValueError(
             f"{shown(model.path)} was trained on the task {name}, which has no perplexity of text;"
-            " score translations with scripts/eval_bleu.sh"
+            " score translations with deepnet evaluate"
         )
     data = find_data(model, args.data)
     binarised = data.path / f"{args.split}.bin"
@@ -181,6 +182,18 @@ def _printed(command: Sequence[str], *patterns: str) -> list[str]:
     if None in found:
         raise ValueError(f"no perplexity in what fairseq printed: {done.stdout[-300:]!r}")
     return [match[1] for match in found if match]
+
+
+def failure(program: str, status: int, lines: Sequence[str]) -> str:
+    """Return the last line of a failed program, and where its whole output was put."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix=f"{program}.", suffix=".log", delete=False, encoding="utf-8"
+    ) as log:
+        log.writelines(lines)
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+    if status == -signal.SIGKILL:
+        last += "; it was killed, for want of memory perhaps: set a smaller BATCH"
+    return f"{program} failed (status {status}): {last} (log: {log.name})"
 
 
 def describe(facts: dict[str, Any]) -> str:

@@ -154,23 +154,21 @@ def translated(
 
 
 class LineCounter:
-    """Shows how many lines are done: a line every few seconds, on a terminal the same line again.
+    """Shows how many lines are done: a line every few seconds, on a terminal the same line again,
+    nothing of what takes a few seconds.
 
     Args:
-        total: how many there will be, of which the last is always shown; None where nobody knows:
-            then it is shown how fast they come, and nothing of what takes a few seconds.
         done: lines that were there before.
     """
 
     def __init__(
         self,
         screen: TextIO,
-        total: int | None = None,
         done: int = 0,
         seconds: float = 10.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.screen, self.total, self.now = screen, total, now
+        self.screen, self.now = screen, now
         self.rewrites = screen.isatty()
         self.pause = seconds / 10 if self.rewrites else seconds
         self.before = self.count = done
@@ -179,29 +177,23 @@ class LineCounter:
     def add(self, lines: int = 1) -> None:
         """Count so many more as done."""
         now = self.now()
-        if self.total and self.count == self.before:
-            self.shown = now  # all that came before the first was loading
         self.count += lines
-        if now - self.shown >= self.pause or self.count == self.total:
+        if now - self.shown >= self.pause:
             self.show()
 
     def show(self) -> None:
         """Show how many lines are done."""
         self.shown = self.now()
         taken = self.shown - self.started
-        if self.total:
-            line = f"{self.count:,} of {self.total:,} sentences translated, {clock(taken)}"
-        else:
-            rate = (self.count - self.before) / taken if taken else 0.0
-            line = f"{self.count:,} lines, {rate:,.1f} lines/s, {clock(taken)}"
+        rate = (self.count - self.before) / taken if taken else 0.0
+        line = f"{self.count:,} lines, {rate:,.1f} lines/s, {clock(taken)}"
         self.screen.write(f"\r{line}" if self.rewrites else f"{line}\n")
         self.screen.flush()
 
     def close(self) -> None:
-        """End what was shown, with a last line where the total was not known."""
+        """End what was shown with a last line."""
         if self.shown != self.started:
-            if not self.total:
-                self.show()
+            self.show()
             self.screen.write("\n" * self.rewrites)
             self.screen.flush()
 

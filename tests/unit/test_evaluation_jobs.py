@@ -1,4 +1,4 @@
-"""Which texts are translated into which languages, before any model is loaded."""
+"""Which texts are translated into which languages, in which parts, and what is recorded."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation import many_directions
-from fairseq_deepnet.tools.evaluation.many_directions import (
+from fairseq_deepnet.tools.evaluation.jobs import (
+    Job,
+    Translated,
+    degenerate,
     finish,
-    make_jobs,
+    parts_of,
     texts_in,
     texts_of_folder,
+    translate_all,
 )
 from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis
+from tests.support.evaluation import work_here
 
 LANGUAGES = ["cs", "de", "en"]
 MANY = DataFolder(Path("many"), {"languages": LANGUAGES, "directions": {}})
@@ -42,7 +45,7 @@ def write(place: Path, *names: str) -> None:
 
 def test_one_text_serves_both_directions(tmp_path: Path) -> None:
     write(tmp_path, "news.cs-en.cs", "news.cs-en.en", "other.de-en.de")
-    found = texts_in(tmp_path, "news", MANY, [])
+    found = texts_in(tmp_path, "news", MANY)
     assert [str(text.direction) for text in found] == ["cs-en", "en-cs"]
     assert found[1].source.name == "news.cs-en.en"
     assert found[1].reference.name == "news.cs-en.cs"
@@ -50,9 +53,9 @@ def test_one_text_serves_both_directions(tmp_path: Path) -> None:
 
 def test_a_direction_with_a_text_of_its_own_is_translated_from_that_alone(tmp_path: Path) -> None:
     write(tmp_path, "news.cs-en.cs", "news.cs-en.en", "news.en-cs.cs", "news.en-cs.en")
-    found = {str(text.direction): text for text in texts_in(tmp_path, "news", MANY, [])}
+    found = {str(text.direction): text for text in texts_in(tmp_path, "news", MANY)}
     assert sorted(found) == ["cs-en", "en-cs"]
-    assert len(texts_in(tmp_path, "news", MANY, [])) == 2
+    assert len(texts_in(tmp_path, "news", MANY)) == 2
     assert found["en-cs"].source.name == "news.en-cs.en"
     assert found["cs-en"].source.name == "news.cs-en.cs"
 
@@ -70,44 +73,32 @@ def test_text_that_cannot_be_scored_is_refused(
 ) -> None:
     write(tmp_path, *names)
     with pytest.raises(error, match=cause):
-        texts_in(tmp_path, "news", MANY, [])
-
-
-def test_a_direction_that_is_named_and_has_no_text_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, "news.de-en.de", "news.de-en.en")
-    (found,) = texts_in(tmp_path, "news", MANY, ["en-de"])
-    assert str(found.direction) == "en-de"
-    with pytest.raises(ValueError, match="has no news text of cs-en, cs-de"):
-        texts_in(tmp_path, "news", MANY, ["de-en", "cs-en", "cs-de"])
+        texts_in(tmp_path, "news", MANY)
 
 
 def test_packed_text_is_read_too(tmp_path: Path) -> None:
     write(tmp_path, "news.cs-en.cs")
     (tmp_path / "news.cs-en.en.gz").write_bytes(gzip.compress(b"zwei\nZeilen\n"))
-    found = {str(text.direction): text for text in texts_in(tmp_path, "news", MANY, [])}
+    found = {str(text.direction): text for text in texts_in(tmp_path, "news", MANY)}
     assert list(found) == ["cs-en", "en-cs"]
     assert list(read_lines(found["en-cs"].source)) == ["zwei", "Zeilen"]
     (tmp_path / "news.cs-en.cs.gz").write_bytes(b"")
     with pytest.raises(ValueError, match=r"both .* exist"):
-        texts_in(tmp_path, "news", MANY, [])
+        texts_in(tmp_path, "news", MANY)
 
 
 def test_a_model_of_one_pair_translates_in_one_direction(tmp_path: Path) -> None:
     """Its other language is none that it reads."""
     write(tmp_path, "news.de-en.de", "news.de-en.en")
     folder = DataFolder(tmp_path, {"source": "de", "target": "en"})
-    (found,) = texts_in(tmp_path, "news", folder, [])
+    (found,) = texts_in(tmp_path, "news", folder)
     assert str(found.direction) == "de-en"
-    with pytest.raises(ValueError, match="of en-de, and the model translates de-en alone"):
-        texts_in(tmp_path, "news", folder, ["en-de"])
 
 
 def test_what_was_not_trained_is_zero_shot(folder: DataFolder, tmp_path: Path) -> None:
-    jobs = make_jobs(folder, texts_of_folder(folder, "test", []), "13a", tmp_path, {})
+    texts = texts_of_folder(folder, "test")
+    jobs = [Job(*text, tmp_path / "x.json", folder, "test", "13a", {}) for text in texts]
     assert {str(job.direction) for job in jobs if job.zero_shot} == {"cs-de", "de-cs"}
-    assert {job.tokenizer for job in jobs} == {"13a"}
-    with pytest.raises(ValueError, match="no test text of en-fr"):
-        texts_of_folder(folder, "test", ["en-fr"])
 
 
 def test_an_epoch_is_every_training_pair_once_in_each_direction(folder: DataFolder) -> None:
@@ -118,30 +109,64 @@ def test_an_epoch_is_every_training_pair_once_in_each_direction(folder: DataFold
     assert Direction("en", "cs") in folder.directions("train")
 
 
-class Copier:
-    """Gives sentences back as they are, for their translations."""
+class Inventor(Engine):
+    """Gives sentences back, and makes up a translation of nothing, as models do."""
 
     cut = 0
-
-    def translate(self, sentences: list[str], direction: Direction) -> list[str]:
-        return sentences
-
-
-class Inventor(Engine):
-    """Makes up a translation of nothing, as models do."""
 
     def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
         return [[Hypothesis(line.strip() or "made up", 0.0)] for line in lines]
 
 
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are translated in this process, by the inventor."""
+    work_here(monkeypatch, Inventor())
+
+
+@pytest.mark.usefixtures("here")
 def test_a_blank_line_has_an_empty_translation_in_its_place(tmp_path: Path) -> None:
     job = job_of(tmp_path, "de-en")
     lines = ["", "one", "  ", "\u200b", "two"]
     job.source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     job.reference.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    finish(job, Inventor())
+    translate_all([job], {}, Inventor, threads=1, processes=1, gpus=0)
     hypotheses = list(read_lines(job.record.with_suffix(".txt")))
     assert hypotheses == ["", "one", "", "", "two"]
+
+
+def test_parts_hold_every_line_once_the_longest_first() -> None:
+    lines = ["a" * (7 * number % 50) for number in range(1000)]
+    parts = list(parts_of(lines, processes=2, threads=1))
+    assert len(parts) == 16
+    order = [number for part in parts for number in part]
+    assert sorted(order) == list(range(1000))
+    lengths = [len(lines[number]) for number in order]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+@pytest.mark.usefixtures("here")
+def test_translations_of_parts_are_in_the_order_of_the_lines(tmp_path: Path) -> None:
+    job = job_of(tmp_path, "de-en")
+    lines = ["a" * (7 * number % 50) + str(number) for number in range(1000)]
+    for file in (job.source, job.reference):
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    translate_all([job], {"beam": 5}, Inventor, threads=1, processes=2, gpus=0)
+    assert list(read_lines(job.record.with_suffix(".txt"))) == lines
+    record = json.loads(job.record.read_text(encoding="utf-8"))
+    assert (record["chrf"], record["lines"], record["beam"]) == (pytest.approx(100), 1000, 5)
+    assert job.is_done()
+
+
+@pytest.mark.usefixtures("here")
+def test_sides_of_different_length_are_refused_before_anything_is_translated(
+    tmp_path: Path,
+) -> None:
+    job = job_of(tmp_path, "de-en")
+    job.source.write_text("one\ntwo\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"news.de-en.de has 2 lines and .* 1: both must"):
+        translate_all([job], {}, Inventor, threads=1, processes=1, gpus=0)
+    assert not job.record.exists()
 
 
 def job_of(place: Path, name: str, tokenizer: str | None = None) -> Any:
@@ -151,9 +176,13 @@ def job_of(place: Path, name: str, tokenizer: str | None = None) -> Any:
         text = place / f"news.{name}.{language}"
         text.write_text("我喜欢吃红色的苹果。\n", encoding="utf-8")
     folder = DataFolder(place, {"languages": list(direction), "directions": {}})
-    texts = texts_in(place, "news", folder, [name])
-    (job,) = make_jobs(folder, texts, tokenizer, place / "scores", {"beam": 5})
-    return job
+    (text_of, *_) = (text for text in texts_in(place, "news", folder) if text[0] == direction)
+    record = place / "scores" / f"{direction}.json"
+    return Job(*text_of, record, folder, "news", tokenizer, {"beam": 5})
+
+
+def copied(job: Job) -> Translated:
+    return Translated(list(read_lines(job.source)), 0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +196,7 @@ def test_a_direction_is_scored_with_the_tokenizer_of_its_target(
     tmp_path: Path, name: str, asked: str | None, tokenizer: str
 ) -> None:
     job = job_of(tmp_path, name, asked)
-    scores = finish(job, Copier())  # type: ignore[arg-type]
+    scores = finish(job, {}, copied(job))
     assert f"|tok:{tokenizer}|" in scores["bleu_signature"]
     recorded = json.loads(job.record.read_text(encoding="utf-8"))
     assert {key: recorded[key] for key in scores} == scores
@@ -177,27 +206,38 @@ def test_a_direction_is_scored_with_the_tokenizer_of_its_target(
 def test_a_direction_whose_text_has_changed_is_not_done(tmp_path: Path, language: str) -> None:
     job = job_of(tmp_path, "de-en")
     assert not job.is_done()
-    finish(job, Copier())  # type: ignore[arg-type]
+    finish(job, {}, copied(job))
     assert job.is_done()
     (tmp_path / f"news.de-en.{language}").write_text("another line\n", encoding="utf-8")
     assert not job.is_done()
 
 
-def test_translating_that_is_cut_off_leaves_no_summary_that_says_all_is_there(
+def test_a_score_of_moses_tokens_depends_on_tokens_and_binarised_text(tmp_path: Path) -> None:
+    names = ("text/test.de", "text/test.en", "tokenised/test.en", "test.de-en.de.bin")
+    for name in (*names, "test.de-en.de.idx"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("as it was\n", encoding="utf-8")
+    folder = DataFolder(tmp_path, {"source": "de", "target": "en", "tokenisation": "moses"})
+    (text,) = texts_of_folder(folder, "test")
+    job = Job(*text, tmp_path / "score.json", folder, "test", None, {})
+    before = job.wanted()
+    assert job.wanted() == before
+    for path in job.files:
+        path.write_text("changed\n", encoding="utf-8")
+        assert job.wanted() != before, path
+        path.write_text("as it was\n", encoding="utf-8")
+    assert len(job.files) == 5
+
+
+def test_translations_that_are_all_the_same_are_told() -> None:
+    assert "19 of 20 translations are 'Tom.'" in degenerate(["Tom."] * 19 + ["A dog."])
+    assert degenerate(["Tom."] * 17 + ["A dog.", "A cat.", "Two."]) == ""
+    assert degenerate(["Tom."] * 19) == ""
+
+
+def test_an_engine_that_cannot_be_loaded_is_one_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = job_of(tmp_path, "de-en")
-    job.out.mkdir()
-    write_record(job.out / "summary.json", {"complete": True, "expected": 1})
-
-    class Killed(BaseException):
-        pass
-
-    def no_processes(*args: object) -> None:
-        raise Killed
-
-    monkeypatch.setattr(many_directions, "ProcessPoolExecutor", no_processes)
-    with pytest.raises(Killed):
-        many_directions.translate_all([job], Copier, threads=1, processes=1, gpus=0)
-    summary = json.loads((job.out / "summary.json").read_text(encoding="utf-8"))
-    assert (summary["complete"], summary["expected"]) == (False, 1)
+    work_here(monkeypatch, ValueError("no such option"))
+    with pytest.raises(ValueError, match="no such option"):
+        translate_all([job_of(tmp_path, "de-en")], {}, Inventor, threads=1, processes=1, gpus=0)

@@ -1,9 +1,8 @@
-"""scripts/eval_perplexity.sh, with fairseq commands that are not the real ones."""
+"""`deepnet perplexity`, with fairseq commands that are not the real ones."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import save_checkpoint
 from tests.support.runs import SENTENCES
-from tests.support.shell import FakeBin, run_script
+from tests.support.shell import FakeBin
 
 TASKS: dict[str, dict[str, Any]] = {
     "language_modeling": {"sample_break_mode": "eos", "tokens_per_sample": 64},
@@ -46,41 +45,8 @@ def make_run(folder: Path, task: str, tokens: int = 30) -> Path:
     return run
 
 
-def evaluate(fakes: FakeBin, *words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return run_script("eval_perplexity.sh", *words, env={"GPUS": "0", **env}, path=fakes.path())
-
-
 def option(call: list[str], name: str) -> str:
     return call[call.index(name) + 1]
-
-
-def test_a_language_model_is_measured_as_it_was_trained_and_only_once(
-    fake_bin: FakeBin, tmp_path: Path
-) -> None:
-    run = make_run(tmp_path, "language_modeling")
-    said = "Evaluated 30 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
-    fake_bin.add("fairseq-eval-lm", stdout=said)
-    first = evaluate(fake_bin, run)
-    assert first.returncode == 0, first.stderr
-    (call,) = fake_bin.calls("fairseq-eval-lm")
-    assert call[0] == str(tmp_path / "data")
-    assert option(call, "--path") == str(run / "checkpoints" / "checkpoint_best.pt")
-    assert (option(call, "--sample-break-mode"), option(call, "--tokens-per-sample")) == (
-        *("eos", "64"),
-    )
-    assert (option(call, "--gen-subset"), "--cpu" in call) == ("test", True)
-    words = sum(len(line.split()) + 1 for line in SENTENCES)
-    assert first.stdout == (
-        f"perplexity 8.00 a subword (3.000 bits), {2 ** (90 / words):.2f} a word: test, 4 lines,"
-        f" 30 subwords, {run}/checkpoints/checkpoint_best.pt (update 20)\n"
-    )
-    record = json.loads(
-        (run / "scores" / "test.checkpoint_best.perplexity.json").read_text(encoding="utf-8")
-    )
-    assert (record["perplexity"], record["updates"], record["words"]) == (8.0, 20, words)
-    again = evaluate(fake_bin, run)
-    assert again.stdout == first.stdout
-    assert len(fake_bin.calls("fairseq-eval-lm")) == 1
 
 
 class Command:
@@ -104,6 +70,35 @@ def command(
     fake_bin: FakeBin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
     return Command(fake_bin, monkeypatch, capsys)
+
+
+def test_a_language_model_is_measured_as_it_was_trained_and_only_once(
+    fake_bin: FakeBin, command: Command, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, "language_modeling")
+    said = "Evaluated 30 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
+    fake_bin.add("fairseq-eval-lm", stdout=said)
+    assert command("perplexity", run) == 0, command.stderr
+    first = command.stdout
+    (call,) = fake_bin.calls("fairseq-eval-lm")
+    assert call[0] == str(tmp_path / "data")
+    assert option(call, "--path") == str(run / "checkpoints" / "checkpoint_best.pt")
+    assert (option(call, "--sample-break-mode"), option(call, "--tokens-per-sample")) == (
+        *("eos", "64"),
+    )
+    assert (option(call, "--gen-subset"), "--cpu" in call) == ("test", True)
+    words = sum(len(line.split()) + 1 for line in SENTENCES)
+    assert first == (
+        f"perplexity 8.00 a subword (3.000 bits), {2 ** (90 / words):.2f} a word: test, 4 lines,"
+        f" 30 subwords, {run}/checkpoints/checkpoint_best.pt (update 20)\n"
+    )
+    record = json.loads(
+        (run / "scores" / "test.checkpoint_best.perplexity.json").read_text(encoding="utf-8")
+    )
+    assert (record["perplexity"], record["updates"], record["words"]) == (8.0, 20, words)
+    assert command("perplexity", run) == 0
+    assert command.stdout == first
+    assert len(fake_bin.calls("fairseq-eval-lm")) == 1
 
 
 def test_a_masked_model_is_validated_and_no_perplexity_of_words_is_claimed(
@@ -148,15 +143,6 @@ def test_what_cannot_be_measured_is_one_line_and_leaves_no_score(
     assert not (run / "scores").exists()
 
 
-@pytest.mark.parametrize(("name", "value"), [("BATCH", "x"), ("AVERAGE", "last")])
-def test_a_variable_without_a_meaning_is_refused(
-    fake_bin: FakeBin, tmp_path: Path, name: str, value: str
-) -> None:
-    done = evaluate(fake_bin, tmp_path, **{name: value})
-    assert done.returncode == 2
-    assert f"{name} is '{value}'" in done.stderr
-
-
 def test_a_command_that_fails_is_named_with_its_last_line(
     fake_bin: FakeBin, command: Command, tmp_path: Path
 ) -> None:
@@ -178,4 +164,4 @@ def test_a_model_is_not_measured_on_a_folder_of_pairs(command: Command, tmp_path
 def test_text_of_one_language_is_not_translated(command: Command, tmp_path: Path) -> None:
     run = make_run(tmp_path, "language_modeling")
     assert command("evaluate", run) == 2
-    assert "for a perplexity run scripts/eval_perplexity.sh" in command.stderr
+    assert "for a perplexity run deepnet perplexity" in command.stderr

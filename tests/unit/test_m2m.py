@@ -1,4 +1,4 @@
-"""scripts/eval_m2m.sh and `deepnet m2m`: from a published layout to the table, without a model."""
+"""`deepnet m2m`: from a published layout to the table, without a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools.evaluation import evaluate
 from tests.support.evaluation_sets import flores101
-from tests.support.shell import FakeBin, run_script
 
 SCORE = {"bleu": 12.0, "chrf": 30.0, "lines": 3, "bleu_signature": "tok:flores101"}
 
@@ -29,14 +28,6 @@ def run_folder(tmp_path: Path) -> Path:
     (run / "config.yaml").write_text(f"recipe:\n  data: {data}\n", encoding="utf-8")
     (run / "checkpoints" / "checkpoint_best.pt").touch()
     return run
-
-
-def test_the_script_hands_over(fake_bin: FakeBin, run_folder: Path) -> None:
-    fake_bin.add("deepnet")
-    words = [run_folder, "--max-len-b", "50"]
-    assert run_script("eval_m2m.sh", *words, path=fake_bin.path()).returncode == 0
-    due = ["m2m", "--variables", str(run_folder), "--", "--max-len-b", "50"]
-    assert fake_bin.calls("deepnet") == [due]
 
 
 @pytest.mark.parametrize(("only", "status"), [("", 0), ("de-en", 0), ("missing", 1)])
