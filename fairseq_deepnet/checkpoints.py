@@ -11,7 +11,7 @@ import time
 import zipfile
 import zlib
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -86,6 +86,26 @@ def refuse_damaged(path: Path | str, weights: bool = True) -> None:
         )
 
 
+Receiver = Callable[[Path, dict[str, Any]], dict[str, Any]]
+_RECEIVERS: Final[list[Receiver]] = []
+"""Of a trainer that takes checkpoints apart as fairseq loads them; the last counts."""
+
+
+@contextmanager
+def received_by(receiver: Receiver) -> Iterator[None]:
+    """Let `receiver` take each checkpoint that fairseq loads, split ones too; it returns the rest."""
+    _RECEIVERS.append(receiver)
+    try:
+        yield
+    finally:
+        _RECEIVERS.pop()
+
+
+def receiver() -> Receiver | None:
+    """Return what takes the checkpoints that fairseq loads; None if fairseq does."""
+    return _RECEIVERS[-1] if _RECEIVERS else None
+
+
 Stamp = tuple[int, int, int]
 _KNOWN: Final[dict[Path, tuple[Stamp, bool, dict[str, Any]]]] = {}
 """Of files that this process has read: what they were then, whether all of it was compared with its
@@ -107,14 +127,6 @@ def is_known_whole(path: Path | str) -> bool:
 def recorded_arguments(path: Path | str) -> Namespace | None:
     """Return `model_arguments` of a file, which is opened only if this process has not yet."""
     return model_arguments(_recorded(path))
-
-
-def recorded_options(path: Path | str, group: str) -> dict[str, Any]:
-    """Return the options of one group of fairseq's (optimizer, checkpoint, ...) that the training
-    had which wrote a file; none where an old fairseq did, which keeps them otherwise.
-    """
-    options = (_recorded(path)["cfg"] or {}).get(group) or {}
-    return dict(vars(options) if isinstance(options, Namespace) else options)
 
 
 def _recorded(path: Path | str) -> dict[str, Any]:

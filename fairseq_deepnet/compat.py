@@ -43,6 +43,7 @@ from .checkpoints import (
     copy_checkpoint,
     is_known_whole,
     naming_damage,
+    receiver,
     refuse_damaged,
     refuse_not_finite,
 )
@@ -281,9 +282,8 @@ def check_checkpoints() -> None:
     """
 
     @wrap(fairseq.checkpoint_utils, "load_checkpoint_to_cpu")
-    def load_checkpoint_to_cpu(
-        load: Any, path: str, *args: Any, split: bool = False, **kwargs: Any
-    ) -> Any:
+    def load_checkpoint_to_cpu(load: Any, path: str, *args: Any, **kwargs: Any) -> Any:
+        receive = receiver()
         with naming_damage(path):
             is_checked = is_known_whole(path)
             if not is_checked:
@@ -293,9 +293,9 @@ def check_checkpoints() -> None:
             if isinstance(config, omegaconf.Container):
                 config = omegaconf.OmegaConf.to_container(config, resolve=False)
             literals.check_state({**state, "cfg": config}, path)
-            check_split(path, state, split, entire=not is_checked)
+            check_split(path, state, receive is not None, entire=not is_checked)
             refuse_not_finite(state, path)
-            return state
+            return receive(Path(path), state) if receive else state
 
 
 def explain_unusable_checkpoints() -> None:
@@ -355,13 +355,17 @@ class _Finder(importlib.abc.MetaPathFinder):
         return None
 
 
+def _evaluate_nothing(module: types.ModuleType) -> None:
+    module.__dict__["eval"] = evaluate
+
+
 def _evaluate_nothing_in(loader: Any) -> None:
     execute = getattr(loader, "exec_module", None)
     if execute is None:
         return
 
     def exec_module(module: types.ModuleType) -> None:
-        module.__dict__["eval"] = evaluate
+        _evaluate_nothing(module)
         execute(module)
 
     loader.exec_module = exec_module
@@ -385,7 +389,7 @@ def evaluate_only_literals() -> None:
     """
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in PACKAGES and isinstance(module, types.ModuleType):
-            module.__dict__["eval"] = evaluate
+            _evaluate_nothing(module)
     sys.meta_path.insert(0, _Finder())
 
 

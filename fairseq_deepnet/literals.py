@@ -13,7 +13,7 @@ import operator
 import re
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from .errors import ConfigurationError
 
@@ -25,71 +25,22 @@ MAX_ITEMS: Final = 100_000
 """Items of all lists in a literal: "[(512, 3)] * 20" has 60, and nothing that trains comes near."""
 
 
-class Form(NamedTuple):
-    """What an option's literal may be: in words, an example, and the test of a value."""
-
-    description: str
-    example: str
-    fits: Callable[[Any], bool]
-
-
-def _is_sequence(value: Any, fits: Callable[[Any], bool], least: int = 0, most: int = 0) -> bool:
-    """True for a list or tuple of items that fit; of `least` to `most` where these are given."""
-    if not isinstance(value, list | tuple) or (most and not least <= len(value) <= most):
-        return False
-    return all(map(fits, value))
-
-
-def _is_whole(value: Any) -> bool:
-    return type(value) is int
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
-
-
-def _is_switch(value: Any) -> bool:
-    return isinstance(value, bool) or (_is_whole(value) and value in (0, 1))
-
-
-def _is_layer(value: Any) -> bool:
-    return _is_sequence(value, _is_whole, 2, 4)
-
-
-def _one_or_more(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: fits(value) or _is_sequence(value, fits)
-
-
-LAYERS: Final = Form(
-    "a list of tuples of 2 to 4 whole numbers",
-    "[(512, 3)] * 20",
-    lambda value: _is_sequence(value, _is_layer),
-)
-SWITCH: Final = Form("True or False", "True", _is_switch)
-SWITCHES: Final = Form("True, False, or a list of these", "[True, False]", _one_or_more(_is_switch))
-PAIR: Final = Form(
-    "two numbers", "(0.9, 0.98)", lambda value: _is_sequence(value, _is_number, 2, 2)
-)
-NUMBERS: Final = Form("numbers", "10000,20000", _one_or_more(_is_number))
-MAPPING: Final = Form("a dictionary", "{'name': 1}", lambda value: isinstance(value, dict))
-ANY: Final = Form("a Python literal", "[(512, 3)] * 20", lambda value: True)
-
-_OPTIONS: Final = {
-    LAYERS: "encoder_layers decoder_layers conv_feature_layers conv_aggregator_layers"
-    " character_filters feature_encoder_spec",
-    SWITCHES: "encoder_attention decoder_attention self_attention project_input gated_attention"
-    " downsample pretrained",
-    SWITCH: "left_pad_source left_pad_target encoder_glu decoder_glu weight_softmax",
-    PAIR: "adam_betas adamax_betas adafactor_eps lamb_betas",
-    NUMBERS: "adaptive_input_cutoff adaptive_softmax_cutoff encoder_kernel_size_list"
-    " decoder_kernel_size_list pipeline_balance pipeline_devices pipeline_encoder_balance"
-    " pipeline_encoder_devices pipeline_decoder_balance pipeline_decoder_devices",
-    MAPPING: "extra_data extra_lang_pairs langtoks sampling_weights xformers_att_config"
-    " model_overrides",
-    ANY: "wer_args",
+EVALUATED: Final = {
+    # of models of speech and of convolutions
+    *("encoder_layers", "decoder_layers", "conv_feature_layers", "conv_aggregator_layers"),
+    *("character_filters", "feature_encoder_spec", "encoder_attention", "decoder_attention"),
+    *("self_attention", "project_input", "gated_attention", "downsample", "pretrained"),
+    *("left_pad_source", "left_pad_target", "encoder_glu", "decoder_glu", "weight_softmax"),
+    *("encoder_kernel_size_list", "decoder_kernel_size_list", "wer_args"),
+    # of optimisers, softmaxes, pipelines and tasks
+    *("adam_betas", "adamax_betas", "adafactor_eps", "lamb_betas"),
+    *("adaptive_input_cutoff", "adaptive_softmax_cutoff", "pipeline_balance", "pipeline_devices"),
+    *("pipeline_encoder_balance", "pipeline_encoder_devices"),
+    *("pipeline_decoder_balance", "pipeline_decoder_devices"),
+    *("extra_data", "extra_lang_pairs", "langtoks", "sampling_weights"),
+    *("xformers_att_config", "model_overrides"),
 }
-FORMS: Final = {name: form for form, names in _OPTIONS.items() for name in names.split()}
-"""Options that fairseq evaluates -> what they may be. A test compares it with fairseq's source."""
+"""Options that fairseq evaluates. A test compares them with fairseq's source."""
 
 RUNS_CODE: Final = {
     "user-dir": "it is a folder of code, and always this plugin",
@@ -111,21 +62,20 @@ _OPERATORS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
 def evaluate(text: str, name: str | None = None) -> Any:
     """Return the value of a literal, without running anything; `name` is the option's.
 
-    Raises ConfigurationError, naming both, for what is no literal, is too large or of another form.
+    Raises ConfigurationError, naming both, for what is no literal or too large.
     """
-    form = FORMS.get((name or "").replace("-", "_"), ANY)
     try:
         if len(text) > (MAX_OPTION if name else MAX_LINE):
             raise ValueError("too long")
         tree = ast.parse(text.strip(), mode="eval")
         value = ast.literal_eval(_Calculated().visit(tree))
-        if value is not ... and _items(value) <= MAX_ITEMS and form.fits(value):
+        if value is not ... and _items(value) <= MAX_ITEMS:
             return value
     except (SyntaxError, ValueError, TypeError, ArithmeticError, MemoryError, RecursionError):
         pass  # refused below, whatever is wrong with it
     raise ConfigurationError(
         f"{name or 'an option'} is {shortened(text)}; fairseq would run it as Python, so that only"
-        f" {form.description} is taken, such as {form.example}"
+        " a literal is taken, such as [(512, 3)] * 20"
     )
 
 
@@ -160,11 +110,11 @@ class _Calculated(ast.NodeTransformer):
         operation = type(node.op)
         if operation is ast.Mult and isinstance(b, list | tuple):
             a, b = b, a
-        if operation is ast.Mult and isinstance(a, list | tuple) and _is_whole(b):
+        if operation is ast.Mult and isinstance(a, list | tuple) and type(b) is int:
             size = _items(a) * max(b, 0)
         elif operation is ast.Add and isinstance(a, list | tuple) and type(a) is type(b):
             size = _items(a) + _items(b)
-        elif operation in _OPERATORS and _is_number(a) and _is_number(b):
+        elif operation in _OPERATORS and {type(a), type(b)} <= {int, float}:
             size = 1
         else:
             raise ValueError(operation.__name__)
@@ -181,7 +131,7 @@ def check_options(options: object, source: str) -> None:
     """
     for name, value in _entries(options):
         try:
-            known = name.replace("-", "_") in FORMS
+            known = name.replace("-", "_") in EVALUATED
             if known and value and not value.startswith("${"):
                 evaluate(value, name)
         except ConfigurationError as error:

@@ -22,7 +22,7 @@ from typing import Any, Final
 import fairseq.distributed
 import torch
 import torch.distributed as dist
-from fairseq import checkpoint_utils, optim, utils
+from fairseq import optim, utils
 from fairseq.distributed import DistributedTimeoutWrapper
 from fairseq.distributed import utils as distributed
 from fairseq.modules import LayerDropModuleList
@@ -31,6 +31,7 @@ from fairseq.optim.fp16_optimizer import FP16Optimizer
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
+from ..checkpoints import received_by
 from ..compat import training_program
 from ..errors import ConfigurationError, describe_os_error
 from ..footprint.setting import FULLY_SHARDED, MEGABYTE
@@ -386,14 +387,12 @@ class ShardedTrainer(DeepNetTrainer):
         those of a split one each process reads.
         """
         self.cfg.checkpoint.load_checkpoint_on_all_dp_ranks = False
-        read = checkpoint_utils.load_checkpoint_to_cpu
 
-        def read_for_all(*args: Any, **kwargs: Any) -> dict[str, Any]:
-            state: dict[str, Any] = read(*args, split=True, **kwargs)
+        def receive(path: Path, state: dict[str, Any]) -> dict[str, Any]:
             self.sharded.to_load, state["model"] = state["model"], {}
             if SPLIT in state:
                 record = state.pop(SPLIT)
-                folder = str(rows_folder(filename, {SPLIT: record}))
+                folder = str(rows_folder(path, {SPLIT: record}))
                 state["model"] = {SPLIT: record, "folder": folder}
             state["cfg"] = state["args"] = None  # not to be sent: torch loads only weights
             self._state_to_load = state.get("last_optimizer_state")
@@ -401,12 +400,10 @@ class ShardedTrainer(DeepNetTrainer):
                 state["last_optimizer_state"] = {}  # something to load
             return state
 
-        checkpoint_utils.load_checkpoint_to_cpu = read_for_all
         try:
-            with self._telling_others():
+            with self._telling_others(), received_by(receive):
                 return super().load_checkpoint(filename, *args, **kwargs)
         finally:
-            checkpoint_utils.load_checkpoint_to_cpu = read
             self.sharded.to_load = self.sharded.split_files = self._state_to_load = None
 
 

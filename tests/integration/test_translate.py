@@ -130,77 +130,17 @@ def test_a_file_is_translated_line_by_line(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_is_done_before_broken_input_is_kept_and_gone_on_from(
+def test_what_is_done_before_broken_input_is_kept(
     engine: str, run: Path, tmp_path: Path, translate: Translate
 ) -> None:
     text, out = tmp_path / "text", tmp_path / "out"
     text.write_bytes(b"A dog.\nA man.\n\xff\xfe\nA girl.\n")
-    words = (
-        run,
-        text,
-        f"--engine={engine}",
-        "--beam=1",
-        f"--out={out}",
-        "--window=1",
-        "--strict",
-    )
+    words = (run, text, f"--engine={engine}", "--beam=1", f"--out={out}", "--window=1", "--strict")
     broken = translate(*words)
     assert broken.returncode == 2
     assert f"{text}, line 3: not valid UTF-8" in broken.stderr
-    part = tmp_path / "out.part"
-    assert part.read_text(encoding="utf-8").count("\n") == 2
-    status = text.stat()
-    text.write_bytes(b"A dog.\nA man.\n!!\nA girl.\n"[: status.st_size])
-    os.utime(text, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert "go on from there with --resume" in translate(*words).stderr
-    # the mended file is another one to a careful program; the record says which it was
-    record = json.loads((tmp_path / "out.part.json").read_text(encoding="utf-8"))
-    record["request"]["files"][0]["bytes"] = text.stat().st_size
-    (tmp_path / "out.part.json").write_text(json.dumps(record), encoding="utf-8")
-    done = part.read_text(encoding="utf-8")
-    resumed = translate(*words, "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    assert "going on after line 2" in resumed.stderr
-    assert out.read_text(encoding="utf-8").startswith(done)
-    assert out.read_text(encoding="utf-8").count("\n") == 4
-
-
-def test_another_standard_input_or_data_folder_is_not_gone_on_with(
-    run: Path,
-    data: Path,
-    tmp_path: Path,
-    translate: Translate,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def pipe(content: bytes) -> None:
-        (tmp_path / "piped").write_bytes(content)
-        monkeypatch.setattr("sys.stdin", (tmp_path / "piped").open(encoding="utf-8"))
-
-    words = (
-        run,
-        "--engine=fairseq",
-        "--beam=1",
-        f"--out={tmp_path}/out",
-        "--window=1",
-        "--strict",
-    )
-    pipe(b"A dog.\n\xff\xfe\n")
-    assert translate(*words).returncode == 2
-    first = (tmp_path / "out.part").read_text(encoding="utf-8")
-    pipe(b"A girl.\nA man.\n")
-    assert "is the beginning of another translation" in translate(*words, "--resume").stderr
-    other = tmp_path / "data"
-    shutil.copytree(data, other)
-    with (other / "spm.model").open("ab") as model:
-        model.write(b"more")  # broken; but that it is another one is seen before it is read
-    pipe(b"A dog.\nA man.\n")
-    found = translate(*words, "--resume", f"--data={other}")
-    assert "is the beginning of another translation" in found.stderr
-    assert (tmp_path / "out.part").read_text(encoding="utf-8") == first
-    pipe(b"A dog.\nA man.\n")
-    assert translate(*words, "--resume").returncode == 0
-    assert (tmp_path / "out").read_text(encoding="utf-8").startswith(first)
-    assert (tmp_path / "out").read_text(encoding="utf-8").count("\n") == 2
+    assert (tmp_path / "out.part").read_text(encoding="utf-8").count("\n") == 2
+    assert "out.part holds 2 lines of a translation" in translate(*words).stderr
 
 
 @needs_ctranslate2
@@ -330,7 +270,6 @@ def test_an_exported_folder_is_all_that_is_needed(
         (["RUN", "TEXT", "--data=nodata"], "there is no data folder nodata"),
         (["RUN", "TEXT", "--tgt=fr"], "--tgt fr: the model translates de-en"),
         (["RUN", "TEXT", "--quantization=int8"], "--quantization is CTranslate2's"),
-        (["RUN", "TEXT", "--resume"], "--resume needs the --out"),
         (["RUN", "TEXT", "--out=TEXT"], "is the input"),
         (["RUN", "TEXT", "--out=/nowhere/out"], "there is no folder /nowhere"),
         (["RUN", "TEXT", "--nbest=9"], "--nbest 9 of a beam of 5"),

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,6 @@ from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis, Search
 from fairseq_deepnet.tools.translation.stream import (
     STANDARD_INPUT,
-    LineCounter,
     Output,
     Utf8Mender,
     full_windows,
@@ -165,56 +161,9 @@ def test_lines_scores_and_several_translations_are_told_apart() -> None:
     ]
 
 
-WINDOWS = [["a", "b"], ["c", "d"], ["e"]]
-
-
-def interrupted(path: Path, windows: int) -> None:
-    """A translation of so many windows, and of a line of the next that is not whole."""
-    output = Output(path, {"beam": 5}, resume=False)
-    for window in islice(output.still_to_do(iter(WINDOWS)), windows):
-        output.write([line.upper() for line in window], len(window))
-    with path.with_name(f"{path.name}.part").open("a", encoding="utf-8") as part:
-        part.write("half a li")
-
-
-@pytest.mark.parametrize(
-    ("windows", "left"), [(1, [["c", "d"], ["e"]]), (2, [["e"]]), (3, [])], ids=["1", "2", "3"]
-)
-def test_lines_that_are_done_are_left_out(
-    tmp_path: Path, windows: int, left: list[list[str]]
-) -> None:
-    interrupted(tmp_path / "out", windows)
-    output = Output(tmp_path / "out", {"beam": 5}, resume=True)
-    assert list(output.still_to_do(iter(WINDOWS))) == left
-
-
-def test_windows_need_not_be_those_of_the_first_time(tmp_path: Path) -> None:
-    interrupted(tmp_path / "out", 1)
-    output = Output(tmp_path / "out", {"beam": 5}, resume=True)
-    pieces = output.still_to_do(iter([["a"], ["b", "c"], ["d"]]))
-    assert next(pieces) == ["c"]
-    output.write(["C"], 1)
-    again = Output(tmp_path / "out", {"beam": 5}, resume=True)
-    assert (again.done, list(again.still_to_do(iter(WINDOWS)))) == (3, [["d"], ["e"]])
-
-
-@pytest.mark.parametrize("other", [[["a", "x"], ["c"]], [["a"]], []], ids=["else", "less", "none"])
-def test_other_lines_are_not_taken_for_those_that_are_done(
-    tmp_path: Path, other: list[list[str]]
-) -> None:
-    """As of standard input, of which nothing else is known."""
-    interrupted(tmp_path / "out", 1)
-    before = (tmp_path / "out.part").read_text(encoding="utf-8")
-    output = Output(tmp_path / "out", {"beam": 5}, resume=True)
-    with pytest.raises(ValueError, match="beginning of another translation"):
-        list(output.still_to_do(iter(other)))
-    assert before.startswith((tmp_path / "out.part").read_text(encoding="utf-8"))
-    assert (tmp_path / "out.part").read_text(encoding="utf-8") == "A\nB\n"
-
-
 def test_a_file_has_its_name_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "out"
-    output = Output(path, {"beam": 5}, resume=False)
+    output = Output(path)
     output.write(["ä", "b"], 2)
     assert (tmp_path / "out.part").read_text(encoding="utf-8") == "ä\nb\n", (
         "every line is on disk at once"
@@ -225,48 +174,11 @@ def test_a_file_has_its_name_when_it_is_complete(tmp_path: Path) -> None:
     assert [found.name for found in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_translation_goes_on_after_its_last_whole_line(tmp_path: Path) -> None:
-    path, request = tmp_path / "out", {"beam": 5, "files": [("a", 1)]}
-    Output(path, request, resume=False).write(["a", "b"], 2)
-    with (tmp_path / "out.part").open("a", encoding="utf-8") as part:
-        part.write("not recorded\nhalf a li")
-    output = Output(path, request, resume=True)
-    assert output.done == 2
-    output.write(["c"], 1)
-    output.finish()
-    assert path.read_text(encoding="utf-8") == "a\nb\nc\n"
-
-
-def test_nothing_is_resumed_or_lost_by_mistake(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    Output(path, {"beam": 5}, resume=False).write(["a"], 1)
+def test_an_interrupted_translation_is_not_overwritten(tmp_path: Path) -> None:
+    Output(tmp_path / "out").write(["a"], 1)
     with pytest.raises(ValueError, match="holds 1 lines of a translation that was interrupted"):
-        Output(path, {"beam": 5}, resume=False)
-    with pytest.raises(ValueError, match="beginning of another translation"):
-        Output(path, {"beam": 4}, resume=True)
+        Output(tmp_path / "out")
     assert (tmp_path / "out.part").read_text(encoding="utf-8") == "a\n"
-    assert json.loads((tmp_path / "out.part.json").read_text(encoding="utf-8"))["request"] == {
-        "beam": 5
-    }
-    assert Output(tmp_path / "other", {}, resume=True).done == 0
-
-
-def test_progress_is_told_every_few_seconds_and_of_short_work_never() -> None:
-    clock = iter([0.0, 3.0, 12.0, 12.0, 13.0, 20.0])
-    screen = io.StringIO()
-    rate = LineCounter(screen, seconds=10, done=100, now=lambda: next(clock))
-    rate.add(50)
-    assert screen.getvalue() == ""
-    rate.add(70)
-    assert screen.getvalue() == "220 lines, 10.0 lines/s, 0:00:12\n"
-    rate.add(80)
-    assert screen.getvalue().count("\n") == 1
-    rate.close()
-    assert screen.getvalue().endswith("300 lines, 10.0 lines/s, 0:00:20\n")
-    short = LineCounter(screen := io.StringIO(), now=lambda: 1.0)
-    short.add(5)
-    short.close()
-    assert screen.getvalue() == ""
 
 
 @pytest.mark.parametrize(

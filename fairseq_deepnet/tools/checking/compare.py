@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -11,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from fairseq_deepnet.anatomy import PROJECTIONS, TABLE, Layer, Stack
+from fairseq_deepnet.anatomy import Stack
 from fairseq_deepnet.models.scheme_options import frozen_norms
 from fairseq_deepnet.schemes import NormPlacement, Place, ResidualScheme, Role
 from fairseq_deepnet.tools.checking.findings import (
@@ -77,12 +76,8 @@ def check_model(
     found = Findings(subject, claim.text, parameters, not trained, sides, [], [], [])
     found.faults += check_finite(model)
     check_weights(model, stacks, claim, found)
-    found.faults += check_sharing(model, stacks)
-    found.faults += check_copies(model)
     found.faults += check_trainable(model, claim)
     model.double().eval()
-    for stack in stacks:
-        found.faults += check_sizes(stack, claim.schemes[stack.side])
     check_forward(model, stacks, claim, random_batch(model, stacks), found)
     set_later = any(
         type(scheme).prepare is not ResidualScheme.prepare for scheme in claim.schemes.values()
@@ -106,63 +101,6 @@ def check_finite(model: nn.Module) -> Iterable[Fault]:
             yield Fault("finite", name, found, "numbers")
             with torch.no_grad():
                 parameter[broken] = 0.0
-
-
-def extra_parameters(layer: Layer) -> list[nn.Parameter]:
-    """Return the parameters of a layer besides those of its linear maps and LayerNorms."""
-    known = {id(p) for b in layer.branches for m in b.linears.values() for p in m.parameters()}
-    norms = [branch.norm for branch in layer.branches if branch.norm is not None]
-    known |= {id(p) for norm in norms for p in norm.parameters()}
-    return [p for p in layer.module.parameters() if id(p) not in known]
-
-
-def check_sharing(model: nn.Module, stacks: Sequence[Stack]) -> list[Fault]:
-    """Find tensors in two places that are no tie of embeddings and no residual's within a layer.
-
-    Whether these are to be shared shows in their number, which `check_sizes` compares.
-    """
-    layers = [layer for stack in stacks for layer in stack.layers]
-    extras = {id(p): f"{layer.name}." for layer in layers for p in extra_parameters(layer)}
-    places: dict[int, list[str]] = defaultdict(list)
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        places[id(parameter)].append(name)
-    shared = [
-        names
-        for key, names in places.items()
-        if len(names) > 1
-        and not all(name.rsplit(".", 2)[-2] in (TABLE, *PROJECTIONS) for name in names)
-        and not all(name.startswith(extras.get(key, "no layer")) for name in names)
-    ]
-    if not shared:
-        return []
-    found = f"one tensor in {len(shared[0])} places ({listed(shared[0])})"
-    rest = f", and {len(shared) - 1} more such tensors" if len(shared) > 1 else ""
-    return [Fault("sharing", shared[0][0], found + rest, "a tensor of its own")]
-
-
-def check_copies(model: nn.Module) -> list[Fault]:
-    """Find different tensors with the same numbers, where numbers are random."""
-    first: dict[tuple[object, ...], str] = {}
-    pairs: dict[tuple[str, str], list[str]] = defaultdict(list)
-
-    def owner(name: str) -> str:
-        """Return the layer that a parameter belongs to, or the parameter itself."""
-        parts = name.split(".")
-        inside = "layers" in parts[:-2]
-        return ".".join(parts[: parts.index("layers") + 2]) if inside else name
-
-    for name, parameter in model.named_parameters():
-        body = parameter.detach().flatten()
-        if body.numel() < 2 or bool((body == body[0]).all()):
-            continue
-        content = hashlib.sha256(body.view(torch.uint8).cpu().numpy().data).digest()
-        other = first.setdefault((*parameter.shape, content), name)
-        if other != name:
-            pairs[owner(other), owner(name)].append(name)
-    return [
-        Fault("copies", copy, f"a copy of {original} ({listed(names)})", "weights of its own")
-        for (original, copy), names in pairs.items()
-    ]
 
 
 def check_trainable(model: nn.Module, claim: Claim) -> list[Fault]:
@@ -200,33 +138,6 @@ def check_trainable(model: nn.Module, claim: Claim) -> list[Fault]:
         text = f"{counted(len(hidden), 'trainable tensor')} outside model.parameters()"
         due = "registered with the model (in a plain list or attribute they are not)"
         faults.append(Fault("reach", names, text, due))
-    return faults
-
-
-def check_sizes(stack: Stack, scheme: ResidualScheme) -> list[Fault]:
-    """Compare how many numbers layers carry besides linear maps and norms with the scheme."""
-    off: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for index, layer in enumerate(stack.layers):
-        place, branches = Place(stack.side, index), layer.branches
-        fc2 = branches[-1].linears[Role.FC2]
-        sublayers = tuple(branch.sublayer for branch in branches)
-        parts: list[nn.Module | None] = [
-            *scheme.build_residuals(place, sublayers, fc2.out_features).values(),
-            *scheme.build_ffn_transforms(place, fc2.in_features),
-        ]
-        for branch in branches[:-1]:
-            heads = getattr(branch.entry, "num_heads", 1)
-            sizes = heads, fc2.out_features
-            parts.append(scheme.build_head_transform(place, branch.sublayer, *sizes))
-        due = {id(p): p.numel() for part in parts if part is not None for p in part.parameters()}
-        sizes = sum(p.numel() for p in extra_parameters(layer)), sum(due.values())
-        if sizes[0] != sizes[1]:
-            off[sizes].append(index)
-    faults = []
-    for (found, expected), layers in off.items():
-        text = f"{counted(found, 'number')} besides linear maps and LayerNorms"
-        where = f"{stack.side.value} {layer_numbers(layers)}"
-        faults.append(Fault("extras", where, text, str(expected)))
     return faults
 
 

@@ -48,27 +48,12 @@ def read_record(folder: Path) -> dict[str, Any]:
         ) from error
     files = record.get("files") or {}
     records.refuse_changed(folder, files, files, folder / RECORD)
-    if fault := _contradiction(record):
-        raise ValueError(f"{shown(folder / RECORD)} is damaged: {fault}; {AGAIN}")
     if record["subwords"]["kind"] != "sentencepiece":
         raise ValueError(
             f"{shown(folder)} takes {record['subwords']['kind']} tokens, not raw text; "
             "ENGINE=fairseq scripts/eval_bleu.sh scores such models"
         )
     return record
-
-
-def _contradiction(record: dict[str, Any]) -> str:
-    """Return what in a record of the right shape cannot be; empty where there is nothing."""
-    positions, tokens = record["max_positions"], record.get("language_tokens")
-    if len(positions) != 2 or min(positions) < 3 or max(positions) > 1 << 31:
-        return f"max_positions {positions}"
-    known = set(record["languages"])
-    if not tokens and not {record.get("source"), record.get("target")} <= known:
-        return f"source {record.get('source')} and target {record.get('target')} of {sorted(known)}"
-    models = [record["subwords"]["models"], *([tokens["tokens"]] if tokens else [])]
-    without = sorted(name for name in known for one in models if not isinstance(one.get(name), str))
-    return f"nothing is said of {without[0]}" if without else ""
 
 
 class CTranslate2Model(Engine):

@@ -4,26 +4,20 @@ A file fills every window. Of a pipe or a terminal a window is what has come whe
 for a moment: a fast pipe fills windows, too, and a sentence that somebody types is translated at
 once. Within a window lines are sorted by length and cut into batches by the engine.
 
-Translations go to standard output, or to a file that is there when it is complete. Until then it is
-FILE.part, and FILE.part.json says what it is the beginning of: what is done is never lost, and the
-same translation can go on from there.
+Translations go to standard output, or to a file that is there when it is complete; until then it is
+FILE.part, which a second start does not overwrite.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import select
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TextIO
+from typing import BinaryIO, Final
 
-from fairseq_deepnet.files import naming, shown, write_json
-from fairseq_deepnet.records import read_record
+from fairseq_deepnet.files import naming, shown
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.text import (
     MAX_LINE,
@@ -32,7 +26,6 @@ from fairseq_deepnet.tools.corpora.text import (
     line_error,
     raw_lines,
 )
-from fairseq_deepnet.tools.training.progress import clock
 from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis
 
 STANDARD_INPUT: Final = Path("-")
@@ -153,133 +146,26 @@ def translated(
         yield found
 
 
-class LineCounter:
-    """Shows how many lines are done: a line every few seconds, on a terminal the same line again,
-    nothing of what takes a few seconds.
-
-    Args:
-        done: lines that were there before.
-    """
-
-    def __init__(
-        self,
-        screen: TextIO,
-        done: int = 0,
-        seconds: float = 10.0,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.screen, self.now = screen, now
-        self.rewrites = screen.isatty()
-        self.pause = seconds / 10 if self.rewrites else seconds
-        self.before = self.count = done
-        self.started = self.shown = now()
-
-    def add(self, lines: int = 1) -> None:
-        """Count so many more as done."""
-        now = self.now()
-        self.count += lines
-        if now - self.shown >= self.pause:
-            self.show()
-
-    def show(self) -> None:
-        """Show how many lines are done."""
-        self.shown = self.now()
-        taken = self.shown - self.started
-        rate = (self.count - self.before) / taken if taken else 0.0
-        line = f"{self.count:,} lines, {rate:,.1f} lines/s, {clock(taken)}"
-        self.screen.write(f"\r{line}" if self.rewrites else f"{line}\n")
-        self.screen.flush()
-
-    def close(self) -> None:
-        """End what was shown with a last line."""
-        if self.shown != self.started:
-            self.show()
-            self.screen.write("\n" * self.rewrites)
-            self.screen.flush()
-
-
 class Output:
-    """Lines of text.
+    """Lines of text on standard output, or in a file that has its name once it is complete."""
 
-    Args:
-        path: None: standard output.
-        request: all that decides the translation but the lines themselves.
-        resume: go on after the lines that an interrupted one left.
-    """
-
-    def __init__(self, path: Path | None, request: dict[str, Any], resume: bool) -> None:
-        self.path, self.request = path, request
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
         self.done = 0
-        """Lines that are translated."""
-        self.expected = ""
-        self.digest = hashlib.sha256()
-        """Of the input's lines so far: standard input has no name and no date."""
+        """Lines of input that are translated."""
         self.stream: BinaryIO = sys.stdout.buffer
-        self.part = self.record = Path("standard output")
+        self.part = Path("standard output")
         if path is None:
             return
         if not path.parent.is_dir():
             raise FileNotFoundError(f"--out {path}: there is no folder {path.parent}")
         self.part = path.with_name(f"{path.name}.part")
-        self.record = path.with_name(f"{path.name}.part.json")
         if self.part.is_file() and (lines := self.part.read_bytes().count(b"\n")):
-            self._go_on(lines, resume)
-        self.stream = self.part.open("ab" if self.done else "wb")
-        if not self.done:
-            self._note()
-
-    def _go_on(self, lines: int, resume: bool) -> None:
-        """Take up an interrupted translation of so many lines.
-
-        Raises ValueError where nobody said that it is to be resumed, and for one of another
-        request: other input, model or search.
-        """
-        if not resume:
             raise ValueError(
                 f"{shown(self.part)} holds {lines:,} lines of a translation that was interrupted:"
-                " go on from there with --resume, or remove it"
+                " rename it to keep them and translate what is left, or remove it"
             )
-        shape = {"request": dict, "lines": int, "digest": str}
-        remedy = f"remove it and {self.part.name}"
-        began = read_record(self.record, shape, remedy) if self.record.is_file() else {}
-        if began.get("request") != json.loads(json.dumps(self.request)) or began["lines"] > lines:
-            raise self._another()
-        self.done, self.expected = began["lines"], began["digest"]
-        with self.part.open("rb") as stream:
-            length = sum(map(len, islice(stream, self.done)))
-        # what follows is not recorded, and may be half a line
-        os.truncate(self.part, length)
-
-    def _another(self) -> ValueError:
-        return ValueError(
-            f"{shown(self.part)} is the beginning of another translation (other input, model or "
-            "search); remove it"
-        )
-
-    def still_to_do(self, windows: Windows) -> Windows:
-        """Yield the windows after the lines that are done.
-
-        Raises ValueError where those are not the lines that were translated.
-        """
-        skip = self.done
-        for window in windows:
-            if skip:
-                self._read(window[:skip])
-                window, skip = window[skip:], max(0, skip - len(window))
-                if not skip:
-                    self._refuse_others()
-            self._read(window)
-            if window:
-                yield window
-        if skip:
-            self._refuse_others()
-
-    def _read(self, lines: Sequence[str]) -> None:
-        self.digest.update("".join(f"{line}\n" for line in lines).encode())
-
-    def _refuse_others(self) -> None:
-        if self.digest.hexdigest() != self.expected:
-            raise self._another()
+        self.stream = self.part.open("wb")
 
     def write(self, lines: Iterable[str], sources: int) -> None:
         """Write the lines of so many lines of input, at once on disk or screen."""
@@ -287,17 +173,9 @@ class Output:
             self.stream.write("".join(f"{line}\n" for line in lines).encode())
             self.stream.flush()
         self.done += sources
-        self._note()
-
-    def _note(self) -> None:
-        """Record what is done, after it is."""
-        if self.path is not None:
-            record = {"lines": self.done, "digest": self.digest.hexdigest()}
-            write_json(self.record, {"request": self.request, **record})
 
     def finish(self) -> None:
         """Give the file its name, as all is written."""
         if self.path is not None:
             self.stream.close()
             self.part.replace(self.path)
-            self.record.unlink(missing_ok=True)

@@ -3,8 +3,7 @@
 Reads files or standard input, a sentence a line, and writes a line for each, in the same order. A
 sentence that is typed is translated at once; files go through in windows of bounded size. Empty
 lines stay empty. What is not UTF-8 in a line is replaced by U+FFFD, and counted at the end. With
---out the file appears when it is complete; an interrupted translation lies in FILE.part, and
---resume goes on from there.
+--out the file appears when it is complete; an interrupted translation lies in FILE.part.
 """
 
 from __future__ import annotations
@@ -14,14 +13,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from tqdm import tqdm
 
 from fairseq_deepnet.files import say, shown
-from fairseq_deepnet.provenance import fingerprint, stamp
 from fairseq_deepnet.tools import devices
 from fairseq_deepnet.tools.corpora.folder import SPM_HELP, Direction
 from fairseq_deepnet.tools.corpora.text import decode
-from fairseq_deepnet.tools.export import MODEL, is_exported
+from fairseq_deepnet.tools.export import is_exported
 from fairseq_deepnet.tools.translation import stream
 from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
 from fairseq_deepnet.tools.translation.engine import (
@@ -54,8 +54,6 @@ class Opened:
     engine: Engine
     direction: Direction
     what: str
-    request: dict[str, Any]
-    """All that decides its translations, besides text and search."""
 
 
 @dataclass(frozen=True)
@@ -127,18 +125,12 @@ def _on_ctranslate2(
         engine,
         choose_direction(only, record["languages"], options),
         f"{shown(folder)}, ctranslate2 {compute_type or record['quantization']}",
-        {
-            "engine": "ctranslate2",
-            "compute_type": compute_type,
-            "model": fingerprint(folder / MODEL),
-        },
     )
 
 
 def _on_fairseq(model: TrainedModel, search: Search, options: EngineOptions) -> Opened:
     import torch
 
-    from fairseq_deepnet.tools.export.vocabularies import data_digests
     from fairseq_deepnet.tools.trained_model import find_data
     from fairseq_deepnet.tools.translation.fairseq_engine import Translator
 
@@ -164,12 +156,6 @@ def _on_fairseq(model: TrainedModel, search: Search, options: EngineOptions) -> 
         Translator(model.path, data, words, cpu=options.gpus == "0"),
         direction,
         f"{shown(model.path)}, fairseq",
-        {
-            "engine": "fairseq",
-            "model": [fingerprint(path) for path in model.sources],
-            "data": data_digests(data),
-            "options": list(options.generate_options),
-        },
     )
 
 
@@ -205,7 +191,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files", nargs="*", type=Path, help="raw text, plain or .gz (- or none: standard input)"
     )
     parser.add_argument("--out", type=Path, help="file of translations (standard output)")
-    parser.add_argument("--resume", action="store_true", help="go on with --out's .part file")
     parser.add_argument(
         "--engine", choices=ENGINES, help="fairseq for a run; ctranslate2 exports it first, once"
     )
@@ -264,27 +249,21 @@ def run(args: argparse.Namespace) -> int:
     half = tuple(name for name in HALF if getattr(args, name.strip("-")))
     options = EngineOptions(**given, generate_options=half)
     opened = open_engine(args.model, search, options)
-    request = opened.request | {
-        "files": [str(path) if path == STANDARD_INPUT else stamp(path) for path in files],
-        "direction": str(opened.direction),
-        "search": [search.beam, search.lenpen, search.nbest, args.scores],
-    }
-    output = stream.Output(args.out, request, args.resume)
+    output = stream.Output(args.out)
     say(f"{opened.direction}: {opened.what}, {threads} thread{'s' * (threads > 1)}")
     if typed:
         say("a sentence a line; Ctrl-D ends")
-    if output.done:
-        say(f"going on after line {output.done:,}")
     mender = stream.Utf8Mender()
     text = decode if args.strict else mender
-    windows = output.still_to_do(windows_of(files, args.window or WINDOW * threads, text=text))
-    counter = stream.LineCounter(sys.stderr, done=output.done)
+    windows = windows_of(files, args.window or WINDOW * threads, text=text)
+    pause = 1 if sys.stderr.isatty() else 10
+    bar = tqdm(unit=" lines", mininterval=pause, delay=pause, disable=typed)
     try:
         for found in translated(opened.engine, windows, opened.direction, args.nbest):
             output.write(formatted(found, output.done + 1, args.nbest, args.scores), len(found))
-            counter.add(len(found))
+            bar.update(len(found))
     finally:  # also at a line that cannot be read
-        counter.close()
+        bar.close()
         if opened.engine.cut:
             say(cut_message(opened.engine.cut))
         if mender.count:
@@ -322,9 +301,5 @@ def _refuse_bad(args: argparse.Namespace, files: Sequence[Path]) -> None:
     for name in ("threads", "window"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(f"--{name} {getattr(args, name)}; at least 1 is needed")
-    if args.resume and args.out is None:
-        raise ValueError("--resume needs the --out that is to go on")
-    if args.resume and args.nbest > 1:
-        raise ValueError("--resume counts a line a sentence: not with --nbest")
     if args.out is not None and args.out.resolve() in {path.resolve() for path in files}:
         raise ValueError(f"--out {args.out} is the input; choose another file")
