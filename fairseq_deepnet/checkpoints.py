@@ -93,7 +93,7 @@ _RECEIVERS: Final[list[Receiver]] = []
 
 @contextmanager
 def received_by(receiver: Receiver) -> Iterator[None]:
-    """Let `receiver` take each checkpoint that fairseq loads, split ones too; it returns the rest."""
+    """Let `receiver` take what fairseq loads, split checkpoints too; it returns the rest."""
     _RECEIVERS.append(receiver)
     try:
         yield
