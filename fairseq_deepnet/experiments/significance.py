@@ -15,7 +15,7 @@ import logging
 import os
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -90,38 +90,22 @@ class Compared:
 
     Args:
         pairs: a run of the baseline, and one of the system, for each seed
-        interval: half of the 95 % interval around `centre`, the mean over resamples
+        bleu, deviation: of the system, mean and sample standard deviation over seeds
+        difference: to the baseline; exactly 0 where every seed's score is the same
+        centre, interval: mean and half of the 95 % interval over resamples
         p: name of the test -> p; empty for the baseline
         of: the system whose single seed this is
     """
 
     name: str
     pairs: Sequence[Pair]
+    bleu: float
+    deviation: float | None
+    difference: float
     centre: float
     interval: float
     p: dict[str, float]
     of: str = ""
-
-    @property
-    def scores(self) -> list[float]:
-        """The system's BLEU of each seed."""
-        return [run.bleu for _, run in self.pairs]
-
-    @property
-    def bleu(self) -> float:
-        """The mean over seeds."""
-        return statistics.fmean(self.scores)
-
-    @property
-    def deviation(self) -> float | None:
-        """Sample standard deviation over seeds; None for one."""
-        return statistics.stdev(self.scores) if len(self.pairs) > 1 else None
-
-    @property
-    def difference(self) -> float:
-        """To the baseline; exactly 0 where every seed's score is the same."""
-        baseline = [run.bleu for run, _ in self.pairs]
-        return 0.0 if self.scores == baseline else self.bleu - statistics.fmean(baseline)
 
     def cells(self, tests: Sequence[str]) -> list[str]:
         """Return a row of the table; a star marks a p below 0.05, as in sacreBLEU."""
@@ -133,6 +117,17 @@ class Compared:
             return [*cells, "baseline", *("" for _ in tests)]
         stars = (f"{self.p[test]:.4f}{'*' if self.p[test] < 0.05 else ''}" for test in tests)
         return [*cells, f"{self.difference:+.2f}", *stars]
+
+    def lines(self, signatures: dict[str, str], sentences: int) -> list[Sequence[object]]:
+        """Return a line of CSV for each test, numbers unrounded."""
+        seeds = " ".join("?" if run.seed is None else str(run.seed) for _, run in self.pairs)
+        numbers = (self.bleu, self.deviation, self.centre, self.interval)
+        first = [self.name, self.of if self.p else "baseline", seeds, *map(six_digits, numbers)]
+        first.append(six_digits(self.difference) if self.p else "")
+        return [
+            [*first, test, six_digits(self.p.get(test)), sentences, signature]
+            for test, signature in signatures.items()
+        ]
 
 
 @dataclass(frozen=True)
@@ -159,17 +154,9 @@ class Comparison:
         return Section("Paired significance tests", {"": rows}, notes + self.notes)
 
     def lines(self) -> list[Sequence[object]]:
-        """Return the lines of CSV, the heading first: one per row and test, numbers unrounded."""
-        lines: list[Sequence[object]] = [_CSV]
-        for row in self.rows:
-            seeds = " ".join("?" if run.seed is None else str(run.seed) for _, run in row.pairs)
-            numbers = (row.bleu, row.deviation, row.centre, row.interval)
-            first = [row.name, row.of if row.p else "baseline", seeds, *map(six_digits, numbers)]
-            first.append(six_digits(row.difference) if row.p else "")
-            for test, signature in self.signatures.items():
-                p = six_digits(row.p.get(test))
-                lines.append([*first, test, p, self.sentences, signature])
-        return lines
+        """Return the lines of CSV, the heading first."""
+        rows = (row.lines(self.signatures, self.sentences) for row in self.rows)
+        return [_CSV, *(line for lines in rows for line in lines)]
 
 
 class _MeanOfSeeds:
@@ -224,19 +211,48 @@ def compare(
         system._replace(runs=tuple(_scored_again(run, bleu) for run in system.runs))
         for system in systems
     )
-    tester = _Tester(bleu, first.references, tests, samples)
-    rows = [replace(tester.against(baseline.name, [(r, r) for r in baseline.runs]), p={})]
+    signatures: dict[str, str] = {}
+
+    def against(name: str, pairs: Sequence[Pair], of: str = "") -> Compared:
+        texts = ([run.hypotheses for run in side] for side in zip(*pairs, strict=True))
+        sides = [list(zip(*side, strict=True)) for side in texts]
+        results = {}
+        for test in tests:
+            alone = list(tests) == [test]
+            signatures[test], results[test] = _test(
+                bleu, first.references, sides, test, samples, alone
+            )
+        before, after = ([run.bleu for run in side] for side in zip(*pairs, strict=True))
+        # sacreBLEU counts what is beyond the difference, not what reaches it: 0 of all resamples of
+        # two equal systems, so it would call them surely different
+        p = {test: 1.0 if before == after else float(r.p_value) for test, r in results.items()}
+        # resamples give the interval, and the bootstrap test has them anyway
+        shown_by = results.get("bootstrap") or next(iter(results.values()))
+        mean = statistics.fmean(after)
+        return Compared(
+            name,
+            pairs,
+            bleu=mean,
+            deviation=statistics.stdev(after) if len(after) > 1 else None,
+            difference=0.0 if before == after else mean - statistics.fmean(before),
+            centre=float(shown_by.mean),
+            interval=float(shown_by.ci),
+            p=p,
+            of=of,
+        )
+
+    rows = [replace(against(baseline.name, [(run, run) for run in baseline.runs]), p={})]
     left_out = []
     for system in others:
         pairs = paired(baseline.runs, system.runs)
         for mine, other, side in ((system, baseline, 1), (baseline, system, 0)):
             alone = [run.seed for run in mine.runs if run not in [pair[side] for pair in pairs]]
             left_out += [f"seed {s} of {mine.name} has no partner in {other.name}" for s in alone]
-        rows.append(tester.against(system.name, pairs))
+        rows.append(against(system.name, pairs))
         for one, two in pairs if len(pairs) > 1 else []:
             name = f"seed {two.seed}" + (f" against {one.seed}" if one.seed != two.seed else "")
-            rows.append(replace(tester.against(name, [(one, two)]), of=system.name))
-    return Comparison(rows, tester.signatures, len(first.references), [*left_out, *notes])
+            rows.append(against(name, [(one, two)], of=system.name))
+    return Comparison(rows, signatures, len(first.references), [*left_out, *notes])
 
 
 def paired(baseline: Sequence[Scored], others: Sequence[Scored]) -> list[Pair]:
@@ -262,51 +278,31 @@ def _scored_again(run: Scored, bleu: Any) -> Scored:
     return replace(run, bleu=again)
 
 
-@dataclass
-class _Tester:
-    """sacreBLEU's tests on this reference."""
+def _test(
+    bleu: Any,
+    references: list[str],
+    sides: Sequence[Translations],
+    test: str,
+    samples: int | None,
+    alone: bool,
+) -> tuple[str, Any]:
+    """Run one of sacreBLEU's tests; return its signature and what it found of the second side."""
+    from sacrebleu.significance import PairedTest
 
-    bleu: Any
-    references: list[str]
-    tests: Sequence[str]
-    samples: int | None
-    signatures: dict[str, str] = field(default_factory=dict)
-
-    def against(self, name: str, pairs: Sequence[Pair]) -> Compared:
-        """Test the second of each pair against the first, all pairs together."""
-        texts = ([run.hypotheses for run in side] for side in zip(*pairs, strict=True))
-        sides = [list(zip(*side, strict=True)) for side in texts]
-        results = {test: self._run(test, sides) for test in self.tests}
-        # resamples give the interval, and the bootstrap test has them anyway
-        shown_by = results.get("bootstrap") or next(iter(results.values()))
-        p = {test: float(result.p_value) for test, result in results.items()}
-        compared = Compared(name, pairs, float(shown_by.mean), float(shown_by.ci), p)
-        if compared.difference == 0:
-            # sacreBLEU counts what is beyond the difference, not what reaches it: 0 of all
-            # resamples of two equal systems, so it would call them surely different
-            compared.p.update(dict.fromkeys(compared.p, 1.0))
-        return compared
-
-    def _run(self, test: str, sides: Sequence[Translations]) -> Any:
-        from sacrebleu.significance import PairedTest
-
-        kind, usual = TESTS[test]
-        is_alone = test == "randomisation" and list(self.tests) == [test]
-        # it sets up logging and reports every step
-        logging.getLogger("sacrebleu").setLevel(logging.WARNING)
-        paired_test = PairedTest(
-            [("baseline", sides[0]), ("system", sides[1])],  # type: ignore[list-item]
-            {"BLEU": _MeanOfSeeds(self.bleu)},  # type: ignore[dict-item]
-            [self.references],
-            test_type=kind,
-            n_samples=self.samples or usual,
-            # its default of none would leave a table of randomisation alone without intervals; of
-            # the bootstrap test it would be in the signature as the number of its own resamples
-            n_ar_confidence=TESTS["bootstrap"][1] if is_alone else -1,
-        )
-        signatures, scores = paired_test()
-        self.signatures[test] = str(signatures["BLEU"])
-        return scores["BLEU"][1]
+    kind, usual = TESTS[test]
+    # it sets up logging and reports every step
+    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
+    signatures, scores = PairedTest(
+        [("baseline", sides[0]), ("system", sides[1])],  # type: ignore[list-item]
+        {"BLEU": _MeanOfSeeds(bleu)},  # type: ignore[dict-item]
+        [references],
+        test_type=kind,
+        n_samples=samples or usual,
+        # its default of none would leave a table of randomisation alone without intervals; of the
+        # bootstrap test it would be in the signature as the number of its own resamples
+        n_ar_confidence=TESTS["bootstrap"][1] if alone and test == "randomisation" else -1,
+    )()
+    return str(signatures["BLEU"]), scores["BLEU"][1]
 
 
 # From run folders and score files to systems.
