@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.data is not None:
         data = DataFolder.open(args.data)
         expected = list(map(str, data.directions(args.split)))
-        lines = data.record.get("lines", {}).get("train", {})
+        lines = data.training_lines()
     if args.expect is not None:
         expected = args.expect.read_text(encoding="utf-8").split()
     if not args.folder.is_dir():

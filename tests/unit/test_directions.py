@@ -323,6 +323,17 @@ def test_deepnet_directions_prints_the_table_and_fails_while_it_is_incomplete(
     assert "has no SRC-TGT.json" in capsys.readouterr().err
 
 
+def test_deepnet_directions_takes_a_data_folder_of_one_pair(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data" / "text").mkdir(parents=True)
+    (tmp_path / "data" / "text" / "test.en").write_text("a\n", encoding="utf-8")
+    record = {"source": "de", "target": "en", "lines": {"train": 29_000}}
+    (tmp_path / "data" / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
+    assert cli.main(["directions", str(folder), "--data", str(tmp_path / "data")]) == 0
+    assert "Every trained pair is low-resource" in capsys.readouterr().out
+
+
 @pytest.mark.needs_shared
 def test_real_text_of_four_languages_goes_from_lines_to_a_table(
     tmp_path: Path, shared_data: Path

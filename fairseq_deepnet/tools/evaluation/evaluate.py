@@ -298,10 +298,8 @@ def score_directions(
         out.mkdir(parents=True, exist_ok=True)
         write_record(out / "summary.json", {"complete": False, "expected": len(known)})
     translate(args, model, data, jobs)
-    lines = data.lines("train")
-    training = lines if isinstance(lines, dict) else {Direction(*data.languages).pair: lines}
     scored = (str(job.direction) for job in every if job in jobs or job.is_done())
-    return out, list(scored), training
+    return out, list(scored), data.training_lines()
 
 
 def translate(
