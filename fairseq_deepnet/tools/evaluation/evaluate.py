@@ -50,6 +50,8 @@ from fairseq_deepnet.tools.translation.engine import (
     Search,
 )
 
+MODELS: Final = ("fairseq_deepnet.models", "fairseq_deepnet.tools.translation.fairseq_engine")
+"""What translates with fairseq, which takes seconds to import."""
 TOKENS: Final = 4000
 """Source tokens per batch, where memory allows it."""
 _CACHE_BYTES: Final = 16
@@ -337,7 +339,8 @@ def translate(
         f" {listed([job.direction for job in todo])}, {processes} at a time"
     )
     done = len(jobs) - len(todo)
-    translate_all(todo, facts, load, threads, processes, gpus, done)
+    imported = MODELS if args.engine == "fairseq" else ()
+    translate_all(todo, facts, load, threads, processes, gpus, done, imported)
     if len(jobs) == 1:
         say(f"scores and hypotheses: {shown(todo[0].record.with_suffix(''))}.{{json,txt}}")
 

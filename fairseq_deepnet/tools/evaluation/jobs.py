@@ -291,6 +291,7 @@ def translate_all(
     processes: int,
     gpus: int,
     done: int = 0,
+    preload: Sequence[str] = (),
 ) -> None:
     """Translate and score, with a line on standard error for each of several directions.
 
@@ -301,13 +302,15 @@ def translate_all(
         processes: how many at once; each holds the model.
         gpus: GPUs that they share; 0 for the CPU.
         done: directions that were scored before.
+        preload: modules that `load` imports.
     """
     # what is missing is said before hours of translation, not after
     for name in {job.tokenizer or scoring.tokenizer_of(job.direction.target) for job in jobs}:
         scoring.check_tokenizer(name)
-    # processes that are forked from one which has imported this module start at once
+    # processes that are forked from one which has imported these modules start at once; but what
+    # asks for a GPU while it is imported makes it useless to them
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload([__name__, *(() if gpus else preload)])
     devices = context.Queue()
     for index in range(processes):
         devices.put(index % gpus if gpus else None)
