@@ -10,10 +10,9 @@
 # included: several at a time, and those that are done are not done again.
 #
 # Output: one readable line on standard output; in scores/ of the run NAME.json (scores, signatures,
-# model, settings, versions) and NAME.txt (hypotheses, detokenised, in corpus order). Fails if any
-# sentence has no translation. A model that is already scored is not translated with again; scores by another
-# engine have names of their own (NAME.ctranslate2-int8). Of many
-# directions: a table, and scores/NAME/ with a JSON and the hypotheses of each, table.md, table.csv, summary.json.
+# model, settings, versions) and NAME.txt (hypotheses, detokenised, in corpus order). A model that is already
+# scored is not translated with again; scores by another engine have names of their own (NAME.ctranslate2-int8).
+# Of many directions: a table, and scores/NAME/ with a JSON and the hypotheses of each, table.md, table.csv, summary.json.
 # NAME is SPLIT.CHECKPOINT.beamN.lenpenN; of other text (TEXT, or DATA of another folder than the run's) it begins with
 # text.FOLDER-DIGEST, and no report takes it for the test set's.
 #
@@ -33,7 +32,7 @@
 #   BATCH       source tokens a batch (what is best for the engine)
 #   DIRECTIONS  of a multilingual model: only these, as in de-en,en-de (all)
 #   TEXT        folder of other text with SPLIT.A-B.A and SPLIT.A-B.B, raw or .gz (the data folder's text)
-#   TOKENIZER   of many directions: sacreBLEU's tokenizer, such as 13a or flores101 (chosen by the target language)
+#   TOKENIZER   sacreBLEU's tokenizer, such as char or flores101; the score's name says so (chosen by the target language)
 #   OUT         folder for scores and hypotheses (scores/ in the run, or beside the checkpoint)
 #   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
 #
