@@ -21,7 +21,6 @@ ratio batch by batch, in which a batch of short sentences counts as much as a lo
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import statistics
@@ -313,14 +312,11 @@ def main() -> None:
     parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
     parser.add_argument("--batch", type=int, default=64, help="sentences a batch (64)")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: of a busy machine")
-    parser.add_argument("--exports", type=Path, help="folder to keep exports in (a temporary one)")
-    parser.add_argument("--json", type=Path, help="also write the seconds of every batch")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     names = args.systems.split(",")
     with tempfile.TemporaryDirectory() as temporary:
-        place = args.exports or Path(temporary)
-        told = settings(args, names, place)
+        told = settings(args, names, Path(temporary))
         data = Path(told[names[0]]["data"]) / "text"
         sides = [told[names[0]][side] for side in ("source", "target")]
         source, reference = (
@@ -340,8 +336,6 @@ def main() -> None:
         f"{machine()}; speeds are relative to {base_of(seconds)}\n"
     )
     print("\n".join(table(seconds, texts, reference)))
-    if args.json:
-        args.json.write_text(json.dumps(seconds) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,27 +3,14 @@
     python benchmarks/plan_accuracy.py                    # six cases on the CPU, fp32
     python benchmarks/plan_accuracy.py --device cuda      # more of them on a GPU, in fp32 and bf16
 
-Every shape trains two updates in a process of its own, through fairseq's Trainer: model,
-label-smoothed cross-entropy, Adam, full micro-batches with padding. A tiny model is trained before,
-so that what torch loads on first use is not charged to the shape.
-
-On a GPU the measured peak is torch.cuda.max_memory_allocated. On the CPU it is the peak resident
-set (ru_maxrss) less the resident set before the model was built. glibc's malloc keeps freed blocks
-below a threshold that it raises by itself, up to 32 MiB: left alone, the resident set shows what it
-hoards as much as what is alive. So the processes run with MALLOC_MMAP_THRESHOLD_ and
-MALLOC_TRIM_THRESHOLD_ fixed at 64 KiB, which gives a block back to the system when it is freed.
-`--profile` adds a count that no allocator can blur: the most bytes of tensors alive, from torch's
-profiler. `--malloc default` shows what malloc's own ways add: with --checkpoint-activations the
-18L-18L shape then holds 0.98 GiB where 0.56 GiB are alive.
+Every shape trains two updates through fairseq's Trainer: model, label-smoothed cross-entropy, Adam,
+full micro-batches with padding. Measured are the most bytes of tensors that are alive in the second
+update: by torch's profiler on the CPU, by torch.cuda.max_memory_allocated on a GPU.
 """
 
 import argparse
 import dataclasses
 import gc
-import json
-import os
-import resource
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -33,7 +20,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 GIB = 2**30
-FIXED_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +50,6 @@ class Shape:
 
 
 CHECKPOINT = ("--checkpoint-activations",)
-TINY = Shape("tiny", 2, 64, 128, 2, 100, 256)
 CPU_SHAPES = (
     Shape("18L-18L, width 256", 18, 256, 1024, 4, 8000, 1024),
     Shape("18L-18L, width 256", 18, 256, 1024, 4, 8000, 1024, options=CHECKPOINT),
@@ -140,51 +125,23 @@ def train(trainer: Any, batches: list[dict[str, Any]], updates: int) -> None:
         trainer.train_step(batches)
 
 
-def resident() -> int:
-    """Bytes of this process in memory now."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def measure(shape: Shape, device: str, profile: bool) -> dict[str, float]:
-    """Peak bytes and seconds an update of one shape, in this process."""
+def measure(shape: Shape, device: str) -> tuple[float, float]:
+    """Peak bytes and seconds of the second update of one shape."""
     import torch
 
     torch.manual_seed(1)
-    options = [
-        int(word)
-        for flag, word in zip(shape.options, shape.options[1:], strict=False)
-        if flag == "--update-freq"
-    ]
-    freq = options[0] if options else 1
-    tiny = dataclasses.replace(TINY, options=shape.options)
-    warm = build(tiny, device)()
-    train(warm, samples(tiny, freq), 2)
-    make, batches = build(shape, device), samples(shape, freq)
-    del warm
-    gc.collect()
-    if device == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated() if device == "cuda" else resident()
-    most_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    trainer = make()
+    options = dict(zip(shape.options, shape.options[1:], strict=False))
+    batches = samples(shape, int(options.get("--update-freq", 1)))
+    trainer = build(shape, device)()
     train(trainer, batches, 1)
-    found: dict[str, float] = {}
     start = time.perf_counter()
+    if device == "cpu":
+        peak = profiled(trainer, batches)
+        return peak, time.perf_counter() - start
+    torch.cuda.reset_peak_memory_stats()
     train(trainer, batches, 1)
-    if device == "cuda":
-        torch.cuda.synchronize()
-        found["peak"] = torch.cuda.max_memory_allocated() - before
-    else:
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        if most == most_before:
-            raise SystemExit(f"{shape.name}: smaller than the warm-up: nothing to measure")
-        found["peak"] = most - before
-    found["seconds"] = time.perf_counter() - start
-    if profile:
-        found["alive"] = profiled(trainer, batches)
-    return found
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated(), time.perf_counter() - start
 
 
 def profiled(trainer: Any, batches: list[dict[str, Any]]) -> float:
@@ -213,18 +170,6 @@ def profiled(trainer: Any, batches: list[dict[str, Any]]) -> float:
     return most
 
 
-def in_own_process(index: int, options: argparse.Namespace) -> dict[str, float]:
-    command = [sys.executable, __file__, "--one", str(index), "--device", options.device]
-    command += ["--profile"] if options.profile else []
-    malloc = FIXED_MALLOC if options.malloc == "fixed" else {}
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, encoding="utf-8", env={**os.environ, **malloc}
-    )
-    if done.returncode:
-        raise SystemExit(f"shape {index}: the training ended with status {done.returncode}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
-
-
 def estimated(shape: Shape, device: str) -> Any:
     """The plan of a shape."""
     from fairseq_deepnet.models import account
@@ -242,29 +187,22 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--profile", action="store_true", help="also count bytes alive (CPU)")
-    parser.add_argument("--malloc", choices=("fixed", "default"), default="fixed")
     parser.add_argument("--only", type=int, nargs="+", help="numbers of shapes, from 0")
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     shapes = CPU_SHAPES if options.device == "cpu" else GPU_SHAPES
-    if options.one is not None:
-        found = measure(shapes[options.one], options.device, options.profile)
-        print(json.dumps(found))
-        return
     head = ["shape", "options", "parameters", "plan GiB", "measured GiB", "plan / measured"]
-    head += ["alive GiB"] if options.profile else []
     head += ["peak at", "s / update"]
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head), flush=True)
     ratios = []
     for index in options.only or range(len(shapes)):
         shape, plan = shapes[index], estimated(shapes[index], options.device)
-        found = in_own_process(index, options)
-        ratios.append(plan.memory.peak / found["peak"])
+        peak, seconds = measure(shape, options.device)
+        gc.collect()
+        planned = plan.memory.peak - plan.memory.host  # what is held outside of tensors
+        ratios.append(planned / peak)
         cells = [shape.name, " ".join(shape.options), f"{plan.parameters:,}"]
-        cells += [f"{plan.peak_gib:.3f}", f"{found['peak'] / GIB:.3f}", f"{ratios[-1]:.3f}"]
-        cells += [f"{found['alive'] / GIB:.3f}"] if options.profile else []
-        cells += [plan.memory.peak_moment, f"{found['seconds']:.1f}"]
+        cells += [f"{planned / GIB:.3f}", f"{peak / GIB:.3f}", f"{ratios[-1]:.3f}"]
+        cells += [plan.memory.peak_moment, f"{seconds:.1f}"]
         print("| " + " | ".join(cells) + " |", flush=True)
     worst = max(abs(ratio - 1) for ratio in ratios)
     print(f"\nfarthest off: {100 * worst:.1f} %")

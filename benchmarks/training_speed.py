@@ -18,13 +18,12 @@ batch is --tokens positions at the most, of made-up sentences as long as Multi30
                 PyPI into a temporary folder, the first time (--systems stock,ours: without)
 
 "speed" is the median over rounds of the base's time over the system's in the same round; the base
-is the first system. Of systems that do not fit into memory together it is the ratio of medians.
+is the first system. All systems have to fit into memory together.
 Parts, medians of their shares, are explained in side_by_side/parts.py. "products" is the time of
 the update's matrix products by themselves, in --precision and measured in the same round, over that
 of the update: the limit is 100 %. Padding takes part in attention's alone. It is left out for a
 variant that trains in another precision. "peak" is the peak resident set of the process less what
-it held before the model was built; benchmarks/peak_memory.py measures memory with more care. Exit
-status 1 where a system is missing.
+it held before the model was built. Exit status 1 where a system is missing.
 
 --clock cpu reads the processor time of the process, which other programs disturb less than the
 wall clock; with more than one thread it is the sum over threads, so that the wall is read there.

@@ -16,11 +16,3 @@ def resident() -> int:
 def most_resident() -> int:
     """The most bytes in memory so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def available_gib() -> float:
-    """What the system can still give, in GiB."""
-    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) / 2**20
-    raise SystemExit("/proc/meminfo does not say how much memory is available")

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from side_by_side.memory import available_gib
-from side_by_side.systems import Shape, System, estimated_gib
+from side_by_side.systems import Shape, System
 
 LIMITS: Final = "limits"
 WARM_UP: Final = 2
@@ -33,10 +32,9 @@ class Process:
 
     Arguments:
         threads: of its tensors' operations
-        environment: more of it
     """
 
-    def __init__(self, threads: int, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, threads: int) -> None:
         self.said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (as long as the process)
         paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
         self.process = subprocess.Popen(
@@ -49,7 +47,6 @@ class Process:
                 **os.environ,
                 "OMP_NUM_THREADS": str(threads),
                 "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-                **(environment or {}),
             },
         )
 
@@ -92,11 +89,10 @@ def start(
     clock: str,
     threads: int,
     warm_up: int = WARM_UP,
-    environment: dict[str, str] | None = None,
     device: str = "cpu",
 ) -> Process:
     """A process with the model built and the updates made that do not count; or a WorkerError."""
-    process = Process(threads, environment)
+    process = Process(threads)
     what = {"system": {**dataclasses.asdict(system), "plugin": str(system.plugin)}}
     what |= {"shape": dataclasses.asdict(shape)}
     try:
@@ -118,13 +114,12 @@ def in_turn(running: Mapping[str, Process], rounds: range) -> Iterator[dict[str,
         yield {name: {**running[name].ask("step"), "round": number} for name in order}
 
 
-def together(
-    systems: list[System], shape: Shape, rounds: range, clock: str, threads: int
+def race(
+    systems: list[System], shape: Shape, rounds: int, clock: str, threads: int
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """Rounds of all systems, and of the limits: name -> an answer a round; and what failed.
+    """Race all systems, and the limits: an answer per round by name, and notes on failures.
 
-    Arguments:
-        rounds: their numbers, which other systems' rounds do not have
+    All run at the same time, so all have to fit into memory together.
     """
     notes: list[str] = []
     running: dict[str, Process] = {}
@@ -137,7 +132,7 @@ def together(
                 notes.append(f"{shape.name}: {system.name}: {failure}")
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in (*running, LIMITS)}
         limits.ask("limits", shape=dataclasses.asdict(shape), clock=clock)
-        for answers in in_turn(running, rounds):
+        for answers in in_turn(running, range(rounds)):
             for name, answer in answers.items():
                 found[name].append(answer)
             products = limits.ask("products", sizes=answer["sizes"])
@@ -148,34 +143,3 @@ def together(
         for process in (*running.values(), limits):
             process.end()
     return {name: answers for name, answers in found.items() if answers}, notes
-
-
-def race(
-    systems: list[System], shape: Shape, rounds: int, clock: str, threads: int
-) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """What each system's updates took, and notes about those that did not run or ran alone.
-
-    Systems that fit into memory together run so. If they do not, each runs by itself, and what
-    disturbs the machine may meet them differently; what does not fit by itself is left out.
-    """
-    room, notes = available_gib(), []
-    needed = {system.name: estimated_gib(system, shape) for system in systems}
-    fitting = [system for system in systems if needed[system.name] <= room]
-    for system in systems:
-        if system not in fitting:
-            notes.append(
-                f"{shape.name}: {system.name} left out: it needs about"
-                f" {needed[system.name]:.0f} GiB, and {room:.0f} GiB are free"
-            )
-    alone = sum(needed[system.name] for system in fitting) > room
-    if alone and len(fitting) > 1:
-        notes.append(f"{shape.name}: one system after the other: together they do not fit")
-    groups = [[system] for system in fitting] if alone else [fitting] if fitting else []
-    found: dict[str, list[dict[str, Any]]] = {}
-    for number, group in enumerate(groups):
-        numbers = range(number * rounds, (number + 1) * rounds)
-        answers, failed = together(group, shape, numbers, clock, threads)
-        notes += failed
-        for name, more in answers.items():
-            found.setdefault(name, []).extend(more)
-    return found, notes

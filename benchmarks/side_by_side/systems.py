@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 KINDS: Final = ("stock", "ours", "torchscale")
@@ -107,32 +106,6 @@ def variant(text: str) -> System:
     if not (plugin / "fairseq_deepnet").is_dir():
         raise argparse.ArgumentTypeError(f"{text!r}: there is no {plugin / 'fairseq_deepnet'}")
     return System(name, "ours", tuple(shlex.split(options)), plugin)
-
-
-def estimated_gib(system: System, shape: Shape, gpus: int = 0) -> float:
-    """What training a shape takes at the most, by the project's own estimate.
-
-    torchscale is taken for stock; options that the plan does not cover are left out.
-    """
-    from fairseq_deepnet.models import account
-    from fairseq_deepnet.models.checkpoint_memory import memory_of
-    from fairseq_deepnet.tools import fairseq_options
-    from fairseq_deepnet.tools.planning import estimates
-
-    length = 18  # Multi30k's
-    alike = dataclasses.replace(system, kind="ours" if system.kind == "ours" else "stock")
-    try:
-        args: Any = fairseq_options.parse_training(alike.arguments(shape))
-        model = account.read_model(args, (shape.vocabulary, shape.vocabulary))
-        training = account.read_training(args, gpus, length)
-    except ValueError:
-        if not system.options:
-            raise
-        return estimated_gib(dataclasses.replace(system, options=()), shape, gpus)
-    memory = memory_of(args, None)
-    return float(
-        estimates.make_plan(model, training, 16, 1, length, checkpoint_gib=memory).needed_gib
-    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -37,22 +37,15 @@ Answers = Sequence[dict[str, Any]]
 
 
 def in_turn(base: Answers, other: Answers, first: str, second: str | None = None) -> list[float]:
-    """base[first] / other[second] in the rounds that both took part in.
-
-    None where each ran by itself: what disturbed the machine did not meet both.
-    """
+    """Return base[first] / other[second] in the rounds that both took part in."""
     rounds = {one["round"]: one[first] for one in base}
     key = second or first
     return [rounds[one["round"]] / one[key] for one in other if one["round"] in rounds]
 
 
 def speed(base: Answers, other: Answers, first: str, second: str | None = None) -> float:
-    """The median of `in_turn`; of systems that ran by themselves the ratio of their medians."""
-    medians = [
-        statistics.median(one[key] for one in answers)
-        for answers, key in ((base, first), (other, second or first))
-    ]
-    return statistics.median(in_turn(base, other, first, second) or [medians[0] / medians[1]])
+    """Return the median of `in_turn`."""
+    return statistics.median(in_turn(base, other, first, second))
 
 
 def line(cells: Sequence[str]) -> str:

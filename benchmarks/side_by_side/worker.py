@@ -21,7 +21,6 @@ from side_by_side.memory import most_resident, resident
 from side_by_side.parts import Stopwatch, watch
 from side_by_side.systems import Shape, System
 
-SIDES = ("src_tokens", "prev_output_tokens")
 PRODUCTS = ("gemm", "cutlass", "nvjet", "aten::mm", "aten::bmm", "aten::addmm")
 """What kernels, and torch's operations, that multiply matrices are called."""
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -136,22 +135,6 @@ class Worker:
             "precision": self.precision,
         }
 
-    def fill(self, profile: bool) -> dict[str, float]:
-        """Updates of the fullest batch: peak of the resident set over that before the model was
-        built and, with `profile`, the most bytes of tensors alive."""
-        from plan_accuracy import profiled
-
-        fullest = max(
-            (next(self.batches) for _ in range(40)),
-            key=lambda samples: sum(samples[0]["net_input"][name].numel() for name in SIDES),
-        )
-        for _ in range(2):
-            self.trainer.train_step(fullest)
-        found = {"peak": self.peak()}
-        if profile:
-            found["alive"] = int(profiled(self.trainer, fullest))
-        return found
-
     def kernels(self, updates: int = 2) -> dict[str, float]:
         """By torch's profiler, an update: seconds of its kernels, of those that multiply matrices,
         and how many there are; on the CPU of its operations."""
@@ -188,8 +171,6 @@ def answer(order: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
         shape = Shape(**order["shape"])
         state["worker"] = Worker(system, shape, order["clock"], order["device"])
         return {"seconds": state["worker"].built}
-    if order["do"] == "fill":
-        return dict(state["worker"].fill(order["profile"]))
     if order["do"] == "kernels":
         return dict(state["worker"].kernels())
     return dict(state["worker"].step())
