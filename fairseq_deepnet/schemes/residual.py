@@ -68,7 +68,12 @@ class PostNormResidual(Residual):
 
     def leave(self, x: Tensor, branch: Tensor, norm: Map | None, dropout: Map) -> Tensor:
         assert norm is not None
-        return norm(torch.add(dropout(branch), x, alpha=self.alpha))
+        branch = dropout(branch)
+        if x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float16):
+            # torch's CPU kernel rounds alpha to half precision in the forward pass, but not in the
+            # backward pass: gradients would grow or shrink by the ratio in every sublayer
+            return norm(torch.add(branch.float(), x.float(), alpha=self.alpha).to(x.dtype))
+        return norm(torch.add(branch, x, alpha=self.alpha))
 
     def extra_repr(self) -> str:
         return f"alpha={self.alpha:.6g}"
