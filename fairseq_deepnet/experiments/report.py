@@ -1,7 +1,7 @@
 """`deepnet report`: runs as tables, the paper's numbers beside ours, and as figures.
 
 Cells of a sweep become the tables of tables.py; a results.csv that `deepnet sweep` wrote stands for
-its run folders, without loss curves. Runs of no sweep are compared line by line. With
+its run folders. Runs of no sweep are compared line by line. With
 --significance the report is another one: paired tests between the runs' stored translations.
 """
 
@@ -39,15 +39,12 @@ def make(runs: Sequence[Run], frame: Any = None) -> Report:
     frame = pandas.concat([part for part in (read, frame) if part is not None])
     for sweep, rows in frame.groupby("sweep", dropna=False, sort=False):
         if pandas.isna(sweep):
-            section, lines = tables.side_by_side(rows)
-            report.sections.append(section)
-            report.lines += lines
+            report.sections.append(tables.side_by_side(rows))
             continue
-        made = tables.tables_of(str(sweep), rows)
-        members = [run for run in runs if run.cell.get("sweep") == sweep]
-        report.sections += [table.section() for table in made]
-        report.lines += [line for table in made for line in table.lines()]
-        report.figures |= figures.of_sweep(made, members)
+        shown = tables.tables_of(str(sweep), rows)
+        report.sections += [table.section() for table in shown]
+        report.lines += [line for table in shown for line in table.lines()]
+        report.figures |= figures.of_tables(shown)
     return report
 
 
@@ -60,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--score", metavar="NAME", help="scores/NAME.json of runs of no sweep (the default request)"
     )
     add("--markdown", type=Path, help="also write the tables as Markdown")
-    add("--csv", type=Path, help="also write a line per entry as CSV")
-    drawn = "also draw a sweep: against depth, loss curves"
+    add("--csv", type=Path, help="also write the tables of sweeps as CSV, a line per entry")
+    drawn = "also draw the measures of a sweep against depth"
     add("--plot", type=Path, metavar="FOLDER", help=drawn)
     tests = "instead: sacreBLEU's paired tests between systems, seeds together"
     add("--significance", action="store_true", help=tests)

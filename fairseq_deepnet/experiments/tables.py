@@ -1,17 +1,17 @@
 """Results as tables: those of the paper with our numbers beside them, and those of our own sweeps.
 
-`TABLES` has a function for each sweep in configs/sweeps/; another sweep has a table for each
-measure, its first factor by its second. An entry is the mean over the seeds of one place.
+`TABLES` has a function for each sweep in configs/sweeps/ whose tables are not simply its first
+factor by its second. An entry is the mean over the seeds of one place.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.paper import LAST, Key, Law, PublishedTable
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 MISSING: Final = "-"
 BAD: Final = {Status.FAILED: "crashed", Status.DIVERGED: "diverged"}
 """A bad end -> the word for it in a table."""
-APART: Final = ("lr", "adam-eps", "freeze-norms", "max-update")
-"""Options among which a table of the best runs chooses in each place."""
+_CHOSEN: Final = ("lr", "adam-eps", "freeze-norms", "max-update")
+"""Options among which `best` chooses in each place."""
 _ORDER: Final = (*BAD, Status.UNFINISHED, Status.DONE)
-_HEADINGS: Final = {"x-en": "X-En", "en-x": "En-X", "average": "average", LAST: "last update"}
+_HEADINGS: Final = {"x-en": "X-En", "en-x": "En-X", LAST: "last update"}
 CSV: Final = (
-    *("table", "part", "row", "column", "ours", "deviation", "seeds", "paper", "certainty"),
-    *("delta", "status", "diverged", "measure", "runs"),
+    *("table", "row", "column", "measure", "ours", "deviation", "seeds", "paper", "delta"),
+    *("status", "runs"),
 )
 
 
@@ -39,43 +39,16 @@ class Measure(NamedTuple):
 
     heading: str
     meaning: str
-    axis: str
     digits: int
 
 
 MEASURES: Final = {
-    "bleu": Measure("BLEU", "sacreBLEU of the {split}", "BLEU, more is better", 1),
-    "paper_bleu": Measure("BLEU", "BLEU of the {split}", "BLEU, more is better", 1),
-    "valid_nll": Measure(
-        "valid nll",
-        "validation loss of the last update: negative log-likelihood, bits per token",
-        "validation nll (bits per token), less is better",
-        2,
-    ),
-    "best_valid_nll": Measure(
-        "best valid nll",
-        "lowest validation loss of the run: negative log-likelihood, bits per token",
-        "lowest validation nll (bits per token), less is better",
-        2,
-    ),
-    "valid_loss": Measure(
-        "valid loss",
-        "validation loss of the last update, with label smoothing, bits per token",
-        "validation loss (bits per token), less is better",
-        2,
-    ),
-    "train_nll": Measure(
-        "train nll",
-        "training loss, mean of the last 5 in the log: negative log-likelihood, bits per token",
-        "training nll (bits per token), less is better",
-        2,
-    ),
-    "seconds_per_update": Measure(
-        "s/update",
-        "seconds per update, median of the log, whatever else the machine did",
-        "seconds per update",
-        2,
-    ),
+    "bleu": Measure("BLEU", "sacreBLEU", 1),
+    "paper_bleu": Measure("BLEU", "BLEU, of tokens where the data are words", 1),
+    "valid_nll": Measure("valid nll", "last validation loss, nll in bits per token", 2),
+    "valid_loss": Measure("valid loss", "last validation loss, label-smoothed, bits per token", 2),
+    "train_nll": Measure("train nll", "mean of the last 5 training losses, bits per token", 2),
+    "seconds_per_update": Measure("s/update", "median of the log", 2),
 }
 
 
@@ -125,32 +98,25 @@ class Entry:
         is_number = isinstance(self.paper, int | float)
         return self.ours - self.paper if self.ours is not None and is_number else None  # type: ignore[operator]
 
-    def count(self, status: Status) -> int:
-        """Return how many runs ended so."""
-        return int((self.runs["status"] == status).sum())
-
     @property
     def status(self) -> str:
         """Done, or the worst that happened to a seed."""
-        return next((status for status in _ORDER if self.count(status)), "missing")
+        return next((s for s in _ORDER if (self.runs["status"] == s).any()), "missing")
 
     def text(self) -> str:
         """Return the mean over the seeds that ended well, and how many did not; where none did, how
         they ended, with the mean that they reached in brackets.
         """
-        ended = [status for status in reversed(BAD) if self.count(status)]
-        total = len(self.runs)
-        if self.all_bad and len(ended) > 1:
-            parts = [Entry(self.runs[self.runs["status"] == s], self.measure) for s in ended]
-            return ", ".join(f"{len(p.runs)} of {total} {p.text()}" for p in parts)
         digits = MEASURES[self.measure].digits
         number = "" if self.ours is None else f"{self.ours:.{digits}f}"
         if self.deviation is not None:
             number += f" ±{self.deviation:.{digits}f}"
+        counts = {word: int((self.runs["status"] == status).sum()) for status, word in BAD.items()}
+        ends = " and ".join(word for word, count in counts.items() if count)
         if self.all_bad:
-            return f"{BAD[ended[0]]} ({number})" if number else BAD[ended[0]]
-        failures = (f" ({self.count(status)} of {total} {BAD[status]})" for status in ended)
-        return (number or MISSING) + "".join(failures)
+            return f"{ends} ({number})" if number else ends
+        failed = sum(counts.values())
+        return (number or MISSING) + (f" ({failed} of {len(self.runs)} {ends})" if failed else "")
 
 
 @dataclass
@@ -162,10 +128,6 @@ class Table:
         rows, columns: key -> heading
         published: the paper's table beside ours; None for one of our own
         groups: row key -> text of a second column of words; empty: no such column
-        parts: headings of parts -> the columns in them; usually one part without a heading
-        depth: the side that is a depth; empty for neither
-        laws: line over depth -> the law of depth fitted to it
-        level: validation loss of a unigram model, where that is one value
     """
 
     name: str
@@ -176,13 +138,8 @@ class Table:
     columns: dict[Key, str]
     entries: dict[tuple[Key, Key], Entry]
     notes: list[str]
-    published: PublishedTable | None = None
-    groups: dict[Key, str] = field(default_factory=dict)
-    parts: dict[str, list[Key]] = field(default_factory=dict)
-    depth: str = ""
-    laws: dict[Key, Law] = field(default_factory=dict)
-    level: float | None = None
-    setting: str = ""
+    published: PublishedTable | None
+    groups: dict[Key, str]
 
     @property
     def has_values(self) -> bool:
@@ -190,21 +147,14 @@ class Table:
         return any(entry.ours is not None for entry in self.entries.values())
 
     def section(self) -> Section:
-        """Return the table as words."""
-        parts = self.parts or {"": list(self.columns)}
-        grids = {name: self._grid(columns) for name, columns in parts.items()}
-        return Section(self.title, grids, self.notes, left=2 if self.groups else 1)
-
-    def _grid(self, columns: Sequence[Key]) -> Rows:
         """Return for each column ours, and the paper's with the difference where it has any."""
         beside = {column for (_, column), e in self.entries.items() if e.paper is not None}
-        heading = [self.row, "group"] if self.groups else [self.row]
-        for column in columns:
-            heading += [self.columns[column], *(["paper", "Δ"] if column in beside else [])]
-        rows = [heading]
+        rows: Rows = [[self.row, *(["group"] if self.groups else [])]]
+        for key, heading in self.columns.items():
+            rows[0] += [heading, *(["paper", "Δ"] if key in beside else [])]
         for key, name in self.rows.items():
-            row = [name, self.groups[key]] if self.groups else [name]
-            for column in columns:
+            row = [name, *([self.groups[key]] if self.groups else [])]
+            for column in self.columns:
                 entry = self.entries[key, column]
                 row.append(entry.text())
                 if column in beside:
@@ -212,45 +162,45 @@ class Table:
                     delta = MISSING if entry.delta is None else f"{entry.delta:+.{digits}f}"
                     row += [self._of_paper(entry, digits), delta]
             rows.append(row)
-        return rows
-
-    @property
-    def _is_digitised(self) -> bool:
-        return self.published is not None and self.published.certainty == "digitised"
+        return Section(self.title, {"": rows}, self.notes, left=2 if self.groups else 1)
 
     def _of_paper(self, entry: Entry, digits: int) -> str:
         if not isinstance(entry.paper, int | float):
             return entry.paper or MISSING
         printed = len(str(entry.paper).partition(".")[2])  # never fewer digits than the paper
-        return f"{'≈' if self._is_digitised else ''}{entry.paper:.{max(digits, printed)}f}"
+        is_digitised = self.published is not None and self.published.certainty == "digitised"
+        return f"{'≈' if is_digitised else ''}{entry.paper:.{max(digits, printed)}f}"
 
     def lines(self) -> Iterator[list[object]]:
         """Yield a line of CSV for each entry, numbers unrounded; empty where there is none."""
-        certainty = self.published.certainty if self.published else "exact"
-        for part, columns in (self.parts or {"": list(self.columns)}).items():
-            for row, column in ((row, column) for row in self.rows for column in columns):
-                entry = self.entries[row, column]
-                yield [
-                    *(self.name, part, row, column),
-                    *(six_digits(entry.ours), six_digits(entry.deviation), len(entry.counted)),
-                    *(six_digits(entry.paper), "" if entry.paper is None else certainty),
-                    *(six_digits(entry.delta), entry.status, entry.count(Status.DIVERGED)),
-                    entry.measure.removeprefix("paper_"),
-                    " ".join(entry.runs["run"]),
-                ]
+        for (row, column), entry in self.entries.items():
+            yield [
+                *(self.name, row, column, entry.measure.removeprefix("paper_")),
+                *(six_digits(entry.ours), six_digits(entry.deviation), len(entry.counted)),
+                *(six_digits(entry.paper), six_digits(entry.delta), entry.status),
+                " ".join(entry.runs["run"]),
+            ]
 
     def by_depth(self) -> dict[Key, dict[float, Entry]]:
-        """Return line -> depth -> entry, where depths are on one side."""
-        if self.depth == self.row:
-            depths = list(filter(paper.is_number, self.rows))
-            return {key: {float(d): self.entries[d, key] for d in depths} for key in self.columns}
-        depths = list(filter(paper.is_number, self.columns))
-        return {key: {float(d): self.entries[key, d] for d in depths} for key in self.rows}
+        """Return line -> depth -> entry; empty where neither side is a depth."""
+        if "depth" not in (self.row, self.column):
+            return {}
+        lines: dict[Key, dict[float, Entry]] = {}
+        for (row, column), entry in self.entries.items():
+            line, depth = (column, row) if self.row == "depth" else (row, column)
+            if paper.is_number(depth):
+                lines.setdefault(line, {})[float(depth)] = entry
+        return lines
 
-    def law(self, line: Key) -> Law | None:
-        """Fit the law of depth to the means of a line, of runs that ended well."""
-        entries = self.by_depth()[line].items()
-        return paper.fit([(d, e.ours) for d, e in entries if not e.all_bad and e.ours is not None])
+    def laws(self) -> dict[Key, Law]:
+        """Fit the law of depth to the means of each line, of runs that ended well."""
+        laws = {}
+        for line, entries in self.by_depth().items():
+            points = [(d, e.ours) for d, e in entries.items() if not e.all_bad]
+            law = paper.fit([(d, ours) for d, ours in points if ours is not None])
+            if law is not None:
+                laws[line] = law
+        return laws
 
 
 # From rows of results.csv to a table.
@@ -263,17 +213,17 @@ def in_panels(runs: pd.DataFrame, *names: str) -> pd.DataFrame:
 
 
 def best(runs: pd.DataFrame, *place: str) -> pd.DataFrame:
-    """Return of each place the runs with those options of APART whose runs end best; only
+    """Return of each place the runs with those options of _CHOSEN whose runs end best; only
     validation decides.
     """
     chosen = [
-        min((runs for _, runs in here.groupby(list(APART), dropna=False, sort=False)), key=_ending)
+        min((runs for _, runs in here.groupby(list(_CHOSEN), dropna=False, sort=False)), key=_end)
         for _, here in runs.groupby(list(place), sort=False)
     ]
     return pandas().concat(chosen) if chosen else runs
 
 
-def _ending(runs: pd.DataFrame) -> tuple[bool, float]:
+def _end(runs: pd.DataFrame) -> tuple[bool, float]:
     """Return whether the runs of all seeds ended badly, and the mean of their last validation
     losses; infinite where one of those that ended has none.
     """
@@ -283,180 +233,103 @@ def _ending(runs: pd.DataFrame) -> tuple[bool, float]:
     return bool(runs["status"].isin(BAD).all()), mean if is_finite else math.inf
 
 
-def _collect(
-    runs: pd.DataFrame, row: str, column: str, measure: str
-) -> tuple[dict[tuple[Key, Key], Entry], list[Key], list[Key]]:
-    """Return the entries of runs by row and column, with their rows and their columns."""
-    there = runs.dropna(subset=[row, column])
-    groups = there.groupby([row, column], sort=False)
-    entries = {(str(r), str(c)): Entry(group, measure) for (r, c), group in groups}
-    return entries, list(dict.fromkeys(there[row])), list(dict.fromkeys(there[column]))
+def build(
+    name: str,
+    runs: pd.DataFrame,
+    row: str,
+    column: str,
+    measures: str | dict[Key, str],
+    *,
+    title: str = "",
+    published: PublishedTable | None = None,
+    laws: dict[str, Key] | None = None,
+) -> Table:
+    """Make a table.
 
-
-def _filled(
-    entries: dict[tuple[Key, Key], Entry], rows: Iterable[Key], columns: Sequence[Key], like: Any
-) -> dict[tuple[Key, Key], Entry]:
-    """Return an entry for each place, of no runs where there is none."""
-    empty, measure = like.iloc[:0], next((e.measure for e in entries.values()), "bleu")
-    places = ((row, column) for row in rows for column in columns)
-    return {place: entries.get(place, Entry(empty, measure)) for place in places}
+    Args:
+        measures: what all entries show, or what each column shows
+        title: ends the sweep's title
+        published: the paper's table beside ours
+        laws: published table -> line; the law of depth is fitted to ours and to these lines
+    """
+    shown = runs.dropna(subset=[row, column])
+    known = published.rows if published else {}
+    rows = _ordered([*known, *shown[row]], row)
+    columns = _ordered([*(published.columns if published else ()), *shown[column]], column)
+    entries = {}
+    for r in rows:
+        for c in columns:
+            here = shown[(shown[row] == r) & (shown[column] == c)]
+            measure = measures if isinstance(measures, str) else measures[c]
+            entries[r, c] = Entry(here, measure, published.value(r, c) if published else None)
+    used = list(dict.fromkeys([measures] if isinstance(measures, str) else measures.values()))
+    if published:
+        heading = f"{published.title} (the paper's {published.source})"
+        groups = {key: known[key].group if key in known else "" for key in rows}
+    else:
+        heading = (str(runs["title"].iloc[0]) if len(runs) else "") + title
+        heading += f": {MEASURES[used[0]].meaning}" if len(used) == 1 else ""
+        groups = {key: paper.group_of(key) if row == "scheme" else "" for key in rows}
+    table = Table(
+        name=name,
+        title=heading,
+        row=row,
+        column=column,
+        rows={key: known[key].name if key in known else _label(shown, row, key) for key in rows},
+        columns={key: _column_heading(shown, column, key, published) for key in columns},
+        entries=entries,
+        notes=_notes(shown, used, published),
+        published=published,
+        groups=groups if any(groups.values()) else {},
+    )
+    if laws is not None:
+        table.notes += _of_laws(table, laws)
+    return table
 
 
 def _ordered(keys: Sequence[Key], side: str) -> list[Key]:
-    """Sort numbers by size, and schemes by the place of their LayerNorm."""
-    keys = list(keys)
+    """Sort numbers by size, and schemes of our own by the place of their LayerNorm."""
+    keys = list(dict.fromkeys(keys))
     if side == "scheme":
         order = [*paper.GROUPS.values(), ""]
         keys.sort(key=lambda key: order.index(paper.group_of(key)))
     return paper.ordered(keys)
 
 
-def _label(runs: pd.DataFrame, side: str, key: Key, prefix: str = "") -> str:
+def _label(runs: pd.DataFrame, side: str, key: Key) -> str:
     """Return a heading; layers per side as the paper writes them."""
-    here = runs[runs[side] == key]
     per_side = f"{key}L-{key}L"
-    return per_side if side == "depth" and per_side in set(here["layers"]) else f"{prefix}{key}"
+    is_per_side = side == "depth" and per_side in set(runs[runs[side] == key]["layers"])
+    return per_side if is_per_side else key
 
 
-def own(
-    runs: pd.DataFrame,
-    row: str,
-    column: str,
-    measure: str,
-    name: str | None = None,
-    more: str = "",
-    beside: dict[str, Key] | None = None,
-) -> Table:
-    """Make a table of our own.
-
-    Args:
-        name: for files (the measure)
-        more: ends the sweep's title
-        beside: published table -> line, whose laws of depth are shown beside ours
-    """
-    entries, rows, columns = _collect(runs, row, column, measure)
-    rows, columns = _ordered(rows, row), _ordered(columns, column)
-    meaning = MEASURES[measure].meaning.format(split=_splits(runs))
-    shown = runs.dropna(subset=[row, column])
-    table = Table(
-        name=name or measure,
-        title=f"{_title(runs)}{more}: {meaning}",
-        row=row,
-        column=column,
-        rows={key: _label(runs, row, key) for key in rows},
-        columns={key: _label(runs, column, key, f"{column} ") for key in columns},
-        entries=_filled(entries, rows, columns, runs),
-        notes=_below_own(shown, [measure], entries.values()),
-        groups={key: paper.group_of(key) for key in rows} if row == "scheme" else {},
-        depth="depth" if "depth" in (row, column) else "",
-        level=_level(shown) if "nll" in measure else None,
-        setting=trained(shown),
-    )
-    if beside is not None:
-        fitted = {line: table.law(line) for line in table.by_depth()}
-        table.laws = {line: law for line, law in fitted.items() if law is not None}
-        table.notes += _of_laws(table, beside)
-    return table
+def _column_heading(
+    runs: pd.DataFrame, side: str, key: Key, published: PublishedTable | None
+) -> str:
+    if side == "measure":
+        return MEASURES[key].heading
+    if published is not None or key == LAST:
+        return _HEADINGS.get(key) or (published.label(side, key) if published else key)
+    return _label(runs, side, key) if side == "depth" else f"{side} {key}"
 
 
-def by_measure(runs: pd.DataFrame, row: str, *measures: str, name: str = "measures") -> Table:
+def by_measure(runs: pd.DataFrame, row: str, *measures: str) -> Table:
     """Make a table of our own with a column for each measure."""
-    entries: dict[tuple[Key, Key], Entry] = {}
-    rows: list[Key] = []
-    for measure in measures:
-        found, rows, _ = _collect(runs.assign(measure=measure), row, "measure", measure)
-        entries |= found
-    rows = _ordered(rows, row)
-    return Table(
-        name=name,
-        title=_title(runs),
-        row=row,
-        column="measure",
-        rows={key: _label(runs, row, key) for key in rows},
-        columns={measure: MEASURES[measure].heading for measure in measures},
-        entries=entries,
-        notes=_below_own(runs, measures, entries.values()),
-        groups={key: paper.group_of(key) for key in rows} if row == "scheme" else {},
-        depth="depth" if row == "depth" else "",
-        setting=trained(runs),
-    )
-
-
-def beside_paper(
-    name: str,
-    runs: pd.DataFrame,
-    row: str,
-    column: str,
-    measure: str,
-    fit: Key | None = None,
-    by_group: bool = False,
-) -> Table:
-    """Make one of the paper's tables with our numbers.
-
-    Args:
-        fit: the column that the law of depth is fitted to
-        by_group: a part for each group of the paper's rows
-    """
-    published = paper.table(name)
-    known = published.rows
-    turned = column == "scheme"  # paper.yaml has schemes as rows
-    entries, our_rows, our_columns = _collect(runs, row, column, measure)
-    rows, columns = list(known), list(published.columns)
-    rows, columns = (columns, rows) if turned else (rows, columns)
-    rows = paper.ordered(list(dict.fromkeys([*rows, *our_rows])))
-    columns = paper.ordered(list(dict.fromkeys([*columns, *our_columns])))
-    entries = _filled(entries, rows, columns, runs)
-    for (r, c), entry in entries.items():
-        entry.paper = published.value(*((c, r) if turned else (r, c)))
-    parts: dict[str, list[Key]] = {}
-    for key in columns if by_group else ():
-        parts.setdefault(known[key].group if key in known else "not in the paper", []).append(key)
-
-    def heading(side: str, key: Key, is_row: bool) -> str:
-        if is_row and key in known:
-            return known[key].name
-        return _HEADINGS.get(key) or published.label(side, key)
-
-    has_groups = not turned and any(one.group for one in known.values())
-    table = Table(
-        name=name,
-        title=f"{published.title} (the paper's {published.source})",
-        row=row,
-        column=column,
-        rows={key: heading(row, key, not turned) for key in rows},
-        columns={key: heading(column, key, turned) for key in columns},
-        entries=entries,
-        notes=_below_published(published, runs, measure),
-        published=published,
-        groups={k: known[k].group if k in known else "" for k in rows} if has_groups else {},
-        parts=parts,
-        depth="depth" if "depth" in (row, column) else "",
-    )
-    if fit is not None:
-        table.notes += [
-            "L(d) = A log(d) + B, natural logarithm, least squares over the depths above:",
-            f"  ours   {table.law(fit) or 'needs two depths'}",
-            f"  paper  {published.law(fit)}, fitted here to its digitised points; the paper gives "
-            "no A and B",
-        ]
-    return table
+    long = pandas().concat([runs.assign(measure=measure) for measure in measures])
+    return build("measures", long, row, "measure", {m: m for m in measures})
 
 
 # The tables of each sweep.
 
 
-def _with_paper_bleu(runs: pd.DataFrame) -> pd.DataFrame:
-    """Add the BLEU that the paper reports: of tokens, where the data are words."""
-    return runs.assign(paper_bleu=runs["tokenised_bleu"].fillna(runs["bleu"]))
+def _beside(name: str, runs: pd.DataFrame, row: str, column: str, measure: str) -> Table:
+    return build(name, runs, row, column, measure, published=paper.table(name))
 
 
-def _table1(runs: pd.DataFrame) -> list[Table]:
-    return [beside_paper("table1", _with_paper_bleu(runs), "scheme", "depth", "paper_bleu")]
-
-
-def _fig6(runs: pd.DataFrame) -> list[Table]:
-    runs = _with_paper_bleu(runs)
-    return [beside_paper("fig6", runs, "depth", "scheme", "paper_bleu", by_group=True)]
+def _by_scheme_and_depth(name: str, runs: pd.DataFrame) -> list[Table]:
+    # the paper reports BLEU of tokens where the data are words
+    runs = runs.assign(paper_bleu=runs["tokenised_bleu"].fillna(runs["bleu"]))
+    return [_beside(name, runs, "scheme", "depth", "paper_bleu")]
 
 
 def _fig7(runs: pd.DataFrame) -> list[Table]:
@@ -464,7 +337,7 @@ def _fig7(runs: pd.DataFrame) -> list[Table]:
     for panel in ("lr", "batch", "width"):
         name = f"fig7-{panel}"
         curves = _at_updates(in_panels(runs, panel), paper.table(name).columns)
-        tables.append(beside_paper(name, curves, panel, "update", "valid_loss"))
+        tables.append(_beside(name, curves, panel, "update", "valid_loss"))
     return tables
 
 
@@ -485,67 +358,46 @@ def _at_updates(runs: pd.DataFrame, updates: Sequence[Key]) -> pd.DataFrame:
 
 
 def _table2(runs: pd.DataFrame) -> list[Table]:
-    measures = ["x-en", "en-x", "average"]
-    ours = [runs.assign(direction=name, bleu=runs[name]) for name in measures]
+    ours = [runs.assign(direction=name, bleu=runs[name]) for name in ("x-en", "en-x", "average")]
     long = pandas().concat(ours)
-    return [
-        beside_paper("table2", long, "depth", "direction", "bleu"),
-        beside_paper(
-            "fig8",
-            long[long["direction"] == "average"],
-            "depth",
-            "direction",
-            "bleu",
-            fit="average",
-        ),
-    ]
+    average = long[long["direction"] == "average"]
+    fig8 = _beside("fig8", average, "depth", "direction", "bleu")
+    fig8.notes += _of_laws(fig8, {"fig8": "average"})
+    return [_beside("table2", long, "depth", "direction", "bleu"), fig8]
 
 
 def _depth(runs: pd.DataFrame) -> list[Table]:
     chosen = best(in_panels(runs, "law", "norms", "epsilon", "thousand"), "scheme", "depth")
     laws: dict[str, Key] = {"fig6": "deepnorm", "fig8": "average"}
     tables = [
-        own(chosen, "scheme", "depth", "bleu", "depth", beside=laws),
-        own(chosen, "scheme", "depth", "valid_nll", "depth-nll"),
+        build("depth", chosen, "scheme", "depth", "bleu", laws=laws),
+        build("depth-nll", chosen, "scheme", "depth", "valid_nll"),
     ]
     for table in tables:
         table.notes += _of_best(chosen, table)
     law = in_panels(runs, "law")
-    tables += each(law, "depth", "scheme", "lr", "valid_loss", "rates")
-    tables += each(law, "depth", "scheme", "lr", "bleu", "rates-bleu")
-    for panel, row, laws in (
-        ("norms", "norms", {"fig6": "deepnorm"}),
-        ("epsilon", "scheme", {}),
-        ("long", "scheme", {}),
-        ("ablation", "variant", {}),
+    tables += _for_each(law, "depth", "scheme", "lr", "valid_loss", "rates")
+    tables += _for_each(law, "depth", "scheme", "lr", "bleu", "rates-bleu")
+    for panel, row in (
+        *(("norms", "norms"), ("epsilon", "scheme"), ("long", "scheme"), ("ablation", "variant")),
     ):
         here = in_panels(runs, panel)
         if len(here):
-            tables.append(own(here, row, "depth", "bleu", panel, beside=laws or None))
-            if panel != "long":
-                tables.append(own(here, row, "depth", "valid_nll", f"{panel}-nll"))
+            tables.append(build(panel, here, row, "depth", "bleu"))
+            tables.append(build(f"{panel}-nll", here, row, "depth", "valid_nll"))
     return tables
 
 
-def each(
-    runs: pd.DataFrame, factor: str, row: str, column: str, measure: str, name: str | None = None
+def _for_each(
+    runs: pd.DataFrame, factor: str, row: str, column: str, measure: str, name: str
 ) -> list[Table]:
     """Make a table of our own for each value of a factor."""
-    return [
-        own(
-            runs[runs[factor] == v],
-            row,
-            column,
-            measure,
-            f"{name or measure}-{v}",
-            f", {factor} {v}",
-        )
-        for v in _ordered(list(dict.fromkeys(runs[factor].dropna())), factor)
-    ]
-
-
-def _lr_batch(runs: pd.DataFrame) -> list[Table]:
-    return each(runs, "scheme", "lr", "batch", "valid_nll")
+    tables = []
+    for value in _ordered(list(runs[factor].dropna()), factor):
+        here = runs[runs[factor] == value]
+        title = f", {factor} {value}"
+        tables.append(build(f"{name}-{value}", here, row, column, measure, title=title))
+    return tables
 
 
 def _methods_6l(runs: pd.DataFrame) -> list[Table]:
@@ -553,38 +405,36 @@ def _methods_6l(runs: pd.DataFrame) -> list[Table]:
     return [by_measure(runs, "scheme", *names)]
 
 
-def tables_by_factors(runs: pd.DataFrame) -> list[Table]:
+def by_factors(runs: pd.DataFrame) -> list[Table]:
     """Make the tables of any sweep: its first factor by its second, one for each value of a third;
     of a single factor, a column per measure.
     """
-    factors: dict[tuple[str, ...], list[str]] = {}
+    panels: dict[tuple[str, ...], list[str]] = {}
     for place in dict.fromkeys(" ".join(runs["panels"]).split()):
         panel, _, names = place.partition(":")
-        factors.setdefault(tuple(names.split(",")), []).append(panel)
+        panels.setdefault(tuple(names.split(",")), []).append(panel)
     tables = []
-    for (row, *others), panels in factors.items():
-        here = in_panels(runs, *panels)
-        for measure in ("valid_nll", "bleu"):
-            if not others:
-                tables.append(by_measure(here, row, "valid_nll", "bleu"))
-                break
+    for (row, *others), names_of_panels in panels.items():
+        here = in_panels(runs, *names_of_panels)
+        if not others:
+            tables.append(by_measure(here, row, "valid_nll", "bleu"))
+        for measure in ("valid_nll", "bleu") if others else ():
             if len(others) == 1:
-                tables.append(own(here, row, others[0], measure))
+                tables.append(build(measure, here, row, others[0], measure))
             else:
-                tables += each(here, others[1], row, others[0], measure)
+                tables += _for_each(here, others[1], row, others[0], measure, measure)
     return tables
 
 
 _FACTORS: Final = ("scheme", "depth", "lr", "norms", "variant", "batch", "width")
 """Columns that `TABLES` expect; a sweep that was run in part may lack one."""
 TABLES: Final[dict[str, Callable[[pd.DataFrame], list[Table]]]] = {
-    "table1": _table1,
+    "table1": functools.partial(_by_scheme_and_depth, "table1"),
     "table2": _table2,
     "tatoeba": _table2,
-    "fig6": _fig6,
+    "fig6": functools.partial(_by_scheme_and_depth, "fig6"),
     "fig7": _fig7,
     "depth": _depth,
-    "lr_batch": _lr_batch,
     "methods_6l": _methods_6l,
 }
 """Sweep -> its tables."""
@@ -593,12 +443,12 @@ TABLES: Final[dict[str, Callable[[pd.DataFrame], list[Table]]]] = {
 def tables_of(sweep: str, runs: pd.DataFrame) -> list[Table]:
     """Return the tables of a sweep, without those that have no number of ours; the first stays."""
     runs = runs.assign(**{name: None for name in _FACTORS if name not in runs})
-    tables = TABLES.get(sweep, tables_by_factors)(runs)
+    tables = TABLES.get(sweep, by_factors)(runs)
     return [t for n, t in enumerate(tables) if t.published or t.has_values or n == 0]
 
 
-def side_by_side(runs: pd.DataFrame) -> tuple[Section, list[list[object]]]:
-    """Compare runs of no sweep, one line per run: the table, and its lines of CSV."""
+def side_by_side(runs: pd.DataFrame) -> Section:
+    """Compare runs of no sweep, one line per run."""
     columns = {
         "parameters": ("parameters", 0),
         "updates": ("updates", 0),
@@ -608,139 +458,86 @@ def side_by_side(runs: pd.DataFrame) -> tuple[Section, list[list[object]]]:
         "chrf": ("chrF", 2),
     }
     rows = [["run", "model", *(heading for heading, _ in columns.values())]]
-    lines: list[list[object]] = []
     for run in runs.to_dict("records"):
         width = f", {run['shape'].partition('/')[0]} wide" if isinstance(run["shape"], str) else ""
         row = [run["run"], f"{run['layers']} {run['scheme_or_arch'] or ''}{width}"]
         for name, (_, digits) in columns.items():
             value = run.get(name)
-            there = isinstance(value, int | float) and math.isfinite(value)
-            text = f"{value:,.{digits}f}" if there else MISSING
-            if name == "bleu" and run["status"] == Status.DIVERGED:
-                text = f"diverged ({text})" if there else "diverged"
-            row.append(text)
-            ours, count = six_digits(value if there else None), int(there)
-            is_bad = int(run["status"] == Status.DIVERGED)
-            line = ["runs", "", run["run"], name, ours, "", count, "", "", "", run["status"]]
-            lines.append([*line, is_bad, name, run["run"]])
+            is_there = isinstance(value, int | float) and math.isfinite(value)
+            row.append(f"{value:,.{digits}f}" if is_there else MISSING)
         rows.append(row)
     notes = ["validation losses: the lowest of the run, bits per token; nll is without smoothing"]
-    notes += _scores(runs, "BLEU", "bleu")
-    signatures = dict.fromkeys(runs["chrf_signature"].dropna()) if "chrf_signature" in runs else ()
-    notes += [f"chrF: {signature}" for signature in signatures]
-    return Section("Runs side by side", {"": rows}, notes + _endings(runs), left=2), lines
+    return Section(
+        "Runs side by side", {"": rows}, notes + _scores(runs, "bleu") + _endings(runs), left=2
+    )
 
 
 # Notes below a table: how each number was obtained.
 
 
-def _title(runs: pd.DataFrame) -> str:
-    return str(runs["title"].iloc[0]) if len(runs) else ""
-
-
-def _splits(runs: pd.DataFrame) -> str:
-    """Return what the scores are of: usually the test set."""
-    return ", ".join(dict.fromkeys(runs["scored_on"].dropna())) or "test set"
-
-
-def _below_published(published: PublishedTable, runs: pd.DataFrame, measure: str) -> list[str]:
-    notes = [
-        f"paper: {published.certainty}, {paper.REFERENCE}, {published.source}: {published.metric}"
-    ]
-    if published.certainty == "digitised":
-        notes.append("≈: read off the paper's plot, to about 0.1 BLEU or 0.01 of a loss")
-    if measure == "valid_loss":
-        kind = "label-smoothed validation loss, bits per token"
-        facts = [
-            (r["run"], f"{kind}, {r['updates']:,} updates, {r['data']}")
-            for r in runs.to_dict("records")
-            if r["valid_losses"]
-        ]
-        notes += _grouped("ours", facts)
-    else:
-        notes += _scores(runs, "ours", measure)
-    return notes + _endings(runs)
-
-
-def _scores(runs: pd.DataFrame, title: str, measure: str) -> list[str]:
-    """Return how the scores were obtained: metric, signature, text, search, model, data."""
-    facts = []
-    for run in runs.to_dict("records"):
-        if not isinstance(run.get("scored"), str):
-            continue
-        is_tokenised = measure == "paper_bleu" and isinstance(run["tokenised_signature"], str)
-        kind = "tokenised BLEU" if is_tokenised else "sacreBLEU (detokenised)"
-        signature = run["tokenised_signature" if is_tokenised else "signature"] or ""
-        facts.append(
-            (run["run"], f"{kind} {signature}".strip() + f", {run['scored']}, {run['data']}")
-        )
-    return _grouped(title, facts)
-
-
-def _below_own(runs: pd.DataFrame, measures: Sequence[str], entries: Iterable[Entry]) -> list[str]:
-    notes = [
-        f"{MEASURES[m].heading}: {MEASURES[m].meaning.format(split=_splits(runs))}"
-        for m in measures
-    ]
-    level = _level(runs)
-    if level is not None and any("nll" in name for name in measures):
-        notes.append(f"a model that only knows how frequent subwords are has an nll of {level:.2f}")
+def _notes(
+    runs: pd.DataFrame, measures: Sequence[str], published: PublishedTable | None
+) -> list[str]:
+    notes = []
+    if published is not None:
+        source = f"{paper.REFERENCE}, {published.source}: {published.metric}"
+        notes.append(f"paper: {published.certainty}, {source}")
+        if published.certainty == "digitised":
+            notes.append("≈: read off the paper's plot, to about 0.1 BLEU or 0.01 of a loss")
+    notes += [f"{MEASURES[m].heading}: {MEASURES[m].meaning}" for m in measures]
     notes.append(f"trained: {trained(runs)}")
-    if "bleu" in measures:
-        notes += _scores(runs, "BLEU", "bleu")
-    counts = sorted({len(entry.runs) for entry in entries})
-    if counts and counts[-1] > 1:
-        seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
-        notes.append(
-            "mean ±sample standard deviation over those runs of a cell that ended well; "
-            f"{seeds} seeds were run"
-        )
+    for measure in measures:
+        notes += _scores(runs, measure) if measure in ("bleu", "paper_bleu") else []
+    if runs["seed"].nunique() > 1:
+        notes.append("mean ±sample standard deviation over the seeds that ended well")
     if (runs["status"] == Status.DIVERGED).any():
-        notes.append(
-            "diverged: see below; the number in brackets is the mean that such runs reached, which "
-            "counts in no other cell"
-        )
+        notes.append("in brackets after diverged: the mean that such runs reached")
     return notes + _endings(runs)
+
+
+def _scores(runs: pd.DataFrame, measure: str) -> list[str]:
+    """Return how the scores were obtained: metric, signature, text, search, model, data."""
+    groups: dict[str, dict[str, None]] = {}
+    for run in runs.to_dict("records"):
+        if isinstance(run.get("scored"), str):
+            is_tokenised = measure == "paper_bleu" and isinstance(run["tokenised_signature"], str)
+            kind = "tokenised BLEU" if is_tokenised else "sacreBLEU (detokenised)"
+            signature = run["tokenised_signature" if is_tokenised else "signature"] or ""
+            text = f"{kind} {signature}, {run['scored']}, {run['data']}"
+            groups.setdefault(text, {})[run["run"]] = None
+    if len(groups) == 1:
+        return [f"scored: {next(iter(groups))}"]
+    return [f"scored, {listed(list(names), 4)}: {text}" for text, names in groups.items()]
 
 
 def _of_best(runs: pd.DataFrame, table: Table) -> list[str]:
     """Return which options the runs in each place of a table of the best have."""
     notes = ["of all runs in a place, those whose options gave the lowest last validation loss"]
-    differing = [name for name in APART if runs[name].nunique(dropna=False) > 1]
-    for row in table.rows:
-        texts = []
-        for column in table.columns:
-            here = table.entries[row, column].runs
-            if len(here):
-                options = ((name, here[name].iloc[0]) for name in differing)
-                said = " ".join(
-                    f"{name} {value if isinstance(value, str) else 'default'}"
-                    for name, value in options
-                )
-                texts.append(f"{column}: {said}")
-        notes += [f"  {row}, {table.column} {', '.join(texts)}"] if texts else []
+    differing = [name for name in _CHOSEN if runs[name].nunique(dropna=False) > 1]
+    for (row, column), entry in table.entries.items():
+        if len(entry.runs):
+            values = ((name, entry.runs[name].iloc[0]) for name in differing)
+            options = (f"{n} {v if isinstance(v, str) else 'default'}" for n, v in values)
+            notes.append(f"  {row} {column}: {' '.join(options)}")
     return notes
 
 
 def _of_laws(table: Table, beside: dict[str, Key]) -> list[str]:
     """Return the fitted laws of depth with their residuals, and those of the paper's lines."""
-    if not table.laws:
-        return []
-    names = table.columns if table.depth == table.row else table.rows
-    notes = ["L(d) = A log(d) + B, natural logarithm, least squares; d layers per side:"]
-    for key, law in table.laws.items():
+    names = table.columns if table.row == "depth" else table.rows
+    notes = ["L(d) = A log(d) + B, natural logarithm, least squares over the depths above:"]
+    for key, law in table.laws().items():
         residuals = ", ".join(f"{depth:g}: {value:+.2f}" for depth, value in law.residuals)
-        notes.append(f"  {names[key]}: {law}; residuals {residuals}")
+        notes.append(f"  ours, {names[key]}: {law}; residuals {residuals}")
     for name, line in beside.items():
         theirs = paper.table(name)
-        unit = "" if "-" in theirs.label("depth", "10") else "; there d is layers in all"
-        source = f"  the paper's {theirs.source}, {line}, {theirs.title}"
-        notes.append(f"{source}: {theirs.law(line)}{unit}")
+        unit = "layers per side" if "-" in theirs.label("depth", "10") else "layers in all"
+        notes.append(f"  the paper's {theirs.source}, {line} (d: {unit}): {theirs.law(line)}")
     return notes
 
 
 def trained(runs: pd.DataFrame) -> str:
-    """Return shape, length, rate and data of runs in one line: each value that occurs."""
+    """Return shape, length, learning rate and data of runs in one line: each value that occurs."""
 
     def values(name: str) -> str:
         keys = paper.ordered(sorted({paper.key(value) for value in runs[name].dropna()}))
@@ -753,22 +550,6 @@ def trained(runs: pd.DataFrame) -> str:
         f"learning rate {values('lr')}, warm-up {values('warmup-updates')}, {folders}, "
         f"seeds {values('seed')}"
     )
-
-
-def _level(runs: pd.DataFrame) -> float | None:
-    """Return the loss of a unigram model on the data of all runs; None where that varies."""
-    levels = {round(level, 4) for level in runs["unigram_nll"].dropna()}
-    return levels.pop() if len(levels) == 1 else None
-
-
-def _grouped(title: str, facts: Sequence[tuple[str, str]]) -> list[str]:
-    """Return one line for each different text, with the runs that it is true of."""
-    groups: dict[str, dict[str, None]] = {}
-    for run, text in facts:
-        groups.setdefault(text, {})[run] = None
-    if len(groups) == 1:
-        return [f"{title}: {next(iter(groups))}"]
-    return [f"{title}, {listed(list(runs), 4)}: {text}" for text, runs in groups.items()]
 
 
 def _endings(runs: pd.DataFrame) -> list[str]:
