@@ -112,18 +112,6 @@ def test_the_loss_by_one_kernel_is_compared_with_torchs_own(
         assert 0 < line["gradients"] < 1e-5  # they are other kernels
 
 
-def answers(seconds: list[float], first: int = 0) -> list[dict[str, Any]]:
-    return [{"wall": one, "round": first + number} for number, one in enumerate(seconds)]
-
-
-def test_a_speed_is_the_median_over_common_rounds(benchmarks: Path) -> None:
-    from side_by_side.tables import in_turn, speed
-
-    base, other = answers([1.0, 2.0, 8.0, 3.0]), answers([2.0, 4.0, 5.0], first=1)
-    assert in_turn(base, other, "wall") == [1.0, 2.0, 0.6]
-    assert speed(base, other, "wall") == 1.0
-
-
 def test_the_stock_system_does_not_import_the_plugin(benchmarks: Path) -> None:
     code = "import sys; from side_by_side.systems import System; from side_by_side import worker;"
     code += " worker.load(System('stock', 'stock')); print('fairseq_deepnet' in sys.modules)"
@@ -151,26 +139,3 @@ def test_products_are_the_operations_that_the_plan_counts(benchmarks: Path) -> N
     forward = flops.linear + flops.attention + flops.projection
     assert operations(products(shape, 4, 9, 11)) == 3 * forward
     assert operations(products(shape, 4, 9, 11, 36, 40)) < 3 * forward  # four fewer of the target
-
-
-def test_no_time_is_charged_to_two_parts(benchmarks: Path) -> None:
-    from side_by_side.parts import Stopwatch
-
-    now = 0.0
-    watch = Stopwatch(lambda: now)
-    watch.begin("rest")
-    now = 1.0
-    watch.begin("loss")
-    now = 3.0
-    watch.turn("backward")
-    now = 6.0
-    watch.end()
-    now = 10.0
-    watch.end()
-    found = watch.take()
-    assert {part: found[part] for part in ("rest", "loss", "backward")} == {
-        "rest": 5.0,
-        "loss": 2.0,
-        "backward": 3.0,
-    }
-    assert sum(watch.take().values()) == 0

@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 import signal
-import sys
 import time
 import zipfile
 from collections.abc import Iterator
@@ -158,23 +157,6 @@ def test_a_kill_while_a_checkpoint_is_copied_leaves_the_old_one(
     assert (folder / "checkpoint_last.pt").read_bytes() == before
 
 
-def test_who_reads_a_checkpoint_while_it_is_replaced_reads_the_old_one(
-    tiny_data: Path, folder: Path
-) -> None:
-    """fairseq cuts the file off first: who has it mapped dies of SIGBUS."""
-    last = folder / "checkpoint_last.pt"
-    before = last.read_bytes()
-    with last.open("rb") as opened:
-        train_here(tiny_data, folder, *WORDS, "--max-update=6", "--save-interval-updates=6")
-        assert opened.read() == before
-    assert last.read_bytes() != before
-
-
-def test_no_two_checkpoints_are_one_file(folder: Path) -> None:
-    """`cp` onto one of two linked names would change the other."""
-    assert all(path.stat().st_nlink == 1 for path in folder.glob("*.pt"))
-
-
 @pytest.fixture
 def small_files() -> Iterator[int]:
     """No file of this process may be larger than this: writing fails as on a full disk."""
@@ -235,17 +217,6 @@ def test_a_kill_between_a_checkpoint_and_its_copy_loses_no_update(
     assert "@ 4 updates" in caplog.text
 
 
-def test_an_older_checkpoint_that_a_user_has_put_in_place_is_respected(
-    tiny_data: Path, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    time.sleep(0.01)
-    shutil.copy2(folder / "checkpoint_1_2.pt", folder / "checkpoint_last.pt")
-    with caplog.at_level(logging.INFO):
-        train_here(tiny_data, folder, *WORDS, "--max-update=3")
-    assert "not the newest" not in caplog.text
-    assert "@ 2 updates" in caplog.text
-
-
 def test_two_trainings_do_not_share_a_save_dir(
     tiny_data: Path, tmp_path: Path, run_command: RunCommand, project_root: Path
 ) -> None:
@@ -280,45 +251,6 @@ def test_a_python_without_assertions_is_refused(
     assert "Traceback" not in done.stderr
 
 
-def test_readers_of_a_training_that_saves_every_update_never_meet_half_a_file(
-    tiny_data: Path, folder: Path, run_command: RunCommand
-) -> None:
-    """They map the file and read all of it, again and again, as export and check do."""
-    code = """
-import sys, time, torch
-from pathlib import Path
-import fairseq_deepnet.models
-from fairseq_deepnet.checkpoints import load_checkpoint
-from tests.support.training import train_here
-import multiprocessing
-
-def read(folder, count, stop):
-    while not stop.is_set():
-        state = load_checkpoint(folder / "checkpoint_last.pt")
-        assert all(bool(torch.isfinite(value).all()) for value in state["model"].values())
-        count.value += 1
-
-if __name__ == "__main__":
-    folder, data, *words = map(str, sys.argv[1:])
-    train_here(Path(data), Path(folder), *words, "--max-update=1")
-    start = multiprocessing.get_context("fork")
-    count, stop = start.Value("i", 0), start.Event()
-    reader = start.Process(target=read, args=(Path(folder), count, stop))
-    reader.start()
-    train_here(Path(data), Path(folder), *words, "--max-update=30")
-    while count.value < 3 and reader.is_alive():
-        time.sleep(0.01)
-    stop.set()
-    reader.join()
-    print("reader ended with", reader.exitcode)
-"""
-    words = [*WORDS, "--save-interval-updates=1", "--keep-interval-updates=1"]
-    place = folder / "readers"
-    root = Path(__file__).resolve().parents[2]
-    done = run_command(sys.executable, "-c", code, place, tiny_data, *words, cwd=root)
-    assert "reader ended with 0" in done.stdout, done.stderr[-2000:]
-
-
 def test_weights_that_are_not_finite_are_not_resumed_from(tiny_data: Path, folder: Path) -> None:
     for path in folder.glob("*.pt"):
         state = torch.load(path, weights_only=True)
@@ -326,19 +258,3 @@ def test_weights_that_are_not_finite_are_not_resumed_from(tiny_data: Path, folde
         torch.save(state, path)
     with pytest.raises(ConfigurationError, match=r"decoder\.layers\.0\.fc1\.weight .*not finite"):
         train_here(tiny_data, folder, *WORDS, "--max-update=6")
-
-
-def test_a_checkpoint_of_an_unknown_architecture_is_one_line_of_fairseq_generate(
-    tiny_data: Path, folder: Path, tmp_path: Path, run_command: RunCommand, project_root: Path
-) -> None:
-    path = folder / "checkpoint_last.pt"
-    for change in ({"arch": "nosuch", "_name": "nosuch"}, {"encoder_embed_dim": "wide"}):
-        state = torch.load(path, weights_only=True)
-        model = state["cfg"]["model"]
-        vars(model).update(change)
-        torch.save(state, tmp_path / "changed.pt")
-        command = ["fairseq-generate", tiny_data, "--path", tmp_path / "changed.pt", "--cpu"]
-        done = run_command(*command, "--user-dir", project_root / "fairseq_deepnet", cwd=tmp_path)
-        assert done.returncode == 2, done.stderr
-        assert "changed.pt: no model can be built of its options" in done.stderr
-        assert "Traceback" not in done.stderr

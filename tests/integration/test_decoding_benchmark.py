@@ -24,13 +24,6 @@ def decoding(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return decoding
 
 
-def test_a_speed_is_of_all_sentences_and_not_of_most_batches(decoding: ModuleType) -> None:
-    """Two short batches in half the time do not make up for a long one."""
-    base, other = [[1.0, 1.0, 10.0]] * 3, [[0.5, 0.5, 11.0], [0.5, 0.5, 9.0], [0.5, 0.5, 4.0]]
-    assert decoding.speed_cells(base, other) == ["1.20", "1.00-2.40", "2.00-2.00"]
-    assert decoding.speed_cells(base[:1], other[:1])[:2] == ["1.00", ""], "one round has no spread"
-
-
 @pytest.mark.slow
 def test_all_systems_translate_alike_and_are_compared_with_stock_fairseq(
     tmp_path: Path, run_command: RunCommand

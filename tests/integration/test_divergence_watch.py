@@ -4,7 +4,6 @@ import json
 import subprocess
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.monitoring import records
 from fairseq_deepnet.signals import DIVERGED
 from tests.integration.conftest import TRAIN, RunCommand
-from tests.support.shell import ROOT
 from tests.support.slow import slow_but
 from tests.support.training import logged, train_here, train_together
 
@@ -154,20 +152,6 @@ def test_two_processes_stop_together(tiny_data: Path, tmp_path: Path) -> None:
     assert ended.read(tmp_path)["why"] == "diverged"
 
 
-def fail_to_clear(rank: int) -> None:
-    """Let rank 0 fail where it removes an earlier record; called in both processes."""
-    ended.clear = Mock(  # type: ignore[assignment]
-        side_effect=OSError(30, "Read-only file system")
-    )
-
-
-def test_two_processes_train_on_without_a_watch_that_fails_in_one(
-    tiny_data: Path, tmp_path: Path
-) -> None:
-    options = [*SHALLOW, "--lr=0.001", "--max-update=12", "--on-divergence=stop"]
-    assert train_together(tiny_data, tmp_path, *options, begin=fail_to_clear) == [0, 0]
-
-
 FALLING = [*SHALLOW, "--on-divergence=fallback", "--fallbacks=lr=0.001"]
 FALLING += ["--save-interval-updates=12", "--keep-interval-updates=2"]
 
@@ -186,15 +170,6 @@ def test_a_fallback_resumes_from_the_newest_checkpoint_from_before(supervised: S
     assert aside >= {"checkpoint_2_12.pt"}
     (taken,) = supervised.state()["history"]
     assert (taken["changes"], taken["from_update"]) == ("lr=0.001", 9)
-
-
-@pytest.mark.slow
-def test_a_repeated_command_keeps_to_the_fallback(supervised: Supervised) -> None:
-    assert supervised(*FALLING, "--max-update=20").returncode == 0
-    done = supervised(*FALLING, "--max-update=22", "--resume")
-    assert done.returncode == 0, done.stderr
-    assert "this run has fallen back: fallback 1" in done.stderr
-    assert sorted(supervised.losses()) == list(range(1, 23))
 
 
 @pytest.mark.slow
@@ -236,50 +211,6 @@ def test_gradients_that_are_not_finite_are_reported_with_layers_and_the_first_mo
     assert "in the forward pass" in event["what"]
     assert event["values"]["first"]["forward"].startswith("encoder")
     assert "rezero" in event["cause"]
-
-
-def test_fairseqs_own_error_stops_the_training_once(
-    tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = [*SHALLOW, "--residual-scheme=rezero", "--lr=0.001,1e30", "--on-divergence=stop"]
-    with pytest.raises(SystemExit) as stopped:
-        train_here(tiny_data, tmp_path, *options, "--max-update=40")
-    assert stopped.value.code == DIVERGED
-    assert capsys.readouterr().err.count("the training diverged at update") == 1
-
-
-@pytest.mark.slow
-def test_two_processes_fall_back_together(supervised: Supervised) -> None:
-    options = [*SHALLOW, "--max-update=25", "--on-divergence=fallback", "--fallbacks=lr=0.001"]
-    done = supervised(*options, cpu_processes=2)
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
-    assert supervised.last()["optimizer_history"][-1]["num_updates"] == 25
-    assert supervised.state()["step"] == 1
-
-
-SPAWNING = """
-import sys, torch
-sys.path.insert(0, {root!r})
-torch.cuda.device_count = lambda: 2  # fairseq spawns a process for each
-import fairseq_deepnet.models
-"""
-
-
-@pytest.mark.slow
-def test_processes_that_fairseq_spawned_end_together_and_their_parent_as_they_do(
-    run_command: RunCommand, tiny_data: Path, tmp_path: Path
-) -> None:
-    plugin, save_dir = tmp_path / "spawning", tmp_path / "run"
-    plugin.mkdir()
-    (plugin / "__init__.py").write_text(SPAWNING.format(root=str(ROOT)), encoding="utf-8")
-    options = [*SHALLOW, "--max-update=25", "--on-divergence=stop"]
-    options += ["--distributed-world-size=2", "--distributed-backend=gloo"]
-    base = ["fairseq-train", tiny_data, "--user-dir", plugin, "--save-dir", save_dir]
-    done = run_command(*base, *options, "--ddp-backend=legacy_ddp", cwd=tmp_path)
-    assert "Traceback" not in done.stdout + done.stderr
-    assert done.returncode == DIVERGED
-    assert done.stderr.count("the training diverged at update") == 1
 
 
 def test_fairseq_train_by_itself_does_not_fall_back_and_says_what_does(

@@ -94,28 +94,6 @@ def test_branchnorms_growth_goes_on_where_a_training_was_stopped(
     assert all(torch.equal(value, parts[name]) for name, value in whole.items())
 
 
-def test_several_batches_an_update_are_profiled_by_the_first(
-    tiny_data: Path, tmp_path: Path
-) -> None:
-    admin = [*OPTIONS, "admin", "--max-update=1"]
-    one = offsets(train_here(tiny_data, tmp_path / "one", *admin))
-    three = offsets(train_here(tiny_data, tmp_path / "three", *admin, "--update-freq=3"))
-    assert one == three
-
-
-def test_admins_profile_outlives_an_update_in_bf16(tiny_data: Path, tmp_path: Path) -> None:
-    """fairseq's trainer makes its optimiser's fp32 copies before the first batch."""
-    admin = [*OPTIONS, "admin", "--max-update=2", "--dropout=0"]
-    exact = offsets(train_here(tiny_data, tmp_path / "fp32", *admin))
-    held = train_here(tiny_data, tmp_path / "bf16", *admin, "--bf16")
-    rounded = offsets(held)
-    for name, value in exact.items():
-        assert torch.equal(rounded[name], rounded[name].bfloat16().float())
-        assert rounded[name].item() == pytest.approx(value.item(), abs=0.05), name
-        weight = held["model"][name.replace("offset", "weight")].float()
-        assert (weight - 1).abs().max() < 0.01  # two steps of Adam with 0.001
-
-
 def test_two_processes_share_one_profile(tmp_path: Path) -> None:
     """omega follows the mean of their variances, and the update is one."""
     port = free_port()

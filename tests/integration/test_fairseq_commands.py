@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
 
 import fairseq_deepnet.models  # noqa: F401  (allow-lists what checkpoints hold)
-from fairseq_deepnet.schemes import Side, gains
 from tests.integration.conftest import SMALL, TRAIN, RunCommand
-from tests.support.training import train_here
 
 ARCH = ["--arch", "deepnet_transformer"]
 
@@ -89,32 +86,6 @@ def test_validate_repeats_the_loss_of_training(
     assert float(found.group(1)) == pytest.approx(held, abs=2e-3)
 
 
-def test_a_checkpoint_with_a_foreign_class_is_refused(
-    trained: Path, tiny_data: Path, run_command: RunCommand, project_root: Path, tmp_path: Path
-) -> None:
-    held = torch.load(trained, weights_only=True)
-    held["extra_state"]["smuggled"] = Path("x")
-    torch.save(held, tmp_path / "bad.pt")
-    options = ["--user-dir", "fairseq_deepnet", "--path", tmp_path / "bad.pt", "--cpu"]
-    done = run_command("fairseq-generate", tiny_data, *options, cwd=project_root)
-    assert done.returncode != 0
-    assert "Weights only load failed" in done.stderr
-    assert "H-0" not in done.stdout
-
-
-def test_layers_left_out_at_load_time_do_not_change_alpha(trained: Path, tiny_data: Path) -> None:
-    overrides = {
-        "encoder_layers_to_keep": "1",
-        "decoder_layers_to_keep": "0",
-        "data": str(tiny_data),
-    }
-    models, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(trained)], overrides)
-    expected = gains(2, 2)
-    for stack, side in ((models[0].encoder, Side.ENCODER), (models[0].decoder, Side.DECODER)):
-        assert len(stack.layers) == 1
-        assert stack.layers[0].residuals["ffn"].alpha == expected[side].alpha
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -138,17 +109,6 @@ def test_bad_options_end_in_one_line_and_leave_nothing_behind(
     assert errors[0].startswith("fairseq_deepnet: error: " + message)
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
-
-
-def test_a_schedule_shorter_than_the_training_is_told_by_fairseq_train_itself(
-    tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    schedule = ["--lr-scheduler=polynomial_decay", "--disable-validation"]
-    train_here(tiny_data, tmp_path, *ARCH, *SMALL, *TRAIN, *schedule)
-    assert "--total-num-update" not in caplog.text
-    schedule += ["--total-num-update=1", "--max-update=3", "--reset-optimizer"]
-    train_here(tiny_data, tmp_path, *ARCH, *SMALL, *TRAIN, *schedule)
-    assert "--total-num-update 1 is below --max-update 3" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["fairseq_deepnet", "my-clone"])

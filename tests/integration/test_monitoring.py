@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq import options
-from fairseq_cli import preprocess
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fairseq_deepnet.monitoring.quantities import QUANTITIES
@@ -42,63 +40,7 @@ def assert_same_checkpoints(plain: dict[str, Any], watched: dict[str, Any]) -> N
             assert torch.equal(torch.as_tensor(states[1][key][name]), torch.as_tensor(value)), name
 
 
-@pytest.fixture(scope="module")
-def plain_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """fairseq's data folder of one language, for language models."""
-    folder = tmp_path_factory.mktemp("text")
-    text = ""
-    for row in range(60):
-        text += " ".join(f"w{(7 * row + 3 * n) % 20}" for n in range(3 + row % 5)) + "\n"
-    (folder / "text").write_text(text, encoding="utf-8")
-    words = ["--only-source", "--destdir", folder / "data", "--workers=1"]
-    words += [f"--{split}pref={folder / 'text'}" for split in ("train", "valid")]
-    preprocess.main(options.get_preprocessing_parser().parse_args([str(word) for word in words]))
-    return folder / "data"
-
-
 # Nothing changes
-
-
-@pytest.mark.parametrize(
-    "extra",
-    [
-        (),
-        ("--checkpoint-activations",),
-        ("--encoder-layerdrop=0.3", "--decoder-layerdrop=0.3", "--update-freq=2"),
-    ],
-    ids=["", "checkpointing", "layerdrop"],
-)
-def test_twenty_updates_are_bit_identical(
-    extra: tuple[str, ...], tiny_data: Path, tmp_path: Path
-) -> None:
-    words = [*BASE, "--max-update=20", *extra]
-    plain = train_here(tiny_data, tmp_path / "plain", *words, "--on-divergence=off")
-    watched = train_here(tiny_data, tmp_path / "watched", *words, *WATCHED)
-    assert_same_checkpoints(plain, watched)
-    assert plain["optimizer_history"][-1]["num_updates"] == 20
-    assert updates_of(tmp_path / "watched") == list(range(1, 21))
-    assert not (tmp_path / "plain" / "monitor.jsonl").exists()
-
-
-@pytest.mark.parametrize("kind", ["transformer_lm", "masked_lm"])
-def test_language_models_are_watched_and_do_not_change(
-    kind: str, plain_text: Path, tmp_path: Path
-) -> None:
-    side = "encoder" if kind == "masked_lm" else "decoder"
-    words = [option for option in SMALL if side in option and "share" not in option]
-    words += [option for option in TRAIN if "criterion" not in option and "smooth" not in option]
-    task = "masked_lm" if kind == "masked_lm" else "language_modeling"
-    criterion = "masked_lm" if kind == "masked_lm" else "cross_entropy"
-    words += [f"--arch=deepnet_{kind}", f"--task={task}", f"--criterion={criterion}"]
-    words += ["--tokens-per-sample=16", "--sample-break-mode=eos", "--max-update=10"]
-    plain = train_here(plain_text, tmp_path / "plain", *words, "--on-divergence=off")
-    watched = train_here(plain_text, tmp_path / "watched", *words, *WATCHED)
-    assert_same_checkpoints(plain, watched)
-    records = records_of(tmp_path / "watched")
-    assert [record["update"] for record in records] == list(range(1, 11))
-    assert set(records[-1]["values"]) == set(QUANTITIES)
-    assert records[-1]["values"]["model_update"] > 0
-    assert list(records[-1]["values"]["gradient_norm"]) == [side]
 
 
 def test_two_processes_write_one_record_and_change_nothing(tiny_data: Path, tmp_path: Path) -> None:
@@ -151,35 +93,6 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
     for one, other in zip(records_of(whole), records_of(killed), strict=True):
         assert one == other  # accumulated updates and bounds too, from the first theta_0
     assert "update_bound" in records_of(killed)[-1]["values"]
-
-
-def test_a_run_that_goes_on_unmonitored_shows_no_number_of_before(
-    tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("INFO"):
-        train_here(tiny_data, tmp_path, *BASE, *JSON, *WATCHED, "--max-update=3")
-        train_here(tiny_data, tmp_path, *BASE, *JSON, "--max-update=5")
-    lines = [json.loads(r.getMessage()) for r in caplog.records if r.name == "train_inner"]
-    shown = ["gnorm_bottom" in line for line in lines]
-    assert shown == [True, True, True, False, False]
-
-
-def test_a_run_may_go_on_with_another_interval(tiny_data: Path, tmp_path: Path) -> None:
-    interrupted(tiny_data, tmp_path, "--monitor-interval=2")
-    train_here(tiny_data, tmp_path, *BASE, "--monitor-interval=3", "--max-update=12")
-    assert updates_of(tmp_path) == [2, 4, 6, 9, 12]
-
-
-def test_updates_do_not_count_from_the_initial_weights_of_another_training(
-    tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    train_here(tiny_data, tmp_path, *BASE, *WATCHED, "--max-update=2")
-    with caplog.at_level("WARNING"):
-        train_here(tiny_data, tmp_path, *BASE, *WATCHED, "--max-update=3", "--seed=2")
-    before, after = (record["values"] for record in records_of(tmp_path)[1:])
-    assert after["model_update"] == after["step_update"] < before["model_update"]
-    assert after["update_bound"] == after["step_bound"]
-    assert "is of a training with other initial weights" in caplog.text
 
 
 def test_a_run_that_starts_afresh_in_the_same_folder_leaves_no_old_record(
@@ -267,41 +180,3 @@ def test_what_a_record_tells_stands_in_log_and_tensorboard_too(
     ]
     top = events.Scalars("gradient_norm/decoder/layer/0002")
     assert [point.value for point in top] == [pytest.approx(row[-1]) for row in layers]
-
-
-def test_lines_of_updates_that_are_not_due_show_no_empty_numbers(
-    tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("INFO"):
-        train_here(tiny_data, tmp_path, *BASE, *JSON, "--max-update=4", "--monitor-interval=2")
-    lines = [json.loads(r.getMessage()) for r in caplog.records if r.name == "train_inner"]
-    assert len(lines) == 4
-    assert not [line for line in lines if None in line.values() or "None" in line.values()]
-
-
-def test_records_lie_beside_the_checkpoints_folder_of_a_run_folder(
-    tiny_data: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "config.yaml").write_text("arch: deepnet_transformer\n", encoding="utf-8")
-    train_here(tiny_data, run / "checkpoints", *BASE, *WATCHED)
-    assert updates_of(run) == [1, 2]
-    assert not list((run / "checkpoints").glob("monitor*"))
-    # any other folder of that name is a folder of checkpoints and no more
-    bare = tmp_path / "bare" / "checkpoints"
-    train_here(tiny_data, bare, *BASE, *WATCHED)
-    assert updates_of(bare) == [1, 2]
-    assert [path.name for path in bare.parent.iterdir()] == ["checkpoints"]
-
-
-def test_a_sentence_too_long_for_the_model_is_no_part_of_the_probe(
-    tiny_data: Path, tmp_path: Path
-) -> None:
-    """fairseq skips such sentences in validation where it is asked to."""
-    short = ["--encoder-learned-pos", "--decoder-learned-pos"]
-    short += ["--max-source-positions=7", "--max-target-positions=7"]
-    words = [w for w in BASE if w != "--disable-validation"]
-    words += [*short, "--skip-invalid-size-inputs-valid-test"]
-    train_here(tiny_data, tmp_path, *words, *WATCHED)
-    assert updates_of(tmp_path) == [1, 2]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
@@ -53,16 +52,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "run"
 
 
-def test_the_checkpoint_knows_its_language_tokens(run: Path) -> None:
-    state = torch.load(run / "checkpoints" / "checkpoint_last.pt", weights_only=True)
-    data = DataFolder.open(run.parent / "data")
-    entries = (
-        4 + (data.path / "dict.txt").read_text(encoding="utf-8").count("\n") + len(data.languages)
-    )
-    assert len(state["model"]["encoder.embed_tokens.weight"]) == entries
-    assert state["cfg"]["task"].encoder_langtok == "tgt"
-
-
 def test_every_direction_is_scored_once(run: Path) -> None:
     first = script("eval_bleu.sh", str(run), "--", "--max-len-b", "8")
     folder = run / "scores" / "test.checkpoint_best.beam5.lenpen1.max-len-b8"
@@ -100,26 +89,6 @@ def test_ctranslate2_scores_every_direction_as_fairseq_does(run: Path) -> None:
     words = ["translate", str(run), str(run.parent / "text.en"), "--engine", "ctranslate2"]
     assert cli.main(words) == 2, "it does not say into which language"
     assert cli.main([*words, "--src", "en", "--tgt", "yy", "--beam", "1"]) == 0
-
-
-def test_other_text_is_scored_by_the_tokenizer_asked_for(run: Path, tmp_path: Path) -> None:
-    for language in ("en", "yy"):
-        (tmp_path / f"news.en-yy.{language}").write_text("a man\ntwo dogs\n", encoding="utf-8")
-    script(
-        "eval_bleu.sh",
-        str(run),
-        "--max-len-b",
-        "8",
-        TEXT=tmp_path,
-        SPLIT="news",
-        TOKENIZER="char",
-        DIRECTIONS="yy-en",
-        OUT=tmp_path / "scores",
-    )
-    (found,) = (tmp_path / "scores").glob("*/yy-en.json")
-    record = json.loads(found.read_text(encoding="utf-8"))
-    assert "tok:char" in record["bleu_signature"]
-    assert record["lines"] == 2
 
 
 def test_the_target_language_changes_what_the_model_reads(
@@ -166,29 +135,3 @@ def test_ctranslate2_is_told_the_target_language_by_its_token(run: Path, tmp_pat
         found = engine.translate_batch(told, beam_size=2, max_decoding_length=6)
         theirs = folder.decode([" ".join(one.hypotheses[0]) for one in found], direction.target)
         assert theirs == translator.translate(SENTENCES, direction)
-
-
-def test_what_keeps_the_processes_from_starting_is_one_line(run: Path, tmp_path: Path) -> None:
-    variables = CPU | {"OUT": str(tmp_path)}
-    done = run_script("eval_bleu.sh", run, "--nonsense", "1", env=variables)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "--nonsense" in done.stderr.splitlines()[-1]
-
-
-def test_a_bilingual_config_and_a_folder_of_many_pairs_are_refused(run: Path) -> None:
-    variables = CPU | {"DATA": str(run.parent / "data"), "RUN": str(run.parent / "other")}
-    done = run_script("train.sh", "multi30k", env=variables)
-    assert done.returncode == 2
-    assert (
-        "holds many language pairs, and config multi30k trains on one language pair" in done.stderr
-    )
-    assert not (run.parent / "other").exists()
-
-
-def test_the_config_of_the_run_repeats_it(run: Path) -> None:
-    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-    assert config["task"] == "translation_multi_simple_epoch"
-    assert "lang-pairs" not in config  # the data folder says what there is
-    command = (run / "command.txt").read_text(encoding="utf-8")
-    assert "--lang-pairs en-xx,en-yy,xx-en,yy-en" in command

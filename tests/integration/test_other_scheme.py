@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq.tasks.translation import TranslationTask
 
 from fairseq_deepnet.errors import ConfigurationError
-from tests.integration.conftest import SMALL, TRAIN, RunCommand
+from tests.integration.conftest import SMALL, TRAIN
 from tests.support.training import train_here
 
 COMMON = (*SMALL, *TRAIN, "--disable-validation", "--max-update=1")
@@ -63,20 +62,6 @@ def test_a_folder_with_another_scheme_is_refused_and_left_alone(
     assert content(trained) == before
 
 
-def test_fairseq_train_says_so_in_its_last_line(
-    trained: Path, tiny_data: Path, project_root: Path, run_command: RunCommand
-) -> None:
-    before = content(trained)
-    plugin = ["--user-dir", project_root / "fairseq_deepnet", "--save-dir", trained]
-    options = [OURS, "--residual-scheme=post-ln", "--max-update=2"]
-    done = run_command("fairseq-train", tiny_data, *plugin, *COMMON, *options, cwd=trained)
-    assert done.returncode != 0
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"fairseq_deepnet: error: {trained / 'checkpoint_last.pt'} was trained")
-    assert "Traceback" not in done.stderr
-    assert content(trained) == before
-
-
 @pytest.mark.parametrize("how", ["--restore-file", "--finetune-from-model"])
 def test_weights_of_another_scheme_are_taken_if_that_is_said(
     trained: Path, tiny_data: Path, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
@@ -121,29 +106,6 @@ def test_the_same_scheme_goes_on(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_initial_weights_make_no_other_scheme(tiny_data: Path, tmp_path: Path) -> None:
-    post_ln = (OURS, "--residual-scheme=post-ln")
-    train(tiny_data, tmp_path, *post_ln)
-    held = train(tiny_data, tmp_path, *post_ln, "--init=stock", "--max-update=2")
-    assert held["optimizer_history"][-1]["num_updates"] == 2
-
-
-def test_another_variant_is_another_scheme(tiny_data: Path, tmp_path: Path) -> None:
-    admin = (OURS, "--residual-scheme=admin-log")
-    train(tiny_data, tmp_path, *admin)
-    with pytest.raises(ConfigurationError, match="--scheme-variant logarithmic"):
-        train(tiny_data, tmp_path, *admin, "--scheme-variant=constant", "--max-update=2")
-
-
-def test_half_of_deepnorm_is_another_scheme(trained: Path, tiny_data: Path, tmp_path: Path) -> None:
-    for half in ("alpha-only", "beta-only"):
-        options = (OURS, f"--scheme-variant={half}", "--max-update=2")
-        with pytest.raises(ConfigurationError, match=r"give .* --scheme-variant paper"):
-            train(tiny_data, trained, *options)
-        held = train(tiny_data, tmp_path / half, *options)
-        assert held["cfg"]["model"].residual_record["variant"] == half
-
-
 def test_fairseqs_own_checkpoints_are_post_ln(tiny_data: Path, tmp_path: Path) -> None:
     stock = tmp_path / "stock"
     train(tiny_data, stock, STOCK)
@@ -154,24 +116,6 @@ def test_fairseqs_own_checkpoints_are_post_ln(tiny_data: Path, tmp_path: Path) -
             train(tiny_data, tmp_path / scheme, *given, f"--residual-scheme={scheme}")
     held = train(tiny_data, stock, OURS, "--residual-scheme=post-ln", "--max-update=2")
     assert held["optimizer_history"][-1]["num_updates"] == 2
-
-
-def test_layers_left_out_keep_the_alpha_of_the_whole(
-    trained: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = trained / "checkpoint_last.pt"
-    build = TranslationTask.build_model
-
-    def build_shorter(self: Any, cfg: Any, from_checkpoint: bool = False) -> Any:
-        # fairseq-train makes lists of the options, and stumbles over them
-        cfg.encoder_layers_to_keep, cfg.decoder_layers_to_keep = "1", "0,1"
-        return build(self, cfg, from_checkpoint)
-
-    monkeypatch.setattr(TranslationTask, "build_model", build_shorter)
-    held = train(tiny_data, tmp_path, OURS, f"--finetune-from-model={path}")
-    whole = torch.load(path, weights_only=True)["cfg"]["model"].residual_record
-    assert held["cfg"]["model"].residual_record == whole
-    assert held["cfg"]["model"].encoder_layers == 1
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from fairseq_deepnet import preemption
 from fairseq_deepnet.signals import PREEMPTED, UNSAVED
 from fairseq_deepnet.trainer import DeepNetTrainer as Trainer
 from tests.integration.conftest import SMALL, TRAIN
-from tests.support.preempted import SPAWNING, rig
+from tests.support.preempted import rig
 from tests.support.training import free_port, logged, train_here, train_together
 
 OPTIONS = ["--arch=deepnet_transformer", *SMALL, *TRAIN, "--max-tokens=60", "--dropout=0.1"]
@@ -137,19 +137,6 @@ def test_a_validation_that_a_signal_prevents_is_made_up_for(
         assert updates(held(run, name)) == updates(held(tmp_path / "whole", name))
 
 
-@pytest.mark.parametrize("method", ["zero_grad", "valid_step"])
-def test_the_last_update_s_validation_is_not_put_off(
-    method: str, process: InProcess, tiny_data: Path, tmp_path: Path
-) -> None:
-    whole = process.train(tiny_data, tmp_path / "whole", "--max-update=3")
-    run = tmp_path / "run"
-    update = 3 if method == "valid_step" else 2
-    process.patch.setattr(Trainer, method, _heard_in(process, getattr(Trainer, method), update))
-    assert process.train(tiny_data, run, "--max-update=3") == whole
-    assert_same(held(run), held(tmp_path / "whole"))
-    assert "preempted" not in held(run)["extra_state"]
-
-
 def test_a_last_validation_that_was_cut_off_is_made_without_a_further_update(
     process: InProcess, tiny_data: Path, tmp_path: Path
 ) -> None:
@@ -169,24 +156,6 @@ def _heard_in(process: InProcess, original: Any, update: int) -> Any:
     return signalled
 
 
-def test_a_checkpoint_that_cannot_be_written_is_said_and_the_former_stays(
-    process: InProcess, tiny_data: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    process.train(tiny_data, run, "--max-update=2")
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    process.patch.setattr(Trainer, "save_checkpoint", full)
-    process.patch.setattr(Trainer, "zero_grad", _heard_in(process, Trainer.zero_grad, 2))
-    with pytest.raises(SystemExit) as ended:
-        process.train(tiny_data, run, "--max-update=8")
-    assert ended.value.code == UNSAVED
-    assert "not saved: OSError: [Errno 28] No space left on device" in process.caplog.text
-    assert updates(held(run)) == 2
-
-
 def test_a_checkpoint_without_the_optimizers_state_is_not_what_goes_on(
     process: InProcess, tiny_data: Path, tmp_path: Path
 ) -> None:
@@ -198,26 +167,6 @@ def test_a_checkpoint_without_the_optimizers_state_is_not_what_goes_on(
     assert "--no-save-optimizer-state has kept only the weights" in process.caplog.text
     assert "is saved in" not in process.caplog.text
     assert (run / "checkpoint_last.pt").is_file()
-
-
-def test_a_training_that_began_elsewhere_is_told_how_to_go_on(
-    process: InProcess, tiny_data: Path, tmp_path: Path
-) -> None:
-    process.train(tiny_data, tmp_path / "first", "--max-update=2")
-    run, first = tmp_path / "run", tmp_path / "first" / "checkpoint_last.pt"
-    options = ["--max-update=8", f"--restore-file={first}", "--reset-meters"]
-    process.preempt(tiny_data, run, *options, update=4)
-    how = "--restore-file checkpoint_last.pt, without --reset-meters, resumes from there"
-    assert how in process.caplog.text
-    process.preempt(tiny_data, run, *options, update=3)  # as it was asked for, and not silently
-    assert "begins there, and will overwrite update 4 of" in process.caplog.text
-    process.caplog.clear()
-    process.preempt(tiny_data, run, "--max-update=8", update=5)
-    assert "will overwrite" not in process.caplog.text
-    process.preempt(tiny_data, run, *options, update=3)  # and when it had gone on in between
-    assert "begins there, and will overwrite update 5 of" in process.caplog.text
-    process.train(tiny_data, run, "--max-update=8", "--restore-file=checkpoint_last.pt")
-    assert updates(held(run)) == 8
 
 
 def signal_rank_1(rank: int) -> None:
@@ -323,31 +272,7 @@ class TestSignals:
         assert updates(held(tmp_path / "run")) == 2
 
     @pytest.mark.slow
-    def test_the_parent_of_spawned_processes_passes_the_signal_on_and_ends_as_they_do(
-        self, tiny_data: Path, plugin: Path, tmp_path: Path
-    ) -> None:
-        rig(plugin, "during(3, lambda: kill(process=os.getppid()), rank=1)", before=SPAWNING)
-        command = self.start(tiny_data, plugin, *TOGETHER, "--max-update=30")
-        (said,) = self.finish([command], PREEMPTED)
-        assert said.count("preempted: update 3 is saved") == 1
-        assert "Traceback" not in said
-        assert updates(held(tmp_path / "run")) == 3
-
-    @pytest.mark.slow
     def test_before_the_training_began_nothing_is_lost(self, tiny_data: Path, plugin: Path) -> None:
         rig(plugin, "kill(); time.sleep(600)")
         (said,) = self.finish([self.start(tiny_data, plugin)], PREEMPTED)
         assert "SIGTERM: before the training began" in said
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("act", ["os.kill(os.getpid(), 9)", "1 / 0"])
-    def test_when_one_of_spawned_processes_fails_all_end_and_its_error_is_the_last_word(
-        self, act: str, tiny_data: Path, plugin: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("PYTHONWARNINGS", "default")  # also where a user wants to see them
-        rig(plugin, f"during(3, lambda: {act}, rank=1)", before=SPAWNING)
-        command = self.start(tiny_data, plugin, *TOGETHER, "--max-update=30", "--num-workers=1")
-        (said,) = self.finish([command], 1)
-        last = next(line for line in reversed(said.splitlines()) if line.strip())
-        killed = "process 1 terminated with signal SIGKILL"
-        assert last.endswith(killed if "kill" in act else "ZeroDivisionError: division by zero")

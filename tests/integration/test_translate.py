@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
@@ -16,16 +15,12 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import save_checkpoint
-from fairseq_deepnet.tools import devices
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
-from fairseq_deepnet.tools.evaluation import evaluate
-from fairseq_deepnet.tools.export.export import export_for_ctranslate2
-from fairseq_deepnet.tools.trained_model import choose_model
 from fairseq_deepnet.tools.translation import ctranslate2_engine
-from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model, use_avx512
+from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
 from fairseq_deepnet.tools.translation.engine import Search
-from fairseq_deepnet.tools.translation.translate import EngineOptions, choose_direction, open_engine
+from fairseq_deepnet.tools.translation.translate import EngineOptions, open_engine
 from tests.support.runs import SENTENCES, make_data
 from tests.support.shell import run_script
 from tests.support.trained import make_trained_run, trained
@@ -129,20 +124,6 @@ def test_a_file_is_translated_line_by_line(
     assert all(float(row[0]) < 0 for row, line in zip(rows, LINES, strict=True) if line.strip())
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_what_is_done_before_broken_input_is_kept(
-    engine: str, run: Path, tmp_path: Path, translate: Translate
-) -> None:
-    text, out = tmp_path / "text", tmp_path / "out"
-    text.write_bytes(b"A dog.\nA man.\n\xff\xfe\nA girl.\n")
-    words = (run, text, f"--engine={engine}", "--beam=1", f"--out={out}", "--window=1", "--strict")
-    broken = translate(*words)
-    assert broken.returncode == 2
-    assert f"{text}, line 3: not valid UTF-8" in broken.stderr
-    assert (tmp_path / "out.part").read_text(encoding="utf-8").count("\n") == 2
-    assert "out.part holds 2 lines of a translation" in translate(*words).stderr
-
-
 @needs_ctranslate2
 @pytest.mark.parametrize("beam", [1, 4])
 def test_both_engines_stop_where_the_model_has_no_more_positions(
@@ -156,18 +137,6 @@ def test_both_engines_stop_where_the_model_has_no_more_positions(
         opened = open_engine(tmp_path / "run", Search(beam=beam), options)
         found.append(opened.engine.translate(SENTENCES, opened.direction))
     assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_line_that_is_too_long_is_cut_and_that_is_said(
-    engine: str, tmp_path: Path, data: Path, translate: Translate
-) -> None:
-    make_trained_run(tmp_path / "run", data, max_source_positions=20)
-    (tmp_path / "text").write_text("A dog.\n" + "A dog runs. " * 50 + "\n", encoding="utf-8")
-    found = translate(tmp_path / "run", tmp_path / "text", f"--engine={engine}", "--beam=1")
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.count("\n") == 2
-    assert "1 line was too long for the model, and cut" in found.stderr
 
 
 def test_a_model_of_bare_fairseq_commands_translates_with_its_sentencepiece_model(
@@ -211,13 +180,6 @@ def test_a_checkpoint_with_weights_that_are_not_finite_is_refused(
     assert done.returncode == 2
     assert f"{name} is not finite" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_forgotten_model_is_named(text: Path, translate: Translate) -> None:
-    named = text.rename(text.with_suffix(".de"))
-    done = translate(named)
-    assert done.returncode == 2
-    assert "is no checkpoint (.pt): name the model first" in done.stderr
 
 
 @needs_ctranslate2
@@ -293,48 +255,6 @@ def test_bad_input_is_refused_in_one_line(
     assert message in error
 
 
-@pytest.mark.parametrize(("gain", "told"), [(0.55, 1), (7.0, 0)])
-def test_bf16_on_a_cpu_whose_products_gain_nothing_is_one_warning(
-    gain: float,
-    told: int,
-    run: Path,
-    text: Path,
-    translate: Translate,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(devices, "bf16_gain", lambda: gain)
-    done = translate(run, text, "--beam=1", "--bf16", "--gpus=0")
-    assert done.returncode == 0
-    assert done.stderr.count("warning: bf16 gains nothing") == told
-
-
-@pytest.mark.parametrize("precision", ["--bf16", "--fp16"])
-def test_half_precision_rounds_the_scores(
-    run: Path, text: Path, translate: Translate, precision: str
-) -> None:
-    def scores(*words: str) -> list[float]:
-        lines = translate(run, text, "--scores", *words).stdout.splitlines()
-        return [float(line.split("\t")[0]) for line in lines]
-
-    exact, rounded = scores(), scores(precision)
-    assert exact != rounded
-    assert rounded == pytest.approx(exact, abs=0.05)
-
-
-def test_standard_input_and_output_are_utf_8_whatever_the_locale(run: Path) -> None:
-    command = [sys.executable, "-m", "fairseq_deepnet.cli", "translate", str(run), "--beam=1"]
-    found = subprocess.run(
-        command,
-        input="Zwölf\n\n".encode(),
-        capture_output=True,
-        env=os.environ | {"LC_ALL": "C", "OMP_NUM_THREADS": "1"},
-        cwd=Path(__file__).resolve().parents[2],
-        timeout=900,
-        check=True,
-    )
-    assert found.stdout.decode().count("\n") == 2
-
-
 @needs_ctranslate2
 def test_an_exported_folder_is_translated_without_torch_and_fairseq(
     run: Path, text: Path, translate: Translate
@@ -393,37 +313,6 @@ def test_without_ctranslate2_its_installation_is_named(
         CTranslate2Model(tmp_path, Search())
 
 
-def test_avx512_is_asked_for_where_it_costs_nothing_and_nobody_said_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = "CT2_FORCE_CPU_ISA"
-    for flags, before, after in (
-        ("avx2 avx512f", "", ""),
-        ("avx2 avx512f avx512_vnni", "", "AVX512"),
-        ("avx512_vnni", "AVX2", "AVX2"),
-    ):
-        monkeypatch.delenv(name, raising=False)
-        if before:
-            monkeypatch.setenv(name, before)
-        (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n", encoding="utf-8")
-        use_avx512(tmp_path / "cpuinfo")
-        assert os.environ.get(name, "") == after
-        monkeypatch.setenv(name, "")
-    use_avx512(tmp_path / "nowhere")
-
-
-def test_a_model_of_many_directions_wants_to_know_which() -> None:
-    choose = choose_direction
-    languages = ["cs", "de", "en"]
-    assert choose(None, languages, EngineOptions(source="cs", target="en")) == Direction("cs", "en")
-    with pytest.raises(ValueError, match=r"name --src and --tgt \(cs, de, en\)"):
-        choose(None, languages, EngineOptions(source="cs"))
-    with pytest.raises(ValueError, match="the model knows no fr"):
-        choose(None, languages, EngineOptions(source="cs", target="fr"))
-    with pytest.raises(ValueError, match="is no direction"):
-        choose(None, languages, EngineOptions(source="cs", target="cs"))
-
-
 def test_language_tokens_stand_where_the_model_learnt_them() -> None:
     """Before the source, of either side's language, and before the target."""
 
@@ -438,26 +327,3 @@ def test_language_tokens_stand_where_the_model_learnt_them() -> None:
     assert prepared("src", False) == (["__de__", "a", "b", "c"], [])
     assert prepared("tgt", True) == (["__en__", "a", "b", "c"], ["__en__"])
     assert prepared(None, True) == (["a", "b", "c"], ["__en__"])
-
-
-@needs_ctranslate2
-@pytest.mark.parametrize("size", [1, 12, 5000])
-def test_a_batch_that_is_counted_in_tokens_changes_no_translation(
-    size: int, run: Path, data: Path
-) -> None:
-    folder = export_for_ctranslate2(choose_model(run, 0), data, "float32")
-    direction = Direction("de", "en")
-    by_sentences = CTranslate2Model(folder, Search(beam=2), cpu=True)
-    by_tokens = CTranslate2Model(folder, Search(beam=2, batch_tokens=size), cpu=True)
-    assert by_tokens.translate(LINES, direction) == by_sentences.translate(LINES, direction)
-
-
-def test_an_evaluation_counts_its_batch_in_tokens_with_either_engine(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    parser = argparse.ArgumentParser()
-    evaluate.add_arguments(parser)
-    for size, told in ((512, ""), (16, "BATCH=16 are source tokens, with ctranslate2 too")):
-        args = parser.parse_args(["--batch", str(size), "--engine", "ctranslate2"])
-        evaluate.settle_engine(args)
-        assert capsys.readouterr().err.startswith(told)

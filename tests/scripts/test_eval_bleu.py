@@ -34,27 +34,6 @@ def test_the_script_hands_over(fake_bin: FakeBin, run_folder: Path) -> None:
     assert fake_bin.calls("deepnet") == [due]
 
 
-@pytest.mark.parametrize(
-    ("words", "env", "message"),
-    [
-        (["/nowhere"], {}, "there is no run or checkpoint /nowhere"),
-        (["RUN"], {"BEAM": "five"}, "BEAM is 'five'"),
-        (["--beam", "3"], {}, "options need a run or a checkpoint before them"),
-        (["RUN"], {"ENGINE": "marian"}, "ENGINE is 'marian'"),
-        (["RUN"], {"QUANTIZATION": "int8"}, "QUANTIZATION=int8 needs ENGINE=ctranslate2"),
-        (["RUN"], {"THREADS": "0"}, "THREADS=0; at least 1"),
-        (["RUN", "--nbest", "2"], {"ENGINE": "ctranslate2"}, "options of fairseq-generate"),
-    ],
-)
-def test_bad_input_is_refused_in_one_line(
-    fake_bin: FakeBin, run_folder: Path, words: list[str], env: dict[str, str], message: str
-) -> None:
-    result = evaluate(fake_bin, *(word.replace("RUN", str(run_folder)) for word in words), **env)
-    assert result.returncode == 2
-    (error,) = [line for line in result.stderr.splitlines() if "error:" in line]
-    assert message in error
-
-
 def test_average_sh_writes_beside_the_checkpoints_and_says_where(run_folder: Path) -> None:
     result = run_script("average.sh", run_folder, env={"N": "3"})
     assert result.returncode == 0, result.stderr
@@ -62,28 +41,3 @@ def test_average_sh_writes_beside_the_checkpoints_and_says_where(run_folder: Pat
     assert result.stdout == f"{path}\n"
     weight = load_checkpoint(path)["model"]["weight"]
     assert weight[0].item() == pytest.approx(70 / 3)
-
-
-def test_average_sh_takes_named_checkpoints(run_folder: Path, tmp_path: Path) -> None:
-    named = [run_folder / "checkpoints" / f"checkpoint_1_{n}.pt" for n in (10, 40)]
-    result = run_script("average.sh", *named, env={"OUT": str(tmp_path / "mean.pt")})
-    assert result.returncode == 0, result.stderr
-    assert load_checkpoint(tmp_path / "mean.pt")["model"]["weight"].tolist() == [25.0, 25.0]
-
-
-@pytest.mark.parametrize(
-    ("words", "env", "message"),
-    [
-        ([], {}, "a run or checkpoints are missing"),
-        (["RUN"], {"N": "0"}, "N is '0'"),
-        (["RUN/checkpoints/checkpoint_1_10.pt"], {}, "one checkpoint alone has no average"),
-        (["RUN", "RUN"], {}, "one run at a time"),
-    ],
-)
-def test_average_sh_refuses_what_it_cannot_average(
-    run_folder: Path, words: list[str], env: dict[str, str], message: str
-) -> None:
-    result = run_script("average.sh", *(w.replace("RUN", str(run_folder)) for w in words), env=env)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert not list(run_folder.rglob("average_*"))

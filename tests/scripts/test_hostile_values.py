@@ -102,20 +102,6 @@ def test_no_variable_of_a_script_is_run(name: str, tmp_path: Path, fakes: FakeBi
     check(SCRIPTS / f"{name}.sh", ["quote", "arithmetic"], tmp_path, fakes)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "script",
-    [
-        path
-        for path in sorted([*SCRIPTS.glob("*.sh"), *SCRIPTS.glob("*.sbatch")])
-        if path.name not in ("setup.sh", "test.sh", "quickstart.sh")
-    ],
-    ids=lambda path: path.name,
-)
-def test_no_variable_of_any_script_is_run(script: Path, tmp_path: Path, fakes: FakeBin) -> None:
-    check(script, list(HOSTILE), tmp_path, fakes)
-
-
 def run_with_common(code: str, cwd: Path, **environment: str) -> str:
     """What bash code prints that is run after lib/common.sh."""
     done = subprocess.run(
@@ -139,12 +125,6 @@ def test_modules_of_the_working_folder_are_not_imported(tmp_path: Path) -> None:
     (tmp_path / "platform.py").write_text("open('ran', 'w')\n", encoding="utf-8")
     assert run_with_common('cd "$1"; python -m platform', tmp_path)
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_search_path_of_cd_leads_nowhere_else(tmp_path: Path) -> None:
-    (tmp_path / "scripts" / "lib").mkdir(parents=True)
-    for places in (f".:{tmp_path}", f"{tmp_path}:."):
-        assert run_with_common('printf %s "$ROOT"', tmp_path, CDPATH=places) == str(ROOT)
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,6 @@ def preprocess(cwd: Path, *arguments: str, **variables: str) -> subprocess.Compl
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, encoding="utf-8")
 
 
-def errors(run: subprocess.CompletedProcess[str]) -> list[str]:
-    return [line for line in run.stderr.splitlines() if "error:" in line]
-
-
 def write_raw(folder: Path) -> None:
     rng = random.Random(3)
     syllables = ["do", "mo", "ka", "to", "lib", "ro", "gran", "da", "be", "la", "ku", "manĝ"]
@@ -114,46 +110,3 @@ def test_what_fairseq_reads_decodes_to_the_text(made: Made, split: str) -> None:
         " ".join(normalise(line).split()) for line in read_lines(made.out / "text" / f"{split}.ia")
     ]
     assert decoded == text
-
-
-def test_fairseq_ids_follow_sentencepiece(made: Made) -> None:
-    model = load_model(made.out / "spm.model")
-    data = MMapIndexedDataset(str(made.out / "test.eo-ia.eo"))
-    line = normalise(ODD[0])
-    assert data[0].tolist() == [index + 1 for index in model.encode(line)] + [2]  # </s>
-    dictionaries = [
-        (made.out / f"dict.{language}.txt").read_text(encoding="utf-8") for language in ("eo", "ia")
-    ]
-    assert dictionaries[0] == dictionaries[1]
-
-
-def test_a_second_run_has_nothing_to_do(made: Made) -> None:
-    before = {path: path.stat().st_mtime_ns for path in made.out.rglob("*")}
-    again = made.run()
-    assert again.returncode == 0, again.stderr
-    assert again.stderr.endswith("is complete: nothing to do\n")
-    assert {path: path.stat().st_mtime_ns for path in made.out.rglob("*")} == before
-
-
-@pytest.mark.parametrize(
-    ("variables", "arguments", "cause"),
-    [
-        ({"SRC": ""}, [], "SRC (--src) is not set"),
-        ({"TRAIN": "gone/train"}, [], "no eo side of gone/train"),
-        ({"SRC": "../eo"}, [], "is not a language code"),
-        ({"VOCAB_SIZE": "8k"}, [], "VOCAB_SIZE is '8k'; it must be a whole number"),
-        ({"JOINT": "yes"}, [], "JOINT is 'yes'; it must be a whole number"),
-        ({"MERGES": "9"}, [], "(MERGES) has no effect on pair"),
-        ({}, ["--joined-dictionary"], "unknown --joined-dictionary"),
-        ({}, ["moses", "--thresholdsrc", "all"], "--thresholdsrc: invalid int value"),
-    ],
-)
-def test_bad_usage_is_one_line(
-    tmp_path: Path, variables: dict[str, str], arguments: list[str], cause: str
-) -> None:
-    given = {"SRC": "eo", "TGT": "ia", "TRAIN": "t", "VALID": "v", "OUT": "out", **variables}
-    run = preprocess(tmp_path, *arguments, **given)
-    assert run.returncode == 2
-    assert len(run.stderr.splitlines()) == 1
-    assert cause in run.stderr
-    assert not list(tmp_path.iterdir())

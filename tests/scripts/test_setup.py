@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -107,25 +105,11 @@ def test_an_old_python_is_refused_with_the_remedy(
     assert_refused(refused, machine, f"of {python} none is", "set PYTHON=", "deactivate")
 
 
-def test_a_later_python_is_found_where_an_earlier_one_does_not_work(machine: Machine) -> None:
-    machine.fakes.add("python3.11", "exit 127")
-    machine.fakes.add("python3.12", python_body())
-    done = machine.set_up()
-    assert done.returncode == 0, done.stderr
-    assert "with python3.12" in done.stderr
-
-
 @pytest.mark.parametrize("compiler", ["gcc", "g++"])
 def test_a_missing_compiler_is_named_with_its_remedy(machine: Machine, compiler: str) -> None:
     (machine.fakes.folder / compiler).unlink()
     refused = machine.set_up()
     assert_refused(refused, machine, f"no compiler {compiler}", "apt install build-essential")
-
-
-def test_an_unknown_argument_is_refused(machine: Machine) -> None:
-    script = machine.project / "scripts" / "setup.sh"
-    refused = run_script(script, "--dev", path=machine.fakes.path(machine.tools))
-    assert_refused(refused, machine, "unknown argument --dev", "--help")
 
 
 def test_a_folder_that_is_no_environment_is_left_alone(machine: Machine) -> None:
@@ -154,19 +138,6 @@ def test_torch_comes_first_and_fairseq_is_compiled_against_it(machine: Machine) 
     assert "done: Python 3.11.9, torch fake" in done.stderr
 
 
-@pytest.mark.parametrize("torchaudio", ["true", "false"])
-def test_a_torchaudio_that_cannot_be_loaded_is_removed_last(
-    machine: Machine, torchaudio: str
-) -> None:
-    machine.fakes.add("python3.11", python_body(torchaudio=torchaudio))
-    assert machine.set_up().returncode == 0
-    calls = [" ".join(call) for call in machine.fakes.calls("python3.11")]
-    removed = [call for call in calls if "pip uninstall" in call and "torchaudio" in call]
-    assert len(removed) == (torchaudio == "false")
-    last_install = max(number for number, call in enumerate(calls) if "pip install" in call)
-    assert all(calls.index(call) > last_install for call in removed)
-
-
 def test_a_second_run_is_silent_and_starts_no_python(machine: Machine) -> None:
     assert machine.set_up().returncode == 0
     calls = len(machine.fakes.calls("python3.11"))
@@ -187,18 +158,6 @@ def test_a_change_of_what_it_depends_on_sets_up_again(machine: Machine, changed:
     assert again.returncode == 0, again.stderr
     assert len(machine.installs()) == 10
     assert machine.stamp.read_text(encoding="utf-8") != before
-
-
-def test_later_calls_keep_the_extras_that_were_asked_for(machine: Machine) -> None:
-    assert machine.set_up(EXTRAS="dev,moses").returncode == 0
-    assert machine.installs()[-1].endswith("[dev,moses]")
-    assert machine.set_up().stderr == ""
-    with (machine.project / "setup.py").open("a", encoding="utf-8") as file:
-        file.write("# changed\n")
-    assert machine.set_up().returncode == 0
-    assert machine.installs()[-1].endswith("[dev,moses]")
-    assert machine.set_up(EXTRAS="").returncode == 0
-    assert machine.installs()[-1].endswith(str(machine.project))
 
 
 def test_an_active_environment_is_used_and_no_other_is_made(
@@ -229,13 +188,6 @@ def test_a_failure_shows_the_end_of_the_log_and_the_next_run_goes_on(machine: Ma
     assert machine.stamp.exists()
 
 
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 600
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} never came"
-        time.sleep(0.02)
-
-
 def start(machine: Machine) -> subprocess.Popen[str]:
     return subprocess.Popen(
         ["bash", str(machine.project / "scripts" / "setup.sh")],
@@ -244,46 +196,3 @@ def start(machine: Machine) -> subprocess.Popen[str]:
         encoding="utf-8",
         start_new_session=True,
     )
-
-
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("step", ["-m venv", "wheel", "cython", "--no-build-isolation"])
-def test_an_interrupted_set_up_is_continued_by_the_same_command(
-    machine: Machine, step: str, ending: signal.Signals
-) -> None:
-    began = machine.project / "began"
-    pause = f'case "$*" in *"{step}"*) touch {began}; sleep 30 ;; esac\n'
-    machine.fakes.add("python3.11", pause + python_body())
-    running = start(machine)
-    wait_for(began)
-    os.killpg(running.pid, ending)
-    assert running.wait(timeout=600) != 0
-    running.communicate()
-    assert not machine.stamp.exists()
-
-    machine.fakes.add("python3.11", python_body())
-    if (machine.venv / "bin").exists():
-        shutil.copy(machine.fakes.folder / "python3.11", machine.venv / "bin" / "python")
-    before = len(machine.installs())
-    again = machine.set_up()
-    assert again.returncode == 0, again.stderr
-    assert len(machine.installs()) - before == 5
-    assert machine.stamp.exists()
-
-
-@pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock")
-def test_of_two_set_ups_at_once_the_second_waits_and_finds_all_done(machine: Machine) -> None:
-    began, go = machine.project / "began", machine.project / "go"
-    waiting = f"touch {began}; while [[ ! -e {go} ]]; do sleep 0.02; done"
-    machine.fakes.add("python3.11", python_body(pip=waiting))
-    first = start(machine)
-    wait_for(began)
-    second = start(machine)
-    assert second.stderr is not None
-    assert "waiting for it" in second.stderr.readline()
-    go.touch()
-    assert first.wait(timeout=600) == 0
-    assert second.wait(timeout=600) == 0
-    first.communicate()
-    assert second.communicate()[1] == ""
-    assert len(machine.installs()) == 5

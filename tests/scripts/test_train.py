@@ -71,21 +71,6 @@ def test_a_run_on_the_cpu_is_recorded_trained_and_marked_as_done(
     assert len(fake_bin.calls("fairseq-train")) == 1
 
 
-def test_two_cpu_processes_halve_the_batch_and_are_torchruns(
-    fake_bin: FakeBin, tmp_path: Path, data: Path
-) -> None:
-    fake_bin.add("torchrun")
-    result = train(
-        fake_bin, tmp_path / "run", data, "--max-tokens", "2048", CPU_PROCESSES="2", THREADS="1"
-    )
-    assert result.returncode == 0, result.stderr
-    (call,) = fake_bin.calls("torchrun")
-    assert call[:2] == ["--nproc-per-node=2", "--standalone"]
-    assert (option(call, "--max-tokens"), option(call, "--update-freq")) == ("1024", "1")
-    assert option(call, "--distributed-world-size") == "2"
-    assert option(call, "--ddp-backend") == "legacy_ddp"
-
-
 def test_the_exit_status_of_fairseq_train_is_the_scripts(
     fake_bin: FakeBin, tmp_path: Path, data: Path
 ) -> None:

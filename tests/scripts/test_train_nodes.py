@@ -123,92 +123,8 @@ def test_a_slurm_job_checks_its_nodes_and_starts_one_task_on_each(
     assert ended.is_complete(run)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("four_gpus")
-def test_a_slurm_job_whose_nodes_do_not_see_the_run_folder_is_stopped(
-    fake_bin: FakeBin, tmp_path: Path, data: Path
-) -> None:
-    run = tmp_path / "run"
-    fake_bin.add("scontrol", stdout="node7\nnode8\n")
-    fake_bin.add("srun", status=1)
-    result = train(fake_bin, run, data, LAUNCHER="slurm", NODES="2", **SLURM_JOB)
-    assert result.returncode == 2
-    assert "RUN must be on storage that all nodes share" in result.stderr.splitlines()[-1]
-    assert len(fake_bin.calls("srun")) == 1
-
-
-@pytest.mark.slow
-def test_outside_a_job_a_recipe_is_handed_to_the_queue_with_its_variables(
-    fake_bin: FakeBin, tmp_path: Path, data: Path
-) -> None:
-    fake_bin.add("sbatch", f'env >"{tmp_path}/env"', stdout="Submitted batch job 77\n")
-    run = tmp_path / "run"
-    words = ["train_multi30k.sh", "--max-update", "5"]
-    env = {"LAUNCHER": "slurm", "NODES": "2", "GPUS": "8", "DEPTH": "3"}
-    env |= {"THREADS": "4", "NODE_TIMEOUT": "1200", "PREEMPTION_GRACE": "7"}
-    result = train(fake_bin, run, data, *words, **env)
-    assert result.returncode == 0, result.stderr
-    assert "Submitted batch job 77" in result.stdout
-    (call,) = fake_bin.calls("sbatch")
-    assert call[:6] == [
-        *("--nodes=2", "--gpus-per-node=8", "--job-name=run", f"--output={run}/slurm-%j.out"),
-        *(str(ROOT / "scripts" / "slurm_train.sbatch"), "multi30k"),
-    ]
-    assert call[-2:] == ["--max-update", "5"]
-    assert call[call.index("--encoder-layers") + 1] == "3"
-    seen = environment(tmp_path / "env")
-    assert (seen["RUN"], seen["DATA"], seen["GPUS"]) == (str(run), str(data), "8")
-    assert (seen["THREADS"], seen["NODE_TIMEOUT"], seen["PREEMPTION_GRACE"]) == ("4", "1200", "7")
-    assert seen["PWD"] == str(ROOT)
-    assert not (run / "config.yaml").exists(), "the job records the run"
-
-
 class TestSbatchFile:
     """scripts/slurm_train.sbatch by itself."""
-
-    def test_help_is_its_header(self) -> None:
-        result = run_script("slurm_train.sbatch", "--help")
-        assert (result.returncode, result.stderr) == (0, "")
-        assert "sbatch --nodes=4 scripts/slurm_train.sbatch wmt17_base" in result.stdout
-        assert "#SBATCH" not in result.stdout
-
-    def test_sbatch_reads_options_only_before_the_first_command(self) -> None:
-        lines = (ROOT / "scripts" / "slurm_train.sbatch").read_text(encoding="utf-8").splitlines()
-        commands = [number for number, line in enumerate(lines) if line and line[0] != "#"]
-        options = [number for number, line in enumerate(lines) if line.startswith("#SBATCH")]
-        assert options
-        assert max(options) < min(commands)
-        assert lines[min(commands)] == "set -euo pipefail"
-
-    @pytest.mark.parametrize(
-        ("words", "env", "message"),
-        [
-            ([], {}, "a config or recipe is missing"),
-            (["wmt17_base"], {}, "this is no SLURM job"),
-            (["train_nothing.sh"], SLURM_JOB, "no recipe scripts/train_nothing.sh"),
-            (["wmt17_base"], {"SLURM_SUBMIT_DIR": "/"}, "/ is not the project's folder"),
-        ],
-    )
-    def test_bad_use_is_one_line_and_status_2(
-        self, words: list[str], env: dict[str, str], message: str
-    ) -> None:
-        result = run_script("slurm_train.sbatch", *words, env=env)
-        assert result.returncode == 2
-        assert message in result.stderr
-        assert result.stderr.count("\n") == 1
-
-    def test_a_recipe_is_started_with_the_nodes_of_the_job(
-        self, fake_bin: FakeBin, tmp_path: Path
-    ) -> None:
-        fake_bin.add("bash", f'env >"{tmp_path}/env"')
-        subprocess.run(
-            ["/bin/bash", ROOT / "scripts" / "slurm_train.sbatch", "train_opus100.sh", "--lr", "1"],
-            env={**SLURM_JOB, "PATH": fake_bin.path()},
-            check=True,
-        )
-        assert fake_bin.calls("bash") == [["scripts/train_opus100.sh", "--lr", "1"]]
-        seen = environment(tmp_path / "env")
-        assert (seen["NODES"], seen["LAUNCHER"]) == ("2", "slurm")
 
     @pytest.mark.parametrize(
         ("state", "requeued"), [("RUNNING", True), ("COMPLETING", False), ("CANCELLED", False)]
@@ -240,17 +156,3 @@ class TestSbatchFile:
         calls = [["show", "job", "77"], *([["requeue", "77"]] if requeued else [])]
         assert fake_bin.calls("scontrol") == calls
         assert ("is queued again" in errors) is requeued
-
-    @pytest.mark.parametrize("status", [0, 2, 143])
-    def test_a_job_that_is_complete_or_failed_does_not(
-        self, status: int, fake_bin: FakeBin
-    ) -> None:
-        fake_bin.add("bash", status=status)
-        fake_bin.add("scontrol")
-        job = subprocess.run(
-            ["/bin/bash", ROOT / "scripts" / "slurm_train.sbatch", "multi30k"],
-            env={**SLURM_JOB, "PATH": fake_bin.path()},
-            check=False,
-        )
-        assert job.returncode == status
-        assert fake_bin.calls("scontrol") == []

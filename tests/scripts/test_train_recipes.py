@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -35,13 +33,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def option(call: list[str], name: str) -> str:
     """The last value of an option: it wins."""
     return call[len(call) - call[::-1].index(name)]
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_help_says_where_the_residual_schemes_are_listed(recipe: str) -> None:
-    header = run_script(recipe, "--help").stdout
-    said = r"SCHEME +a residual scheme, by its name in docs/schemes.md \(deepnorm\)"
-    assert re.search(said, header)
 
 
 class DryRun:
@@ -120,16 +111,6 @@ def test_a_variable_without_a_meaning_is_refused(recipe: str, name: str, value: 
     assert f"{name} is '{value}'" in result.stderr
 
 
-def test_an_error_bears_the_name_of_the_recipe_that_was_typed(fake_bin: FakeBin) -> None:
-    fake_bin.add("deepnet", f'exec {sys.executable} -m fairseq_deepnet.cli "$@"')
-    env = {"DRY_RUN": "1", "PRECISION": "fp64", "DATA": "nowhere"}
-    result = run_script("train_multi30k.sh", env=env, path=fake_bin.path())
-    assert result.returncode == 2
-    assert result.stderr.splitlines()[-1].startswith("[train_multi30k] error: PRECISION=fp64")
-    result = run_script("train_multi30k.sh", env=env | {"THREADS": "none"}, path=fake_bin.path())
-    assert result.stderr.splitlines()[-1].startswith("[train_multi30k] error: THREADS is")
-
-
 class Recipe:
     """Runs a recipe with a `bash` that records scripts/train.sh and the preprocessing instead."""
 
@@ -176,22 +157,6 @@ def test_missing_data_are_made_before_training_and_present_data_are_used(
     recipe(name)
     assert [call[0] for call in recipe.calls[2:]] == ["train.sh"]
     assert recipe.environment("DATA") == str(recipe.folder)
-
-
-def test_data_are_made_in_the_recipes_folder_with_a_seed_of_their_own(recipe: Recipe) -> None:
-    # the second script, train.sh, is not reached
-    recipe.fakes.add("bash", f'env >"{recipe.folder}/environment"', status=4)
-    assert recipe("train_multi30k.sh", SEED="5").returncode == 4
-    assert recipe.environment("OUT") == str(recipe.folder)
-    assert recipe.environment("SEED") is None
-
-
-@pytest.mark.parametrize("env", [{"NODES": "4"}, {"LAUNCHER": "slurm"}])
-def test_several_nodes_do_not_wait_for_data_to_be_made(recipe: Recipe, env: dict[str, str]) -> None:
-    result = recipe("train_wmt17.sh", **env)
-    assert result.returncode == 2
-    assert f"OUT={recipe.folder} bash scripts/preprocess_wmt17.sh" in result.stderr
-    assert recipe.calls == []
 
 
 @pytest.mark.parametrize(
@@ -258,38 +223,3 @@ def test_opus100_takes_the_papers_arch_of_twice_the_depth(
     (recipe.folder / "corpus.json").touch()
     recipe("train_opus100.sh", DEPTH=depth)
     assert option(recipe.calls[0], "--arch") == arch
-
-
-def test_a_size_that_table_6_has_not_is_refused(recipe: Recipe) -> None:
-    result = recipe("train_wmt17.sh", SIZE="huge")
-    assert result.returncode == 2
-    assert "SIZE is 'huge'; choose base, large-512, large-768 or large-1024" in result.stderr
-
-
-def test_a_dry_run_on_data_that_are_there_has_their_languages_and_counts_parameters(
-    dry_run: DryRun, tmp_path: Path, data: Path
-) -> None:
-    run = tmp_path / "run"
-    variables = {"DATA": str(data), "RUN": str(run), "DEPTH": "2", "GPUS": "0"}
-    dry_run("train_multi30k.sh", **variables, CPU_PROCESSES="2")
-    assert "parameters (config multi30k)" in dry_run.plan
-    (command,) = dry_run.commands
-    assert command[:2] == ["torchrun", "--nproc-per-node=2"]
-    assert (option(command, "--source-lang"), option(command, "--target-lang")) == ("de", "en")
-    assert not run.exists()
-
-
-def test_a_dry_run_for_slurm_shows_the_submission_and_what_the_job_runs(
-    dry_run: DryRun, tmp_path: Path
-) -> None:
-    variables = {"LAUNCHER": "slurm", "GPUS": "8", "NODES": "16", "RUN": str(tmp_path / "run")}
-    dry_run("train_opus100.sh", **variables, DEPTH="500", DATA=str(tmp_path))
-    submission, step = dry_run.commands
-    assert submission[:3] == ["sbatch", "--nodes=16", "--gpus-per-node=8"]
-    assert step[:3] == ["srun", "--nodes=16", "--ntasks=16"]
-    assert (option(step, "--max-tokens"), option(step, "--update-freq")) == ("2048", "2")
-    assert option(step, "--checkpoint-activations-every") == "auto"
-    # 80 GiB are assumed of GPUs that are elsewhere: the plan is asked, and its answer taken
-    assert option(step, "--ddp-backend") == "legacy_ddp"
-    assert "memory   78.6 of 80 GiB of a GPU with --ddp-backend legacy_ddp" in dry_run.plan
-    assert "deepnet_transformer_opus100_1000, 500L-500L" in dry_run.plan

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import re
 import tarfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-REAL_TALKS = ROOT.parent / "shared/data/iwslt_xml"
 TEST_SETS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
 
 PAIRS = [
@@ -80,21 +78,6 @@ def small_iwslt(talks: int = 12) -> dict[str, str | bytes]:
                 f'<?xml version="1.0" encoding="UTF-8"?>\n<mteval>\n{sgm(kind, language, lines)}'
             )
             files[f"de-en/IWSLT14.{name}.de-en.{language}.xml"] = content + "</mteval>\n"
-    return files
-
-
-def real_iwslt() -> dict[str, str | bytes]:
-    """The files of de-en.tgz with the real dev and test sets, of which train.tags is made too."""
-    files: dict[str, str | bytes] = {}
-    for language in ("de", "en"):
-        content = []
-        for name in TEST_SETS:
-            text = (REAL_TALKS / f"IWSLT16.{name}.de-en.{language}.xml").read_text("utf-8")
-            files[f"de-en/IWSLT14.{name}.de-en.{language}.xml"] = text
-            tags = re.findall(r"<(url|keywords|talkid|title|description)>(.*)</\1>", text)
-            content += [f"<{tag}>{value}</{tag}>" for tag, value in tags]
-            content += re.findall(r"<seg id=\"\d+\">(.*)</seg>", text)
-        files[f"de-en/train.tags.de-en.{language}"] = "".join(f"{line}\n" for line in content)
     return files
 
 

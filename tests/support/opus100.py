@@ -65,24 +65,3 @@ def small_corpus(seed: int = 1, train: int = 300) -> dict[str, bytes]:
     files |= pair_files("zero-shot", "test", generated(("de", "fr"), 12, seed * 100 + 91))
     files |= pair_files("zero-shot", "dev", generated(("de", "fr"), 12, seed * 100 + 92))
     return files
-
-
-def multi30k_corpus(folder: Path, train: int, test: int) -> dict[str, bytes]:
-    """The same pairs out of Multi30k: real sentences, a different part of it for each pair."""
-    import gzip
-
-    def lines(split: str, language: str) -> list[str]:
-        with gzip.open(folder / f"{split}.{language}.gz", "rt", encoding="utf-8") as stream:
-            return stream.read().splitlines()
-
-    files: dict[str, bytes] = {}
-    for number, language in enumerate(("de", "fr", "cs")):
-        part = slice(number * train, (number + 1) * train)
-        both = (language, "en")
-        files |= pair_files("supervised", "train", {x: lines("train", x)[part] for x in both})
-        if language != "cs":
-            for theirs, ours in (("valid", "dev"), ("test", "test")):
-                text = {x: lines(theirs, x)[:test] for x in both}
-                files |= pair_files("supervised", ours, text)
-    zero_shot = {x: lines("test", x)[:test] for x in ("de", "fr")}
-    return files | pair_files("zero-shot", "test", zero_shot)

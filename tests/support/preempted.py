@@ -39,7 +39,6 @@ _RIG = """
         while preemption.signalled() is None:
             time.sleep(0.01)
 """
-SPAWNING = "torch.cuda.device_count = lambda: 2  # fairseq spawns a process for each"
 
 
 def rig(folder: Path, *lines: str, before: str = "") -> Path:

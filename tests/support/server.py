@@ -131,8 +131,3 @@ def serving() -> Iterator[Server]:
 
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-
-
-def without_proxies(environment: dict[str, str]) -> dict[str, str]:
-    """The environment, so that a server on this machine is asked directly."""
-    return {key: value for key, value in environment.items() if key.lower() not in PROXIES}

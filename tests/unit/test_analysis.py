@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +14,8 @@ from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.experiments.analysis import (
     OWN_NAMES,
     CurvePanel,
-    draw,
     make,
     read_runs,
-    to_csv,
-    to_markdown,
     window,
 )
 from fairseq_deepnet.experiments.grid import expand, load_sweep
@@ -133,12 +128,6 @@ def test_figure_3b_takes_the_last_decoder_layer_of_every_depth(tmp_path: Path) -
     assert panel.columns == [6, 24]
 
 
-def test_figure_3c_counts_epochs_from_zero_and_needs_no_monitoring(tmp_path: Path) -> None:
-    write_cell(tmp_path / "r", "post-ln", "fig3c", {"scheme": "post-ln"}, losses={10: 9.5, 20: 8.5})
-    (panel,) = panels_of("fig3c", tmp_path / "r").values()
-    assert points(panel, "post-ln") == {0: 9.5, 1: 8.5}
-
-
 def test_figure_5_has_seeds_as_a_mean_and_a_second_panel_by_updates(tmp_path: Path) -> None:
     for seed, factor in ((1, 1.0), (2, 3.0)):
         for depth in (6, 100):
@@ -154,49 +143,10 @@ def test_figure_5_has_seeds_as_a_mean_and_a_second_panel_by_updates(tmp_path: Pa
     assert keys == ["deepnorm_6l", "deepnorm_100l"]
 
 
-def test_a_run_from_fairseq_s_start_is_a_line_of_its_own(tmp_path: Path) -> None:
-    for cell, factor in (("post-ln_6l", 1.0), ("post-ln-stock_6l", 2.0)):
-        values = {"scheme": "post-ln", "depth": "6"}
-        write_run(tmp_path / "r", cell, "fig5", values, decoder_layers=6, factor=factor)
-    panels = panels_of("fig5", tmp_path / "r", "1")
-    assert points(panels["fig5"], "post-ln") == {6: 0.1}
-    assert points(panels["fig5"], "post-ln-stock") == {6: 0.2}
-    assert [line.key for line in panels["fig5-updates"].curves] == ["post-ln_6l"]
-    assert "Post-LN, fairseq's start" in to_markdown(list(panels.values()), "made up")
-
-
-def test_a_run_that_left_the_numbers_is_kept_in_the_csv_and_drawn_without_them(
-    tmp_path: Path,
-) -> None:
-    run = write_run(tmp_path / "fig4", "post-ln_no-warmup", "fig4", {"scheme": "post-ln"})
-    broken = {"model_update": math.nan, "gradient_norm": by_layer(1.0, 2.0, math.inf)}
-    records.append(run / records.NAME, {"update": 4, "values": broken})
-    made = make("fig4", read_runs(tmp_path / "fig4"), window("fig4", "4"))
-    rows = list(csv.DictReader(io.StringIO(to_csv(made))))
-    (row,) = [row for row in rows if (row["panel"], row["x"]) == ("fig4a", "4")]
-    assert row["ours"] == "nan"
-    (row,) = [row for row in rows if (row["panel"], row["x"]) == ("fig4d", "3")]
-    assert row["ours"] == "inf"
-    draw(made, "made up").canvas.draw()
-
-
-@pytest.mark.parametrize("text", ["0", "5-2", "x", "-3", "1-"])
-def test_updates_that_make_no_sense_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"--updates .*from 1 on"):
-        window("fig4", text)
-
-
 def test_what_was_not_recorded_is_refused_with_the_command_that_records_it(tmp_path: Path) -> None:
     write_cell(tmp_path / "r", "post-ln_6l", "fig5", {"scheme": "post-ln", "depth": "6"})
     with pytest.raises(ValueError, match=r"fig5: none .* `deepnet sweep fig5`"):
         panels_of("fig5", tmp_path / "r")
-
-
-def test_a_run_of_no_sweep_is_refused(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "r", "post-ln_6l", "fig5", {"scheme": "post-ln"})
-    (run / "cell.json").unlink()
-    with pytest.raises(ValueError, match="is no cell of a sweep"):
-        read_runs(tmp_path / "r")
 
 
 def test_the_command_prints_ours_above_the_paper_s_and_writes_csv_and_image(
@@ -217,28 +167,6 @@ def test_the_command_prints_ours_above_the_paper_s_and_writes_csv_and_image(
     here = [row for row in rows if (row["panel"], row["line"]) == ("fig4a", "post-ln_warmup")]
     assert [row["paper"] for row in here if row["x"] in ("0", "4")] == ["0", "0.55"]
     assert next(row for row in here if row["x"] == "2")["ours"] == "0.2"
-
-
-@pytest.mark.parametrize(
-    ("name", "row", "column", "value"),
-    [
-        ("fig3a", "post-ln-init_warmup", "18", 2.25),
-        ("fig3b", "post-ln-init", "6", 2.62),
-        ("fig3c", "post-ln-init", "29", 3.88),
-        ("fig4a", "post-ln_no-warmup", "2", 29.2),
-        ("fig4b", "post-ln_warmup", "29", 23.97),
-        ("fig4c", "post-ln_no-warmup", "29", 38.1),
-        ("fig4d", "post-ln_warmup", "18", 0.81),
-        ("fig5", "post-ln", "100", 0.47),
-        ("fig5", "deepnorm", "100", 0.008),
-    ],
-)
-def test_the_paper_s_values_are_there_and_marked_as_digitised(
-    name: str, row: str, column: str, value: float
-) -> None:
-    table = paper.table(name)
-    assert table.value(row, column) == value
-    assert table.certainty == "digitised"
 
 
 @pytest.mark.parametrize("name", ["fig3b", "fig3c", "fig4", "fig5"])

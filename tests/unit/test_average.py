@@ -18,9 +18,7 @@ from fairseq_deepnet.checkpoints import (
     save_checkpoint,
 )
 from fairseq_deepnet.save_dir import mend_last
-from fairseq_deepnet.tools import trained_model
 from fairseq_deepnet.tools.trained_model import (
-    TrainedModel,
     average_checkpoints,
     last_checkpoints,
 )
@@ -69,16 +67,6 @@ def test_small_weights_are_not_lost_beside_large_ones(tmp_path: Path) -> None:
     mean = load_checkpoint(tmp_path / "a.pt")["model"]["w"]
     assert mean.dtype == torch.float32
     assert mean.item() == 2**22 + 1
-
-
-def test_integers_are_not_averaged_but_taken_from_the_last(tmp_path: Path) -> None:
-    paths = [
-        write(tmp_path, i, w=torch.ones(1), version=torch.tensor([v])) for i, v in enumerate((3, 8))
-    ]
-    average_checkpoints(paths, tmp_path / "a.pt")
-    version = load_checkpoint(tmp_path / "a.pt")["model"]["version"]
-    assert version.dtype == torch.int64
-    assert version.tolist() == [8]
 
 
 def test_tied_weights_stay_tied(tmp_path: Path) -> None:
@@ -145,13 +133,6 @@ def test_checkpoints_of_different_models_are_refused_by_name(
     assert not (tmp_path / "out.pt").exists()
 
 
-def test_what_only_matters_for_training_may_differ(tmp_path: Path) -> None:
-    save_checkpoint(state(1, {"w": torch.ones(2)}, no_save=True), tmp_path / "a.pt")
-    save_checkpoint(state(2, {"w": torch.zeros(2)}, dropout=0.3), tmp_path / "b.pt")
-    average_checkpoints([tmp_path / "a.pt", tmp_path / "b.pt"], tmp_path / "out.pt")
-    assert load_checkpoint(tmp_path / "out.pt")["model"]["w"].tolist() == [0.5, 0.5]
-
-
 @pytest.mark.parametrize("kept", [0, 100, 0.5, 0.99])
 def test_a_truncated_checkpoint_is_named_and_nothing_is_written(
     tmp_path: Path, kept: float, capsys: pytest.CaptureFixture[str]
@@ -164,25 +145,6 @@ def test_a_truncated_checkpoint_is_named_and_nothing_is_written(
     assert cli.main(["average", str(good), str(bad), "--out", str(output)]) == 2
     assert f"{bad} is damaged or incomplete" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == [good.name, bad.name]
-
-
-class Foreign:
-    """A class that is none of fairseq's."""
-
-
-def test_a_checkpoint_that_holds_another_class_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint1.pt"
-    torch.save({"model": {}, "surprise": Foreign()}, path)
-    with pytest.raises(ValueError, match=r"cannot be loaded safely"):
-        load_checkpoint(path)
-
-
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    torch.save({"weights": torch.ones(1)}, tmp_path / "x.pt")
-    with pytest.raises(ValueError, match="holds no model"):
-        load_checkpoint(tmp_path / "x.pt")
-    with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
-        load_checkpoint(tmp_path / "y.pt")
 
 
 def test_a_damaged_last_checkpoint_is_replaced_by_the_latest_whole_one(tmp_path: Path) -> None:
@@ -202,27 +164,6 @@ def test_a_checkpoint_without_the_optimizer_s_state_is_not_resumed_from(tmp_path
     save_checkpoint({**state(20, {"w": torch.ones(1)}), "last_optimizer_state": None}, weights)
     (tmp_path / "checkpoint_last.pt").write_bytes(b"PK")
     assert mend_last(tmp_path) == tmp_path / "checkpoint_1_10.pt"
-
-
-def test_a_damaged_last_checkpoint_without_another_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint_last.pt").write_bytes(b"PK")
-    with pytest.raises(ValueError, match=r"checkpoint_last\.pt is damaged"):
-        mend_last(tmp_path)
-
-
-def test_a_checkpoint_that_a_training_removes_meanwhile_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for updates in (10, 20, 30):
-        write(tmp_path, updates, w=torch.full((1,), float(updates)))
-    listed = periodic_checkpoints(tmp_path)
-    monkeypatch.setattr(trained_model, "periodic_checkpoints", lambda _: listed)
-    listed[0].unlink()
-    assert last_checkpoints(tmp_path, 2) == listed[1:]
-    model = TrainedModel(tmp_path / "average_2.pt", None, listed[:2])
-    model.make()
-    assert float(load_checkpoint(model.path)["model"]["w"]) == 25
-    assert model.averaged == [path.name for path in listed[1:]]
 
 
 def test_weights_that_are_not_finite_are_not_averaged(tmp_path: Path) -> None:

@@ -107,28 +107,6 @@ def test_a_tokenizer_by_name_overrides_the_language() -> None:
     ].split("|")
 
 
-def test_lower_case_is_in_the_signatures() -> None:
-    lower = score(["THE CAT SAT ON A MAT"], ["the cat sat on a mat"], lowercase=True)
-    assert lower["bleu"] == pytest.approx(100)
-    assert "case:lc" in lower["bleu_signature"]
-    assert "case:lc" in lower["chrf_signature"]
-
-
-def test_an_unknown_tokenizer_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"no tokenizer 'mecab'; choose from 13a, .*flores200"):
-        score(["a"], ["a"], tokenizer="mecab")
-
-
-@pytest.mark.parametrize(("target", "package"), [("ja", "MeCab"), ("ko", "mecab_ko")])
-def test_without_mecab_the_extra_is_named(
-    target: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=rf"needs {package} .*fairseq_deepnet\[cjk\]") as said:
-        score(["x"], ["x"], target_language=target)
-    assert "\n" not in str(said.value)
-
-
 def test_spbleu_without_a_network_names_the_file_and_the_variable(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,20 +148,3 @@ def test_spbleu_takes_the_model_that_the_user_has(
         tokenizer="none",
     )
     assert counted["bleu"] == by_hand["bleu"]
-
-
-def test_half_a_sentencepiece_model_is_not_trusted(
-    cache: Path, sentencepiece_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    half = sentencepiece_model.read_bytes()[:1000]
-    cache.mkdir(parents=True)
-    (cache / "sacrebleu_tokenizer_spm.model").write_bytes(half)
-    with pytest.raises(ValueError, match="is no sentencepiece model, perhaps half a download"):
-        score(["x"], ["x"], tokenizer="flores101")
-    (tmp_path / "own").write_bytes(half)
-    monkeypatch.setenv("FLORES101_SPM", str(tmp_path / "own"))
-    with pytest.raises(ValueError, match="own is no sentencepiece model"):
-        score(["x"], ["x"], tokenizer="flores101")
-    monkeypatch.setenv("FLORES101_SPM", str(tmp_path / "absent"))
-    with pytest.raises(FileNotFoundError, match=r"FLORES101_SPM is .*absent, which is no file"):
-        score(["x"], ["x"], tokenizer="flores101")

@@ -77,11 +77,6 @@ def test_pre_ln_is_told_from_post_ln_whatever_the_norms_are_called() -> None:
     )
 
 
-def test_layers_that_do_nothing_are_an_error_of_one_line() -> None:
-    with pytest.raises(ValueError, match=r"layers.0: self_attn is not called"):
-        check(LlamaLike(2, value_path(1.0), place="lns"), LLAMA)
-
-
 def test_names_of_ones_own_are_told_by_a_mapping() -> None:
     x = torch.randn(4, 11, WIDTH)
     model = AnnotatedLike(8, on_branch=False)
@@ -171,37 +166,6 @@ def test_the_model_stays_as_it_is() -> None:
     assert model.training
     assert all(
         torch.equal(a, b) for a, b in zip(model.state_dict().values(), before.values(), strict=True)
-    )
-
-
-def test_trained_weights_are_shown_and_not_judged() -> None:
-    model = inverted_gain(24**0.25)
-    found = check(model, LLAMA, trained=True)
-    assert fine(found)
-    assert "initial weights not judged" in str(found)
-    assert found.sides[0].rows[0].measured
-
-
-def test_a_style_that_is_not_known_is_refused_with_those_that_are() -> None:
-    with pytest.raises(
-        ValueError, match="layers='gpt' is no style; choose from fairseq, torchscale"
-    ):
-        check(right(), LLAMA, layers="gpt")
-    with pytest.raises(ValueError, match="deepnrom"):
-        check(right(), LLAMA, claims="deepnrom")
-
-
-def test_what_a_scheme_has_besides_is_measured_or_said_not_to_be() -> None:
-    """Pre-LN is no DLCL; and of Sub-LN's norms within the branches nothing is known."""
-    layer = nn.TransformerEncoderLayer(WIDTH, 4, 96, batch_first=True, norm_first=True)
-    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
-    batch = torch.randn(4, 11, WIDTH)
-    assert kinds(check(model, batch, claims="dlcl", trained=True)) == {"inputs"}
-    assert not check(model, batch, claims="pre-ln", trained=True).notes
-    (note,) = check(model, batch, claims="sub-ln", trained=True).notes
-    assert note == (
-        "sub-ln is more than is measured here: what acts on the heads before out_proj, what acts"
-        " before fc2"
     )
 
 

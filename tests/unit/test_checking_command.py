@@ -103,13 +103,6 @@ def test_a_config_and_options_that_win(capsys: pytest.CaptureFixture[str]) -> No
     assert "100 words" in text
 
 
-def test_language_models_are_built_for_their_task(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check("--arch", "deepnet_transformer_lm_tiny", "--decoder-layers", "8") == 0
-    assert "LN(2 x + G(x))" in capsys.readouterr().out  # (2 x 8)^(1/4)
-    assert check("--arch", "deepnet_masked_lm_tiny", "--encoder-layers=8") == 0
-    assert check("--arch", "transformer_lm", "--decoder-layers=2", "--decoder-embed-dim=64") == 0
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -156,17 +149,6 @@ def test_trained_weights_are_shown_and_not_judged(
     assert "Verdict: as claimed (initial weights not judged)" in text
 
 
-@pytest.mark.parametrize("name", ["admin", "rezero", "r-fixup", "dlcl", "normformer"])
-def test_learned_residuals_of_a_trained_model_are_shown(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pair = trained(residual_scheme=name)
-    stir(pair[0])
-    assert check(save(tmp_path / "checkpoint_last.pt", pair, updates=300)) == 0
-    text = capsys.readouterr().out
-    assert "learned" in text or name == "dlcl"
-
-
 def test_a_trained_models_alpha_is_still_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,49 +193,6 @@ def test_missing_and_unknown_parameters_are_found(
     text = capsys.readouterr().out
     assert "encoder.layers.0.fc1.bias: not in the file" in text
     assert "encoder.spare: not in the model" in text
-
-
-def test_a_checkpoint_with_nan_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pair = trained()
-    pair[0].decoder.layers[0].fc2.weight.data[0, 0] = float("nan")
-    assert check(save(tmp_path / "c.pt", pair, 300)) == 1
-    assert "decoder.layers.0.fc2.weight: 1 of 8192 numbers are not finite" in (
-        capsys.readouterr().out
-    )
-
-
-def test_a_damaged_checkpoint_is_an_error_of_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = save(tmp_path / "c.pt", trained(), 300)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert check(path) == 2
-    assert "is damaged or incomplete" in capsys.readouterr().err
-
-
-def test_weights_of_another_shape_are_an_error_of_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = save(tmp_path / "c.pt", trained(), 300, encoder_ffn_embed_dim=96)
-    assert check(path) == 2
-    assert "does not fit the model that its arguments describe" in capsys.readouterr().err
-
-
-def test_a_checkpoint_takes_no_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = save(tmp_path / "c.pt", trained())
-    assert check(path, "encoder-layers=3") == 2
-    assert "a checkpoint says itself what it is" in capsys.readouterr().err
-
-
-def test_a_stock_checkpoint_with_two_vocabularies(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pair = trained("transformer")
-    model = pair[0]
-    model.decoder.embed_tokens.weight.data = torch.randn(90, 64)
-    model.decoder.output_projection.weight.data = torch.randn(90, 64)
-    assert check(save(tmp_path / "c.pt", pair, 300)) == 0
-    assert "Decoder: 4 layers, post-ln" in capsys.readouterr().out
 
 
 def test_a_checkpoint_of_a_model_that_fairseq_configures_by_dataclass(

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -41,23 +40,6 @@ def test_the_last_checkpoint_stands_for_a_run_that_was_never_validated(run: Path
     (folder / "checkpoint_last.pt").unlink()
     with pytest.raises(FileNotFoundError, match="holds no checkpoint_best"):
         trained_model.choose_model(run, 0)
-
-
-def test_an_average_is_of_one_checkpoint_at_least(run: Path) -> None:
-    with pytest.raises(ValueError, match="ask for at least 1"):
-        trained_model.last_checkpoints(run / "checkpoints", 0)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "last", "said"),
-    [(["checkpoints", "other"], 2, "takes one folder"), (["checkpoints"], None, "needs --last N")],
-)
-def test_folders_and_last_go_together(
-    run: Path, inputs: list[str], last: int | None, said: str
-) -> None:
-    given = Namespace(inputs=[run / name for name in inputs], last=last, out=run / "mean.pt")
-    with pytest.raises(ValueError, match=said):
-        trained_model.run(given)
 
 
 def test_a_model_of_many_pairs_needs_a_folder_of_many(run: Path, tmp_path: Path) -> None:

@@ -160,17 +160,6 @@ def test_losses_of_single_tokens_are_fairseqs_own(sample: Sample) -> None:
     assert torch.equal(ours(model, sample, reduce=False)[0], theirs(model, sample, reduce=False)[0])
 
 
-def test_the_model_has_its_output_layer_back_afterwards(sample: Sample) -> None:
-    model = build_model().eval()
-    logits = model(**sample["net_input"])[0]
-    criterion = cross_entropy.CrossEntropyCriterion(TASK, False)
-    criterion(model, sample)
-    assert torch.equal(model(**sample["net_input"])[0], logits)
-    with pytest.raises(IndexError):
-        criterion(model, {**sample, "target": sample["target"].repeat(2, 1)})
-    assert torch.equal(model(**sample["net_input"])[0], logits)
-
-
 def test_gradients_are_those_of_finite_differences() -> None:
     generator = torch.Generator().manual_seed(3)
     shapes = {"features": (4, 5, 3), "weight": (11, 3), "bias": (11,)}
@@ -331,48 +320,11 @@ def test_a_batch_of_padding_alone_has_no_loss() -> None:
     assert not w.grad.any()
 
 
-def test_a_chunk_is_as_long_as_features_are_wide_within_bounds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.undo()
-    assert [chunked.chunk_rows(c, 8000, False) for c in (64, 256, 1024)] == [128, 256, 512]
-    assert chunked.chunk_rows(512, 65536, on_gpu=True) == 1024
-
-
 def test_adaptive_softmax_is_refused(sample: Sample) -> None:
     model = build_model("transformer", adaptive_softmax_cutoff="20,40", adaptive_softmax_dropout=0)
     criterion = cross_entropy.LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)
     with pytest.raises(ConfigurationError, match="--adaptive-softmax-cutoff"):
         criterion(model, sample)
-
-
-def test_a_model_without_a_decoder_is_refused(sample: Sample) -> None:
-    criterion = cross_entropy.CrossEntropyCriterion(TASK, False)
-    with pytest.raises(ConfigurationError, match="choose --criterion cross_entropy"):
-        criterion(nn.Linear(2, 2), sample)
-
-
-def test_a_loss_is_differentiated_once() -> None:
-    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(9, 4)
-    loss = chunked.smoothed_cross_entropy(x, w, None, torch.tensor([3, 4, 5]), 0.1, PAD).loss
-    loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="compute it again"):
-        loss.backward()
-
-
-def test_nothing_is_differentiated_where_gradients_are_off(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Parameters say that they need one all the same, in validation too."""
-    made: list[int] = []
-    monkeypatch.setattr(chunked.ChunkWalk, "_gradients", lambda self, *_: made.append(1))
-    weight = torch.randn(50, 8, requires_grad=True)
-    features, target = torch.randn(9, 8), torch.randint(4, 50, (9,))
-    with torch.no_grad():
-        chunked.smoothed_cross_entropy(features, weight, None, target, 0.1, padding=1)
-    assert not made
-    chunked.smoothed_cross_entropy(features, weight, None, target, 0.1, padding=1)
-    assert made
 
 
 def test_fp16_does_not_lose_the_gradients_of_a_large_vocabulary() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -40,18 +38,6 @@ def test_options_come_in_any_order_and_those_of_fairseq_after_two_dashes(
     assert texts[0]["gpus"] == "1"
     assert texts[0]["extra"] == "['--lenpen', '2', '--', 'x']"
     assert parse(name, word).extra == []
-
-
-def test_help_shows_the_defaults_of_words_too(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["options", "--help"])
-    assert ended.value.code == 0
-    assert "(deepnet_transformer)" in capsys.readouterr().out
-
-
-def test_words_stand_between_options() -> None:
-    assert parse("sweep", "depth", "lr=1", "--dry-run", "depth=6").overrides == ["lr=1", "depth=6"]
-    assert parse("plan", "--gpus", "8", "multi30k", "--json", "lr=1").words == ["multi30k", "lr=1"]
 
 
 @pytest.mark.parametrize(
@@ -102,14 +88,6 @@ finally:
     assert done.stdout.splitlines()[-1] == ""
 
 
-def test_an_error_names_the_script_that_was_typed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DEEPNET_COMMAND", "train_wmt17")
-    assert cli.main(["args", "no-such-config"]) == 2
-    assert capsys.readouterr().err.startswith("[train_wmt17] error: no config 'no-such-config'")
-
-
 @pytest.mark.parametrize("moment", ["import", "run"])
 def test_ctrl_c_is_one_line_at_any_moment(
     moment: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -158,19 +136,3 @@ def test_a_bad_value_is_named_by_its_variable(
 ) -> None:
     with pytest.raises(ValueError, match="^" + message.replace("?", "[?]")):
         variables.set_defaults(parser, {name: value})
-
-
-def test_variables_count_only_where_a_script_asks_for_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("BEAM", "4")
-    assert parse("evaluate", "RUN").beam == 5
-    assert parse("evaluate", "--variables", "RUN").beam == 4
-
-
-def test_fairseq_is_found_beside_python_where_the_environment_is_not_activated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PATH", "/usr/bin")
-    assert cli.main(["sweep", "no_such_sweep"]) == 2
-    assert os.environ["PATH"].split(os.pathsep) == ["/usr/bin", str(Path(sys.executable).parent)]

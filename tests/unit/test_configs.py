@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_deepnet import cli
 from fairseq_deepnet.tools import recipe_options
 from fairseq_deepnet.tools.configs import (
     CONFIG_FOLDER,
-    Config,
     check_options,
     load_config,
     recorded_config,
@@ -50,13 +48,6 @@ def test_a_schedule_as_long_as_the_training_follows_its_length_unless_it_is_said
     assert lengths("max-update=8000", name="multi30k_tiny") == (8000, None)
 
 
-def test_a_schedule_follows_the_length_that_a_config_above_it_sets(tmp_path: Path) -> None:
-    write(tmp_path, "short", "max-update: 100\ntotal-num-update: 100\n")
-    path = write(tmp_path, "long", "defaults: [short]\nmax-update: 300\n")
-    assert load_config(path).options == {"max-update": 300, "total-num-update": 300}
-    assert load_config(path, ["max-update=500"]).options["total-num-update"] == 500
-
-
 def test_null_takes_an_option_back(tmp_path: Path) -> None:
     write(tmp_path, "base", "arch: deepnet_transformer\nresidual-scheme: deepnorm\n")
     path = write(tmp_path, "top", "defaults: [base]\narch: transformer\nresidual-scheme: null\n")
@@ -90,39 +81,6 @@ def test_arguments_are_flags_values_and_nothing_for_false() -> None:
         "--patience=-1",
         *("--keep-last-epochs", "5"),
     ]
-
-
-def test_a_list_is_handed_on_separated_by_commas(tmp_path: Path) -> None:
-    path = write(tmp_path, "c", "lr: [0.1, 0.01]\nadam-betas: (0.9, 0.98)\n")
-    assert to_arguments(load_config(path).options) == [
-        *("--lr", "0.1,0.01"),
-        *("--adam-betas", "(0.9, 0.98)"),
-    ]
-
-
-def test_a_flattened_config_is_a_config_that_says_the_same(tmp_path: Path) -> None:
-    config = load_config("wmt17_base")
-    again = load_config(write(tmp_path, "flat", config.to_yaml()))
-    assert again.options == config.options
-    assert again.recipe == config.recipe
-
-
-def test_configs_that_build_on_one_another_in_a_circle_are_refused(tmp_path: Path) -> None:
-    write(tmp_path, "a", "defaults: [b]\n")
-    path = write(tmp_path, "b", "defaults: [a]\n")
-    with pytest.raises(ValueError, match=r"in a circle: b\.yaml -> a\.yaml -> b\.yaml"):
-        load_config(path)
-
-
-def test_a_default_that_is_not_there_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path, "a", "defaults: [bass]\n")
-    with pytest.raises(FileNotFoundError, match=r"a\.yaml: defaults: 'bass'"):
-        load_config(path)
-
-
-def test_a_config_that_is_not_there_is_answered_with_those_that_are() -> None:
-    with pytest.raises(FileNotFoundError, match=r"no config 'multi40k'.*multi30k"):
-        load_config("multi40k")
 
 
 @pytest.mark.parametrize(
@@ -218,72 +176,6 @@ def test_fairseqs_own_parser_refuses_options_and_values(override: str, message: 
         check_options(load_config("multi30k", [override]))
 
 
-def test_an_option_that_only_our_models_have_is_told_as_such() -> None:
-    with pytest.raises(ValueError, match=r"monitor-interval: .* only our models have it: --arch d"):
-        check_options(load_config("multi30k_6l_stock", ["monitor-interval=1"]))
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_fairseq_accepts_every_config_here(name: str) -> None:
     check_options(load_config(name))
-
-
-def test_the_wmt17_config_has_the_hyper_parameters_of_table_5() -> None:
-    # arXiv 2203.00555, table 5
-    config = load_config("wmt17_base")
-    stated = {
-        "lr": 1.5e-3,
-        "lr-scheduler": "inverse_sqrt",
-        "warmup-updates": 4000,
-        "warmup-init-lr": "1e-7",
-        "adam-eps": "1e-8",
-        "adam-betas": "(0.9, 0.98)",
-        "label-smoothing": 0.1,
-        "max-update": 100_000,
-        "clip-norm": 0.0,
-        "dropout": 0.4,
-        "weight-decay": "1e-4",
-        "encoder-embed-dim": 512,
-        "decoder-ffn-embed-dim": 2048,
-        "encoder-attention-heads": 8,
-    }
-    assert {key: config.options[key] for key in stated} == stated
-    assert config.recipe["global-batch-tokens"] == "128 x 4096"
-
-
-def test_deepnet_args_prints_each_argument_ended_by_nul(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write(tmp_path, "c", "arch: transformer\nadam-betas: (0.9, 0.98)\noptimizer: adam\n")
-    assert cli.main(["args", path, "seed=7"]) == 0
-    assert capsys.readouterr().out == (
-        "--arch\0transformer\0--adam-betas\0(0.9, 0.98)\0--optimizer\0adam\0--seed\x007\0"
-    )
-
-
-def test_deepnet_args_shows_people_yaml(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["args", "multi30k_6l", "--print"]) == 0
-    shown = capsys.readouterr().out
-    assert "encoder-layers: 6\n" in shown
-    assert "defaults" not in shown
-
-
-def test_a_user_error_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["args", "multi30k", "max-token=5"]) == 2
-    caught = capsys.readouterr()
-    assert caught.out == ""
-    assert caught.err.startswith("deepnet args: error: ")
-    assert caught.err.count("\n") == 1
-
-
-@pytest.mark.parametrize("words", [[], ["--help"], ["nonsense"]])
-def test_deepnet_without_a_known_subcommand_says_what_there_is(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(words) == (0 if words == ["--help"] else 2)
-    caught = capsys.readouterr()
-    assert all(name in caught.out + caught.err for name in cli.SUBCOMMANDS)
-
-
-def test_an_empty_config_has_no_arguments() -> None:
-    assert to_arguments(Config("empty", {}, {}).options) == []

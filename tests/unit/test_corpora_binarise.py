@@ -101,12 +101,3 @@ def test_a_large_vocabulary_takes_wider_numbers(tmp_path: Path) -> None:
         for line in read_lines(test)
     ]
     assert np.dtype(data._index.dtype).itemsize == 4
-
-
-def test_another_model_of_the_same_name_is_read_anew(tmp_path: Path) -> None:
-    raw = text(tmp_path, "raw", 1)
-    found = []
-    for size in (32, 38):
-        train_model([raw], tmp_path / "spm", SubwordOptions("bpe", size))
-        found.append(binarise.binarise_text(tmp_path / "spm.model", raw, tmp_path / "out"))
-    assert found[0].tokens > found[1].tokens

@@ -251,22 +251,6 @@ def test_every_nth_clean_moses_pair_is_held_out_with_its_text(tmp_path: Path) ->
     assert record_of(out)["cleaning"]["train"]["dropped"] == {"empty": 1, "length ratio": 1}
 
 
-def test_cleaning_by_subwords_drops_text_and_tokens_alike(tmp_path: Path) -> None:
-    recipe = dataclasses.replace(
-        MOSES, languages="de en", hold_out=5, clean_on="subwords", max_ratio=1.5, max_words=90
-    )
-    build_one(recipe, write_moses_text(tmp_path / "raw"), tmp_path / "out")
-    record = record_of(tmp_path / "out")
-    assert record["cleaning"]["train"]["dropped"] == {"empty": 1}
-    assert record["cleaning"]["valid"]["dropped"] == {"length ratio": 1}
-    for split in ("train", "valid"):
-        for folder in ("text", "tokenised"):
-            for language in ("de", "en"):
-                lines = lines_of(tmp_path / "out" / folder / f"{split}.{language}")
-                assert len(lines) == record["lines"][split]
-                assert all(lines)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -305,12 +289,3 @@ def test_bad_values_are_refused_by_the_options_name(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         make()
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"), [("pair", "VALID=PREFIX$"), ("moses", "or HOLD_OUT=N")]
-)
-def test_validation_text_is_needed(kind: str, message: str, raw: Path, tmp_path: Path) -> None:
-    rows = [row for row in rows_of(raw, kind) if row.split != "valid"]
-    with pytest.raises(ValueError, match=message):
-        build_one(RECIPES[kind], rows, tmp_path / "out")

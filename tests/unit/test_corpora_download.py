@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.files import locked
 from fairseq_deepnet.tools.corpora import download
 from fairseq_deepnet.tools.corpora.download import fetch
 from fairseq_deepnet.tools.corpora.published import CORPORA, Corpus, File
@@ -163,14 +162,6 @@ def test_what_is_not_the_file_is_refused_in_one_line(
     assert not (folder / NAME).exists()
 
 
-def test_a_busy_server_is_asked_again(
-    server: Server, folder: Path, get: Callable[..., list[Path]]
-) -> None:
-    server.add(NAME, TEXT).statuses = [503, 429]
-    get(server)
-    assert (folder / NAME).read_bytes() == TEXT
-
-
 def test_a_file_that_changed_on_disk_is_reported_and_left_alone(
     server: Server, folder: Path, get: Callable[..., list[Path]]
 ) -> None:
@@ -189,45 +180,6 @@ def test_a_file_that_the_user_put_there_is_checked_and_taken(
     (folder / NAME).write_bytes(TEXT)
     get(server, md5=hashlib.md5(TEXT, usedforsecurity=False).hexdigest())
     assert server.asked == []
-
-
-def test_two_downloads_of_one_file_do_not_meet(
-    server: Server, folder: Path, get: Callable[..., list[Path]]
-) -> None:
-    folder.mkdir()
-    with locked(folder / f"{NAME}.part"), pytest.raises(ValueError, match="another download"):
-        get(server)
-
-
-def test_one_missing_file_does_not_keep_the_others_away(
-    server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = tuple(File(name, (f"{server.url}/{name}",)) for name in ("a", "b", "c"))
-    server.add("a", b"a")
-    server.add("c", b"c")
-    monkeypatch.setitem(CORPORA, "corpus", Corpus("three files", files))
-    with pytest.raises(ValueError, match=r"1 of 3 files of corpus .* b \("):
-        fetch("corpus", folder)
-    assert {"a", "c"} <= {path.name for path in folder.iterdir()}
-
-
-def test_the_proxy_of_the_environment_is_asked(
-    server: Server, get: Callable[..., list[Path]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with serving() as proxy:
-        proxy.add(NAME, TEXT)
-        monkeypatch.setenv("http_proxy", proxy.url)
-        get(server)
-    assert server.asked == []
-
-
-@pytest.mark.parametrize("name", [name for name in CORPORA if name != "corpus"])
-def test_the_catalogue_is_sound(name: str) -> None:
-    corpus = CORPORA[name]
-    for file in (*corpus.files, *corpus.parts):
-        assert file.urls
-        assert all(url.startswith(("https://", "http://")) for url in file.urls)
-        assert bool(file.published) == bool(file.sha256 or file.md5)
 
 
 def test_the_command_prints_paths_or_what_it_would_do(

@@ -11,12 +11,9 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora import download, published
 from fairseq_deepnet.tools.corpora.build import Row
-from fairseq_deepnet.tools.corpora.preprocess import read_table
 from fairseq_deepnet.tools.corpora.published import CORPORA, OPUS100, PUBLISHED
 from tests.support.archives import PAIRS, pack, small_iwslt, small_wmt
 from tests.support.opus100 import small_corpus, write_archive
-
-WMT_TEST = [f"test/newstest2017-ende-{side}.sgm" for side in ("src.en", "ref.de")]
 
 
 def rows_of(name: str, raw: Path, place: Path, languages: str | None = None) -> list[Row]:
@@ -192,36 +189,6 @@ def test_bad_usage_is_one_line(
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1
     assert re.search(message, error), error
-
-
-def test_variables_are_defaults_and_one_without_effect_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("VOCAB_SIZE", "77")
-    monkeypatch.setenv("DRY_RUN", "1")
-    assert cli.main(["preprocess", "--variables", "sample", "--out", str(tmp_path / "x")]) == 0
-    assert "  vocab_size 77\n" in capsys.readouterr().out
-    monkeypatch.setenv("HOLD_OUT", "5")
-    assert cli.main(["preprocess", "--variables", "sample"]) == 2
-    assert "(HOLD_OUT) has no effect on sample" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("train\tde\ten", "3 columns"),
-        ("training\tde\ten\tx", "split 'training'"),
-        ("train\tde\t../en\tx", "is not a language code"),
-        ("train\tde\tde\tx", "must differ"),
-        ("train\ten\tde\tx", "is there already"),
-        ("test\tde\tfr\tx", "no training text of fr"),
-    ],
-)
-def test_a_table_names_its_bad_line(line: str, message: str, tmp_path: Path) -> None:
-    table = tmp_path / "pairs.tsv"
-    table.write_text(f"# pairs\ntrain\tde\ten\tx\n{line}\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=message):
-        read_table(table)
 
 
 def test_a_complete_folder_of_a_published_corpus_needs_neither_network_nor_archives(

@@ -159,15 +159,6 @@ def test_a_vocabulary_below_the_number_of_characters_is_explained(tmp_path: Path
         )
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"subwords": "words"}, {"vocab_size": 3}, {"character_coverage": 1.5}],
-)
-def test_impossible_options_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"choose from|must"):
-        SubwordOptions(**wrong)  # type: ignore[arg-type]
-
-
 def test_a_model_with_a_piece_that_fairseq_reserves_is_refused(tmp_path: Path) -> None:
     sentencepiece.SentencePieceTrainer.train(
         input=str(write_text(tmp_path / "text")),
@@ -178,23 +169,3 @@ def test_a_model_with_a_piece_that_fairseq_reserves_is_refused(tmp_path: Path) -
     )
     with pytest.raises(ValueError, match="'<pad>'"):
         fairseq_symbols(load_model(tmp_path / "spm.model"))
-
-
-def test_training_text_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    (tmp_path / "text").write_bytes(b"kato\n" * 200 + b"\xff\n")
-    with pytest.raises(ValueError, match=r"text, line 201: not valid UTF-8"):
-        train_model([tmp_path / "text"], tmp_path / "spm", SubwordOptions(vocab_size=9))
-
-
-def test_training_text_without_a_word_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("\n \n", encoding="utf-8")
-    with pytest.raises(ValueError, match="no text to train"):
-        train_model([tmp_path / "text"], tmp_path / "spm", SubwordOptions(vocab_size=9))
-
-
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no sentencepiece model"):
-        load_model(tmp_path / "absent")
-    (tmp_path / "text").write_text("no model", encoding="utf-8")
-    with pytest.raises(ValueError, match="not a sentencepiece model"):
-        load_model(tmp_path / "text")

@@ -11,7 +11,6 @@ import pytest
 import torch
 from fairseq.data import indexed_dataset
 
-from fairseq_deepnet.tools.corpora import binarise
 from fairseq_deepnet.tools.corpora.binarise import unigram_nll
 from tests.support.shell import ROOT
 
@@ -67,44 +66,6 @@ def test_further_parts_of_the_training_set_count_and_further_validation_sets_do_
     write(data / "train_of_another.de-en.en", [[5, 5, 5]])
     expected = by_hand([4, 4, 4, 5, 2, 4, 6, 2, 7, 7, 7], [4, 7, 2])
     assert unigram_nll(data, "en", SYMBOLS) == pytest.approx(expected)
-
-
-def test_a_language_model_s_folder_has_no_languages_in_its_names(tmp_path: Path) -> None:
-    write(tmp_path / "train", TRAIN)
-    write(tmp_path / "valid", VALID)
-    assert unigram_nll(tmp_path, None, SYMBOLS) == pytest.approx(
-        by_hand([4, 4, 4, 5, 2, 4, 6, 2], [4, 7, 2])
-    )
-
-
-def test_large_files_are_counted_in_pieces(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = unigram_nll(data, "en", SYMBOLS)
-    unigram_nll.cache_clear()
-    monkeypatch.setattr(binarise, "_AT_ONCE", 3)
-    assert unigram_nll(data, "en", SYMBOLS) == whole
-
-
-@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
-def test_tokens_are_read_in_the_type_that_they_are_stored_in(tmp_path: Path, dtype: type) -> None:
-    write(tmp_path / "train", [[4, 5]], dtype)
-    write(tmp_path / "valid", [[4]], dtype)
-    assert unigram_nll(tmp_path, None, SYMBOLS) == pytest.approx(-math.log2(2 / 10))
-
-
-def test_what_is_not_there_whole_has_no_level(data: Path, tmp_path: Path) -> None:
-    assert unigram_nll(tmp_path / "none", "en", SYMBOLS) is None
-    assert unigram_nll(data, None, SYMBOLS) is None
-    # a dictionary that is not the data's
-    assert unigram_nll(data, "en", 5) is None
-    (data / "valid.de-en.en.idx").write_bytes(b"not an index of this format")
-    unigram_nll.cache_clear()
-    assert unigram_nll(data, "en", SYMBOLS) is None
-
-
-def test_an_empty_set_has_no_level(tmp_path: Path) -> None:
-    write(tmp_path / "train", TRAIN)
-    write(tmp_path / "valid", [])
-    assert unigram_nll(tmp_path, None, SYMBOLS) is None
 
 
 def test_the_level_of_multi30k_english() -> None:

@@ -23,7 +23,6 @@ from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.provenance import sha256
 from fairseq_deepnet.records import read_record, write_record
 from fairseq_deepnet.tools.corpora.build import folder_digests
-from fairseq_deepnet.tools.corpora.folder import DataFolder
 from tests.support.runs import TINY, make_checkpoint, make_data
 from tests.support.trained import make_trained_run
 from tests.support.training import train_here
@@ -235,20 +234,6 @@ def test_a_record_that_lacks_what_its_reader_needs_is_one_line(
     assert str(refused.value).endswith("; remove it")
 
 
-@pytest.mark.parametrize("record", ["[]", "{", '{"source": 3, "target": "en"}', '"text"', "7"])
-def test_a_data_folders_damaged_record_is_one_line(
-    record: str, data: Path, tmp_path: Path, refused: Deepnet
-) -> None:
-    make_trained_run(tmp_path / "run", data)
-    (data / "corpus.json").write_text(record, encoding="utf-8")
-    assert "corpus.json" in refused("translate", tmp_path / "run", data / "text" / "test.de")
-
-
-def test_a_folder_without_digests_still_opens(tmp_path: Path) -> None:
-    folder = DataFolder.open(make_data(tmp_path / "data"))
-    folder.refuse_changed(folder.model_files())
-
-
 def test_a_subcommand_that_meets_a_full_disk_ends_in_one_line_and_leaves_nothing(
     data: Path, tmp_path: Path
 ) -> None:
@@ -274,12 +259,3 @@ def test_a_subcommand_that_meets_a_full_disk_ends_in_one_line_and_leaves_nothing
     assert "mean.pt" in line
     assert "Traceback" not in done.stderr
     assert sorted(path.name for path in tmp_path.glob("*.pt*")) == ["1.pt", "2.pt"]
-
-
-@pytest.mark.parametrize("text", ["[a, b]: 1\n", "? {a: 1}\n: 2\n", "lr: 2020-01-01\n"])
-def test_a_config_with_a_list_for_a_key_is_one_line(
-    text: str, tmp_path: Path, refused: Deepnet
-) -> None:
-    (tmp_path / "odd.yaml").write_text(f"arch: deepnet_transformer\n{text}", encoding="utf-8")
-    assert "odd.yaml" in refused("args", tmp_path / "odd.yaml")
-    assert "'['" in refused("args", "multi30k", "lr=[")

@@ -100,13 +100,6 @@ def test_resource_classes_go_by_the_training_lines_of_the_pair(folder: Path) -> 
     assert averages(folder)["X-En"]["bleu"] == 30
 
 
-def test_one_class_for_all_is_a_sentence_instead_of_three_rows(folder: Path) -> None:
-    text = summarise(folder, list(BLEU), dict.fromkeys(LINES, 29_000))
-    assert "Every trained pair is low-resource" in text
-    assert "| low resource" not in text
-    assert averages(folder)["low resource"]["directions"] == 6
-
-
 def test_the_matrix_has_sources_down_and_targets_across(folder: Path) -> None:
     (folder / "de-fr.json").unlink()
     lines = summarise(folder, list(BLEU), LINES).splitlines()
@@ -139,26 +132,6 @@ def test_an_incomplete_set_is_never_averaged_silently(folder: Path) -> None:
     assert (folder / "table.md").read_text(encoding="utf-8").startswith("INCOMPLETE")
 
 
-def test_directions_that_are_not_expected_are_left_out_and_named(folder: Path) -> None:
-    text = summarise(folder, ["de-en", "en-de"], LINES)
-    assert "Not among the expected directions, and left out: cs-en, de-fr" in text
-    assert averages(folder)["all"]["bleu"] == 28
-
-
-def test_without_expectations_what_is_there_counts(folder: Path) -> None:
-    assert "INCOMPLETE" not in summarise(folder)
-    assert averages(folder)["all"]["expected"] == 8
-
-
-def test_other_files_are_passed_over_and_a_second_summary_is_the_same(folder: Path) -> None:
-    (folder / "de-en.txt").write_text("x\n", encoding="utf-8")
-    (folder / "test.some-thing.else.json").write_text("{}", encoding="utf-8")
-    first = summarise(folder, list(BLEU), LINES)
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert summarise(folder, list(BLEU), LINES) == first
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
 def test_the_csv_has_a_line_for_every_direction_also_missing_ones(folder: Path) -> None:
     (folder / "en-cs.json").unlink()
     summarise(folder, list(BLEU), LINES)
@@ -173,29 +146,6 @@ def test_the_csv_has_a_line_for_every_direction_also_missing_ones(folder: Path) 
     assert rows["de-en"]["bleu"] == "30.0"
     assert rows["en-cs"]["bleu"] == ""
     assert rows["en-cs"]["zero_shot"] == "False"
-
-
-def test_directions_without_an_off_target_rate_are_counted(folder: Path) -> None:
-    write(folder, "fr-de", off_target=None, off_target_floor=None)
-    text = summarise(folder, list(BLEU), LINES)
-    assert averages(folder)["zero-shot"]["off_target"] == 0.6
-    assert averages(folder)["zero-shot"]["off_target_of"] == 1
-    assert "60.0 % (of 1)" in text
-
-
-def test_unknown_is_neither_supervised_nor_zero_shot(folder: Path) -> None:
-    for name in BLEU:
-        write(folder, name, zero_shot=None)
-    summarise(folder, list(BLEU))
-    assert set(averages(folder)) == {"X-En", "En-X", "all"}
-
-
-def test_tokenisations_are_told_and_counted(folder: Path) -> None:
-    write(folder, "en-cs", bleu_signature=SIGNATURE.replace("13a", "char"))
-    text = summarise(folder, list(BLEU), LINES, beside("opus100"))
-    assert "tok 13a, version 2.6.0 (7 directions)" in text
-    assert "tok char, version 2.6.0 (1 directions)" in text
-    assert "1 directions here do not" in text
 
 
 @pytest.mark.parametrize(
@@ -227,28 +177,6 @@ def test_the_papers_numbers_stand_beside_ours(
     assert ["this model", *ours] in rows
 
 
-def test_an_average_over_as_many_directions_as_the_papers_needs_no_note(tmp_path: Path) -> None:
-    codes = ["ar", "de", "fr", "nl", "ru", "zh"]
-    for one in codes:
-        for other in set(codes) - {one}:
-            write(tmp_path, f"{one}-{other}", 12.5)
-    text = summarise(tmp_path, beside=beside("opus"))
-    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()]
-    assert ["this model", "12.50"] in rows
-
-
-def test_144_directions_fit_on_a_terminal_line_by_line_by_language(tmp_path: Path) -> None:
-    codes = [first + second for first in "abcdfghijklm" for second in "uvwxyz"]
-    for number, code in enumerate(codes):
-        for name in (f"{code}-en", f"en-{code}"):
-            write(tmp_path, name, 10.25 + number, zero_shot=False)
-    lines = summarise(tmp_path).splitlines()
-    assert max(map(len, lines)) <= 100
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert [row[0] for row in rows if row[0] in codes] == codes
-    assert ["mz", "", "", "81.25", "81.25", "1.0 %"] in rows
-
-
 def test_scores_of_other_settings_are_not_averaged_silently(folder: Path) -> None:
     """The digests of the texts differ from direction to direction, and are no settings."""
     for number, name in enumerate(BLEU):
@@ -259,19 +187,6 @@ def test_scores_of_other_settings_are_not_averaged_silently(folder: Path) -> Non
     assert "MIXED: these were scored with another model or other options" in text
     assert "than the rest: fr-de." in text
     assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["mixed"] is True
-
-
-def test_many_languages_give_one_line_a_language(tmp_path: Path) -> None:
-    names = [f"l{number}" for number in range(20)]
-    expected = [name for code in names for name in (f"{code}-en", f"en-{code}")]
-    for number, name in enumerate(expected):
-        write(tmp_path / "scores", name, float(number))
-    lines = {f"{code}-en": 50_000 * number for number, code in enumerate(names, start=1)}
-    text = summarise(tmp_path / "scores", expected, lines)
-    assert "from \\ into" not in text
-    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()]
-    assert ["l0", "50,000", "low", "0.00", "1.00", "1.0 %"] in rows
-    assert ["l19", "1,000,000", "high", "38.00", "39.00", "1.0 %"] in rows
 
 
 @pytest.mark.parametrize(
@@ -359,20 +274,6 @@ def test_real_text_of_four_languages_goes_from_lines_to_a_table(
     assert found["zero-shot"]["bleu"] < 5
     assert found["zero-shot"]["off_target"] > 0.99
     assert found["all supervised"]["off_target"] < 0.01
-
-
-def test_a_wide_matrix_with_english_alone_is_left_to_the_table_of_languages(tmp_path: Path) -> None:
-    languages = [f"l{letter}" for letter in "abcdefghijklmnopq"]
-    for language in languages:
-        for name in (f"{language}-en", f"en-{language}"):
-            write(tmp_path, name, 5.0)
-    summarise(tmp_path, training_lines={})
-    table = (tmp_path / "table.md").read_text(encoding="utf-8")
-    assert "| lq " in table
-    assert "from \\ into" not in table
-    write(tmp_path, "la-lb", 1.0)  # which no line of a language has
-    summarise(tmp_path, training_lines={})
-    assert "from \\ into" in (tmp_path / "table.md").read_text(encoding="utf-8")
 
 
 def test_zero_shot_directions_are_in_no_average_of_trained_ones(tmp_path: Path) -> None:

@@ -6,16 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from torch.multiprocessing.spawn import ProcessRaisedException
 
-from fairseq_deepnet.errors import describe_os_error, in_one_line, name_nearest_choice
-
-SPAWNED = """
--- Process 1 terminated with the following error:
-Traceback (most recent call last):
-  File "train.py", line 1, in main
-fairseq_deepnet.errors.ConfigurationError: --x contradicts --y; leave out --x
-"""
+from fairseq_deepnet.errors import describe_os_error, in_one_line
 
 
 def run(code: str, program: str) -> subprocess.CompletedProcess[str]:
@@ -62,27 +54,3 @@ def test_errors_of_the_file_system_name_the_file_and_the_remedy() -> None:
     assert describe_os_error(full) == in_one_line(full) == line
     assert in_one_line(FileNotFoundError("there is no run x")) == "there is no run x"
     assert in_one_line(KeyError("a mistake of ours")) is None
-
-
-def test_a_rank_that_was_spawned_ends_in_its_own_one_line() -> None:
-    error = ProcessRaisedException(SPAWNED, 1, 7)
-    assert in_one_line(error) == "--x contradicts --y; leave out --x"
-    assert in_one_line(ProcessRaisedException("KeyError: 'a mistake of ours'", 1, 7)) is None
-
-
-@pytest.mark.parametrize(
-    ("message", "line"),
-    [
-        (
-            "argument --a: invalid choice: 'adamm' (choose from 'adam', 'sgd')",
-            "argument --a: invalid choice: 'adamm'; did you mean adam?",
-        ),
-        (
-            "argument --a: invalid choice: 'xyz' (choose from 'adam', 'sgd')",
-            "argument --a: invalid choice: 'xyz' (choose from 'adam', 'sgd')",
-        ),
-        ("argument --a: invalid <lambda> value: 'x'", "argument --a: invalid value: 'x'"),
-    ],
-)
-def test_an_invalid_choice_is_answered_with_the_nearest(message: str, line: str) -> None:
-    assert name_nearest_choice(message) == line

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,13 +16,12 @@ from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.provenance import sha256
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder
-from fairseq_deepnet.tools.corpora.subwords import SubwordOptions, train_model
 from fairseq_deepnet.tools.devices import threads_of
 from fairseq_deepnet.tools.evaluation import evaluate as module
-from fairseq_deepnet.tools.evaluation.evaluate import batch_tokens, loader, option_words, request
+from fairseq_deepnet.tools.evaluation.evaluate import batch_tokens, request
 from fairseq_deepnet.tools.evaluation.scoring import score
 from fairseq_deepnet.tools.run_scores import read_score, read_scores
-from fairseq_deepnet.tools.trained_model import TrainedModel, choose_model
+from fairseq_deepnet.tools.trained_model import TrainedModel
 from fairseq_deepnet.tools.translation.engine import Engine
 from tests.support.evaluation import Dictionary, work_here
 from tests.support.runs import SENTENCES, TRANSLATIONS, make_checkpoint, make_data, make_run
@@ -173,55 +171,6 @@ def test_data_of_another_run_names_the_run_s_own(
     assert "data/own.de-en" in result.stderr
 
 
-def test_options_that_no_file_name_can_hold_are_a_digest() -> None:
-    assert option_words(["--max-len-b", "10", "--max-len-a=1.2"]) == "max-len-a1.2.max-len-b10"
-    assert option_words(["--sampling"]) == "sampling"
-    long = option_words(["--constraints", "a/b c"])
-    assert re.fullmatch(r"options-[0-9a-f]{8}", long)
-    assert long != option_words(["--constraints", "a/b d"])
-    assert option_words([]) == ""
-
-
-def test_data_that_a_lone_checkpoint_was_not_trained_on_is_named(
-    evaluate: Evaluate, engine: Dictionary, run_folder: Path, data: Path, tmp_path: Path
-) -> None:
-    """The same data at another place is its own."""
-    alone = tmp_path / "alone" / "model.pt"
-    alone.parent.mkdir()
-    shutil.copy(run_folder / "checkpoints" / "checkpoint_best.pt", alone)
-    state = torch.load(alone, weights_only=True)
-    state["cfg"] = {"task": {"_name": "translation", "data": str(data)}}
-    torch.save(state, alone)
-    moved, other = tmp_path / "moved", make_data(tmp_path / "news")
-    shutil.copytree(data, moved)
-    record = {**DataFolder.open(other).record, "settings": {}}
-    (other / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
-    for folder in (data, moved, other):
-        result = evaluate(alone, data=str(folder))
-        assert result.returncode == 0, result.stderr
-    own, theirs = sorted(path.name for path in (alone.parent / "scores").glob("*.json"))
-    assert own == "test.model.beam5.lenpen1.json"
-    assert theirs.startswith("text.news-")
-
-
-@pytest.mark.parametrize(
-    ("word", "remedy"),
-    [
-        ("--post-process", "subwords are joined to text here"),
-        ("--remove-bpe=sentencepiece", "subwords are joined to text here"),
-        ("--beam=1", "set BEAM"),
-        ("--path", "name the checkpoint"),
-    ],
-)
-def test_what_scores_are_named_by_is_no_option_after_the_dashes(
-    evaluate: Evaluate, engine: Dictionary, run_folder: Path, word: str, remedy: str
-) -> None:
-    result = evaluate(run_folder, word)
-    assert result.returncode == 2
-    assert f"{word}: {remedy}" in result.stderr
-    assert engine.asked == []
-
-
 def test_the_last_checkpoints_are_averaged_on_request(
     evaluate: Evaluate, engine: Dictionary, run_folder: Path, data: Path
 ) -> None:
@@ -237,18 +186,6 @@ def test_the_last_checkpoints_are_averaged_on_request(
     assert "already scored" in again.stderr
 
 
-def test_a_checkpoint_belongs_to_its_run_by_whatever_link_it_is_named(
-    tmp_path: Path, run_folder: Path
-) -> None:
-    link = tmp_path / "links" / "final.pt"
-    link.parent.mkdir()
-    link.symlink_to(run_folder.resolve() / "checkpoints" / "checkpoint_best.pt")
-    model = choose_model(link, 0)
-    assert model.path == link
-    assert model.run == run_folder.resolve()
-    assert model.scores == run_folder.resolve() / "scores"
-
-
 def test_a_lone_checkpoint_finds_the_data_that_it_was_trained_on(
     evaluate: Evaluate, engine: Dictionary, tmp_path: Path, data: Path
 ) -> None:
@@ -256,16 +193,6 @@ def test_a_lone_checkpoint_finds_the_data_that_it_was_trained_on(
     result = evaluate(path)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "elsewhere" / "scores" / "test.model.beam5.lenpen1.json").is_file()
-
-
-def test_data_and_output_are_as_given(
-    evaluate: Evaluate, engine: Dictionary, run_folder: Path, tmp_path: Path, data: Path
-) -> None:
-    other = make_data(tmp_path / "other")
-    result = evaluate(run_folder, data=str(other), out=str(tmp_path / "out"))
-    assert result.returncode == 0, result.stderr
-    assert len(list((tmp_path / "out").iterdir())) == 2
-    assert not (run_folder / "scores").exists()
 
 
 @pytest.mark.parametrize(
@@ -326,25 +253,6 @@ def test_the_target_language_of_the_data_chooses_the_tokenizer(
     assert f"|tok:{tokenizer}|" in result.stdout
     expected = score(TRANSLATIONS, SENTENCES, target_language=target)
     assert f"BLEU {expected['bleu']:.2f}" in result.stdout
-
-
-@pytest.mark.parametrize("changed", ["text/test.en", "text/test.de", "spm.model"])
-def test_a_score_of_other_data_is_not_printed_again(
-    evaluate: Evaluate, engine: Dictionary, run_folder: Path, tmp_path: Path, changed: str
-) -> None:
-    other = make_data(tmp_path / "other")
-    first = evaluate(run_folder, data=str(other))
-    assert first.returncode == 0, first.stderr
-    if changed == "spm.model":
-        options = SubwordOptions(vocab_size=50)
-        train_model([other / "text" / "test.en"], other / "spm", options)
-    else:
-        (other / changed).write_text("\n".join(TRANSLATIONS) + "\n", encoding="utf-8")
-    again = evaluate(run_folder, data=str(other))
-    assert again.returncode == 0, again.stderr
-    assert "already scored" not in again.stderr
-    assert len(engine.asked) == 8
-    assert ("BLEU 100.00" in again.stdout) is (changed == "text/test.en")
 
 
 def write_text_folder(place: Path, *names: str, lines: list[str] = SENTENCES) -> Path:
@@ -458,16 +366,6 @@ def test_scores_of_other_text_are_never_taken_for_the_test_set_s(
         assert found.of.startswith("test text of the folder news-")
 
 
-def test_the_search_is_as_asked_for(run_folder: Path, data: Path) -> None:
-    checkpoint = run_folder / "checkpoints" / "checkpoint_best.pt"
-    model, folder = TrainedModel(checkpoint, run_folder, [checkpoint]), DataFolder.open(data)
-    args = argparse.Namespace(engine="fairseq", beam=4, lenpen=0.6, batch=700, extra=["--sampling"])
-    words = ["--beam", "4", "--lenpen", "0.6", "--max-tokens", "700", "--sampling"]
-    assert loader(args, model, folder, 1, 1, 0).args == (checkpoint, folder, words)
-    moses = DataFolder(data, {**folder.record, "tokenisation": "moses"})
-    assert list(loader(args, model, moses, 1, 1, 0).args[1].encode(["a@@ b"], "de")) == ["a@@ b"]
-
-
 def test_all_that_decides_a_score_is_in_its_request(run_folder: Path, data: Path) -> None:
     checkpoint = run_folder / "checkpoints" / "checkpoint_best.pt"
     model, folder = TrainedModel(checkpoint, run_folder, [checkpoint]), DataFolder.open(data)
@@ -490,14 +388,3 @@ def test_a_tokenizer_that_was_asked_for_is_in_the_name(
     assert "|tok:char|" in result.stdout
     (record,) = (run_folder / "scores").glob("*.json")
     assert record.stem == "test.checkpoint_best.beam5.lenpen1.tok-char"
-
-
-def test_translating_that_is_cut_off_leaves_no_summary_that_says_all_is_there(
-    evaluate: Evaluate, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_text_folder(tmp_path / "news", "test.de-en.de", "test.de-en.en")
-    work_here(monkeypatch, ValueError("out of luck"))
-    result = evaluate(run_folder, text=str(folder))
-    assert "error: out of luck" in result.stderr
-    (summary,) = (run_folder / "scores").glob("*/summary.json")
-    assert json.loads(summary.read_text(encoding="utf-8"))["complete"] is False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,14 +42,6 @@ def write(place: Path, *names: str) -> None:
         (place / name).write_text("a line\n", encoding="utf-8")
 
 
-def test_one_text_serves_both_directions(tmp_path: Path) -> None:
-    write(tmp_path, "news.cs-en.cs", "news.cs-en.en", "other.de-en.de")
-    found = texts_in(tmp_path, "news", MANY)
-    assert [str(text.direction) for text in found] == ["cs-en", "en-cs"]
-    assert found[1].source.name == "news.cs-en.en"
-    assert found[1].reference.name == "news.cs-en.cs"
-
-
 def test_a_direction_with_a_text_of_its_own_is_translated_from_that_alone(tmp_path: Path) -> None:
     write(tmp_path, "news.cs-en.cs", "news.cs-en.en", "news.en-cs.cs", "news.en-cs.en")
     found = {str(text.direction): text for text in texts_in(tmp_path, "news", MANY)}
@@ -74,31 +65,6 @@ def test_text_that_cannot_be_scored_is_refused(
     write(tmp_path, *names)
     with pytest.raises(error, match=cause):
         texts_in(tmp_path, "news", MANY)
-
-
-def test_packed_text_is_read_too(tmp_path: Path) -> None:
-    write(tmp_path, "news.cs-en.cs")
-    (tmp_path / "news.cs-en.en.gz").write_bytes(gzip.compress(b"zwei\nZeilen\n"))
-    found = {str(text.direction): text for text in texts_in(tmp_path, "news", MANY)}
-    assert list(found) == ["cs-en", "en-cs"]
-    assert list(read_lines(found["en-cs"].source)) == ["zwei", "Zeilen"]
-    (tmp_path / "news.cs-en.cs.gz").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"both .* exist"):
-        texts_in(tmp_path, "news", MANY)
-
-
-def test_a_model_of_one_pair_translates_in_one_direction(tmp_path: Path) -> None:
-    """Its other language is none that it reads."""
-    write(tmp_path, "news.de-en.de", "news.de-en.en")
-    folder = DataFolder(tmp_path, {"source": "de", "target": "en"})
-    (found,) = texts_in(tmp_path, "news", folder)
-    assert str(found.direction) == "de-en"
-
-
-def test_what_was_not_trained_is_zero_shot(folder: DataFolder, tmp_path: Path) -> None:
-    texts = texts_of_folder(folder, "test")
-    jobs = [Job(*text, tmp_path / "x.json", folder, "test", "13a", {}) for text in texts]
-    assert {str(job.direction) for job in jobs if job.zero_shot} == {"cs-de", "de-cs"}
 
 
 def test_an_epoch_is_every_training_pair_once_in_each_direction(folder: DataFolder) -> None:
@@ -156,17 +122,6 @@ def test_translations_of_parts_are_in_the_order_of_the_lines(tmp_path: Path) -> 
     record = json.loads(job.record.read_text(encoding="utf-8"))
     assert (record["chrf"], record["lines"], record["beam"]) == (pytest.approx(100), 1000, 5)
     assert job.is_done()
-
-
-@pytest.mark.usefixtures("here")
-def test_sides_of_different_length_are_refused_before_anything_is_translated(
-    tmp_path: Path,
-) -> None:
-    job = job_of(tmp_path, "de-en")
-    job.source.write_text("one\ntwo\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"news.de-en.de has 2 lines and .* 1: both must"):
-        translate_all([job], {}, Inventor, threads=1, processes=1, gpus=0)
-    assert not job.record.exists()
 
 
 def job_of(place: Path, name: str, tokenizer: str | None = None) -> Any:

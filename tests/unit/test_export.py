@@ -152,20 +152,6 @@ def test_an_export_of_other_content_takes_its_place(
     assert [path.name for path in output.parent.iterdir()] == [output.name]
 
 
-def test_other_data_are_another_request(
-    form: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = make_data(tmp_path / "other")
-    words = (run_folder, "--to", form, "--data", other)
-    assert export(*words) == 0
-    for language in ("de", "en"):  # other counts of the same words
-        path = other / f"dict.{language}.txt"
-        path.write_text(path.read_text(encoding="utf-8").replace(" 1", " 2"), encoding="utf-8")
-    assert export(*words) == 0
-    told = "already exported" if form == "fairseq" else "replacing"  # which needs no data
-    assert told in capsys.readouterr().err
-
-
 def test_what_this_command_did_not_write_is_replaced_by_force_alone(
     form: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,46 +195,6 @@ def test_the_mean_of_the_last_checkpoints_is_exported_under_its_name(run_folder:
     state = load_checkpoint(run_folder / "export" / "average_2.pt")
     assert state["model"][name].unique().tolist() == [2.0]
     assert state["export"]["averaged"] == ["checkpoint_1_20.pt", "checkpoint_1_30.pt"]
-
-
-def set_option(name: str, value: Any) -> Callable[[dict[str, Any]], object]:
-    return lambda state: setattr(state["cfg"]["model"], name, value)
-
-
-FAULTS: dict[str, Callable[[dict[str, Any]], object]] = {
-    "is incomplete: it has no decoder.layers.1.fc2.bias": lambda state: state["model"].pop(
-        "decoder.layers.1.fc2.bias"
-    ),
-    "is incomplete: it has no embed_tokens.weight": lambda state: state["model"].clear(),
-    "encoder.layers.0.fc1.bias is not finite": lambda state: state["model"][
-        "encoder.layers.0.fc1.bias"
-    ][3].fill_(torch.nan),
-    "fc1.bias is of shape [47], and its options say [48]": lambda state: state["model"].update(
-        {"encoder.layers.0.fc1.bias": torch.zeros(47)}
-    ),
-    "does not say how its model is built": lambda state: state["cfg"].pop("model"),
-    "a model of arch lstm is not exported": set_option("arch", "lstm"),
-    "arch ['x'] is known neither to fairseq": set_option("arch", ["x"]),
-    "describes no model that can be built: ConfigurationError": set_option("residual_scheme", 7),
-    "describes no model that can be built: TypeError": set_option("encoder_ffn_embed_dim", "x"),
-    "describes no model that can be built: Exception": set_option("adaptive_softmax_cutoff", 7),
-    "option max_source_positions is None, not a number": set_option("max_source_positions", None),
-    "--residual-scheme rezero cannot become a stock": lambda state: None,
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_checkpoint_that_cannot_be_exported_is_one_line_and_nothing_is_written(
-    fault: str, form: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = {"residual_scheme": "rezero"} if "rezero" in fault else {}
-    make_trained_run(tmp_path / "run", data, **options)
-    edit(tmp_path / "run", FAULTS[fault])
-    assert export(tmp_path / "run", "--to", form) == 2
-    printed = capsys.readouterr()
-    assert fault in printed.err
-    assert (printed.err.count("\n"), printed.out) == (1, "")
-    assert not [*tmp_path.glob("run/export/*")]
 
 
 @pytest.mark.parametrize("kept", [0, 100, 0.7])
@@ -295,17 +241,6 @@ def test_the_checkpoint_itself_is_never_overwritten(
     assert source.read_bytes() == before
 
 
-def test_a_lone_checkpoint_needs_an_output(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    alone = tmp_path / "alone" / "model.pt"
-    alone.parent.mkdir()
-    (run_folder / "checkpoints" / "checkpoint_best.pt").rename(alone)
-    assert export(alone, "--to", "fairseq") == 2
-    assert "say where to, with --out" in capsys.readouterr().err
-    assert export(alone, "--to", "fairseq", "--out", alone.with_name("stock.pt")) == 0
-
-
 def test_a_model_of_bare_fairseq_commands_is_exported_with_its_sentencepiece_model(
     form: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -324,13 +259,6 @@ def test_a_model_of_bare_fairseq_commands_is_exported_with_its_sentencepiece_mod
         assert (tmp_path / "out" / "source.spm").read_bytes() == spm.read_bytes()
         assert export(*words, "--spm", "none", "--force") == 2
         assert "holds other tokens" in capsys.readouterr().err
-
-
-def test_quantization_belongs_to_ctranslate2(
-    run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert export(run_folder, "--to", "fairseq", "--quantization", "int8") == 2
-    assert "leave it out, or --to ctranslate2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -153,30 +153,6 @@ def test_words_keep_fairseqs_numbers(tmp_path: Path, data: Path) -> None:
     assert (config["decoder_start_token"], config["add_source_eos"]) == ("</s>", True)
 
 
-def test_another_quantization_in_the_same_place_replaces_the_first(
-    tmp_path: Path, data: Path
-) -> None:
-    make_trained_run(tmp_path / "run", data)
-    out = tmp_path / "out"
-    for quantization in ("float32", "int8"):
-        assert export(tmp_path / "run", "--quantization", quantization, "--out", out) == 0
-        assert (
-            json.loads((out / "export.json").read_text(encoding="utf-8"))["quantization"]
-            == quantization
-        )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
-
-
-def test_a_data_folder_without_its_subword_model_is_refused(
-    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_trained_run(tmp_path / "run", data)
-    other = make_data(tmp_path / "other")
-    (other / "spm.model").unlink()
-    assert export(tmp_path / "run", "--data", other) == 2
-    assert "spm.model is missing" in capsys.readouterr().err
-
-
 def test_a_stock_model_is_exported_too_also_an_old_one_that_names_tied_tables_once(
     tmp_path: Path, data: Path, pieces: list[list[str]]
 ) -> None:
@@ -190,26 +166,6 @@ def test_a_stock_model_is_exported_too_also_an_old_one_that_names_tied_tables_on
     folder = tmp_path / "run" / "export" / "ctranslate2-float32"
     assert gap(log_probabilities(model, data, pieces), folder, pieces) < 1e-4
     assert json.loads((folder / "export.json").read_text(encoding="utf-8"))["scheme"] == "stock"
-
-
-def test_the_wrong_data_folder_is_refused(
-    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_trained_run(tmp_path / "run", data)
-    other = make_data(tmp_path / "other")
-    for language in ("de", "en"):
-        with (other / f"dict.{language}.txt").open("a", encoding="utf-8") as file:
-            file.write("more 1\n")
-    assert export(tmp_path / "run", "--data", other) == 2
-    assert "not the data folder that it was trained on" in capsys.readouterr().err
-
-
-def test_an_unknown_quantization_is_refused_with_those_that_there_are(
-    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_trained_run(tmp_path / "run", data)
-    assert export(tmp_path / "run", "--quantization", "int4") == 2
-    assert "--quantization int4 is unknown; choose one of float32, int8" in capsys.readouterr().err
 
 
 def test_a_language_model_is_refused_with_what_can_be_done(

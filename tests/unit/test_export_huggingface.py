@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -304,18 +303,6 @@ def test_what_transformers_cannot_compute_is_refused_with_the_reason(
     assert export(tmp_path / "run") == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run" / "export").exists()
-
-
-def test_moses_tokens_are_refused(
-    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_trained_run(tmp_path / "run", data)
-    other = make_data(tmp_path / "moses")
-    record = json.loads((other / "corpus.json").read_text(encoding="utf-8"))
-    write_json(other / "corpus.json", record | {"tokenisation": "moses"})
-    (other / "bpe.codes").write_text("#version: 0.2\n", encoding="utf-8")
-    assert export(tmp_path / "run", "--data", other) == 2
-    assert "holds Moses tokens" in capsys.readouterr().err
 
 
 def test_a_half_precision_checkpoint_is_written_in_float32(tmp_path: Path, data: Path) -> None:

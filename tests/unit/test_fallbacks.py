@@ -77,34 +77,6 @@ def test_what_a_training_has_not_cannot_be_changed(text: str, says: str) -> None
     assert says in str(refused.value)
 
 
-def test_whole_numbers_stay_whole_and_lists_are_changed_in_each_member() -> None:
-    present = {"update_freq": [1, 3], "lr": [0.5, 0.25]}
-    state = State(1, [{"changes": "update-freq*1.5 lr*0.1"}])
-    assert state.arguments(present) == ["--update-freq=2,4", "--lr=0.05,0.025"]
-
-
-def test_a_step_that_changes_nothing_does_not_help() -> None:
-    lr = Change("lr", "=", "0.001")
-    assert not lr.helps(PRESENT, 0)
-    assert lr.helps({**PRESENT, "lr": [0.1]}, 0)
-
-
-def test_a_warm_up_that_is_over_is_not_lengthened() -> None:
-    longer = Change("warmup-updates", "+", "1000")
-    present = {"warmup_updates": 100}
-    assert longer.helps(present, 0)
-    assert longer.helps(present, 99)
-    assert not longer.helps(present, 100)
-
-
-def test_the_default_passes_over_what_this_training_has_not() -> None:
-    present = {name: value for name, value in PRESENT.items() if name != "warmup_updates"}
-    (first, *_) = fallbacks.steps_of(None, present)
-    assert first == (Change("lr", "*", "0.5"),)
-    with pytest.raises(ConfigurationError, match="no option --warmup-updates"):
-        fallbacks.steps_of("warmup-updates+10", present)
-
-
 def test_changes_are_applied_to_the_options_of_each_start_one_on_top_of_another() -> None:
     taken = [{"changes": "lr*0.5 update-freq*2"}, {"changes": "lr*0.1 dropout=0.3"}]
     state = State(2, taken)
@@ -112,14 +84,6 @@ def test_changes_are_applied_to_the_options_of_each_start_one_on_top_of_another(
     assert state.arguments(PRESENT) == expected
     assert state.arguments({**PRESENT, "update_freq": [1]})[1] == "--update-freq=2"
     assert State().arguments(PRESENT) == []
-
-
-def test_the_state_of_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert fallbacks.read(tmp_path) == State()
-    (tmp_path / "run").mkdir()
-    state = State(2, [{"step": 2, "changes": "lr*0.5", "from_update": 9}], ["diverged_2", 9])
-    state.write(tmp_path / "run")
-    assert fallbacks.read(tmp_path / "run") == state
 
 
 @pytest.mark.parametrize("text", ['{"step": ', '{"step": 1}', '{"step": 1, "lr": 2}'])

@@ -15,8 +15,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 import fairseq_deepnet.models  # noqa: F401  (registers the optimiser)
-from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.optim import fairseq_adam, fused_adam
+from fairseq_deepnet.optim import fused_adam
 from fairseq_deepnet.optim.fairseq_adam import FairseqAdam
 
 SHAPES = [(3, 4), (4,), (7, 2), (), (1,), (64, 33)]
@@ -218,30 +217,12 @@ def test_a_factor_is_forgotten_with_its_gradients() -> None:
     assert optimizer.clip_grad_norm(0.0) > 0
 
 
-def test_no_gradients_have_no_norm() -> None:
-    assert fairseq_adam.gradient_norm(weights()) == 0
-    assert fairseq_adam.gradient_norm([]) == 0
-
-
-def test_zero_grad_forgets_all_gradients() -> None:
-    params = weights()
-    give_gradients(params, 0)
-    FairseqAdam(config(), params).zero_grad()
-    assert all(p.grad is None for p in params)
-
-
 def test_sparse_gradients_are_refused() -> None:
     table = nn.Embedding(5, 2, sparse=True)
     optimizer = FairseqAdam(config(), list(table.parameters()))
     table(torch.tensor([1, 2])).sum().backward()
     with pytest.raises(RuntimeError, match="sparse"):
         optimizer.step()
-
-
-@pytest.mark.parametrize("option", ["fp16_adam_stats", "use_old_adam"])
-def test_options_of_no_use_here_are_refused(option: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"--{option.replace('_', '-')}"):
-        FairseqAdam(config(**{option: True}), weights())
 
 
 def test_a_step_takes_a_few_calls_however_many_tensors() -> None:

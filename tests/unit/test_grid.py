@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,11 @@ from fairseq_deepnet.experiments.grid import (
     Cell,
     choose,
     expand,
-    find_sweep,
     load_sweep,
     override,
     refuse_lost,
 )
 from fairseq_deepnet.files import ROOT
-from fairseq_deepnet.monitoring.options import monitor_settings
 from fairseq_deepnet.schemes import PostLN
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.variables import set_defaults
@@ -101,24 +98,6 @@ def test_a_factor_may_list_schemes_and_those_that_are_not_registered_are_left_ou
     assert "deepnorm_100l" in names_of("compare_methods")
 
 
-def test_learning_rate_and_batch_change_together_and_nothing_else_does() -> None:
-    cells = by_name("lr_batch")
-    assert len(cells) == 3 * 3 * 3
-    found = options(cells["deepnorm_lr2e-3_batch500"])
-    recipe = cells["deepnorm_lr2e-3_batch500"].resolve().recipe
-    assert (float(str(found["lr"])), found["max-tokens"]) == (2e-3, 500)
-    assert recipe["global-batch-tokens"] == 500
-    assert (found["encoder-layers"], found["decoder-layers"], found["max-update"]) == (18, 18, 200)
-
-
-@pytest.mark.parametrize("name", SWEEPS)
-def test_a_scheme_has_what_its_cells_measure(name: str) -> None:
-    for cell in cells_of(name):
-        found = {key.replace("-", "_"): value for key, value in options(cell).items()}
-        scheme = found.get("residual_scheme", "deepnorm")
-        monitor_settings(Namespace(**found | {"residual_scheme": scheme}))
-
-
 def test_the_law_of_depth_and_the_ablation_share_deepnorm_s_runs() -> None:
     depth = by_name("depth")
     for layers, lr in ((18, "2e-3"), (50, "1e-3")):
@@ -133,27 +112,6 @@ def test_the_law_of_depth_and_the_ablation_share_deepnorm_s_runs() -> None:
     totals = {(cell.panel.name, options(cell)["total-num-update"]) for cell in depth.values()}
     expected = dict.fromkeys(("law", "ablation", "norms", "epsilon", "thousand"), 2400)
     assert totals == {*expected.items(), ("long", 9600)}
-
-
-def test_schemes_without_layer_norm_learn_slower_in_table_1(
-    schemes: Schemes,
-) -> None:
-    for name in ("rezero", "r-fixup", "t-fixup", "ds-init"):
-        schemes[name] = type("Later", (PostLN,), {"name": name})
-    table1 = by_name("table1", "depth=6")
-    rates = {name: float(str(options(cell)["lr"])) for name, cell in table1.items()}
-    assert rates["deepnorm_6l"] == rates["pre-ln_6l"] == rates["post-ln_6l"] == 1.5e-3
-    assert rates["ds-init_6l"] == 1.5e-3
-    assert rates["rezero_6l"] == rates["r-fixup_6l"] == rates["t-fixup_6l"] == 5e-4
-
-
-def test_rezero_is_trained_in_full_precision_in_figure_6(schemes: Schemes) -> None:
-    schemes["rezero"] = type("ReZero", (PostLN,), {"name": "rezero"})
-    fig6 = by_name("fig6", "depth=10")
-    assert fig6["rezero_10l"].train == {"PRECISION": "fp32"}
-    assert fig6["deepnorm_10l"].train == {}
-    assert "PRECISION" not in options(fig6["rezero_10l"])
-    assert options(fig6["deepnorm_10l"])["max-update"] == 8000
 
 
 def test_figure_7_changes_one_factor_at_a_time_and_equal_cells_are_one_run() -> None:
@@ -181,23 +139,6 @@ def test_figure_7_changes_one_factor_at_a_time_and_equal_cells_are_one_run() -> 
         assert (found["encoder-layers"], found["decoder-layers"]) == (18, 18)
         assert (found["max-update"], found["validate-interval-updates"]) == (30000, 5000)
         assert cell.score is None
-
-
-def test_table_2_shares_its_layers_out_between_encoder_and_decoder() -> None:
-    table2 = by_name("table2")
-    layers = {name: options(cell)["encoder-layers"] for name, cell in table2.items()}
-    assert layers == {
-        "depth12": 6,
-        "depth20": 10,
-        "depth100": 50,
-        "depth200": 100,
-        "depth1000": 500,
-    }
-    assert options(table2["depth1000"])["decoder-layers"] == 500
-    assert options(table2["depth1000"])["checkpoint-activations-every"] == "auto"
-    assert "checkpoint-activations-every" not in options(table2["depth200"])
-    with pytest.raises(ValueError, match=r"depth=7: encoder-layers would be 3.5, .* whole number"):
-        cells_of("table2", "depth=7")
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -229,18 +170,6 @@ def test_a_factor_s_name_replaces_its_values_and_other_words_are_options(small: 
     assert chosen["pre-ln-3e-3"].train == {"PRECISION": "fp32"}
 
 
-def test_an_option_wins_over_a_scheme_s_own_setting(small: Path) -> None:
-    chosen = by_name(str(small), "dropout=0.2")
-    assert {float(str(options(cell)["dropout"])) for cell in chosen.values()} == {0.2}
-
-
-def test_how_cells_are_scored_can_be_said_too() -> None:
-    assert cells_of("table1")[0].score == {"AVERAGE": "10", "BEAM": "4", "LENPEN": "0.6"}
-    (cell,) = cells_of("table1", "scheme=deepnorm", "depth=6", "score.AVERAGE=0")
-    assert cell.score == {"AVERAGE": "0", "BEAM": "4", "LENPEN": "0.6"}
-    assert "score.AVERAGE" not in options(cell)
-
-
 def test_cells_are_scored_or_not_as_the_command_line_says() -> None:
     words = ("score=true", "score.BEAM=4", "scheme=deepnorm", "depth=6")
     (cell,) = cells_of("compare_methods", *words)
@@ -248,17 +177,6 @@ def test_cells_are_scored_or_not_as_the_command_line_says() -> None:
     assert cells_of("compare_methods")[0].score is None
     assert cells_of("table1", "score=false")[0].score is None
     assert "score" not in options(cell)
-
-
-def test_another_config_may_lie_below_all_cells() -> None:
-    sweep = load_sweep("compare_methods").with_config("iwslt14")
-    (cell,) = expand(override(sweep, ["scheme=pre-ln", "depth=18"]))
-    found = options(cell)
-    assert (found["max-update"], found["encoder-layers"]) == (
-        configs.load_config("iwslt14").options["max-update"],
-        18,
-    )
-    assert [place.panel for place in cell.places] == ["main", "deepest"]
 
 
 @pytest.mark.parametrize(
@@ -309,14 +227,6 @@ def test_a_shared_cell_is_scored_and_kept_as_any_panel_wants_it(
         cells_of(str(small))
 
 
-def test_two_cells_of_one_name_are_refused(small: Path) -> None:
-    small.write_text(
-        small.read_text(encoding="utf-8").replace("{scheme}-{lr}", "{scheme}"), encoding="utf-8"
-    )
-    with pytest.raises(ValueError, match="two cells are called deepnorm: name every factor"):
-        cells_of(str(small))
-
-
 def test_settings_are_the_same_however_they_are_written(small: Path) -> None:
     first = by_name(str(small), "max-tokens=2048", "recipe.global-batch-tokens=2 x 1024")
     second = by_name(str(small), "lr=0.001", "recipe.global-batch-tokens=2048")
@@ -351,18 +261,6 @@ def test_a_definition_that_is_wrong_names_file_and_key(
     with pytest.raises(ValueError, match=message) as error:
         cells_of(str(small))
     assert "\n" not in str(error.value)
-
-
-def test_a_sweep_that_is_not_there_is_answered_with_those_that_are() -> None:
-    with pytest.raises(FileNotFoundError, match=r"no sweep 'table9'.* fig6, .*table1, table2"):
-        load_sweep("table9")
-
-
-def test_a_sweep_is_found_from_any_folder_as_its_cells_recorded_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert find_sweep("configs/sweeps/table1.yaml") == FOLDER / "table1.yaml"
 
 
 @pytest.mark.parametrize(
@@ -422,12 +320,6 @@ def test_a_printed_command_runs_what_it_says(command: str) -> None:
         option, _, value = word.partition("=")
         if option not in factors | {"score"} and not option.startswith("recipe."):
             assert {str(options(cell)[option]) for cell in cells} == {value}
-
-
-def test_the_documentation_prints_commands_of_sweeps() -> None:
-    assert len(PRINTED) > 20
-    assert any("ONLY='post-ln_500l pre-ln_500l'" in command for command in PRINTED)
-    assert any("freeze-norms=none" in command for command in PRINTED)
 
 
 @pytest.mark.parametrize("word", ["norms=none", "freeze-norms=none"])

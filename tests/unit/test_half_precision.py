@@ -79,11 +79,6 @@ def test_the_numbers_are_those_of_fairseqs_loops(fp16: bool) -> None:
         assert torch.allclose(a, b, rtol=1e-6)
 
 
-def test_checkpoints_know_both_by_one_name() -> None:
-    made = optimizer("fused_adam", weights())
-    assert type(made).__name__ == "FP16Optimizer"
-
-
 def test_copies_do_not_go_tensor_by_tensor() -> None:
     params = weights()
     made = optimizer("fused_adam", params)
@@ -176,15 +171,6 @@ def test_a_state_without_fp32_weights_is_loaded_with_one_warning(
     (warning,) = caplog.messages
     assert "contains no fp32 weights: they are taken from its rounded ones" in warning
     assert torch.equal(row(masters(second)), row(params))
-
-
-def test_nothing_is_said_where_all_is_there(
-    way: tuple[bool, bool], caplog: pytest.LogCaptureFixture
-) -> None:
-    first, params = begun(*way)
-    with caplog.at_level(logging.WARNING):
-        resumed(first.state_dict(), params, *way)
-    assert not caplog.messages
 
 
 @pytest.mark.parametrize("fault", ["a tensor less", "another shape"])

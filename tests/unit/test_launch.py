@@ -60,11 +60,6 @@ def test_devices_that_hold_more_than_the_batch_take_equal_shares() -> None:
     assert (batch.max_tokens, batch.update_freq, batch.tokens) == (1024, 1, 2048)
 
 
-def test_more_devices_than_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match="cannot be shared out over 8"):
-        launch.split_batch(4, 4096, 8)
-
-
 def test_all_visible_gpus_are_used_unless_told_otherwise() -> None:
     assert choose_devices("all", 1, 1, visible=8) == Devices(gpus=8)
     assert choose_devices("2", 1, 1, visible=8) == Devices(gpus=2)
@@ -87,12 +82,6 @@ def test_devices_that_are_not_there_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         choose_devices(wanted, processes, nodes, visible=0)
-
-
-def test_gpus_of_another_machine_are_taken_as_said() -> None:
-    devices = choose_devices("8", 1, 4, visible=0, elsewhere=True)
-    assert (devices.total, str(devices)) == (32, "32 GPUs (4 nodes of 8)")
-    assert launch.precision_arguments("auto", has_gpus=True, elsewhere=True) == ["--bf16"]
 
 
 @pytest.mark.parametrize("bf16_works", [True, False])

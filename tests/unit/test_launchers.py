@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import torch
 from fairseq.dataclass.configs import DistributedTrainingConfig
 from fairseq.distributed import utils as distributed_utils
 from omegaconf import OmegaConf
-from torch.distributed import run as torchrun
 
 from fairseq_deepnet.tools.devices import Devices
 from fairseq_deepnet.tools.fairseq_options import parse_training
@@ -72,25 +70,6 @@ def test_torchrun_is_started_on_every_node_with_its_number() -> None:
         *("--shutdown-timeout=90", HANDLED, "--no-python"),
     ]
     assert chosen.arguments() == ["--distributed-world-size", "32", ALONE]
-
-
-def test_torchrun_knows_all_options() -> None:
-    for launcher in (
-        Launcher("torchrun", Devices(8)),
-        Launcher("torchrun", Devices(8, nodes=2), 1, "node0"),
-        Launcher("slurm", Devices(8, nodes=2), 0, "node0", job="7"),
-    ):
-        words = launcher.prefix()
-        parsed = torchrun.parse_args([*words[words.index("torchrun") + 1 :], "fairseq-train"])
-        assert torchrun.config_from_args(parsed)[0].max_nodes == launcher.devices.nodes
-
-
-def test_a_dry_run_shows_node_0_and_how_the_others_differ() -> None:
-    planned = choose_launcher("auto", Devices(gpus=8, nodes=4), {}, planned=True)
-    first, others = planned.lines(["fairseq-train", "--adam-betas", "(0.9, 0.98)"])
-    assert "--nnodes=4 --node-rank=0 --master-addr=MASTER_ADDR" in first
-    assert shlex.split(first)[-2:] == ["--adam-betas", "(0.9, 0.98)"]
-    assert others == "# nodes 1 to 3: the same with --node-rank=1 to 3"
 
 
 @pytest.mark.usefixtures("slurm_machine")

@@ -8,7 +8,6 @@ import functools
 import importlib
 import json
 import re
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,9 @@ from fairseq.models import (
     ARCH_MODEL_REGISTRY,
     MODEL_DATACLASS_REGISTRY,
 )
-from fairseq.optim import OPTIMIZER_DATACLASS_REGISTRY, build_optimizer
+from fairseq.optim import OPTIMIZER_DATACLASS_REGISTRY
 
-from fairseq_deepnet import compat, literals
+from fairseq_deepnet import compat
 from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.literals import EVALUATED, evaluate
@@ -149,23 +148,6 @@ def test_no_module_of_fairseq_can_evaluate_python() -> None:
     assert {"fairseq.data.codedataset", "fairseq_cli.eval_lm"} <= checked  # are imported later
 
 
-def test_modules_of_fairseq_that_are_imported_later_cannot_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "examples").mkdir()
-    (tmp_path / "examples" / "__init__.py").write_text("", encoding="utf-8")
-    (tmp_path / "examples" / "late.py").write_text(
-        "def build(text):\n    return eval(text)\n", encoding="utf-8"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    late = importlib.import_module("examples.late")
-    for name in ("examples.late", "examples"):
-        monkeypatch.delitem(sys.modules, name)
-    assert late.build("[1] * 2") == [1, 1]
-    with pytest.raises(ConfigurationError, match="run it as Python"):
-        late.build("print(1)")
-
-
 def test_every_arch_of_fairseq_still_has_values_that_are_literals() -> None:
     seen = set()
     for arch, configure in ARCH_CONFIG_REGISTRY.items():
@@ -237,27 +219,6 @@ def test_models_that_evaluate_an_option_do_not_run_it(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_convolutional_model_is_built_as_before() -> None:
-    size = {"encoder_embed_dim": 8, "decoder_embed_dim": 8, "decoder_out_embed_dim": 8}
-    size |= {"max_source_positions": 20, "max_target_positions": 20, "share_embed": None}
-    layers = {"encoder_layers": "[(8, 3)] * 2 + [(8, 1)]", "decoder_layers": "[(8, 3)] * 2"}
-    model = build("fconv", **size, **layers, decoder_attention="[True, False]")
-    assert len(model.encoder.convolutions) == 3
-    assert [layer is not None for layer in model.decoder.attention] == [True, False]
-
-
-@pytest.mark.parametrize("name", ["adam", "adamax"])
-def test_optimisers_do_not_run_their_options(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    options = {"lr": [0.1], f"{name}_betas": CODE, "weight_decay": 0.0}
-    cfg: Any = Namespace(optimizer=name, adamax_eps=1e-8, no_bias_correction=False, **options)
-    with pytest.raises(ConfigurationError, match=r"an option is .__import__"):
-        build_optimizer(cfg, [torch.nn.Parameter(torch.ones(2))])
-    assert not (tmp_path / "ran").exists()
-
-
 @pytest.mark.parametrize("part", ["cfg", "args"])
 def test_a_checkpoint_is_refused_for_each_option_that_fairseq_evaluates(
     part: str, tmp_path: Path
@@ -269,16 +230,6 @@ def test_a_checkpoint_is_refused_for_each_option_that_fairseq_evaluates(
         torch.save({"model": {}, part: options}, path)
         with pytest.raises(ConfigurationError, match=rf"checkpoint\.pt: {option} is .__import__"):
             load_checkpoint(path)
-
-
-def test_a_checkpoint_whose_options_hold_themselves_is_read_once() -> None:
-    options: dict[str, Any] = {"adam_betas": "(0.9, 0.98)"}
-    options["self"] = [options]
-    literals.check_options(options, "x.pt")
-
-
-def test_a_reference_to_another_option_is_no_code() -> None:
-    literals.check_options({"feature_encoder_spec": "${model.conv_feature_layers}"}, "x.pt")
 
 
 @pytest.mark.parametrize("language", ["--user-dir=/x", "-x", "../up", "a/b", "", "a b", None, 5])

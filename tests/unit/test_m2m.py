@@ -74,28 +74,3 @@ def test_a_set_goes_from_its_published_files_to_the_table(
     assert ["M2M-100, 48 layers (12B)", "13.6"] in rows
     scored = {"": 6, "de-en": 1, "missing": 5}[only]
     assert ["this model", f"12.00 (over {scored} of 7,482 directions)"] in rows
-
-
-@pytest.mark.parametrize(
-    ("words", "variables", "message"),
-    [
-        ([], {}, "which model? name a run folder or a checkpoint"),
-        (["/nowhere"], {"RAW": "RUN"}, "there is no run or checkpoint /nowhere"),
-        (["RUN"], {"SET": "flores"}, "no evaluation set 'flores'; choose from flores101, opus30"),
-        (["RUN"], {"RAW": "/nowhere"}, "deepnet download flores101, or set RAW"),
-    ],
-)
-def test_bad_input_is_refused_in_one_line(
-    words: list[str],
-    variables: dict[str, str],
-    message: str,
-    run_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value.replace("RUN", str(run_folder)))
-    words = [word.replace("RUN", str(run_folder)) for word in words]
-    assert cli.main(["m2m", "--variables", *words, "--"]) == 2
-    (error,) = capsys.readouterr().err.splitlines()
-    assert message in error

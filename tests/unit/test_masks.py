@@ -115,13 +115,3 @@ def test_no_question_waits_for_layers_that_are_queued(
     assert waits.before > 0
     assert waits.after == 0
     loss.backward()
-
-
-def test_a_question_between_encoder_and_decoder_would_be_seen(
-    model_builder: BuildModel, batch: dict[str, Tensor], as_on_a_gpu: None
-) -> None:
-    model = model_builder(**LEARNED)
-    with Waits() as waits:  # type: ignore[no-untyped-call]
-        encoded = model.encoder(batch["src_tokens"], batch["src_lengths"])
-        model.decoder(batch["prev_output_tokens"], encoded)
-    assert waits.after == 1

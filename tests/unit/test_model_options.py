@@ -1,7 +1,5 @@
 """Architectures by name, options that are refused, and what a checkpoint must carry."""
 
-import subprocess
-import sys
 from argparse import Namespace
 from typing import Any
 
@@ -182,42 +180,6 @@ def test_another_scheme_than_the_checkpoints_is_refused(model_builder: BuildMode
         model_builder(residual_scheme="post-ln", residual_record=record)
 
 
-def test_another_variant_than_the_checkpoints_is_refused(model_builder: BuildModel) -> None:
-    record = model_builder(residual_scheme="rezero").args.residual_record
-    chosen = {"residual_scheme": "rezero", "residual_record": record}
-    assert "variant layer" in repr(model_builder(scheme_variant="layer", **chosen).encoder.scheme)
-    with pytest.raises(ConfigurationError, match=r"sublayer contradicts the checkpoint.*layer"):
-        model_builder(scheme_variant="sublayer", **chosen)
-
-
-def test_a_checkpoint_from_before_a_scheme_had_variants_is_the_first_of_them(
-    model_builder: BuildModel,
-) -> None:
-    record = {"scheme": "deepnorm", "depths": [3, 2], "alphas": {"encoder": 7.0, "decoder": 8.0}}
-    for old in (record, record | {"variant": None}):
-        for variant in (None, "paper"):
-            model = model_builder(residual_record=old, scheme_variant=variant)
-            assert "variant paper" in repr(model.encoder.scheme)
-        with pytest.raises(ConfigurationError, match=r"alpha-only contradicts .* with paper"):
-            model_builder(residual_record=old, scheme_variant="alpha-only")
-
-
-def test_hints_name_every_scheme_that_would_do(model_builder: BuildModel) -> None:
-    with pytest.raises(ConfigurationError, match=r"--residual-scheme \{pre-ln,dlcl,normformer,"):
-        model_builder(residual_scheme="deepnorm", encoder_normalize_before=True)
-    with pytest.raises(ConfigurationError, match=r"\{post-ln,admin,admin-log,residual,"):
-        model_builder(residual_scheme="deepnorm", init="stock")
-
-
-def test_dropouts_reach_every_layer(model_builder: BuildModel) -> None:
-    model = model_builder(dropout=0.3, attention_dropout=0.2, activation_dropout=0.1)
-    for layer in (*model.encoder.layers, *model.decoder.layers):
-        assert layer.dropout_module.p == 0.3
-        assert layer.self_attn.dropout_module.p == 0.2
-        assert layer.activation_dropout_module.p == 0.1
-    assert model_builder(relu_dropout=0.4).encoder.layers[0].activation_dropout_module.p == 0.4
-
-
 def test_retained_dropout_is_retained_by_fairseqs_names(
     model_builder: BuildModel, batch: dict[str, Tensor]
 ) -> None:
@@ -230,25 +192,3 @@ def test_retained_dropout_is_retained_by_fairseqs_names(
     assert model.encoder.layers[0].dropout_module.apply_during_inference
     assert model.decoder.dropout_module.apply_during_inference
     assert not model.decoder.layers[0].dropout_module.apply_during_inference
-
-
-def test_the_printed_model_stays_short_however_deep(model_builder: BuildModel) -> None:
-    model = model_builder(encoder_layers=60, decoder_layers=60)
-    text = repr(model)
-    assert text.count("\n") < 80
-    assert "60 x" in text
-    assert "alpha=" in text
-
-
-def test_a_configuration_error_on_the_command_line_is_one_line() -> None:
-    code = (
-        "import sys\nsys.argv = ['fairseq-train']\n"
-        "import fairseq_deepnet.models\n"
-        "from fairseq_deepnet.errors import ConfigurationError\n"
-        "raise ConfigurationError('--x contradicts --y; leave out --x')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr == "fairseq_deepnet: error: --x contradicts --y; leave out --x\n"

@@ -174,27 +174,6 @@ def test_between_due_updates_the_model_has_no_hooks(tmp_path: Path) -> None:
     assert [count > 0 for count in seen] == [False, False, True, False, False, True, False]
 
 
-@pytest.mark.parametrize("interval", [1, 2, 3, 5, 8])
-def test_there_is_a_record_for_every_interval(interval: int, tmp_path: Path) -> None:
-    rig = Rig(tmp_path, f"--monitor-interval={interval}")
-    for _ in range(7):
-        rig.update()
-    updates = [record["update"] for record in rig.records()]
-    assert updates == list(range(interval, 8, interval))
-    assert len(updates) == 7 // interval
-
-
-@pytest.mark.parametrize(
-    "options",
-    [(), ("--monitor-interval=0",), ("--monitor-interval=0", "--monitor=gradient_norm")],
-    ids=["no-option", "zero", "zero-with-quantities"],
-)
-def test_without_an_interval_nothing_is_written(options: tuple[str, ...], tmp_path: Path) -> None:
-    rig = Rig(tmp_path / "run", *options)
-    rig.update()
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_record_begins_with_the_few_numbers_that_a_reader_looks_for(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "--monitor-interval=1")
     rig.update()
@@ -202,10 +181,3 @@ def test_a_record_begins_with_the_few_numbers_that_a_reader_looks_for(tmp_path: 
     assert {"update", "lr", "loss"} <= set(record)
     assert next(iter(record)) == "update"
     assert list(record)[-1] == "values"
-
-
-def test_only_what_was_asked_for_is_measured(tmp_path: Path) -> None:
-    for name in ("step_update", "embedding_gradient_norm", "branch_norm", "step_bound"):
-        rig = Rig(tmp_path / name, "--monitor-interval=1", f"--monitor={name}")
-        rig.update()
-        assert list(rig.values()) == [name]

@@ -12,12 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_deepnet.monitoring.instruments import absent
-from fairseq_deepnet.monitoring.quantities import QUANTITIES
-from fairseq_deepnet.schemes import SCHEMES, scheme_class
 from tests.support.by_hand import PARTS, ByHand, mean_row, size
-from tests.support.models import matrix, stir
-from tests.support.rig import ARCHS, MORE, PROBE, TRAIN, Pair, Rig
+from tests.support.models import stir
+from tests.support.rig import MORE, PROBE, TRAIN, Pair, Rig
 
 PLACEMENTS = {
     "deepnorm": "post",
@@ -429,25 +426,6 @@ def test_there_is_no_bound_where_sublayers_are_not_post_ln(scheme: str, tmp_path
     rig.update()
     assert "gradient_norm" in rig.values()
     assert not {"update_bound", "step_bound"} & set(rig.values())
-
-
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("scheme", matrix(SCHEMES))
-def test_what_is_refused_for_a_scheme_is_what_its_records_lack(
-    scheme: str, arch: str, tmp_path: Path
-) -> None:
-    rig = Rig(tmp_path, "--monitor-interval=1", f"--residual-scheme={scheme}", arch=arch)
-    rig.update()
-    has_norm = bool(getattr(rig.cfg.model, "layernorm_embedding", False))
-    lacking = absent(scheme_class(scheme), has_norm)
-    assert set(QUANTITIES) - set(rig.values()) == lacking
-
-
-def test_a_norm_of_the_embeddings_is_one_that_can_be_asked_for(tmp_path: Path) -> None:
-    options = ["--monitor-interval=1", "--monitor=layer_norm_input", "--residual-scheme=rezero"]
-    rig = Rig(tmp_path, *options, "--layernorm-embedding")
-    rig.update()
-    assert list(rig.values()["layer_norm_input"]["encoder"]) == ["embedding"]
 
 
 # Layers that are left out

@@ -10,7 +10,6 @@ import torch
 
 from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.monitoring import records
-from fairseq_deepnet.monitoring.quantities import QUANTITIES, parse_quantities
 from fairseq_deepnet.observers import Observer, gradient_scale
 from fairseq_deepnet.trainer import DeepNetTrainer
 from tests.support.rig import Rig
@@ -77,13 +76,6 @@ def test_an_attempt_without_an_update_has_the_number_of_the_next(
     assert told(monkeypatch, tmp_path, "out of memory") == [failed[0], failed[2]]
 
 
-def test_fairseqs_giving_up_is_told_before_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events = told(monkeypatch, tmp_path, "broken")
-    assert events[2:] == [("failed", 1, "gradients are Nan/Inf"), ("end", 1, False)]
-
-
 def test_an_observer_that_fails_is_off_and_the_training_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -109,14 +101,6 @@ def test_an_observer_that_fails_is_off_and_the_training_continues(
 def test_gradients_are_unscaled_as_each_optimiser_of_fairseq_scales_them() -> None:
     assert gradient_scale(SimpleNamespace()) == 1
     assert gradient_scale(SimpleNamespace(_multiply_factor=torch.tensor(0.25))) == 0.25
-
-
-def test_trainers_of_other_models_have_no_instruments(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, "--monitor-interval=1")
-    assert rig.trainer.observers
-    vars(rig.cfg.model).pop("residual_scheme")  # fairseq's own archs have none
-    other = DeepNetTrainer(rig.cfg, rig.task, rig.model, rig.trainer.criterion)
-    assert other.observers == []
 
 
 @pytest.mark.parametrize("option", ["--amp", "--store-ema", "--use-sharded-state"])
@@ -160,14 +144,6 @@ def test_bad_options_name_themselves_and_the_remedy(
         Rig(tmp_path, *options)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_quantities_are_named_once_and_all_means_all() -> None:
-    assert parse_quantities("step_update, branch_norm,step_update") == (
-        "step_update",
-        "branch_norm",
-    )
-    assert parse_quantities("all") == parse_quantities("branch_norm,all") == tuple(QUANTITIES)
 
 
 # Records

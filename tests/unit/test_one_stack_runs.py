@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +9,7 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.planning.estimates import vocabulary_in
-from fairseq_deepnet.tools.run_scores import read_score
-from fairseq_deepnet.tools.training.settle import _depth, check_task
+from fairseq_deepnet.tools.training.settle import check_task
 
 FOLDERS: dict[str, dict[str, Any]] = {
     "translation": {"source": "de", "target": "en"},
@@ -42,24 +38,3 @@ def test_a_plan_says_that_it_is_for_encoder_decoders(
     assert cli.main(["plan", config]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "a plan can be made for encoder-decoders alone" in line
-
-
-def test_the_vocabulary_of_one_language_is_that_of_its_dictionary(tmp_path: Path) -> None:
-    (tmp_path / "corpus.json").write_text(json.dumps({"language": "en"}), encoding="utf-8")
-    (tmp_path / "dict.txt").write_text("a 1\nb 1\n", encoding="utf-8")
-    assert vocabulary_in(tmp_path) == (6, 6)
-
-
-def test_a_summary_names_the_depths_that_there_are() -> None:
-    both = {"encoder_layers": 3, "decoder_layers": 2, "residual_scheme": "deepnorm"}
-    assert _depth(Namespace(**both)) == "3L-2L, deepnorm"
-    assert _depth(Namespace(decoder_layers=18, residual_scheme="admin")) == "18L, admin"
-    assert _depth(Namespace(encoder_layers=6)) == "6L"
-    assert _depth(Namespace()) == "?L"
-
-
-def test_a_perplexity_is_no_score_of_a_translation(tmp_path: Path) -> None:
-    (tmp_path / "scores").mkdir()
-    record = tmp_path / "scores" / "test.checkpoint_best.perplexity.json"
-    record.write_text(json.dumps({"perplexity": 8.0}), encoding="utf-8")
-    assert read_score(tmp_path) is None

@@ -17,8 +17,3 @@ def test_an_architectures_own_options_are_shown_and_no_others(
         assert f"  {option} " in shown
     assert "--max-tokens" not in shown
     assert "--fallback-step" not in shown
-
-
-def test_an_unknown_architecture_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["options", "deepnet_transfomer"]) == 2
-    assert "did you mean deepnet_transformer" in capsys.readouterr().err

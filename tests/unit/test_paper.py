@@ -55,11 +55,6 @@ def test_what_was_read_off_plots_is_marked() -> None:
     assert {t.certainty for t in paper.tables().values()} == {"exact", "digitised"}
 
 
-def test_a_table_that_the_paper_does_not_have_is_refused_with_those_it_has() -> None:
-    with pytest.raises(ValueError, match="no table 'table9'; known are table1, table2"):
-        paper.table("table9")
-
-
 def test_the_fit_is_the_least_squares_solution_of_two_points_and_of_four() -> None:
     # ln 1 = 0 and ln e = 1: L(1) = 2 and L(e) = 5 give A = 3, B = 2 exactly
     e = 2.718281828459045

@@ -141,27 +141,3 @@ def test_what_cannot_be_measured_is_one_line_and_leaves_no_score(
     assert command("perplexity", *words, run) == 2
     assert message in command.stderr.splitlines()[-1]
     assert not (run / "scores").exists()
-
-
-def test_a_command_that_fails_is_named_with_its_last_line(
-    fake_bin: FakeBin, command: Command, tmp_path: Path
-) -> None:
-    run = make_run(tmp_path, "language_modeling")
-    fake_bin.add("fairseq-eval-lm", stdout="first\nRuntimeError: no room\n", status=1)
-    assert command("perplexity", run) == 2
-    assert "fairseq-eval-lm failed (status 1): RuntimeError: no room" in command.stderr
-
-
-def test_a_model_is_not_measured_on_a_folder_of_pairs(command: Command, tmp_path: Path) -> None:
-    run = make_run(tmp_path, "language_modeling")
-    (tmp_path / "data" / "corpus.json").write_text(
-        '{"source": "de", "target": "en"}', encoding="utf-8"
-    )
-    assert command("perplexity", run) == 2
-    assert "holds language pairs" in command.stderr
-
-
-def test_text_of_one_language_is_not_translated(command: Command, tmp_path: Path) -> None:
-    run = make_run(tmp_path, "language_modeling")
-    assert command("evaluate", run) == 2
-    assert "for a perplexity run deepnet perplexity" in command.stderr

@@ -58,15 +58,3 @@ def test_grouped_batches_need_as_many_processes_until_the_epoch_ends() -> None:
     one = iterator(2)
     one.load_state_dict(place_in_epoch(ended, 2, is_grouped=True))
     assert one.next_epoch_idx == 2
-
-
-def test_batches_that_do_not_divide_evenly_are_made_again_and_none_is_left_out() -> None:
-    made, state = after(3, grouped=False)
-    rest = [number for shard in range(5) for number in _left_of(iterator(5, shard, False), state)]
-    assert set(made + rest) == {*range(BATCHES)}
-    assert len(made + rest) == BATCHES + 12 % 5
-
-
-def _left_of(one: Any, state: dict[str, Any]) -> list[int]:
-    one.load_state_dict(place_in_epoch(state, 5, is_grouped=False))
-    return [number for batch in one.epoch_batch_sampler for number in batch]

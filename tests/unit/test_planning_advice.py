@@ -1,9 +1,7 @@
 """`deepnet plan`: the search for options that fit, what it prints, and errors of one line."""
 
 import dataclasses
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from fairseq_deepnet import cli
 from fairseq_deepnet.models.checkpoint_memory import FREE_SHARE
 from fairseq_deepnet.tools import configs
-from fairseq_deepnet.tools.planning.advice import Advice, advise, as_arguments
+from fairseq_deepnet.tools.planning.advice import Advice, advise
 from fairseq_deepnet.tools.planning.estimates import Plan, estimate
 
 
@@ -37,12 +35,6 @@ def plan_for(memory_gib: float, gpus: int = 1, **options: configs.Value) -> Plan
 
 def advice_for(memory_gib: float, **options: configs.Value) -> Advice:
     return advise(plan_for(memory_gib, **options))
-
-
-def test_the_global_batch_decides_update_freq() -> None:
-    plan = plan_for(80, gpus=2)
-    assert (plan.training.max_tokens, plan.training.update_freq) == (4096, 2)
-    assert plan_for(80, gpus=2, update_freq=8).training.update_freq == 8
 
 
 def test_smaller_micro_batches_come_first_and_keep_the_global_batch() -> None:
@@ -127,23 +119,6 @@ def test_legacy_ddp_is_tried_where_its_buffer_is_smaller_than_the_gradients() ->
     assert before.memory.peak - after.memory.peak == 4 * before.parameters - buffer
 
 
-def test_adafactor_takes_adams_options_out() -> None:
-    options = {"optimizer": "adafactor", "adam-betas": None, "max-tokens": "512"}
-    assert as_arguments(options) == (
-        "--optimizer adafactor --max-tokens 512 (without --adam-betas)"
-    )
-
-
-def test_attention_dropout_on_the_cpu_costs_memory_with_the_length() -> None:
-    short, long = (
-        estimate(config(attention_dropout=0.1), 0, 80, 1, 8000, length=length).peak_gib
-        for length in (16, 256)
-    )
-    assert long > 1.5 * short
-    plain = [estimate(config(), 0, 80, 1, 8000, length=length).peak_gib for length in (16, 256)]
-    assert plain[1] == pytest.approx(plain[0], rel=0.01)
-
-
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     code = cli.main(["plan", *words])
     out, err = capsys.readouterr()
@@ -163,48 +138,6 @@ def test_host_memory_is_that_of_a_node_however_many_there_are(
     sharded = run(capsys, *BIG, "--gpus", "32", "ddp-backend=fully_sharded", "fp16=true")[1]
     assert "host memory: 14.2 GiB while rank 0 alone builds the weights in fp32" in sharded
     assert "56.7 GiB while rank 0 saves a checkpoint, none with --use-sharded-state" in sharded
-
-
-def test_a_clear_no_has_its_own_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, *BIG, "--memory", "16")
-    assert code == 1
-    assert "No: nothing that fairseq offers makes it fit. The least is" in out
-    assert "--ddp-backend fully_sharded" in out
-
-
-def test_json_holds_the_same_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "wmt17_base", "--vocabulary", "32000", "--json", "--gpus", "8")
-    found = json.loads(out)
-    plan = estimate(
-        configs.load_config("wmt17_base", ["bf16=true"]), 8, 80, teraflops=1, vocabulary=32000
-    )
-    assert code == 0
-    assert found["parameters"]["total"] == plan.parameters
-    assert found["peak_gib"] == plan.peak_gib
-    assert found["seconds_per_update"] is None  # no speed was given
-    training = dataclasses.asdict(plan.training)
-    assert found["training"] == json.loads(json.dumps(training))
-
-
-def test_measured_speed_gives_times(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("sample", "--gpus", "0", "--vocabulary", "100", "--measure", "--json")
-    code, out, _ = run(capsys, *words)
-    assert code == 0
-    assert json.loads(out)["seconds_per_update"] > 0
-
-
-def test_the_dictionaries_of_a_data_folder_count(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for language, entries in (("de", 90), ("en", 60)):
-        text = "".join(f"w{number} 1\n" for number in range(entries))
-        (tmp_path / f"dict.{language}.txt").write_text(text, encoding="utf-8")
-    (tmp_path / "corpus.json").write_text(
-        json.dumps({"source": "de", "target": "en"}), encoding="utf-8"
-    )
-    words = ("sample", "share-all-embeddings=null", "--json", "--data", str(tmp_path))
-    _, out, _ = run(capsys, *words)
-    assert json.loads(out)["vocabulary"] == [94, 64]
 
 
 @pytest.mark.parametrize(

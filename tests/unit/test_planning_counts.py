@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from fairseq_deepnet.footprint import parameters
 from fairseq_deepnet.footprint.activations import MicroBatch
 from fairseq_deepnet.models import account
-from fairseq_deepnet.schemes import SCHEMES, Side
+from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.tools.planning import compute
 from tests.support.models import build_model
 from tests.support.plans import WORDS, plan_of
@@ -55,25 +55,11 @@ def test_parameters_are_those_of_the_built_model(options: dict[str, Any]) -> Non
     assert (counted.encoder, counted.decoder) == (inside["encoder"], inside["decoder"])
 
 
-def test_counting_draws_no_random_numbers() -> None:
-    """A training asks it, too, and would otherwise drop other activations."""
-    before = torch.get_rng_state()
-    parameters.count(plan_of(residual_scheme="dlcl"))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def tables_of(stack: Any) -> list[torch.nn.Parameter]:
     """What lies before and behind the layers."""
     names = ("embed_tokens", "embed_positions", "layernorm_embedding", "output_projection")
     modules = [getattr(stack, name, None) for name in (*names, "project_out_dim")]
     return [p for module in modules if module is not None for p in module.parameters()]
-
-
-def test_a_layer_has_the_closed_form_of_the_docstring() -> None:
-    model = plan_of()
-    c, f = 32, 48
-    assert parameters.count_layer(model, Side.ENCODER) == 4 * c * c + 2 * c * f + 9 * c + f
-    assert parameters.count_layer(model, Side.DECODER) == 8 * c * c + 2 * c * f + 15 * c + f
 
 
 @pytest.mark.parametrize(

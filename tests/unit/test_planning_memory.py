@@ -108,24 +108,6 @@ def test_a_layer_without_padding_keeps_what_autograd_saves(
     assert counted == found - vectors
 
 
-@pytest.mark.parametrize("padding", [1, 2, 3, 6])
-def test_taking_padding_out_never_keeps_more_than_is_counted(padding: int) -> None:
-    """At width 512, where it begins with padding of 4 %; here one to six tokens in 45."""
-    sizes = {"decoder_embed_dim": 512, "decoder_ffn_embed_dim": 2048, "encoder_embed_dim": 512}
-    model = plan_of(dropout=0.1, **sizes)
-    where = torch.zeros(SENTENCES, TARGET, dtype=torch.bool)
-    where[0, TARGET - padding :] = True
-    batch = Unpadded.where_it_pays(where, 512)
-    assert (batch is None) == (padding < 2)
-    counted = activations.layer(dataclasses.replace(BATCH, unpadded=True), model, Side.DECODER)
-    plain = activations.layer(BATCH, model, Side.DECODER)
-    found = saved_bytes(model, Side.DECODER, batch=batch)
-    assert counted == pytest.approx(1.07 * plain, rel=0.01)
-    assert found <= counted
-    if padding == 2:
-        assert found > 1.05 * plain
-
-
 def test_what_makes_one_of_two_streams_keeps_both() -> None:
     """ResiDual: [B, T, 2C], of which LayerNorm reads half, and its two statistics."""
     n, c = BATCH.tokens(Side.ENCODER), 32
@@ -183,21 +165,6 @@ def test_a_checkpointed_layer_keeps_its_input_alone(side: Side, dropout: float) 
     assert planned == BATCH.tokens(side) * model.layers[side].embed_dim * 4
     assert planned == saved_bytes(model, side, checkpoint=True)
     assert torch.get_rng_state().nbytes <= activations.RNG_STATE
-
-
-def test_plain_layers_have_the_closed_form_of_the_docstring() -> None:
-    model = plan_of()
-    n, m, c, f, heads = SENTENCES * TARGET, SENTENCES * SOURCE, 32, 48, 4
-    encoder = 8 * m * c + m * f + m * heads + 4 * m + m  # statistics of LayerNorm; the mask
-    decoder = 12 * n * c + 2 * m * c + n * f + 2 * n * heads + 6 * n + m
-    assert activations.layer(BATCH, model, Side.ENCODER) == 4 * encoder
-    assert activations.layer(BATCH, model, Side.DECODER) == 4 * decoder
-
-
-def test_dropout_keeps_one_byte_on_a_gpu_and_a_number_on_the_cpu() -> None:
-    on_gpu = dataclasses.replace(BATCH, on_gpu=True, element=2)
-    assert (BATCH.dropout_mask(10, 0.1), on_gpu.dropout_mask(10, 0.1)) == (40, 10)
-    assert BATCH.dropout_mask(10, 0.0) == 0
 
 
 def bytes_a_parameter(**changes: Any) -> float:
@@ -259,20 +226,6 @@ def test_copies_for_the_monitor_are_those_that_its_instruments_take(
     plain = memory.follow(model, TRAINING, counts, BATCH)
     watched = memory.follow(model, training, counts, BATCH)
     assert watched.moments["optimiser"] - plain.moments["optimiser"] == taken
-
-
-def peak_moment(model: Model, **changes: Any) -> str:
-    training = dataclasses.replace(TRAINING, **changes)
-    return memory.follow(model, training, parameters.count(model), BATCH).peak_moment
-
-
-def test_the_peak_moves_with_what_is_large() -> None:
-    args = {"share_all_embeddings": True, "encoder_layers": 1, "decoder_layers": 1}
-    words = dataclasses.replace(plan_of(**args), vocabulary=(9000, 9000))
-    assert peak_moment(words) == "loss"
-    few = MicroBatch(1, 2, 2, element=4, on_gpu=False)
-    found = memory.follow(words, TRAINING, parameters.count(words), few)
-    assert found.peak_moment in ("embeddings", "optimiser")
 
 
 def test_gradients_of_earlier_micro_batches_are_there_from_the_start() -> None:

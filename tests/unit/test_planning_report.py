@@ -30,18 +30,3 @@ def test_what_is_told_of_a_training(
 ) -> None:
     assert cli.main([*PLAN, *words]) in (0, None)
     assert said in capsys.readouterr().out
-
-
-def test_the_cpu_has_the_memory_of_this_machine(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 23 << 18}.get)
-    assert cli.main([*PLAN, "0"]) == 0
-    assert "It fits into 23 GiB" in capsys.readouterr().out
-    assert cli.main([*PLAN, "1"]) == 0
-    assert "It fits into 80 GiB" in capsys.readouterr().out
-
-
-def test_a_stock_model_is_counted_as_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", "multi30k_6l_stock", *PLAN[2:], "1"]) in (0, None)
-    assert "transformer has fairseq's own layers; its" in capsys.readouterr().out

@@ -7,8 +7,6 @@ import json
 import math
 from pathlib import Path
 
-import pytest
-
 from fairseq_deepnet.tools.plotting import curves, images, plot
 from fairseq_deepnet.tools.plotting.runs import LOGGED, Run
 
@@ -83,20 +81,6 @@ def test_a_loss_that_is_not_finite_is_kept(tmp_path: Path) -> None:
     assert draw(str(run), "--out", str(tmp_path / "x.png")) == 0
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [line("train_inner", 20, 8.5)],
-        [line("train_inner", 20, 8.5), line("train_inner", 40, "nan")],
-    ],
-)
-def test_a_run_with_one_point_has_a_mark_that_can_be_seen(tmp_path: Path, lines: list[str]) -> None:
-    folder = make_run(tmp_path / "a", *lines)
-    run = Run("a", folder, curves.read_metrics(folder, ("loss",)))
-    (drawn,) = images.draw([run]).axes[0].lines
-    assert drawn.get_marker() == "o"
-
-
 def test_runs_are_drawn_into_a_png(tmp_path: Path) -> None:
     names = ("deepnorm", "post-ln")
     lines = (line("train_inner", 20, 9), line("train_inner", 40, 8), line("valid", 40, 8))
@@ -116,25 +100,3 @@ def test_axes_have_units_and_the_legend_names_the_runs(tmp_path: Path) -> None:
     assert axes.get_ylabel() == LOGGED["loss"]
     assert "bits per token" in axes.get_ylabel()
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ["mine, train", "mine, valid"]
-
-
-def test_a_log_without_progress_lines_is_refused(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "a")
-    with pytest.raises(ValueError, match="no progress lines"):
-        draw(str(run), "--out", str(tmp_path / "x.png"))
-    assert not (tmp_path / "x.png").exists()
-
-
-def test_an_image_format_that_is_not_known_is_refused(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "a", line("train_inner", 20, 9))
-    with pytest.raises(ValueError, match=r"\.png, \.pdf, \.svg, \.csv, \.html"):
-        draw(str(run), "--out", str(tmp_path / "x.jpeg2"))
-
-
-def test_drawing_is_quiet_whatever_the_root_logger_lets_through(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = make_run(tmp_path / "a", line("train_inner", 20, 9))
-    with caplog.at_level("DEBUG"):
-        draw(str(run), "--out", str(tmp_path / "x.png"))
-    assert not [record for record in caplog.records if record.name.startswith("matplotlib")]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 
 from fairseq_deepnet.divergence.events import Event, Finding, Kind, ended, read
 from fairseq_deepnet.monitoring import records
@@ -47,57 +45,12 @@ def test_a_layer_left_out_is_no_number_and_nan_is_one_that_broke(tmp_path: Path)
     assert grid.values[0, 2] == math.inf
 
 
-def test_a_line_cut_short_is_passed_over_and_a_later_record_of_an_update_counts(
-    tmp_path: Path,
-) -> None:
-    folder = make_run(tmp_path / "a", [10, 20])
-    file = folder / records.NAME
-    again = {"update": 10, "values": {"model_update": 7.0}}
-    records.append(file, again)
-    with file.open("a", encoding="utf-8") as lines:
-        lines.write('{"update": 30, "values": {"model_upd')
-    grid = read_run(folder, "a").grids[GridKey("model_update")]
-    assert grid.updates.tolist() == [10, 20]
-    assert grid.values[0, 0] == 7.0
-
-
-def test_a_quantity_of_another_version_is_left_out(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "a", [10])
-    records.append(folder / records.NAME, {"update": 20, "values": {"warmth": 1.0}})
-    assert "warmth" not in {key.quantity for key in read_run(folder, "a").grids}
-
-
-def test_losses_come_from_the_records_where_there_is_no_log(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "a", [10, 20])
-    (folder / "train.log").unlink()
-    run = read_run(folder, "a")
-    assert [update for update, _ in run.metrics["loss"].train] == [10, 20]
-    assert run.last_update == 20
-
-
 def test_a_run_that_was_not_monitored_has_its_log(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "a")
     (folder / records.NAME).unlink()
     run = read_run(folder, "a")
     assert not run.grids
     assert set(run.metrics) == {"loss", "nll_loss", "lr", "gnorm"}
-
-
-def test_a_checkpoint_folder_stands_for_its_run(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "a")
-    (folder / "config.yaml").write_text("arch: deepnet_transformer\n", encoding="utf-8")
-    (folder / "checkpoints").mkdir()
-    (run,) = read_runs([folder / "checkpoints"])
-    assert run.grids
-
-
-def test_every_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
-    good = make_run(tmp_path / "sweep" / "good")
-    (tmp_path / "empty").mkdir()
-    paths = [good, tmp_path / "empty", tmp_path / "absent", tmp_path / "sweep"]
-    with pytest.raises(FileNotFoundError) as error:
-        read_runs(paths)
-    assert str(error.value).startswith(", ".join(map(str, paths[1:])))
 
 
 def test_runs_of_one_name_are_told_apart_by_their_parents(tmp_path: Path) -> None:
@@ -118,29 +71,6 @@ def test_events_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert first == EVENT
     assert (second.is_end, second.update, second.finding.started) == (True, 40, 2)
     assert second.finding.kind is Kind.VANISHED
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"kind": "new_kind"},
-        {"started": None},
-        {"layers": {"decoder": 4}},
-        {"layers": {"decoder": [1, 2]}},
-        {"layers": 3},
-    ],
-    ids=["kind", "start", "layers-a-number", "layers-a-pair", "no-sides"],
-)
-def test_a_line_of_another_form_is_passed_over(tmp_path: Path, change: dict[str, Any]) -> None:
-    add_events(tmp_path, {**EVENT.record(), **change}, EVENT.record())
-    assert read(tmp_path / "divergence.jsonl") == [EVENT]
-
-
-def test_a_run_has_its_events_by_where_they_began(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "a")
-    spike = Event(Finding(Kind.LOSS_SPIKE, 1, "a spike"), 30, "", {}, "warn", 0)
-    add_events(folder, EVENT.record(), spike.record())
-    assert read_run(folder, "a").events == [spike, EVENT]
 
 
 def test_all_scores_of_a_run_are_read_and_a_broken_file_is_passed_over(tmp_path: Path) -> None:

@@ -117,38 +117,6 @@ def test_so_they_are_in_a_language_model(
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("row", [[1, 1, 2, 5], [2, 1, 5, 6]], ids=["left", "within"])
-def test_padding_that_a_word_may_follow_takes_part(
-    row: list[int], model_builder: BuildModel, batch: Any, any_padding: None, rows: list[int]
-) -> None:
-    tokens = batch["prev_output_tokens"]
-    tokens[0, :4] = torch.tensor(row)
-    model_builder().train()(**batch)
-    assert rows[-1] == tokens.numel()
-
-
-def test_states_and_alignments_that_are_asked_for_have_every_position(
-    model_builder: BuildModel, batch: Any, any_padding: None
-) -> None:
-    model = model_builder().train()
-    sizes = batch["prev_output_tokens"].shape
-    _, extra = model(**batch, return_all_hiddens=True)
-    assert all(state.shape[:2] == sizes[::-1] for state in extra["inner_states"])
-    _, extra = model(**batch, alignment_layer=1)
-    assert extra["attn"][0].shape[:2] == sizes
-
-
-def test_evaluation_and_compiled_layers_are_given_every_position(
-    model_builder: BuildModel, batch: Any, any_padding: None, rows: list[int]
-) -> None:
-    model = model_builder().train()
-    with torch.no_grad():
-        model(**batch)
-    model.decoder.call_layer = lambda layer, *inputs: layer(*inputs)
-    model(**batch)
-    assert set(rows) == {batch[side].numel() for side in ("src_tokens", "prev_output_tokens")}
-
-
 @pytest.mark.parametrize(
     "scheme", matrix(VARIANTS, "whole"), ids=lambda v: "-".join(filter(None, v))
 )

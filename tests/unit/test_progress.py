@@ -28,13 +28,6 @@ RuntimeError: out of luck
 """
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00:00"), (65.9, "0:01:05"), (36_610, "10:10:10")]
-)
-def test_a_clock_reads_hours_minutes_seconds(seconds: float, text: str) -> None:
-    assert progress.clock(seconds) == text
-
-
 def test_an_interval_is_one_short_line_with_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
@@ -48,31 +41,6 @@ def test_an_interval_is_one_short_line_with_the_time_left(monkeypatch: pytest.Mo
     # 100 updates took 50 s, and 200 are left
     assert second is not None
     assert second.endswith("0:00:50  left 0:01:40")
-
-
-def test_validation_says_whether_it_is_the_best_so_far() -> None:
-    view = progress.Progress()
-    best = view.show(VALID % "5.1")
-    assert best == "update 150  valid nll 3.900  perplexity 14.93  best so far"
-    worse = view.show(VALID % "5.0")
-    assert worse == "update 150  valid nll 3.900  perplexity 14.93"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"{STAMP} | INFO | fairseq.tasks.translation | [de] dictionary: 8000 types",
-        f"{STAMP} | INFO | fairseq_cli.train | {{'_name': None, 'common': {{}}}}",
-        f'{STAMP} | INFO | train | {{"epoch": 1, "train_loss": "9"}}',
-    ],
-)
-def test_chatter_is_in_the_log_only(line: str) -> None:
-    assert progress.Progress().show(line) is None
-
-
-def test_warnings_and_errors_are_shown() -> None:
-    shown = progress.Progress().show(f"{STAMP} | ERROR | fairseq | Minimum loss scale reached")
-    assert shown == "error: Minimum loss scale reached"
 
 
 def test_a_traceback_is_shown_whole_and_a_printed_model_is_not() -> None:

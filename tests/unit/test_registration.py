@@ -34,14 +34,3 @@ def test_models_register_everything_where_fairseq_looks_for_it(way: str) -> None
         [sys.executable, "-c", way + HELD], capture_output=True, encoding="utf-8"
     )
     assert found.returncode == 0, found.stderr
-
-
-def test_the_overview_may_be_cut_short_by_its_reader() -> None:
-    """`deepnet | head -1`."""
-    command = [sys.executable, "-m", "fairseq_deepnet.cli", "--help"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode == 0

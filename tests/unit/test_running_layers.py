@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_deepnet.errors import ConfigurationError
 from fairseq_deepnet.modules import (
     ActivationCheckpointing,
     CompiledLayers,
@@ -127,33 +126,6 @@ def test_the_thriftiest_segment_needs_the_least_memory(layers: int, kept: float)
 
     best = min(memory(k) for k in range(1, layers + 1))
     assert memory(thriftiest_segment(layers, kept)) <= 1.02 * best
-
-
-def test_two_lengths_of_segments_contradict_each_other(model_builder: BuildModel) -> None:
-    with pytest.raises(ConfigurationError, match="contradicts --checkpoint-activations"):
-        model_builder(checkpoint_activations=True, checkpoint_every="4")
-    assert model_builder(checkpoint_activations=True).encoder.checkpointing.every == 1
-
-
-def test_layers_whose_outputs_are_all_read_have_no_longer_segments(
-    model_builder: BuildModel,
-) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"--checkpoint-activations-every 4 contradicts .* dlcl"
-    ):
-        model_builder(residual_scheme="dlcl", checkpoint_every="4")
-    model = model_builder(residual_scheme="dlcl", encoder_layers=50, checkpoint_every="auto")
-    assert model.encoder.checkpointing.every == 1
-
-
-@pytest.mark.parametrize("every", ["0", "-2", "1.5", "many"])
-def test_a_segment_that_is_no_number_of_layers_is_refused(
-    every: str, model_builder: BuildModel
-) -> None:
-    with pytest.raises(
-        ConfigurationError, match=f"--checkpoint-activations-every {every}: give a number"
-    ):
-        model_builder(checkpoint_every=every)
 
 
 def test_layers_with_hooks_and_layers_that_decode_are_not_compiled(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,8 @@ from fairseq_deepnet import cli, ended
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
 from fairseq_deepnet.signals import DIVERGED, INTERRUPTED, PREEMPTED
 from fairseq_deepnet.tools import devices
-from fairseq_deepnet.tools.fairseq_options import option_actions, training_parser
 from fairseq_deepnet.tools.training import supervise
 from fairseq_deepnet.tools.training.fallbacks import State
-from fairseq_deepnet.tools.training.settle import MANAGED
 from tests.support.runs import TINY, make_checkpoint, make_data
 
 
@@ -120,21 +116,6 @@ def test_the_environment_says_what_a_repetition_needs(record: Recorder) -> None:
     assert len(facts["data"]["subwords_sha256"]["spm.model"]) == 64
 
 
-def test_eight_gpus_share_the_papers_batch(
-    record: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
-    monkeypatch.setattr("torch.cuda.get_device_name", lambda index: f"GPU {index}")
-    monkeypatch.setattr("fairseq_deepnet.tools.training.launch._bf16_works", lambda: True)
-    command = record(config="wmt17_base", gpus="all")
-    assert command is not None
-    assert option(command, "--distributed-world-size") == "8"
-    assert (option(command, "--max-tokens"), option(command, "--update-freq")) == ("4096", "16")
-    assert "--bf16" in command
-    assert "--cpu" not in command
-    assert "524,288 tokens an update = 4,096 tokens x 8 x update-freq 16" in record.said
-
-
 def test_a_further_node_waits_for_the_same_settings_and_leaves_the_run_folder_alone(
     record: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,14 +157,6 @@ def test_a_signal_before_the_training_begins_nothing(
     assert record.commands == []
 
 
-def test_a_fallback_of_several_nodes_needs_one_supervisor(
-    record: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MASTER_ADDR", "node0")
-    assert record("--on-divergence", "fallback", nodes="2", node_rank="0") is None
-    assert "use LAUNCHER=slurm, or --on-divergence stop" in record.said
-
-
 def test_a_training_for_the_queue_is_checked_but_not_recorded(
     record: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,11 +171,6 @@ def test_a_training_for_the_queue_is_checked_but_not_recorded(
     assert record(launcher="slurm", gpus="all") is None
     assert "LAUNCHER=slurm needs GPUs; set GPUS=N" in record.said
     assert not record.run.exists()
-
-
-def test_an_update_freq_that_is_asked_for_is_left_alone(record: Recorder) -> None:
-    command = record("--update-freq", "3")
-    assert (option(command, "--max-tokens"), option(command, "--update-freq")) == ("200", "3")
 
 
 def test_settings_may_be_mended_until_there_is_a_checkpoint(record: Recorder) -> None:
@@ -225,12 +193,6 @@ def test_settings_may_be_mended_until_there_is_a_checkpoint(record: Recorder) ->
     assert yaml.safe_load((record.run / "config.yaml").read_text(encoding="utf-8"))["lr"] == "0.3"
 
 
-def test_a_longer_training_has_a_longer_schedule(record: Recorder) -> None:
-    command = record("--max-update", "8000")
-    assert option(command, "--max-update") == option(command, "--total-num-update") == "8000"
-    assert "warning" not in record.said
-
-
 def test_a_schedule_that_does_not_fit_the_training_is_one_warning_that_names_both(
     record: Recorder,
 ) -> None:
@@ -245,11 +207,6 @@ def test_a_schedule_that_does_not_fit_the_training_is_one_warning_that_names_bot
     assert "warm-up never ends" not in record.said
 
 
-def test_a_training_warns_of_its_schedule_itself(record: Recorder) -> None:
-    assert record("--max-update", "300")
-    assert "warning" not in record.said
-
-
 @pytest.mark.parametrize(("gain", "told"), [(0.55, True), (7.0, False)])
 def test_bf16_on_a_cpu_whose_products_gain_nothing_is_one_warning(
     gain: float, told: bool, record: Recorder, monkeypatch: pytest.MonkeyPatch
@@ -260,53 +217,6 @@ def test_bf16_on_a_cpu_whose_products_gain_nothing_is_one_warning(
     assert ["at 0.55 times the speed of fp32" in line for line in warnings] == [True] * told
     assert record()
     assert "warning" not in record.said
-
-
-def test_other_data_is_another_run(record: Recorder, tmp_path: Path) -> None:
-    record()
-    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
-    record.data = make_data(tmp_path / "other")
-    assert record() is None
-    assert "recipe.data" in record.said
-
-
-def test_data_that_were_moved_behind_a_symbolic_link_are_the_same(
-    record: Recorder, tmp_path: Path
-) -> None:
-    record.data = make_data(tmp_path / "here")
-    record()
-    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
-    record.data.rename(tmp_path / "larger disk")
-    record.data.symlink_to(tmp_path / "larger disk")
-    assert record()
-    assert "new settings" not in record.said
-    record.data = tmp_path / "larger disk"  # by its own name too
-    assert record()
-
-
-def describe_files(data: Path, **digests: str) -> None:
-    manifest = data / "corpus.json"
-    content = json.loads(manifest.read_text(encoding="utf-8"))
-    content["files"] = {"train.de-en.de.bin": "1", "valid.de-en.de.bin": "2", **digests}
-    manifest.write_text(json.dumps(content | {"made": str(digests)}), encoding="utf-8")
-
-
-@pytest.mark.parametrize("name", ["train.de-en.de.bin", "valid.de-en.de.bin"])
-def test_text_that_changed_between_stop_and_resume_is_refused(
-    name: str, record: Recorder, tmp_path: Path
-) -> None:
-    record.data = make_data(tmp_path / "own")
-    describe_files(record.data)
-    assert record()
-    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
-    describe_files(record.data, test="3")  # made again, with another test set
-    assert record()
-    recorded = (record.run / "environment.json").read_bytes()
-    describe_files(record.data, **{name: "other"})
-    assert record() is None
-    assert f"the training or validation text in {record.data} has changed" in record.said
-    assert record(resume="") is None
-    assert (record.run / "environment.json").read_bytes() == recorded
 
 
 def test_other_settings_after_the_checkpoints_were_removed_begin_again(record: Recorder) -> None:
@@ -330,13 +240,6 @@ def test_a_second_start_in_a_new_folder_leaves_the_record_of_the_first(
         assert "another training is at work in" in record.said
         assert [path.name for path in record.run.iterdir()] == [".lock"]
     assert record() is not None
-
-
-def test_a_start_that_is_refused_leaves_no_folder(record: Recorder, tmp_path: Path) -> None:
-    run = tmp_path / "deep" / "run"
-    assert record("--residual-scheme", "deepnrom", run=str(run)) is None
-    assert record.said.startswith("deepnet train: error: command line: --residual-scheme deepnrom")
-    assert not run.parent.exists()
 
 
 def test_a_divergence_whose_supervisor_was_killed_is_answered_at_the_next_start(
@@ -373,17 +276,6 @@ def test_a_larger_batch_of_a_fallback_follows_the_devices(record: Recorder) -> N
         assert command is not None, record.said
         derived = int(option(command, "--update-freq"))
         assert command[-2:] == [f"--update-freq={2 * derived}", "--fallback-step=1"]
-
-
-def test_faster_parts_of_equal_numbers_are_no_new_settings(record: Recorder) -> None:
-    stock = ["--criterion", "label_smoothed_cross_entropy", "--optimizer", "adam"]
-    assert option(record(*stock), "--optimizer") == "adam"
-    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
-    assert option(record(), "--optimizer") == "fused_adam"
-    assert "new settings" not in record.said
-    assert record("--adam-eps", "1e-6") is None
-    assert "adam-eps" in record.said
-    assert "criterion" not in record.said
 
 
 def test_a_run_whose_last_checkpoint_is_at_the_end_is_complete(record: Recorder) -> None:
@@ -494,20 +386,3 @@ def test_a_run_that_has_fallen_back_resumes_with_that(record: Recorder) -> None:
     assert "this run has fallen back: fallback 1: starting again from update 9" in record.said
     assert "--lr=0.05" not in record("--lr", "0.1")
     assert "without --on-divergence fallback that does not count" in record.said
-
-
-def test_a_training_that_is_just_ending_is_waited_for(
-    record: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervise, "ENDING", 60.0)
-    record.run.mkdir()
-    with (record.run / ".lock").open("wb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        ends = threading.Timer(0.3, fcntl.flock, (held, fcntl.LOCK_UN))
-        ends.start()
-        assert record() is not None
-        ends.join()
-
-
-def test_options_the_script_manages_are_all_real_ones() -> None:
-    assert set(MANAGED) <= set(option_actions(training_parser(["DATA", "--arch", "transformer"])))

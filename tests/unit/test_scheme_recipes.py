@@ -342,51 +342,6 @@ def test_a_scheme_adds_the_parameters_of_its_recipe_and_no_others(
     }
 
 
-def test_r_fixup_has_four_shifts_an_encoder_layer_and_five_a_decoder_layer(
-    model_builder: BuildModel,
-) -> None:
-    """transformer_zero.py, counted: LayerShift and LayerScale; not one other vector or number."""
-    for n, m in ((5, 3), (2, 7)):
-        model = model_builder(residual_scheme="r-fixup", encoder_layers=n, decoder_layers=m)
-        names = [name for name, p in model.named_parameters() if p.dim() < 2]
-        shifts = [name for name in names if name.endswith("shift")]
-        assert len(shifts) == 4 * n + 5 * m + 2
-        assert len(names) - len(shifts) == 2 * n + 3 * m + 1
-
-
-def test_t_fixup_adds_nothing_and_keeps_fairseqs_biases(model_builder: BuildModel) -> None:
-    model = model_builder(residual_scheme="t-fixup")
-    stock = model_builder("transformer")
-    ours = {name for name, _ in model.named_parameters()}
-    assert ours == {n for n, _ in stock.named_parameters() if "layer_norm" not in n}
-
-
-def test_rezeros_layer_has_one_number_for_all_its_sublayers(model_builder: BuildModel) -> None:
-    model = model_builder(residual_scheme="rezero")
-    for stack, count in ((model.encoder, 2), (model.decoder, 3)):
-        numbers = [{id(r.weight) for r in layer.residuals.values()} for layer in stack.layers]
-        assert all(len(shared) == 1 for shared in numbers)
-        assert all(len(layer.residuals) == count for layer in stack.layers)
-        assert len(set.union(*numbers)) == len(stack.layers)
-
-
-def test_dlcls_rows_are_averages_below_the_diagonal(model_builder: BuildModel) -> None:
-    model = model_builder(residual_scheme="dlcl", encoder_layers=3, decoder_layers=1)
-    third = 1 / 3
-    expected = [[1, 0, 0, 0], [0.5, 0.5, 0, 0], [third, third, third, 0], [0.25] * 4]
-    torch.testing.assert_close(model.encoder.combination.weight, torch.tensor(expected))
-    torch.testing.assert_close(
-        model.decoder.combination.weight, torch.tensor([[1.0, 0.0], [0.5, 0.5]])
-    )
-
-
-def test_admins_offsets_are_saved_and_no_parameters(model_builder: BuildModel) -> None:
-    model = model_builder(residual_scheme="admin")
-    offsets = {name for name, _ in model.named_buffers() if name.endswith("offset")}
-    assert len(offsets) == 2 * 3 + 3 * 2
-    assert offsets <= model.state_dict().keys()
-
-
 # (n, ln(n + 1) to five digits, omega): sqrt((n + 1) / ln(n + 1) - 1) worked out by hand
 ADMIN_LOG = [(12, 2.56495, 2.01701), (18, 2.94444, 2.33513), (36, 3.61092, 3.04083)]
 

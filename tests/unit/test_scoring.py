@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 import sacrebleu
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.records import write_record
-from fairseq_deepnet.tools.evaluation.direction_scores import summarise
-from fairseq_deepnet.tools.evaluation.scoring import METRICS, Metric, score
-from fairseq_deepnet.tools.run_scores import read_score
+from fairseq_deepnet.tools.evaluation.scoring import score
 
 HYPOTHESES = ["The cat sat on the mat.", "a dog runs , fast", "Two men are playing chess outside"]
 REFERENCES = ["The cat sat on a mat.", "A dog runs, fast.", "Two men play chess outside."]
@@ -28,12 +24,6 @@ def test_scores_and_signatures_are_sacrebleus() -> None:
     assert scores["bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|")
     assert scores["chrf_signature"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|")
     assert scores["lines"] == 3
-
-
-def test_scores_are_cased() -> None:
-    upper = [line.upper() for line in REFERENCES]
-    assert score(REFERENCES, REFERENCES)["bleu"] == 100
-    assert score(upper, REFERENCES)["bleu"] < 50
 
 
 def test_texts_of_different_length_and_empty_ones_are_refused() -> None:
@@ -57,49 +47,6 @@ def test_deepnet_score_prints_a_line_or_json(
     assert line.count("\n") == 1
     assert cli.main(["score", *files, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == expected
-
-
-def test_a_further_metric_is_a_row_that_records_lines_and_tables_follow(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = score(HYPOTHESES, REFERENCES)
-    ter = Metric("TER", lambda module, tokenizer, lowercase: module.TER(case_sensitive=True))
-    monkeypatch.setitem(METRICS, "ter", ter)
-    scores = score(HYPOTHESES, REFERENCES)
-    expected = sacrebleu.TER(case_sensitive=True).corpus_score(HYPOTHESES, [REFERENCES])
-    assert scores["ter"] == round(expected.score, 4)
-    assert scores["ter_signature"].startswith("nrefs:1|case:mixed|tok:tercom|")
-
-    for name, lines in (("h", HYPOTHESES), ("r", REFERENCES)):
-        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    files = ["--hypotheses", str(tmp_path / "h"), "--references", str(tmp_path / "r")]
-    assert cli.main(["score", *files]) == 0
-    assert f"  TER {scores['ter']:.2f}  " in capsys.readouterr().out
-
-    many = tmp_path / "scores" / "test.many"
-    many.mkdir(parents=True)
-    write_record(many / "de-en.json", scores | {"zero_shot": False})
-    write_record(many / "en-de.json", before | {"zero_shot": False})  # scored before there was TER
-    table = summarise(many)
-    assert re.search(r"\| +BLEU \| +chrF \| +TER \|", table)
-    found = json.loads((many / "summary.json").read_text(encoding="utf-8"))["averages"]
-    assert found["X-En"]["ter"] == scores["ter"]
-    assert found["all"]["ter"] is None, "no mean of some directions only"
-    assert "bleu,chrf,ter,off_target" in (many / "table.csv").read_text(encoding="utf-8")
-
-    write_record(tmp_path / "scores" / "test.one.json", scores)
-    one = read_score(tmp_path, "scores/test.one.json")
-    assert one is not None
-    assert (one.values["ter"], one.signatures["ter"]) == (scores["ter"], scores["ter_signature"])
-
-
-def test_a_character_that_only_looks_like_a_line_end_ends_no_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "x"
-    path.write_text("a b\u2028c d\ne f g h\n", encoding="utf-8")
-    assert cli.main(["score", "--hypotheses", str(path), "--references", str(path)]) == 0
-    assert "2 lines" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import pytest
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import nn
-from torch.distributed import DistNetworkError
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -190,26 +189,6 @@ def test_what_cannot_be_had_with_a_sharded_model_is_refused(
         Rig(tmp_path, SHARDED, *words)
 
 
-@pytest.mark.parametrize("backend", ["fully_sharded", "legacy_ddp"])
-def test_processes_of_torchrun_that_would_train_separately_are_refused(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "RANK": "0", "WORLD_SIZE": "2"}
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    words = [f"--ddp-backend={backend}", "--distributed-world-size=1"]
-    with pytest.raises(ConfigurationError, match="torchrun started 2 processes, and each would"):
-        Rig(tmp_path, *words)
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    Rig(tmp_path, *words)
-
-
-def test_an_optimiser_of_whole_matrices_is_refused(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, SHARDED, "--optimizer=adafactor")
-    with pytest.raises(ConfigurationError, match="--optimizer adafactor"):
-        rig.update(TRAIN)
-
-
 @pytest.fixture
 def lingered(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that rank 0 of two processes stays for the other."""
@@ -251,14 +230,6 @@ def test_all_processes_exchange_to_the_end_when_one_has_no_memory(
     assert exchanged.call_count == len(parts)
 
 
-def test_a_gathered_tensor_shares_no_memory_with_the_model(tmp_path: Path) -> None:
-    """Its file may be written while the next update changes the weights."""
-    sharded = Rig(tmp_path, *ADAM, SHARDED).trainer.sharded
-    sharded.gather(keep_fp32=False)
-    own = {one.data_ptr() for one in sharded.own.values()}
-    assert not own & {tensor.data_ptr() for tensor in sharded.gathered.values()}
-
-
 def test_fine_tuning_of_branchnorm_begins_with_the_scale_that_was_reached(tmp_path: Path) -> None:
     """The hook of the scheme that keeps it runs when buffers are loaded."""
     scales = []
@@ -275,25 +246,6 @@ def test_fine_tuning_of_branchnorm_begins_with_the_scale_that_was_reached(tmp_pa
         after.update(TRAIN)
         scales.append(checkpoint(after)["model"]["encoder.layers.0.residuals.ffn.scale"].item())
     assert scales[0] == scales[1] == 0.75
-
-
-@pytest.mark.parametrize("error", [RuntimeError("[gloo] closed by peer"), DistNetworkError("gone")])
-@pytest.mark.parametrize(
-    ("failure", "message"),
-    [
-        ("", "rank 0 cannot go on: another process has ended without a word"),
-        ("rank 1 has failed: KeyError: 'word'", "rank 0 cannot go on: rank 1 has failed: KeyError"),
-    ],
-)
-def test_a_process_that_is_left_alone_says_why(
-    failure: str, message: str, error: Exception, tmp_path: Path, lingered: list[float]
-) -> None:
-    rig = Rig(tmp_path, *ADAM, SHARDED)
-    if failure:
-        default_store().set(FAILURE, failure)
-    with pytest.raises(ConfigurationError, match=message), rig.trainer._telling_others():
-        raise error
-    assert lingered == [LINGER]
 
 
 @pytest.mark.parametrize(("raised", "status"), [(KeyError("word"), 1), (SystemExit(3), 3)])
@@ -315,21 +267,6 @@ def test_an_error_that_nobody_catches_ends_the_process_at_once(
     assert sys.excepthook is once
     sys.excepthook(type(raised), raised, None)
     assert ended == [status]
-
-
-def test_one_process_alone_with_an_error_saves_nothing(tmp_path: Path) -> None:
-    """fairseq saves a checkpoint then, for which the others would not come."""
-    rig = trained(tmp_path, SHARDED)
-    file = tmp_path / "crash.pt"
-    try:
-        raise KeyError("word")
-    except KeyError:
-        rig.trainer.consolidate_optimizer()
-        assert rig.trainer.sharded.gathered is None
-        assert rig.trainer.save_checkpoint(str(file), {}) is None
-    assert not file.exists()
-    with pytest.raises(RuntimeError, match="gathered by all processes before"):
-        rig.trainer.state_dict()
 
 
 def saved(rig: Rig, file: Path) -> dict[str, Any]:
@@ -372,19 +309,6 @@ def test_rows_go_with_the_checkpoint_that_fairseq_removes(tmp_path: Path) -> Non
     first.unlink()
     rig.trainer.after_saving()
     assert [folder.name for folder in rows.iterdir()] == ["update_3_1"]
-
-
-def test_a_batch_that_memory_does_not_suffice_for_ends_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = Rig(tmp_path, SHARDED)
-
-    def fail(*args: object, **kwargs: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(rig.trainer.task, "train_step", fail)
-    with pytest.raises(ConfigurationError, match="rank 0 is out of memory"):
-        rig.update(TRAIN)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from fairseq_deepnet.experiments.significance import (
     Comparison,
     compare,
     find_systems,
-    paired,
     read_scored,
 )
 from tests.support.systems import REFERENCES, spoilt, write_run, write_texts
@@ -118,36 +117,6 @@ def test_seeds_of_a_system_are_tested_together_and_pair_by_pair(seeded: list[Pat
 NAME = "test.checkpoint_best.beam5.lenpen1.json"
 
 
-def test_the_same_translations_twice_are_no_more_evidence_than_once(
-    tmp_path: Path, reference: Path, runs: list[Path]
-) -> None:
-    """Seeds that translate alike: counted as more sentences they would make p smaller."""
-    for name in ("a", "b"):
-        for seed in (1, 2):
-            run = tmp_path / f"{name}{seed}"
-            write_run(run, reference, TEXTS[name], arch=name, seed=seed)
-    folders = [tmp_path / name for name in ("a1", "a2", "b1", "b2")]
-    once, twice = (compared(found, 300).rows[1].p for found in (runs[:2], folders))
-    assert once == pytest.approx(twice, abs=1e-12)
-
-
-def test_seeds_without_a_common_number_are_paired_in_order(seeded: list[Path]) -> None:
-    scored = [read_scored(path / "scores" / NAME) for path in seeded]
-    assert [(a.seed, b.seed) for a, b in paired(scored[:2], scored[2:])] == [(1, 1), (2, 2)]
-    assert [(a.seed, b.seed) for a, b in paired(scored[:1], scored[3:])] == [(1, 2)]
-
-
-def test_two_scores_of_one_run_are_two_systems(tmp_path: Path, reference: Path) -> None:
-    """As when one checkpoint is decoded by two engines."""
-    run = tmp_path / "run"
-    files = [
-        write_run(run, reference, TEXTS[name], f"test.best.{name}", arch="x", seed=1)
-        for name in ("a", "b")
-    ]
-    found = compared(files, samples=50)
-    assert [row.name for row in found.rows] == ["run test.best.a", "run test.best.b"]
-
-
 INT8 = {"engine": "ctranslate2", "quantization": "int8"}
 
 
@@ -174,24 +143,11 @@ def test_runs_that_were_decoded_differently_are_compared_only_where_their_scores
     assert compared(runs, samples=50).notes == []
 
 
-def test_the_baseline_is_as_given(runs: list[Path]) -> None:
-    assert [row.name for row in compared(runs, 50, baseline=runs[2]).rows] == ["c", "a", "b"]
-    assert [row.name for row in compared(runs[:1], 50, baseline=runs[2]).rows] == ["c", "a"]
-
-
 def test_what_was_scored_on_other_texts_is_not_compared(tmp_path: Path, runs: list[Path]) -> None:
     other = write_texts(tmp_path / "other", REFERENCES[::-1])
     write_run(tmp_path / "d", other, spoilt(2)[::-1], arch="d")
     with pytest.raises(ValueError, match="different test sets"):
         find_systems([*runs, tmp_path / "d"], None)
-
-
-def test_what_was_tokenised_otherwise_is_not_compared(
-    tmp_path: Path, reference: Path, runs: list[Path]
-) -> None:
-    write_run(tmp_path / "d", reference, spoilt(2), arch="d", tokenizer="char")
-    with pytest.raises(ValueError, match=r"different signatures \(tok\)"):
-        find_systems([runs[0], tmp_path / "d"], None)
 
 
 @pytest.mark.parametrize(
@@ -238,22 +194,6 @@ def test_the_command_prints_a_table_and_writes_markdown_and_csv(
     assert rows[2]["of"] == ""
     assert float(rows[2]["bleu"]) == pytest.approx(90.1951, abs=1e-3)
     assert "|ar:50|" in rows[3]["signature"]
-
-
-@pytest.mark.parametrize(
-    ("test", "signature"),
-    [("bootstrap", "|bs:50|"), ("randomisation", "|bs:1000|ar:50|")],
-    ids=["bootstrap", "randomisation"],
-)
-def test_one_test_alone_is_what_its_signature_says(
-    runs: list[Path], capsys: pytest.CaptureFixture[str], test: str, signature: str
-) -> None:
-    """Randomisation alone draws resamples for its intervals; the option stands before the runs."""
-    words = ["--significance", "--test", test, "--samples", "50", *map(str, runs[:2])]
-    assert cli.main(["report", *words]) == 0
-    found = capsys.readouterr().out
-    assert signature in found
-    assert found.count("nrefs:1") == 1
 
 
 @pytest.mark.parametrize(

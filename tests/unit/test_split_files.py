@@ -1,6 +1,5 @@
 """A split checkpoint in one process: what it holds, what it refuses, and the file that it makes."""
 
-import errno
 import pickle
 import sys
 from collections.abc import Iterator
@@ -179,32 +178,6 @@ def test_other_files_that_are_damaged_or_gone_are_named(tmp_path: Path) -> None:
         load_checkpoint(file, split=True)
 
 
-RECORDS: dict[str, Any] = {
-    "'folder' is missing or of another type": {"folder": None},
-    "'shapes' is missing or of another type": {"shapes": None},
-    "'__0_0.distcp' is missing or of another type": {"files": {"__0_0.distcp": 3}},
-    "'a' is missing or of another type": {"shapes": {"a": "x"}},
-    "it trains what has no shape": {"trained": ["x"]},
-}
-
-
-@pytest.mark.parametrize("fault", RECORDS)
-def test_a_record_that_is_none_is_one_error(fault: str, tmp_path: Path) -> None:
-    file = save(trained(tmp_path, *SPLIT_UP))
-    state = ordinary(file)
-    record = {**state[SPLIT], **RECORDS[fault]}
-    state[SPLIT] = {key: value for key, value in record.items() if value is not None}
-    torch.save(state, file)
-    for read in (
-        lambda: load_checkpoint(file, split=True),
-        lambda: Rig(tmp_path, *ADAM, *SPLIT_UP).trainer.load_checkpoint(str(file)),
-        lambda: mend_last(tmp_path),
-    ):
-        with pytest.raises(ConfigurationError, match=f"{file.name} is damaged: {fault}; copy it"):
-            read()
-    assert remove_unused_rows(tmp_path) == (file if "folder" in RECORDS[fault] else None)
-
-
 def test_a_folder_without_its_small_file_is_no_checkpoint_and_goes(tmp_path: Path) -> None:
     """So it is where the training was killed while it wrote."""
     rig = trained(tmp_path, *SPLIT_UP)
@@ -224,17 +197,6 @@ def test_a_folder_without_its_small_file_is_no_checkpoint_and_goes(tmp_path: Pat
     (tmp_path / "aside" / "checkpoint1.pt").unlink()
     assert remove_unused_rows(tmp_path) == tmp_path / "checkpoint2.pt"
     assert [path.name for path in (tmp_path / "split").iterdir()] == ["update_1_1"]
-
-
-def test_rows_that_one_process_cannot_read_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a node that does not share the save-dir."""
-    file = save(trained(tmp_path, *SPLIT_UP))
-    gone = FileNotFoundError(2, "No such file or directory", "rows")
-    monkeypatch.setattr(split_files.Reader, "read_metadata", Mock(side_effect=gone))
-    with pytest.raises(ConfigurationError, match=r"was not read: rank 0: .*No such file"):
-        Rig(tmp_path, *ADAM, *SPLIT_UP).trainer.load_checkpoint(str(file))
 
 
 def test_a_row_of_all_parameters_has_room_for_one_that_had_no_gradient(
@@ -293,23 +255,6 @@ def test_rows_are_kept_for_all_that_means_them_by_links_and_deep_below(tmp_path:
         assert load_checkpoint(file, entire=True, split=True)
 
 
-def test_what_else_lies_in_a_folder_of_that_name_stays(tmp_path: Path) -> None:
-    """`split` is what people call the parts of their data, too."""
-    for name in ("split/train/text", "split/update_7_1/mine", "split/notes"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("mine", encoding="utf-8")
-    (tmp_path / "split" / "update_8_1").symlink_to(tmp_path / "split" / "train")
-    rig = trained(tmp_path, *SPLIT_UP)
-    save(rig)
-    rig.update(MORE)
-    save(rig)
-    rig.trainer.remove_unused_rows()
-    assert {path.name for path in (tmp_path / "split").iterdir()} == {
-        *("train", "notes", "update_7_1", "update_8_1", "update_2_1")
-    }
-    assert (tmp_path / "split" / "train" / "text").read_text(encoding="utf-8") == "mine"
-
-
 def test_rows_that_another_training_removes_meanwhile_are_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,37 +269,6 @@ def test_rows_that_another_training_removes_meanwhile_are_no_checkpoint(
     with pytest.raises(ConfigurationError, match=r"update_1_1 was not written: .*another training"):
         save(rig)
     assert not (tmp_path / "checkpoint_last.pt").exists()
-
-
-def test_joining_removes_the_rows_of_that_checkpoint_alone(tmp_path: Path) -> None:
-    """Those of another may be written at this moment, by a training."""
-    rig = trained(tmp_path, *SPLIT_UP)
-    file = save(rig, "checkpoint1.pt")
-    rig.update(MORE)
-    save(rig, "checkpoint2.pt").unlink()
-    assert cli.main(["join", str(file)]) == 0
-    assert [path.name for path in (tmp_path / "split").iterdir()] == ["update_2_1"]
-
-
-def test_rows_that_cannot_be_removed_do_not_end_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = trained(tmp_path, *SPLIT_UP)
-    save(rig)
-    rig.update(MORE)
-    save(rig)
-    refused = PermissionError(errno.EACCES, "Permission denied")
-    monkeypatch.setattr("os.rmdir", Mock(side_effect=refused))
-    rig.trainer.remove_unused_rows()
-    monkeypatch.setattr(Path, "iterdir", Mock(side_effect=refused))
-    rig.trainer.remove_unused_rows()
-    assert load_checkpoint(tmp_path / "checkpoint_last.pt", entire=True, split=True)
-
-
-def test_files_are_not_written_by_another_thread(tmp_path: Path) -> None:
-    """The rows of a small file that is not there yet would be removed."""
-    with pytest.raises(ConfigurationError, match="--write-checkpoints-asynchronously"):
-        Rig(tmp_path, *SPLIT_UP, "--write-checkpoints-asynchronously")
 
 
 def test_an_update_that_is_saved_again_gets_its_own_folder(tmp_path: Path) -> None:
@@ -375,12 +289,6 @@ def test_a_preempted_training_without_room_for_its_rows_is_unsaved(
         preempted._save(1)
     assert ended.value.code == UNSAVED
     assert not (tmp_path / "checkpoint_last.pt").exists()
-
-
-def test_processes_that_do_not_share_the_folder_are_told(tmp_path: Path) -> None:
-    exchange = Rig(tmp_path, *SPLIT_UP).trainer.sharded.exchange
-    with pytest.raises(ConfigurationError, match=r"rank 0: .* must share the save-dir"):
-        split_files.write(tmp_path / "elsewhere", {}, {}, exchange)
 
 
 def test_what_is_unpickled_runs_no_code(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -249,29 +248,3 @@ def test_a_training_that_diverged_for_good_has_a_status_of_its_own(
     work.start(fallbacks=fallbacks)
     assert "diverged, and ended" in work.finish(DIVERGED)
     assert len(work.fakes.calls("fairseq-train")) == 1 + fallbacks
-
-
-def test_a_training_that_is_signalled_while_it_diverges_is_not_begun_again(work: Work) -> None:
-    work.fakes.add("fairseq-train", "trap '' TERM; kill -TERM $PPID; sleep 0.5", status=DIVERGED)
-    work.start(fallbacks=1)
-    assert "preempted; the same command falls back" in work.finish(PREEMPTED)
-    assert len(work.fakes.calls("fairseq-train")) == 1
-
-
-def test_a_terminal_that_is_gone_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Gone:
-        def write(self, text: str) -> int:
-            raise OSError(errno.EIO, "Input/output error")
-
-        def flush(self) -> None:
-            raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(sys, "stderr", Gone())
-    supervise.say("SIGHUP: passed on")
-
-
-def test_a_plan_is_made_in_a_process_of_its_own_that_a_signal_ends() -> None:
-    with pytest.raises(ValueError, match="out of luck"):
-        supervise.apart(lambda: int("out of luck"))
-    assert supervise.apart(lambda: os.getpid()) != os.getpid()
-    assert supervise.apart(lambda: time.sleep(600), [signal.SIGTERM]) is None

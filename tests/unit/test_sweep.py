@@ -200,12 +200,6 @@ def test_cells_at_work_share_the_machine(
         assert len(set(names)) == len(names) == parallel * int(expected[0][1])
 
 
-@pytest.mark.parametrize(("parallel", "message"), [(3, "at most 2"), (0, "at least 1")])
-def test_a_share_that_cannot_be_is_refused(parallel: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sweep.divide("all", parallel, ["0", "1"], 8)
-
-
 # The command.
 
 
@@ -221,25 +215,6 @@ def test_the_plan_starts_nothing_and_shows_every_difference(
     assert "max-update 40" in line
     assert "GPU-hours" not in text
     assert "good: --warmup-updates 50 is not below --max-update" in text
-    assert not rig.folder.exists()
-
-
-def test_missing_data_are_told_before_anything_starts(
-    rig: Rig, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["sweep", str(rig.definition), "--gpus", "0", "--data", "/none", "arch=good"]
-    assert cli.main(words) == 2
-    assert "no training data in /none: make it with" in capsys.readouterr().err
-    assert cli.main([*words, "--dry-run"]) == 0
-
-
-def test_pandas_is_missed_before_anything_starts(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    words = ["sweep", str(rig.definition), "--runs", str(rig.folder), "--gpus", "0"]
-    assert cli.main(words) == 2
-    assert "tables need pandas: pip install" in capsys.readouterr().err
     assert not rig.folder.exists()
 
 
@@ -346,16 +321,3 @@ def test_keeping_the_best_checkpoint_leaves_the_user_s_files(
     one_cell.main(run)
     left = {file.name for file in (run / "checkpoints").iterdir()}
     assert left == {"checkpoint_best.pt", "checkpoint__mine.pt", "mine.pt"}
-
-
-def test_a_model_no_better_than_word_frequencies_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = prepared(tmp_path / "run")
-    write_config(run, warmup_updates=50)
-    monkeypatch.setattr(one_cell.results, "unigram_level", lambda config: 8.63)
-    trained(monkeypatch, run, {40: 10.5})
-    one_cell.main(run)
-    result = read_json(run / "result.json")
-    assert result["status"] == "done"
-    assert "nll 9.000, no better than the 8.630 of a unigram model" in result["reason"]

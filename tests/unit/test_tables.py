@@ -114,12 +114,6 @@ def test_the_paper_s_kind_of_bleu_is_shown_where_a_score_has_it(table1: Path) ->
     assert "scored, deepnorm_18l, post-ln-init_6l, post-ln_50l: sacreBLEU" in text
 
 
-def test_a_cell_reports_its_own_score_whatever_is_scored_later(table1: Path) -> None:
-    other = table1 / "deepnorm_6l" / "scores" / "test.checkpoint_1_8.beam1.lenpen1.json"
-    other.write_text(json.dumps({"bleu": 1.0, "bleu_signature": "s", "lines": 9}), encoding="utf-8")
-    assert entry(rows_of(table1), "deepnorm", "6")["ours"] == "27.25"
-
-
 def test_a_number_of_an_unfinished_run_is_in_no_table(tmp_path: Path) -> None:
     values = {"scheme": "deepnorm", "depth": "6"}
     write_cell(tmp_path / "fig7", "lr5e-4", "fig7", {"lr": "5e-4"}, "unfinished", panel="lr")
@@ -354,20 +348,6 @@ def test_of_several_options_those_that_end_best_on_validation_are_shown(sweep: S
     text = text_of(sweep.folder)
     assert "deepnorm 18: lr 1e-3 freeze-norms default" in text
     assert "deepnorm 50: lr 1e-3 freeze-norms both" in text
-
-
-def test_options_are_bad_only_where_all_their_seeds_are(sweep: Sweep) -> None:
-    tried(sweep, 6, "1e-3", [3.0], 20.0, status="diverged")
-    tried(sweep, 6, "1e-3", [3.2], 26.0)
-    tried(sweep, 6, "2e-3", [4.0], 30.0)
-    assert best_bleu(sweep, 6) == "26"
-
-
-def test_options_are_as_good_as_their_worst_seed_if_that_has_no_loss(sweep: Sweep) -> None:
-    tried(sweep, 6, "1e-3", [3.0], 20.0)
-    tried(sweep, 6, "1e-3", [math.nan], 20.0, status="diverged")
-    tried(sweep, 6, "2e-3", [4.0], 30.0)
-    assert best_bleu(sweep, 6) == "30"
 
 
 def test_the_law_of_depth_is_fitted_to_each_row_with_the_paper_s_beside(sweep: Sweep) -> None:

@@ -85,15 +85,6 @@ def test_an_adaptive_softmax_is_fairseqs() -> None:
     torch.testing.assert_close(mine[sentences().ne(1)], theirs[sentences().ne(1)], **TOLERANCE)
 
 
-def test_the_comparison_with_stock_sees_a_changed_weight() -> None:
-    ours = build_lm(residual_scheme="post-ln", init="stock", seed=3)
-    stock = build_stock(ours, 3, normalize_before=False)
-    with torch.no_grad():
-        stock.decoder.layers[0].self_attn.v_proj.weight.mul_(1.01)
-    change = ours(sentences())[0] - stock(sentences())[0]
-    assert change[sentences().ne(1)].abs().max() > 1e-4
-
-
 @torch.no_grad()
 def test_no_position_sees_what_comes_after_it() -> None:
     model, tokens = build_lm().eval(), sentences()[:1]
@@ -170,29 +161,6 @@ def test_fairseqs_scorer_reads_the_models_own_probabilities() -> None:
         assert len(scored[row][0]["positional_scores"]) == length - bool(target[row].eq(1).any())
         size = len(scored[row][0]["positional_scores"])
         torch.testing.assert_close(scored[row][0]["positional_scores"], expected[row, :size])
-
-
-def test_a_decoder_without_an_encoder_refuses_an_encoders_output() -> None:
-    encoded = {"encoder_out": [torch.zeros(2, 3, 32)], "encoder_padding_mask": []}
-    with pytest.raises(ValueError, match="has no encoder"):
-        build_lm().decoder(sentences(), encoder_out=encoded)
-    with pytest.raises(ValueError, match="needs the encoder's output"):
-        build_model("deepnet_transformer").decoder(sentences())
-
-
-def test_the_task_bounds_the_positions_where_the_user_does_not() -> None:
-    assert build_model(LM, tokens_per_sample=70).max_positions() == 70
-    assert build_model(LM, tokens_per_sample=70, max_target_positions=50).max_positions() == 50
-    assert build_model(LM).max_positions() == 1024
-
-
-def test_retained_dropout_is_retained_by_fairseqs_names() -> None:
-    model = build_lm(dropout=0.3).eval()
-    model.make_generation_fast_(
-        retain_dropout=True, retain_dropout_modules=["TransformerDecoderLayer"]
-    )
-    assert model.decoder.layers[0].dropout_module.apply_during_inference
-    assert not model.decoder.dropout_module.apply_during_inference
 
 
 def test_the_embeddings_start_as_in_stock_fairseq() -> None:

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet.tools.corpora.folder import Direction
-from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis, Search
+from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis
 from fairseq_deepnet.tools.translation.stream import (
-    STANDARD_INPUT,
     Output,
     Utf8Mender,
     full_windows,
@@ -70,11 +69,6 @@ def test_translations_come_in_the_order_of_the_lines_and_empty_lines_stay(tmp_pa
     assert engine.asked == [["a", "b", "c"], ["d"]], "what is empty is never asked for"
 
 
-def test_a_line_ends_only_where_it_ends(tmp_path: Path) -> None:
-    (tmp_path / "text").write_bytes("a\u2028b\rc\r\nd\n".encode())
-    assert list(windows_of([tmp_path / "text"], 9)) == [["a\u2028b\rc", "d"]]
-
-
 def test_no_more_lines_than_a_window_are_read_ahead() -> None:
     read = []
 
@@ -118,15 +112,6 @@ def test_a_fast_pipe_fills_windows() -> None:
     assert [line for window in found for line in window] == lines
 
 
-def test_a_character_may_come_in_two_pieces() -> None:
-    reading, writing = os.pipe()
-    raw = "schön\n".encode()
-    os.write(writing, raw[:4])
-    threading.Timer(0.02, lambda: (os.write(writing, raw[4:]), os.close(writing))).start()
-    assert list(live_windows(reading, 10, idle=PATIENT)) == [["schön"]]
-    os.close(reading)
-
-
 @pytest.mark.parametrize("live", [False, True], ids=["file", "pipe"])
 def test_what_comes_before_a_broken_line_is_translated_and_the_line_is_named(
     tmp_path: Path, live: bool
@@ -145,11 +130,6 @@ def test_what_comes_before_a_broken_line_is_translated_and_the_line_is_named(
         for window in translated(Upper(), windows, DIRECTION):
             found += [best[0].text for best in window]
     assert found == ["A", "B", "C"]
-
-
-def test_standard_input_is_read_alone(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="read alone"):
-        windows_of([STANDARD_INPUT, tmp_path], 2)
 
 
 def test_lines_scores_and_several_translations_are_told_apart() -> None:
@@ -179,17 +159,3 @@ def test_an_interrupted_translation_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds 1 lines of a translation that was interrupted"):
         Output(tmp_path / "out")
     assert (tmp_path / "out.part").read_text(encoding="utf-8") == "a\n"
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"beam": 0}, "--beam 0; at least 1"),
-        ({"batch": -1}, "--batch-sentences -1; at least 1"),
-        ({"nbest": 6}, "--nbest 6 of a beam of 5"),
-    ],
-    ids=["beam", "batch", "nbest"],
-)
-def test_a_search_that_cannot_be_is_refused(settings: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Search(**settings)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from fairseq_deepnet.experiments.results import smoothed
 from fairseq_deepnet.experiments.verdict import why_diverged
 
 FALLING = [(update, 9.0 - update / 50) for update in range(10, 210, 10)]
@@ -78,11 +77,3 @@ def test_a_model_that_only_knows_word_frequencies_has_stalled(
     assert why_diverged(tmp_path, FALLING, losses, warmup=400, unigram=8.33) is None
     assert why_diverged(tmp_path, FALLING, losses, warmup=50) is None
     assert why_diverged(tmp_path, FALLING, losses, 50, 8.33, crashed=True) is None
-
-
-def test_losses_are_smoothed_over_five_of_them() -> None:
-    points = [(update, float(update)) for update in range(1, 11)]
-    assert smoothed(points)[0] == (5, 3.0)
-    assert smoothed(points)[-1] == (10, 8.0)
-    assert smoothed([(1, 4.0), (2, math.nan), (3, 2.0)]) == [(1, 4.0), (3, 2.0)]
-    assert smoothed([]) == []

@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from fairseq_deepnet.divergence.detectors import ENOUGH, Unigram
 from fairseq_deepnet.divergence.events import Kind
 from fairseq_deepnet.divergence.nan_report import NanReport
-from fairseq_deepnet.divergence.watch import Judge, Watch, newest_before
+from fairseq_deepnet.divergence.watch import Judge, newest_before
 
 
 def test_the_unigram_level_of_equally_frequent_words_is_their_logarithm() -> None:
@@ -56,13 +55,6 @@ def test_the_first_module_that_fairseq_names_and_the_layers_are_told() -> None:
     assert "Inf comes first from decoder.layers.2.fc1 in the forward pass" in finding.what
 
 
-def test_processes_that_disagree_without_a_nan_are_no_divergence() -> None:
-    text = "Fatal error: gradients are inconsistent between workers.\nrank   0 = {}\nrank   1 = 2.0"
-    assert not NanReport.blames_numbers(FloatingPointError(text.format("1.0")))
-    assert NanReport.blames_numbers(FloatingPointError(text.format("nan")))
-    assert NanReport.blames_numbers(FloatingPointError("Minimum loss scale reached (0.0001)"))
-
-
 def checkpoint(path: Path, update: int, resumable: bool = True) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     state: dict[str, Any] = {"model": {}, "optimizer_history": [{"num_updates": update}]}
@@ -105,11 +97,3 @@ def test_a_training_that_ends_with_an_error_is_reported_once(
     judge.failed(None, 7, FloatingPointError("NaN detected: loss"))
     judge.end(None, 7, False)
     assert reported == [[Kind.NOT_FINITE]]
-
-
-def test_processes_that_disagree_neither_report_nor_stop() -> None:
-    error = FloatingPointError("gradients are inconsistent between workers")
-    make_judge(None).failed(None, 7, error)
-    watch = Watch.__new__(Watch)
-    watch.settings = SimpleNamespace(stops=True)  # type: ignore[assignment]
-    watch.failed(None, 7, error)
