@@ -22,7 +22,6 @@ import torch
 from . import literals
 from .errors import ConfigurationError
 from .files import whole
-from .sharding.split_record import check_split
 
 logger = logging.getLogger(__name__)
 
@@ -86,14 +85,14 @@ def refuse_damaged(path: Path | str, weights: bool = True) -> None:
         )
 
 
-Receiver = Callable[[Path, dict[str, Any]], dict[str, Any]]
+Receiver = Callable[[dict[str, Any]], dict[str, Any]]
 _RECEIVERS: Final[list[Receiver]] = []
 """Of a trainer that takes checkpoints apart as fairseq loads them; the last counts."""
 
 
 @contextmanager
 def received_by(receiver: Receiver) -> Iterator[None]:
-    """Let `receiver` take what fairseq loads, split checkpoints too; it returns the rest."""
+    """Let `receiver` take what fairseq loads; it returns the rest."""
     _RECEIVERS.append(receiver)
     try:
         yield
@@ -131,15 +130,14 @@ def recorded_arguments(path: Path | str) -> Namespace | None:
 
 def _recorded(path: Path | str) -> dict[str, Any]:
     if Path(path) not in _KNOWN or _KNOWN[Path(path)][0] != stamp_of(Path(path)):
-        load_checkpoint(path, split=True)
+        load_checkpoint(path)
     return _KNOWN[Path(path)][2]
 
 
-def load_checkpoint(path: Path | str, entire: bool = False, split: bool = False) -> dict[str, Any]:
+def load_checkpoint(path: Path | str, entire: bool = False) -> dict[str, Any]:
     """Return a checkpoint on the CPU, its tensors mapped from the file: only what is used is read.
 
-    With `entire`, all of it is read first and compared with its checksums. With `split` it may be a
-    split one, whose weights lie elsewhere.
+    With `entire`, all of it is read first and compared with its checksums.
 
     Raises FileNotFoundError where there is none, ValueError for a file that is damaged, that holds
     other classes than fairseq's or options that would run code, or that is no checkpoint.
@@ -154,7 +152,6 @@ def load_checkpoint(path: Path | str, entire: bool = False, split: bool = False)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise ConfigurationError(f"{path} is not a fairseq checkpoint: it holds no model")
     literals.check_state(state, path)
-    check_split(path, state, split, entire)
     _KNOWN[path] = stamp, entire, {"cfg": state.get("cfg"), "args": state.get("args")}
     return state
 

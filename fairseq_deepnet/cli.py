@@ -31,7 +31,6 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "perplexity": ("tools.evaluation.perplexity", "how well a language model predicts a text"),
         "score": ("tools.evaluation.scoring", "sacreBLEU and chrF of a file of hypotheses"),
         "average": ("tools.trained_model", "the mean of several checkpoints"),
-        "join": ("tools.joining", "one file of a checkpoint that --use-sharded-state has split"),
         "export": ("tools.export.export", "for stock fairseq, CTranslate2 or Hugging Face"),
     },
     "looking into it": {

@@ -48,7 +48,6 @@ from .checkpoints import (
     refuse_not_finite,
 )
 from .errors import ConfigurationError, show_in_one_line
-from .sharding.split_record import check_split
 from .wrapping import wrap
 
 FAIRSEQ: Final = "fairseq-fixed==0.12.3.1"  # setup.py pins the same release
@@ -285,17 +284,15 @@ def check_checkpoints() -> None:
     def load_checkpoint_to_cpu(load: Any, path: str, *args: Any, **kwargs: Any) -> Any:
         receive = receiver()
         with naming_damage(path):
-            is_checked = is_known_whole(path)
-            if not is_checked:
+            if not is_known_whole(path):
                 refuse_damaged(path)
             state = load(path, *args, **kwargs)
             config = state.get("cfg")
             if isinstance(config, omegaconf.Container):
                 config = omegaconf.OmegaConf.to_container(config, resolve=False)
             literals.check_state({**state, "cfg": config}, path)
-            check_split(path, state, receive is not None, entire=not is_checked)
             refuse_not_finite(state, path)
-            return receive(Path(path), state) if receive else state
+            return receive(state) if receive else state
 
 
 def explain_unusable_checkpoints() -> None:

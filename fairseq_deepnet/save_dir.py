@@ -85,7 +85,7 @@ def _warn_of_overwriting(restore_file: str, last: Path) -> None:
     if not last.is_file() or Path(restore_file).resolve().parent == last.resolve().parent:
         return
     try:
-        updates = num_updates(load_checkpoint(last, split=True))
+        updates = num_updates(load_checkpoint(last))
     except ValueError:
         return  # damaged: there is nothing to lose
     if updates:
@@ -117,7 +117,7 @@ def _is_older_than_another(last: Path, made: int) -> bool:
         return True
     epochs = {int(path.stem[10:]): path for path in later if path.stem[10:].isdigit()}
     try:
-        return bool(epochs) and num_updates(load_checkpoint(epochs[max(epochs)], split=True)) > made
+        return bool(epochs) and num_updates(load_checkpoint(epochs[max(epochs)])) > made
     except ValueError:  # half a file, which is not resumed from
         return False
 
@@ -135,7 +135,7 @@ def mend_last(folder: Path, only_damaged: bool = False, is_kept_up: bool = True)
     damage, made = None, 0
     if last.is_file():
         try:
-            made = num_updates(load_checkpoint(last, entire=True, split=True))
+            made = num_updates(load_checkpoint(last, entire=True))
             if is_kept_up and not _is_older_than_another(last, made):
                 return None
         except ValueError as error:
@@ -145,7 +145,7 @@ def mend_last(folder: Path, only_damaged: bool = False, is_kept_up: bool = True)
     found: dict[int, Path] = {}
     for path in [*periodic_checkpoints(folder), *sorted(folder.glob("checkpoint[_.]best*.pt"))]:
         try:
-            state = load_checkpoint(path, entire=True, split=True)
+            state = load_checkpoint(path, entire=True)
         except (ValueError, FileNotFoundError):
             continue
         if state.get("last_optimizer_state") is not None and num_updates(state) > made:

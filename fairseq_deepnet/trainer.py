@@ -100,8 +100,9 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         refused = {
             "--amp: use --bf16 or --fp16": common.amp,
             "--store-ema: average checkpoints instead (scripts/average.sh)": cfg.ema.store_ema,
-            f"--use-sharded-state without --ddp-backend {FULLY_SHARDED}: give both or"
-            " neither": cfg.distributed_training.use_sharded_state,
+            "--use-sharded-state: rank 0 writes one file": (
+                cfg.distributed_training.use_sharded_state
+            ),
         }
         for message, is_given in refused.items():
             if is_given:
@@ -413,9 +414,6 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         if self.preemption is not None:
             self.preemption.logged()
 
-    def after_saving(self) -> None:
-        """Called when fairseq has validated, saved and removed old checkpoints."""
-
 
 def refuse_separate_ranks(settings: Any) -> None:
     """Raise ConfigurationError if torchrun started several processes that would train separately.
@@ -526,11 +524,8 @@ def follow_training_program() -> None:
     def validate_and_save(
         act: Any, cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *rest: Any
     ) -> Any:
-        if not isinstance(trainer, DeepNetTrainer):
-            return act(cfg, trainer, task, epoch_itr, *rest)
-        trainer.after_update(epoch_itr)
-        result = act(cfg, trainer, task, epoch_itr, *rest)
-        trainer.after_saving()
-        return result
+        if isinstance(trainer, DeepNetTrainer):
+            trainer.after_update(epoch_itr)
+        return act(cfg, trainer, task, epoch_itr, *rest)
 
     program.is_followed = True

@@ -249,7 +249,7 @@ def resumable(save_dir: Path) -> Iterator[tuple[int, Path]]:
     """Yield every readable checkpoint that a training can be resumed from, with its update."""
     for path in sorted(save_dir.glob("checkpoint*.pt")):
         with contextlib.suppress(ValueError, OSError):
-            state = load_checkpoint(path, split=True)
+            state = load_checkpoint(path)
             if state.get("last_optimizer_state") is not None:
                 yield num_updates(state), path
 

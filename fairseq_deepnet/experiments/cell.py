@@ -141,13 +141,10 @@ def _tail(log: Path) -> list[str]:
 
 def keep_best(checkpoints: Path) -> None:
     """Remove fairseq's other checkpoints where there is a best one; a user's own files stay."""
-    from fairseq_deepnet.sharding.split_record import remove_unused_rows
-
     if (checkpoints / "checkpoint_best.pt").is_file():
         for file in checkpoints.glob("checkpoint*.pt"):
             if CHECKPOINT.fullmatch(file.name) and file.name != "checkpoint_best.pt":
                 file.unlink()
-        remove_unused_rows(checkpoints)
 
 
 if __name__ == "__main__":

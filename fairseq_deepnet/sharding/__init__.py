@@ -8,7 +8,6 @@
 - Weights are fp32 and split by rows; a unit is cast when it is gathered, gradients are summed in
   fp32. The optimiser is given plain tensors that share memory with the rows of this process, so
   that any pointwise one runs as it is, without fairseq's second copy of weights in half precision.
-- Checkpoints are fairseq's ordinary files, gathered a tensor at a time into rank 0's host memory;
-  or split ones (--use-sharded-state), of which each process writes its rows.
+- Checkpoints are fairseq's ordinary files, gathered a tensor at a time into rank 0's host memory.
 - Rank 0 alone builds the weights, and gives each process its rows.
 """

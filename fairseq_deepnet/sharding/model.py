@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -23,8 +22,6 @@ from torch.distributed.fsdp import (
 from ..footprint.sharded import unit_length
 from .building import give_memory
 from .exchange import Exchange
-from .split_files import MODEL, SplitFiles
-from .split_record import SPLIT
 
 LAYERS: Final = "layers"
 """What fairseq's models call the list of a stack's layers."""
@@ -101,7 +98,6 @@ class ShardedModel(nn.Module):
             self.exchange.scatter(lambda index: whole[index], parts, [*self.shapes.values()])
         self.gathered: Mapping[str, Any] | None = None
         self.to_load: Mapping[str, Any] | None = None
-        self.split_files: SplitFiles | None = None
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -227,10 +223,7 @@ class ShardedModel(nn.Module):
         return exact
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Return the whole model as fairseq saves it; on rank 0, after `gather`.
-
-        Of a split checkpoint, names in the place of parameters.
-        """
+        """Return the whole model as fairseq saves it; on rank 0, after `gather`."""
         if self.gathered is None:
             raise RuntimeError("a sharded model is to be gathered by all processes before")
         gathered, self.gathered = self.gathered, None
@@ -247,7 +240,7 @@ class ShardedModel(nn.Module):
         """Take parameters and buffers from `to_load`, which rank 0 has; all processes together.
 
         Args:
-            state_dict: empty, or what tells of a split checkpoint: parameters come from its files.
+            state_dict: empty.
 
         Raises:
             RuntimeError: for other names or shapes, in every process.
@@ -255,15 +248,8 @@ class ShardedModel(nn.Module):
         mine: dict[str, Any] = self.module.state_dict(keep_vars=True)
         given: Mapping[str, Any] = {}
         problem = ""
-        names: dict[int, str] = {}
-        if state_dict:
-            self.split_files = SplitFiles(
-                state_dict[SPLIT], Path(state_dict["folder"]), self.exchange
-            )
         if self.exchange.rank == 0:
             assert self.to_load is not None
-            if self.split_files is not None:
-                self.to_load, names = self.split_files.stand_ins(self.to_load)
             self.module.upgrade_state_dict(self.to_load)
             given = checkpoint_utils.prune_state_dict(self.to_load, model_cfg)
             problem = mismatch(mine, given, strict)
@@ -273,13 +259,7 @@ class ShardedModel(nn.Module):
         key_of = {id(value): key for key, value in mine.items()}
         keys = [key_of[id(p)] for p in self.parameters_split.values()]
         own = [one.detach() for one in self.own.values()]
-        if self.split_files is None:
-            self.exchange.scatter(lambda index: given[keys[index]], own, list(self.shapes.values()))
-        else:
-            found = [names.get(id(given.get(key)), "") for key in keys]
-            found = distributed.broadcast_object(found, 0, self.exchange.group)
-            parts = [*zip(found, own, strict=True)]
-            self.split_files.read(MODEL, [*self.split_files.shapes], parts)
+        self.exchange.scatter(lambda index: given[keys[index]], own, list(self.shapes.values()))
         split = set(map(id, self.parameters_split.values()))
         names_of_buffers = (key for key, value in mine.items() if id(value) not in split)
         buffers = {key: given[key] for key in names_of_buffers if key in given}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from fairseq.distributed import utils as distributed
@@ -13,7 +13,9 @@ from torch import Tensor
 from ..errors import ConfigurationError
 from ..optim.fp32_state import WEIGHTS
 from .model import ShardedModel
-from .split_files import BY_ROWS
+
+BY_ROWS: Final = "split by rows"
+"""Stands for a tensor of the optimiser's state that is split."""
 
 
 def gather(
@@ -73,7 +75,7 @@ def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:
     Raises:
         ConfigurationError: for a state of other parameters, in every process.
     """
-    exchange, shapes, files = model.exchange, model.trained_shapes(), model.split_files
+    exchange, shapes = model.exchange, model.trained_shapes()
     own = [one.detach() for one in model.trained()]
     whole: dict[str, Any] = {}
     found: Any = None
@@ -87,25 +89,19 @@ def scatter(model: ShardedModel, read: Any) -> dict[str, Any]:
     if isinstance(found, str):
         raise ConfigurationError(found)
 
-    def take(indices: list[int], key: str, of: Any) -> list[Tensor]:
+    def take(indices: list[int], of: Any) -> list[Tensor]:
         parts = [torch.zeros_like(own[index], dtype=torch.float32) for index in indices]
-        if files is None:
-            exchange.scatter(lambda n: of(indices[n]), parts, [shapes[i] for i in indices])
-        else:
-            names = [files.trained[index] for index in indices]
-            files.read(key, names, zip(names, parts, strict=True))
+        exchange.scatter(lambda n: of(indices[n]), parts, [shapes[i] for i in indices])
         return parts
 
     state = found["state"]
     for key in split_keys(state):
         held = [index for index, one in state.items() if one.get(key) == BY_ROWS]
-        parts = take(held, key, lambda index, key=key: whole["state"][index][key])
+        parts = take(held, lambda index, key=key: whole["state"][index][key])
         for index, part in zip(held, parts, strict=True):
             state[index][key] = part
     if WEIGHTS in found:
-        found[WEIGHTS] = own
-        if files is None:
-            found[WEIGHTS] = take([*range(len(own))], "", lambda index: whole[WEIGHTS][index])
+        found[WEIGHTS] = take([*range(len(own))], lambda index: whole[WEIGHTS][index])
     result: dict[str, Any] = found
     return result
 

@@ -9,13 +9,11 @@ otherwise is in ShardedTrainer.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
@@ -33,7 +31,7 @@ from torch._C._distributed_c10d import HashStore
 
 from ..checkpoints import received_by
 from ..compat import training_program
-from ..errors import ConfigurationError, describe_os_error
+from ..errors import ConfigurationError
 from ..footprint.setting import FULLY_SHARDED, MEGABYTE
 from ..optim.fp32_state import WEIGHTS, ExactFP16Optimizer
 from ..trainer import DeepNetTrainer
@@ -41,8 +39,6 @@ from . import optimizer_state
 from .building import weights_on_rank_0
 from .exchange import describe
 from .model import ShardedModel
-from .split_files import BLOCK, MODEL, write
-from .split_record import ROWS, SPLIT, remove_unused_rows, rows_folder
 
 logger = logging.getLogger(__name__)
 torch.serialization.add_safe_globals([distributed._TensorPlaceholder])  # in fairseq's broadcasts
@@ -91,8 +87,6 @@ def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
     common, shared = cfg.common, cfg.distributed_training
     dropped = any(isinstance(m, LayerDropModuleList) and m.p > 0 for m in model.modules())
     efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
-    # rows would be removed of which the small file is not there yet
-    later = shared.use_sharded_state and cfg.checkpoint.write_checkpoints_asynchronously
     found = [
         (efficient, "--memory-efficient-*", "use --bf16 or --fp16: weights are split, in fp32"),
         (common.amp, "--amp", "use --bf16 or --fp16"),
@@ -105,11 +99,7 @@ def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
         (common.model_parallel_size > 1, "--model-parallel-size", "leave it out"),
         (common.quantization_config_path, "--quantization-config-path", "leave it out"),
         (common.tpu, "--tpu", "leave it out"),
-        (
-            later,
-            "--write-checkpoints-asynchronously with --use-sharded-state",
-            "leave one of them out",
-        ),
+        (shared.use_sharded_state, "--use-sharded-state", "rank 0 writes one ordinary file"),
         (
             utils.has_parameters(criterion),
             f"a criterion with parameters ({type(criterion).__name__})",
@@ -148,11 +138,9 @@ class ShardedTrainer(DeepNetTrainer):
 
     Attributes:
         offloads: --cpu-offload.
-        split_record: of the rows that were written for the checkpoint to come; on rank 0.
     """
 
     offloads: bool
-    split_record: dict[str, Any] | None = None
     _state_to_load: Any = None
     _has_told = False
     _gathered_optim_state: Any
@@ -301,76 +289,16 @@ class ShardedTrainer(DeepNetTrainer):
         """
         if _is_alone_with_error():
             return
-        self.split_record = None
         self.sharded.free()
         keep = not self.cfg.checkpoint.no_save_optimizer_state
         state = self.optimizer.state_dict() if keep else {}
         with torch.no_grad(), self._telling_others():
-            if self.cfg.distributed_training.use_sharded_state:
-                self._write_rows(state)
-                return
             exact = self.sharded.gather(keep_fp32=WEIGHTS in state)
             self._gathered_optim_state = (
                 optimizer_state.gather(self.sharded, state, exact, self._is_flat())
                 if keep
                 else None
             )
-
-    def _write_rows(self, state: dict[str, Any]) -> None:
-        """Write this process's rows beside the checkpoint that rank 0 writes next.
-
-        Args:
-            state: the optimiser's, of this process; empty if it is not saved.
-        """
-        sharded, save_dir = self.sharded, Path(self.cfg.checkpoint.save_dir)
-        name = problem = ""
-        if sharded.exchange.rank == 0:
-            try:
-                self.remove_unused_rows()
-                made = _free_folder(save_dir / ROWS / f"update_{self.get_num_updates()}")
-                made.mkdir(parents=True)
-                name = made.name
-            except OSError as error:
-                problem = describe_os_error(error)
-        name, problem = distributed.broadcast_object((name, problem), 0, sharded.exchange.group)
-        if problem:
-            raise ConfigurationError(f"no checkpoint was written: {problem}")
-        trained = [key for key, own in sharded.own.items() if own.requires_grad]
-        held = {MODEL: {name: own.detach() for name, own in sharded.own.items()}}
-        for key in optimizer_state.split_keys(state.get("state", {})):
-            parts = state["state"].items()
-            held[key] = {trained[index]: one[key] for index, one in parts if key in one}
-        record = {
-            "folder": name,
-            "files": write(save_dir / ROWS / name, held, sharded.shapes, sharded.exchange),
-            "shapes": {name: [*shape] for name, shape in sharded.shapes.items()},
-            "trained": trained,
-            "block": BLOCK,
-            "half": "" if sharded.dtype is torch.float32 else str(sharded.dtype).split(".")[1],
-            "flat": self._is_flat(),
-        }
-        if self.is_data_parallel_master:
-            self.split_record, sharded.gathered = record, {name: name for name in sharded.own}
-            self._gathered_optim_state = optimizer_state.skeleton(state) if state else None
-
-    def after_saving(self) -> None:
-        if self.split_record is not None:  # fairseq has removed old checkpoints now
-            self.remove_unused_rows()
-
-    def remove_unused_rows(self) -> None:
-        """Remove the rows of checkpoints that fairseq has removed."""
-        self.split_record = None
-        try:
-            unread = remove_unused_rows(Path(self.cfg.checkpoint.save_dir))
-        except OSError as error:
-            logger.warning("nothing was removed from %s: %s", ROWS, describe_os_error(error))
-            return
-        if unread is not None:
-            logger.warning("nothing was removed from %s: %s cannot be read", ROWS, unread)
-
-    def state_dict(self) -> dict[str, Any]:
-        found = super().state_dict()
-        return found if self.split_record is None else {**found, SPLIT: self.split_record}
 
     def _is_flat(self) -> bool:
         """True if a checkpoint has the optimiser's state as a row of all parameters."""
@@ -383,17 +311,11 @@ class ShardedTrainer(DeepNetTrainer):
             return super().save_checkpoint(filename, extra_state)
 
     def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint; rank 0 alone reads an ordinary file and gives each process its rows,
-        those of a split one each process reads.
-        """
+        """Load a checkpoint, which rank 0 alone reads: it gives each process its rows."""
         self.cfg.checkpoint.load_checkpoint_on_all_dp_ranks = False
 
-        def receive(path: Path, state: dict[str, Any]) -> dict[str, Any]:
+        def receive(state: dict[str, Any]) -> dict[str, Any]:
             self.sharded.to_load, state["model"] = state["model"], {}
-            if SPLIT in state:
-                record = state.pop(SPLIT)
-                folder = str(rows_folder(path, {SPLIT: record}))
-                state["model"] = {SPLIT: record, "folder": folder}
             state["cfg"] = state["args"] = None  # not to be sent: torch loads only weights
             self._state_to_load = state.get("last_optimizer_state")
             if self._state_to_load is not None:
@@ -404,7 +326,7 @@ class ShardedTrainer(DeepNetTrainer):
             with self._telling_others(), received_by(receive):
                 return super().load_checkpoint(filename, *args, **kwargs)
         finally:
-            self.sharded.to_load = self.sharded.split_files = self._state_to_load = None
+            self.sharded.to_load = self._state_to_load = None
 
 
 def _is_alone_with_error() -> bool:
@@ -418,9 +340,3 @@ def _is_of_communication(error: Exception) -> bool:
     if isinstance(error, dist.DistError):
         return True
     return isinstance(error, RuntimeError) and "gloo" in str(error)
-
-
-def _free_folder(stem: Path) -> Path:
-    """Return the first of STEM_1, STEM_2, ... that does not exist."""
-    names = (stem.with_name(f"{stem.name}_{number}") for number in itertools.count(1))
-    return next(folder for folder in names if not folder.exists())

@@ -15,10 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.schemes import SCHEMES
-from fairseq_deepnet.sharding.split_record import SPLIT, remove_unused_rows
 from tests.integration.conftest import SMALL, TRAIN, RunCommand
 from tests.support.sharded_process import compare, leave_group
 from tests.support.training import free_port, train_here, train_together
@@ -30,7 +28,6 @@ UPDATES += ["--clip-norm=1", "--bucket-cap-mb=0", "--log-interval=1"]
 BLEU = ["--eval-bleu", "--eval-bleu-args", '{"beam": 2, "max_len_b": 6}']
 BLEU += ["--eval-bleu-detok=space", "--best-checkpoint-metric=bleu"]
 SHARDED = "--ddp-backend=fully_sharded"
-SPLIT_UP = "--use-sharded-state"
 STATE = "last_optimizer_state"
 
 
@@ -53,30 +50,6 @@ def test_one_process_validates_with_bleu_saves_and_goes_on_as_unsharded(
     assert compare(plain["model"], parts["model"]) < 1e-6
     assert compare(plain[STATE], parts[STATE]) < 1e-6
     assert plain["extra_state"]["val_loss"] == parts["extra_state"]["val_loss"]
-
-
-@pytest.mark.usefixtures("alone")
-def test_a_split_checkpoint_is_copied_pruned_resumed_and_joined(
-    tiny_data: Path, tmp_path: Path
-) -> None:
-    words = [*UPDATES, SHARDED, "--distributed-world-size=1", "--save-interval-updates=1"]
-    words += ["--keep-interval-updates=2", "--validate-interval-updates=2"]
-    plain = train_here(tiny_data, tmp_path / "plain", *words, "--max-update=5")
-    parts = tmp_path / "parts"
-    train_here(tiny_data, parts, *words, SPLIT_UP, "--max-update=3")
-    train_here(tiny_data, parts, *words, SPLIT_UP, "--max-update=5")
-    files = sorted(parts.glob("*.pt"))
-    assert [file.name for file in files] == sorted(
-        file.name for file in (tmp_path / "plain").glob("*.pt")
-    )
-    meant = {load_checkpoint(file, split=True)[SPLIT]["folder"] for file in files}
-    assert {folder.name for folder in (parts / "split").iterdir()} >= meant
-    assert remove_unused_rows(parts) is None
-    assert {folder.name for folder in (parts / "split").iterdir()} == meant
-    assert cli.main(["join", str(parts / "checkpoint_last.pt")]) == 0
-    joined = torch.load(parts / "checkpoint_last.pt", weights_only=True)
-    assert compare(plain["model"], joined["model"]) == 0
-    assert compare(plain[STATE], joined[STATE]) == 0
 
 
 def start(
@@ -200,7 +173,7 @@ def test_two_processes_train_sharded_what_they_train_whole(tmp_path: Path) -> No
     hold_against_whole(short, 2, tmp_path)
 
 
-@pytest.mark.parametrize("more", [[], ["--no-reshard-after-forward", SPLIT_UP]])
+@pytest.mark.parametrize("more", [[], ["--no-reshard-after-forward"]])
 def test_two_processes_validate_save_go_on_and_are_resumed(
     more: list[str], tiny_data: Path, tmp_path: Path
 ) -> None:
@@ -212,8 +185,6 @@ def test_two_processes_validate_save_go_on_and_are_resumed(
         sharded = [*words, SHARDED, *more, f"--max-update={until}"]
         assert train_together(tiny_data, parts, *sharded) == [0, 0]
     last = parts / "checkpoint_last.pt"
-    if SPLIT_UP in more:
-        assert cli.main(["join", str(last)]) == 0
     plain, found = (load_checkpoint(f, entire=True) for f in (whole / last.name, last))
     assert compare(plain["model"], found["model"]) < 1e-6
     assert compare(plain[STATE], found[STATE]) < 1e-6
@@ -226,12 +197,11 @@ def test_several_processes_train_sharded_what_they_train_whole(world: int, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("files", ["one_file", "split"])
 def test_killed_and_resumed_on_other_numbers_of_processes_and_under_either_backend(
-    files: str, tiny_data: Path, tmp_path: Path
+    tiny_data: Path, tmp_path: Path
 ) -> None:
     """4 -> 2 -> 1 -> 4, with 4 micro-batches in every update."""
-    way = [SHARDED, *([SPLIT_UP] if files == "split" else [])]
+    way = [SHARDED]
     words = [*UPDATES, "--max-tokens=100", "--disable-validation"]
     whole = train(
         4, tiny_data, tmp_path / "whole", *words, "--max-update=9", "--ddp-backend=legacy_ddp"
@@ -253,10 +223,6 @@ def test_killed_and_resumed_on_other_numbers_of_processes_and_under_either_backe
     assert 2 <= made < 9
     stages = ((2, 2, made + 1, way), (1, 4, made + 2, way))
     for world, micro, until_update, backend in (*stages, (4, 1, 9, ["--ddp-backend=legacy_ddp"])):
-        if files == "split" and backend is not way:
-            meant = {load_checkpoint(p, split=True)[SPLIT]["folder"] for p in parts.glob("*.pt")}
-            assert {folder.name for folder in (parts / "split").iterdir()} == meant
-            assert cli.main(["join", str(last)]) == 0
         more = [f"--update-freq={micro}", f"--max-update={until_update}", *backend]
         part = train(world, tiny_data, parts, *words, *more)
         assert part["optimizer_history"][-1]["num_updates"] == until_update

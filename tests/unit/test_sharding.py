@@ -300,17 +300,6 @@ def test_a_checkpoint_without_the_optimisers_state_gives_its_weights(tmp_path: P
     assert compare(held["model"], checkpoint(after)["model"]) == 0
 
 
-def test_rows_go_with_the_checkpoint_that_fairseq_removes(tmp_path: Path) -> None:
-    rig = trained(tmp_path, SHARDED, "--use-sharded-state")
-    first, rows = tmp_path / "checkpoint1.pt", tmp_path / "split"
-    saved(rig, first)
-    rig.update(MORE)
-    saved(rig, tmp_path / "checkpoint2.pt")
-    first.unlink()
-    rig.trainer.after_saving()
-    assert [folder.name for folder in rows.iterdir()] == ["update_3_1"]
-
-
 @pytest.mark.parametrize(
     ("layer", "segment", "unit", "length"),
     [

@@ -303,7 +303,6 @@ def _notes(plan: Plan) -> list[str]:
         notes.append(
             f"host memory: {host:.1f} GiB while {who} the weights in fp32; {saved:.1f} GiB while"
             " rank 0 saves a checkpoint"
-            + (", none with --use-sharded-state" if training.sharded else "")
         )
     else:
         notes.append(

@@ -194,5 +194,5 @@ def resume_point(run: Path, is_kept_up: bool = True) -> tuple[int, bool]:
     if source is not None:
         say(f"checkpoint_last.pt {why_mended(source, is_kept_up)}")
     last = folder / LAST
-    state = load_checkpoint(last, split=True) if last.is_file() else {}
+    state = load_checkpoint(last) if last.is_file() else {}
     return num_updates(state), OWED in state.get("extra_state", {})
