@@ -93,7 +93,8 @@ class ProfilingPass:
         for residual in residuals:
             residual.profile = profiles[residual.side]
         try:
-            with torch.no_grad():
+            # uncompiled: reading a variance would break a graph in every sublayer
+            with torch.no_grad(), torch.compiler.set_stance("force_eager"):
                 model.forward(*args, **kwargs)
         finally:
             for residual in residuals:

@@ -9,11 +9,12 @@ otherwise is in ShardedTrainer.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from fairseq import optim, utils
 from fairseq.distributed import DistributedTimeoutWrapper
 from fairseq.distributed import utils as distributed
 from fairseq.modules import LayerDropModuleList
-from fairseq.optim import lr_scheduler
+from fairseq.optim import FairseqOptimizer, lr_scheduler
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
@@ -33,6 +34,7 @@ from ..checkpoints import received_by
 from ..compat import training_program
 from ..errors import ConfigurationError
 from ..footprint.setting import FULLY_SHARDED, MEGABYTE
+from ..optim.fairseq_adam import clipping_factor, gradient_norm
 from ..optim.fp32_state import WEIGHTS, ExactFP16Optimizer
 from ..trainer import DeepNetTrainer
 from . import optimizer_state
@@ -112,6 +114,17 @@ def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
                 f"{option} cannot be had with --ddp-backend {FULLY_SHARDED}: {remedy}, or use"
                 " --ddp-backend legacy_ddp"
             )
+
+
+def clip_gradients(
+    params: Sequence[Tensor], max_norm: float, aggregate_norm_fn: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Clip gradients to `max_norm` if it is above 0, where they are; return their norm."""
+    norm = aggregate_norm_fn(gradient_norm(params))
+    if max_norm > 0:
+        grads = [p.grad for p in params if p.grad is not None]
+        torch._foreach_mul_(grads, clipping_factor(norm, max_norm))
+    return norm
 
 
 class InPlace(ExactFP16Optimizer):
@@ -201,6 +214,9 @@ class ShardedTrainer(DeepNetTrainer):
             )
         if common.fp16 or common.bf16:
             made = InPlace(self.cfg, params, made, params)
+        if type(made).clip_grad_norm is FairseqOptimizer.clip_grad_norm:
+            # fairseq's would bring the norm of offloaded gradients to a GPU, and multiply there
+            made.clip_grad_norm = functools.partial(clip_gradients, params)
         load = made.load_state_dict
 
         def load_state_dict(state: Any, overrides: Any = None) -> None:

@@ -170,6 +170,20 @@ def test_a_compiled_stack_gives_the_same_gradients_from_one_compilation(
 
 
 @pytest.mark.slow
+def test_admins_profile_is_taken_outside_of_compiled_code(
+    model_builder: BuildModel, batch: Any
+) -> None:
+    from torch._dynamo.utils import counters
+
+    shape = {"encoder_layers": 3, "decoder_layers": 3, "residual_scheme": "admin"}
+    model = model_builder(**shape, compile=True).train()
+    counters.clear()
+    model(**batch)[0].sum().backward()
+    assert counters["stats"]["unique_graphs"] == 2  # an encoder layer and a decoder layer
+    assert not counters["graph_break"]
+
+
+@pytest.mark.slow
 def test_batches_of_every_kind_are_compiled_once(model_builder: BuildModel, batch: Any) -> None:
     """With padding and without, one sentence, one target token, both: each has code of its own."""
     from torch._dynamo.utils import counters

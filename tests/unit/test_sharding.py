@@ -300,6 +300,23 @@ def test_a_checkpoint_without_the_optimisers_state_gives_its_weights(tmp_path: P
     assert compare(held["model"], checkpoint(after)["model"]) == 0
 
 
+def test_offloaded_gradients_are_clipped_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fairseq's own clipping brings the norm to a GPU, for which torch's meta device stands in."""
+    rig = trained(tmp_path, SHARDED, "--cpu-offload")
+    grads = [p.grad for p in rig.trainer.optimizer.params if p.grad is not None]
+    for grad in grads:
+        grad.fill_(3.0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: torch.device("meta"))
+    norm = rig.trainer.optimizer.clip_grad_norm(0.5, aggregate_norm_fn=lambda norm: norm)
+    count = sum(grad.numel() for grad in grads)
+    assert norm.item() == pytest.approx(3 * count**0.5)
+    clipped = torch.cat([grad.flatten() for grad in grads])
+    assert clipped.norm().item() == pytest.approx(0.5, rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("layer", "segment", "unit", "length"),
     [
