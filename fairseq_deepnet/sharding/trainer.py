@@ -8,9 +8,11 @@ otherwise is in ShardedTrainer.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import logging
+import multiprocessing
 import os
 import sys
 import time
@@ -47,6 +49,8 @@ torch.serialization.add_safe_globals([distributed._TensorPlaceholder])  # in fai
 
 LINGER: Final = 3.0
 """Seconds for which rank 0, which keeps that word, stays for the others to read it."""
+_ERRORS: Final[list[Exception]] = []
+"""Errors over which this process ends."""
 FAILURE: Final = "fairseq_deepnet/failure"
 """Key under which a process that fails leaves word for the others."""
 
@@ -62,8 +66,12 @@ def install() -> None:
 def end_at_once() -> None:
     """Let an error that nobody catches end this process as soon as it is shown.
 
-    Python would wait for collectives that never end, and the other processes for this one.
+    Python would wait for collectives that never end, and the other processes for this one. In a
+    process that torch.multiprocessing.spawn has started, torch catches the error itself, and Python
+    shuts down: the process then ends before anything is destroyed that waits for the others.
     """
+    if multiprocessing.parent_process() is not None:
+        atexit.register(_end_after_error)
     previous = sys.excepthook
     if getattr(previous, "ends_at_once", False):
         return
@@ -82,6 +90,12 @@ def end_at_once() -> None:
 
     hook.ends_at_once = True  # type: ignore[attr-defined]
     sys.excepthook = hook
+
+
+def _end_after_error() -> None:
+    """End this process if one of its ranks' errors has been told."""
+    if _ERRORS:
+        os._exit(1)
 
 
 def refuse(cfg: Any, model: nn.Module, criterion: nn.Module) -> None:
@@ -255,6 +269,7 @@ class ShardedTrainer(DeepNetTrainer):
         if self._has_told:  # it went on all the same: a good state alone was not saved
             dist.distributed_c10d._get_default_store().delete_key(FAILURE)
             self._has_told = False
+            _ERRORS.clear()
         with self._telling_others():
             return super().train_step(samples, raise_oom)
 
@@ -280,6 +295,7 @@ class ShardedTrainer(DeepNetTrainer):
         except FloatingPointError:
             raise  # in all processes alike
         except Exception as error:
+            _ERRORS.append(error)
             rank, store = self.data_parallel_rank, dist.distributed_c10d._get_default_store()
             if not _is_of_communication(error):
                 with contextlib.suppress(Exception):

@@ -3,9 +3,12 @@
 One process has all rows, so that nothing is exchanged; test_sharded_training.py has several.
 """
 
+import atexit
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -267,6 +270,22 @@ def test_an_error_that_nobody_catches_ends_the_process_at_once(
     assert sys.excepthook is once
     sys.excepthook(type(raised), raised, None)
     assert ended == [status]
+
+
+def fail_as_spawned(rank: int) -> None:
+    """Fail as a rank does; a NCCL that waits for the others at the end is a sleep here."""
+    atexit.register(time.sleep, 600)
+    end_at_once()
+    with ShardedTrainer._telling_others(SimpleNamespace(data_parallel_rank=rank)):  # type: ignore[arg-type]
+        raise KeyError("no such word")
+
+
+def test_a_spawned_process_ends_though_torch_catches_its_error() -> None:
+    context = torch.multiprocessing.spawn(fail_as_spawned, nprocs=1, join=False)
+    with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="no such word"):
+        context.join(timeout=120)
+    (process,) = context.processes
+    assert process.exitcode == 1
 
 
 def saved(rig: Rig, file: Path) -> dict[str, Any]:
