@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import functools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.files import say
-from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder
-from fairseq_deepnet.tools.evaluation.direction_scores import (
-    DirectionScore,
-    GroupAverage,
-    number,
-    summarise,
-)
+from fairseq_deepnet.tools.evaluation.direction_scores import Summary, number, summarise
 from fairseq_deepnet.tools.tables import markdown
 
 PAPER: Final[dict[str, tuple[str, dict[str, tuple[str, int]]]]] = {
@@ -34,9 +26,7 @@ PAPER: Final[dict[str, tuple[str, dict[str, tuple[str, int]]]]] = {
 the average and how many directions it is over."""
 
 
-def beside_paper(
-    averages: Sequence[GroupAverage], scores: Sequence[DirectionScore], published: str
-) -> list[str]:
+def beside_paper(summary: Summary, published: str) -> list[str]:
     """Return our averages below the paper's numbers, and where the tokenisations differ.
 
     An average over fewer directions than the paper's says over how many.
@@ -45,7 +35,7 @@ def beside_paper(
         raise ValueError(f"no published numbers for {published!r}; choose from {', '.join(PAPER)}")
     name, columns = PAPER[published]
     table = paper.table(name)
-    ours = {item.name: item for item in averages}
+    ours = {item.name: item for item in summary.averages}
     rows = [[f"{table.source}, BLEU", *(group for group, _ in columns.values())]]
     for key, row in table.rows.items():
         rows.append([row.name, *(str(table.value(key, column)) for column in columns)])
@@ -57,7 +47,7 @@ def beside_paper(
         cells.append(f"{number(item.means['bleu'])}{note}" if item else "")
     rows.append(["this model", *cells])
     tables = [f"{markdown(rows)}\n\nThe paper's numbers: {table.metric}."]
-    differing = sum("tok:13a" not in score.signature for score in scores)
+    differing = sum("tok:13a" not in score.signature for score in summary.scores)
     if published == "opus100" and differing:
         tables.append(f"The paper used 13a throughout; {differing} directions here do not.")
     return tables
@@ -84,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
         expected = args.expect.read_text(encoding="utf-8").split()
     if not args.folder.is_dir():
         raise FileNotFoundError(f"there is no folder {args.folder}")
-    beside = functools.partial(beside_paper, published=args.paper) if args.paper else None
-    print(summarise(args.folder, expected, lines, beside))
+    summary = summarise(args.folder, expected, lines)
+    beside = beside_paper(summary, args.paper) if args.paper else []
+    print("\n\n".join([summary.text, *beside]))
     say(f"written: {args.folder}/table.md, table.csv, summary.json")
-    complete = read_record(args.folder / "summary.json")["complete"]
-    return 0 if complete else 1
+    return 0 if summary.is_complete else 1

@@ -7,14 +7,12 @@ by `deepnet evaluate`, and its averages stand beside the paper's.
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 from pathlib import Path
 from typing import Final
 
 from fairseq_deepnet.experiments.directions import beside_paper
 from fairseq_deepnet.files import ROOT, say, shown
-from fairseq_deepnet.records import read_record
 from fairseq_deepnet.tools.evaluation import evaluate, sets
 from fairseq_deepnet.tools.evaluation.direction_scores import summarise
 from fairseq_deepnet.tools.trained_model import choose_model, find_data
@@ -51,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
     )
     folder, scored, _ = evaluate.score_directions(args, model, data, name)
     expected = scored if args.directions else sorted(facts["lines"])
-    beside = functools.partial(beside_paper, published=content["paper"])
-    print(summarise(folder, expected, beside=beside))
-    return 0 if read_record(folder / "summary.json")["complete"] else 1
+    summary = summarise(folder, expected)
+    print("\n\n".join([summary.text, *beside_paper(summary, content["paper"])]))
+    return 0 if summary.is_complete else 1
 
 
 def raw_files(given: Path | None, corpus: str | None) -> Path | None:

@@ -236,21 +236,6 @@ def test_two_trainings_do_not_share_a_save_dir(
     assert run_command(*command, "--max-update=2", cwd=tmp_path).returncode == 0
 
 
-def test_a_python_without_assertions_is_refused(
-    tiny_data: Path,
-    tmp_path: Path,
-    run_command: RunCommand,
-    project_root: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
-    command = ["fairseq-train", tiny_data, "--user-dir", project_root / "fairseq_deepnet"]
-    done = run_command(*command, "--save-dir", tmp_path, *WORDS, "--max-update=2", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "Python skips assertions (PYTHONOPTIMIZE or -O)" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_weights_that_are_not_finite_are_not_resumed_from(tiny_data: Path, folder: Path) -> None:
     for path in folder.glob("*.pt"):
         state = torch.load(path, weights_only=True)

@@ -39,52 +39,12 @@ def four_gpus(fake_bin: FakeBin, tmp_path: Path) -> None:
     fake_bin.add("deepnet", f'export PYTHONPATH={ROOT}; exec {sys.executable} {script} "$@"')
 
 
-def environment(path: Path) -> dict[str, str]:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return {name: value for name, _, value in (line.partition("=") for line in lines)}
-
-
 def train(
     fakes: FakeBin, run: Path, data: Path, *words: str, **env: str
 ) -> subprocess.CompletedProcess[str]:
     script, *options = words or ("train.sh", "multi30k", *TINY)
     variables = {"RUN": str(run), "DATA": str(data), "THREADS": "3", **env}
     return run_script(script, *options, env=variables, path=fakes.path())
-
-
-def records(run: Path) -> dict[str, bytes]:
-    names = ("config.yaml", "command.txt", "environment.json", "train.log")
-    return {name: (run / name).read_bytes() for name in names}
-
-
-def test_every_node_starts_torchrun_and_node_0_alone_writes_the_records(
-    fake_bin: FakeBin, tmp_path: Path, data: Path
-) -> None:
-    run = tmp_path / "run"
-    fake_bin.add("torchrun", f'env >"{tmp_path}/env"', stdout="output\n")
-    nodes = {"NODES": "2", "GPUS": "0", "MASTER_ADDR": "node0", "MASTER_PORT": "4711"}
-    first = train(fake_bin, run, data, NODE_RANK="0", **nodes)
-    assert first.returncode == 0, first.stderr
-    assert ended.is_complete(run)
-    assert " --nnodes=2 --node-rank=0 " in (run / "command.txt").read_text(encoding="utf-8")
-    assert environment(tmp_path / "env")["OMP_NUM_THREADS"] == "3"
-    written = records(run)
-
-    # as if node 0 were still at work
-    ended.clear(run)
-    second = train(fake_bin, run, data, NODE_RANK="1", **nodes)
-    assert second.returncode == 0, second.stderr
-    assert "trained: " in second.stderr
-    assert records(run) == written
-    assert (run / "node1.log").read_text(encoding="utf-8") == "output\n"
-    assert not ended.is_complete(run)
-    zero, one = fake_bin.calls("torchrun")
-    assert zero[:5] == [
-        *("--nproc-per-node=1", "--nnodes=2", "--node-rank=0"),
-        *("--master-addr=node0", "--master-port=4711"),
-    ]
-    assert one == [word.replace("--node-rank=0", "--node-rank=1") for word in zero]
-    assert zero[zero.index("--no-python") + 1] == "fairseq-train"
 
 
 SLURM_JOB = {

@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fairseq_deepnet.files import write_text
 from fairseq_deepnet.records import NUMBER, Keys, read_record, write_record
@@ -31,8 +31,7 @@ SHARES: Final = ("off_target", "off_target_floor")
 """Share of lines in another language than the target's, 0 to 1; and the same of the reference,
 which is the identifier's error."""
 WIDEST_MATRIX: Final = 16
-"""Languages that a matrix may have on a terminal. table.md has it whatever its width, unless all of
-it would be one row and one column, those of English, which the table of languages has."""
+"""Languages that a matrix may have; more have a line per language instead."""
 _KEYS: Final[Keys] = {
     "bleu": NUMBER,
     "chrf": NUMBER,
@@ -60,39 +59,33 @@ class DirectionScore:
     settings: str = ""
 
 
-@dataclass(frozen=True)
-class GroupAverage:
+class GroupAverage(NamedTuple):
     """Means over the directions of a group that have been scored, each counting once.
 
     Args:
         present, expected: how many of the group's directions there are, and should be.
         means: of METRICS and SHARES; None where there is nothing to average.
-        off_target_of: how many of those present have an off-target rate.
     """
 
     name: str
     present: int
     expected: int
     means: dict[str, float | None]
-    off_target_of: int
-
-    @property
-    def complete(self) -> bool:
-        """True if every direction of the group has been scored."""
-        return self.present == self.expected
 
     def record(self) -> dict[str, Any]:
-        """Return it for JSON; the mean of an incomplete group bears another name."""
-        prefix = "" if self.complete else "incomplete_"
-        means = {
-            f"{prefix}{key}": None if value is None else round(value, 4)
-            for key, value in self.means.items()
-        }
+        """Return it for JSON."""
+        means = {key: None if v is None else round(v, 4) for key, v in self.means.items()}
         counts = {"directions": self.present, "expected": self.expected}
-        return {**counts, "complete": self.complete, **means, "off_target_of": self.off_target_of}
+        return {**counts, "complete": self.present == self.expected, **means}
 
 
-Beside = Callable[[Sequence[GroupAverage], Sequence[DirectionScore]], list[str]]
+class Summary(NamedTuple):
+    """What is printed of the directions of a folder, and what it says."""
+
+    text: str
+    averages: list[GroupAverage]
+    scores: list[DirectionScore]
+    is_complete: bool
 
 
 def read_direction(path: Path) -> DirectionScore:
@@ -202,13 +195,13 @@ class Results:
         found = []
         for name, members in self.groups().items():
             present = [self.scores[one].values for one in members if one in self.scores]
-            identified = [values for values in present if values["off_target"] is not None]
-            means = {key: _mean([values[key] for values in present]) for key in METRICS}
-            for key in SHARES:
-                means[key] = _mean(
-                    [values[key] for values in identified if values[key] is not None]
-                )
-            found.append(GroupAverage(name, len(present), len(members), means, len(identified)))
+            means = {}
+            for key in (*METRICS, *SHARES):
+                known = [
+                    value for value in (values[key] for values in present) if value is not None
+                ]
+                means[key] = fmean(known) if known else None
+            found.append(GroupAverage(name, len(present), len(members), means))
         return found
 
     def matrix(self) -> str:
@@ -221,7 +214,7 @@ class Results:
             for direction in (Direction(source, target) for target in targets):
                 score = self.scores.get(direction)
                 empty = "?" if direction in wanted else ""
-                mark = "*" * bool(score and score.zero_shot)
+                mark = "*" if score and score.zero_shot else ""
                 row.append(number(score.values["bleu"]) + mark if score else empty)
             rows.append(row)
         return markdown(rows)
@@ -256,12 +249,6 @@ class Results:
         return comma_separated(rows)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    """Return None where there are no values, and where one is not known."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None
-
-
 def number(value: float | None, percent: bool = False) -> str:
     """Return a score, or a share in per cent, for people; empty where there is none."""
     if value is None:
@@ -271,14 +258,11 @@ def number(value: float | None, percent: bool = False) -> str:
 
 def averages_table(averages: Sequence[GroupAverage]) -> str:
     """Return the averages, each with the number of directions that it stands for."""
-    headings = [metric.heading for metric in METRICS.values()]
-    rows = [["average over", "directions", *headings, "off-target", "(of references)"]]
-    for item in averages:
-        count = f"{item.present}" if item.complete else f"{item.present} of {item.expected} !"
-        shares = [number(item.means[key], percent=True) for key in SHARES]
-        if shares[0] and item.off_target_of < item.present:
-            shares[0] += f" (of {item.off_target_of})"
-        rows.append([item.name, count, *(number(item.means[key]) for key in METRICS), *shares])
+    rows = [["average over", "directions", *METRICS.values(), "off-target", "(of references)"]]
+    for name, present, expected, means in averages:
+        count = f"{present}" if present == expected else f"{present} of {expected} !"
+        shares = [number(means[key], percent=True) for key in SHARES]
+        rows.append([name, count, *(number(means[key]) for key in METRICS), *shares])
     return markdown(rows)
 
 
@@ -290,17 +274,13 @@ def tokenisations(scores: Iterable[DirectionScore]) -> str:
 
 
 def summarise(
-    folder: Path,
-    expected: Sequence[str] = (),
-    training_lines: Mapping[str, int] | None = None,
-    beside: Beside | None = None,
-) -> str:
-    """Write table.md, table.csv and summary.json of a folder, and return a readable table.
+    folder: Path, expected: Sequence[str] = (), training_lines: Mapping[str, int] | None = None
+) -> Summary:
+    """Write table.md, table.csv and summary.json of a folder.
 
     Args:
         expected: the directions that there should be, such as "de-en"; by default those there are.
         training_lines: training lines by pair or direction, for the resource classes.
-        beside: makes further paragraphs of averages and scores: published numbers, say.
 
     Raises FileNotFoundError for a folder without any score, ValueError for a damaged score.
     """
@@ -332,23 +312,14 @@ def summarise(
             f" {listed(others, 12)}."
         )
     notes.append(f"BLEU: {tokenisations(scores.values())}.")
-    classes = [item for item in averages if item.name.endswith(" resource")]
-    whole_classes = [item.name for item in classes if item.name.count(" ") == 1]
-    shown = averages
-    if len(whole_classes) == 1:
-        notes.append(f"Every trained pair is {whole_classes[0].replace(' ', '-')}, by its lines.")
-        shown = [item for item in averages if item not in classes]
-    tables = [averages_table(shown)]
-    if beside:
-        tables += beside(averages, list(scores.values()))
-    languages = {name for direction in wanted for name in direction}
-    wide = len(languages) > WIDEST_MATRIX
-    english = results.english_table() if len(languages) > 4 else None
-    by_language = [] if english is None else [english]
-    matrix = ["BLEU by direction (* zero-shot, ? still to be scored):", results.matrix()]
-    has_all_of_it = bool(by_language) and all(ENGLISH in direction for direction in wanted)
-    parts = [*notes, *tables, *by_language, *([] if wide and has_all_of_it else matrix)]
-    write_text(folder / "table.md", "\n\n".join(parts) + "\n")
+    by_language = results.english_table()
+    is_wide = len({name for direction in wanted for name in direction}) > WIDEST_MATRIX
+    if is_wide and by_language is not None:
+        table = by_language
+    else:
+        table = f"BLEU by direction (* zero-shot, ? still to be scored):\n\n{results.matrix()}"
+    text = "\n\n".join([*notes, table, averages_table(averages)])
+    write_text(folder / "table.md", f"{text}\n")
     write_text(folder / "table.csv", results.csv())
     summary = {
         "complete": not missing,
@@ -361,5 +332,4 @@ def summarise(
         "tokenisation": tokenisations(scores.values()),
     }
     write_record(folder / "summary.json", summary)
-    printed = [*by_language, *notes, *tables] if wide else [*notes, *matrix, *tables]
-    return "\n\n".join(printed)
+    return Summary(text, averages, list(scores.values()), not missing)

@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
         )
     name = score_name(args, model.path.stem, other_text(args, model))
     if data.is_multilingual or args.text:
-        print(summarise(*score_directions(args, model, data, name)))
+        print(summarise(*score_directions(args, model, data, name)).text)
         return 0
     out = writable(args.out or model.scores)
     (job,) = chosen(args, jobs_of(args, model, data, out, name))

@@ -16,44 +16,17 @@ import json
 import os
 import shutil
 import urllib.error
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from fairseq_deepnet.files import whole
 from fairseq_deepnet.tools import languages
 from fairseq_deepnet.tools.corpora.moses import remove_bpe
 from fairseq_deepnet.tools.corpora.text import read_lines
 
-
-@dataclass(frozen=True)
-class Metric:
-    """A metric of sacreBLEU's.
-
-    Args:
-        heading: what people call it.
-        make: builds sacreBLEU's, given `sacrebleu.metrics`, a tokenizer, and True to ignore case.
-        details: what a record holds besides score and signature: name -> attribute of the score.
-    """
-
-    heading: str
-    make: Callable[[Any, str, bool], Any]
-    details: Mapping[str, str] = field(default_factory=dict)
-
-
-METRICS: Final[dict[str, Metric]] = {
-    "bleu": Metric(
-        "BLEU",
-        lambda sacrebleu, tokenizer, lowercase: sacrebleu.BLEU(
-            tokenize=tokenizer, lowercase=lowercase
-        ),
-        {"precisions": "precisions", "brevity_penalty": "bp"},
-    ),
-    "chrf": Metric(
-        "chrF", lambda sacrebleu, tokenizer, lowercase: sacrebleu.CHRF(lowercase=lowercase)
-    ),
-}
-"""Key of a record -> metric, in the order of lines and tables."""
+METRICS: Final = {"bleu": "BLEU", "chrf": "chrF"}
+"""Key of a record -> heading, in the order of lines and tables. `score` computes them."""
 TOKENIZERS: Final = (
     *("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"),
     *("flores101", "flores200"),
@@ -94,45 +67,28 @@ def _provide_sentencepiece(name: str) -> None:
     """Put spBLEU's model where sacreBLEU looks for it, which trusts whatever bears its name."""
     from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
     from sacrebleu.utils import SACREBLEU_DIR, download_file
+    from sentencepiece import SentencePieceProcessor
 
     url, variable = SPM_MODELS[name]["url"], SENTENCEPIECE[name]
-    place = Path(SACREBLEU_DIR) / "models" / url.rpartition("/")[2]
-    part = place.with_name(f"{place.name}.{os.getpid()}.part")
-    own = os.environ.get(variable)
-    if own:
-        if not Path(own).is_file():
-            raise FileNotFoundError(f"{variable} is {own}, which is no file")
-        _refuse_unreadable(Path(own))
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(own, part)
-        part.replace(place)
-        return
-    if place.is_file():
-        _refuse_unreadable(place)
-        return
+    place, own = Path(SACREBLEU_DIR) / "models" / url.rpartition("/")[2], os.environ.get(variable)
     try:
-        download_file(url, str(part))  # type: ignore[no-untyped-call]
-        _refuse_unreadable(part)
-        part.replace(place)
+        if own or not place.is_file():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with whole(place) as part:
+                if own:
+                    shutil.copyfile(own, part)
+                else:
+                    download_file(url, str(part))  # type: ignore[no-untyped-call]
+        SentencePieceProcessor(model_file=str(place))
+    except RuntimeError as error:
+        raise ValueError(f"{own or place} is no sentencepiece model: remove it") from error
     except (urllib.error.URLError, OSError, ValueError, SystemExit) as error:
+        if own:
+            raise
         raise ValueError(
             f"spBLEU needs the sentencepiece model {url}, which could not be fetched "
             f"({getattr(error, 'reason', error)}): fetch it elsewhere and set {variable}=FILE, "
             f"or put it at {place}"
-        ) from error
-    finally:
-        part.unlink(missing_ok=True)
-        Path(f"{part}.lock").unlink(missing_ok=True)
-
-
-def _refuse_unreadable(path: Path) -> None:
-    from sentencepiece import SentencePieceProcessor
-
-    try:
-        SentencePieceProcessor(model_file=str(path))
-    except (RuntimeError, OSError) as error:
-        raise ValueError(
-            f"{path} is no sentencepiece model, perhaps half a download: remove it"
         ) from error
 
 
@@ -154,7 +110,8 @@ def score(
     Raises ValueError for lists that are empty or not of the same length, and where a tokenizer
     needs what is not installed.
     """
-    import sacrebleu.metrics
+    from sacrebleu.metrics.bleu import BLEU, BLEUScore
+    from sacrebleu.metrics.chrf import CHRF
 
     if len(hypotheses) != len(references):
         raise ValueError(
@@ -164,15 +121,17 @@ def score(
     if not references:
         raise ValueError("there is nothing to score: the files are empty")
     name = check_tokenizer(tokenizer or tokenizer_of(target_language))
+    measures = {
+        "bleu": BLEU(tokenize=name, lowercase=lowercase),
+        "chrf": CHRF(lowercase=lowercase),
+    }
     scores: dict[str, Any] = {}
-    for key, metric in METRICS.items():
-        measure = metric.make(sacrebleu.metrics, name, lowercase)
-        found = measure.corpus_score(hypotheses, [references])
-        scores |= {key: round(found.score, 4), f"{key}_signature": str(measure.get_signature())}
-        for detail, attribute in metric.details.items():
-            value = getattr(found, attribute)
-            is_list = isinstance(value, list)
-            scores[f"{key}_{detail}"] = [round(v, 4) for v in value] if is_list else round(value, 4)
+    for key, measure in measures.items():
+        result = measure.corpus_score(hypotheses, [references])
+        scores |= {key: round(result.score, 4), f"{key}_signature": str(measure.get_signature())}
+        if isinstance(result, BLEUScore):
+            scores["bleu_precisions"] = [round(value, 4) for value in result.precisions]
+            scores["bleu_brevity_penalty"] = round(result.bp, 4)
     return scores | {"lines": len(references)}
 
 
@@ -211,8 +170,8 @@ def score_tokens(
 
 def numbers(scores: Mapping[str, Any], between: str) -> str:
     """Return "BLEU 27.30, chrF 54.10": all metrics that a record has."""
-    known = {key: metric for key, metric in METRICS.items() if scores.get(key) is not None}
-    return between.join(f"{metric.heading} {scores[key]:.2f}" for key, metric in known.items())
+    known = {key: name for key, name in METRICS.items() if scores.get(key) is not None}
+    return between.join(f"{name} {scores[key]:.2f}" for key, name in known.items())
 
 
 def describe(scores: Mapping[str, Any], what: str) -> str:

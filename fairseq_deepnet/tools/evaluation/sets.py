@@ -207,11 +207,11 @@ def directions_of(content: Mapping[str, Any], codes: Sequence[str]) -> list[Dire
 def write_set(
     name: str, texts: Iterable[ParallelText], called: Mapping[str, str], out: Path
 ) -> dict[str, int]:
-    """Write the texts, each distinct one once with links to it for the rest, and pairs.tsv.
+    """Write the texts, each distinct one once with links to it for the rest.
 
     Returns direction -> lines, in the codes of the model.
     """
-    lines, rows, written = dict[str, int](), [], dict[bytes, str]()
+    lines, written = dict[str, int](), dict[bytes, str]()
     for text in texts:
         source, target = (called[code] for code in text.direction)
         pair = f"{source}-{target}"
@@ -223,11 +223,9 @@ def write_set(
                 (out / file).write_bytes(content)
             else:
                 (out / file).symlink_to(same)
-        rows.append(f"{name}\t{source}\t{target}\t{name}.{pair}\n")
         lines[pair] = len(text.source)
         if text.reversible:
             lines[f"{target}-{source}"] = len(text.source)
-    write_text(out / "pairs.tsv", "".join(rows))
     return lines
 
 
@@ -235,26 +233,21 @@ def make(
     name: str,
     raw: Path | None,
     out: Path,
-    model: Sequence[str] | None = None,
-    naming: str = "own",
+    model: Sequence[str],
 ) -> dict[str, Any]:
     """Make the folder `out`, complete or not at all; a second call does nothing.
 
     Args:
         raw: folder or archive of the published set; sacreBLEU has that of WMT itself.
-        model: languages that the model knows, in its own codes; by default all of the set's.
-        naming: whose codes to use where `model` is not given: one of languages.CODES.
+        model: languages that the model knows, in its own codes.
 
     Returns what evaluation.json records. Raises ValueError where the model knows no pair of the
     set, or `out` holds another set.
     """
     content = definition(name)
     codes = content["languages"]
-    if model is None:
-        called = {code: language(code).in_codes_of(naming) for code in codes}
-    else:
-        known = {entry.code: own for own in model if (entry := find(own))}
-        called = {code: known[code] for code in codes if code in known}
+    known = {entry.code: own for own in model if (entry := find(own))}
+    called = {code: known[code] for code in codes if code in known}
     if not directions_of(content, list(called)):
         raise ValueError(f"the model knows no two languages that {name} is scored between")
     request = {"set": name, "languages": called, "raw": str(raw.resolve()) if raw else None}
