@@ -200,26 +200,6 @@ def test_when_no_fallback_is_left_the_training_stops(supervised: Supervised) -> 
     assert "no fallback is left after 1" in again.stderr
 
 
-def test_gradients_that_are_not_finite_are_reported_with_layers_and_the_first_module(
-    tiny_data: Path, tmp_path: Path
-) -> None:
-    options = [*SHALLOW, "--residual-scheme=rezero", "--lr=0.001,1e30", "--max-update=40"]
-    with pytest.raises(FloatingPointError):
-        train_here(tiny_data, tmp_path, *options)
-    event = next(event for event in told(tmp_path) if event["kind"] == "not_finite")
-    assert set(event["layers"]) == {"encoder", "decoder"}
-    assert "in the forward pass" in event["what"]
-    assert event["values"]["first"]["forward"].startswith("encoder")
-    assert "rezero" in event["cause"]
-
-
-def test_fairseq_train_by_itself_does_not_fall_back_and_says_what_does(
-    tiny_data: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigurationError, match=r"scripts/train.sh or `deepnet train`, which do"):
-        train_here(tiny_data, tmp_path / "run", *SHALLOW, "--on-divergence=fallback")
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -95,29 +95,6 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
     assert "update_bound" in records_of(killed)[-1]["values"]
 
 
-def test_a_run_that_starts_afresh_in_the_same_folder_leaves_no_old_record(
-    tiny_data: Path, tmp_path: Path
-) -> None:
-    train_here(tiny_data, tmp_path, *BASE, *WATCHED, "--max-update=4")
-    (tmp_path / "checkpoint_last.pt").unlink()
-    train_here(tiny_data, tmp_path, *BASE, *WATCHED, "--max-update=2", "--seed=2")
-    assert updates_of(tmp_path) == [1, 2]
-    values = [record["values"] for record in records_of(tmp_path)]
-    assert values[0]["model_update"] == values[0]["step_update"]
-
-
-def test_a_run_that_was_not_watched_from_the_start_counts_from_where_it_is(
-    tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    train_here(tiny_data, tmp_path, *BASE, "--max-update=2")
-    with caplog.at_level("WARNING"):
-        train_here(tiny_data, tmp_path, *BASE, *WATCHED, "--max-update=4")
-    assert updates_of(tmp_path) == [3, 4]
-    values = records_of(tmp_path)[0]["values"]
-    assert values["model_update"] == values["step_update"] > 0
-    assert "model updates count from here on" in caplog.text
-
-
 # Units
 
 

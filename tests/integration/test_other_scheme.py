@@ -118,36 +118,6 @@ def test_fairseqs_own_checkpoints_are_post_ln(tiny_data: Path, tmp_path: Path) -
     assert held["optimizer_history"][-1]["num_updates"] == 2
 
 
-@pytest.fixture(scope="module")
-def one_language(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("text")
-    shutil.copy(tiny_data / "dict.xx.txt", folder / "dict.txt")
-    for end in ("bin", "idx"):
-        shutil.copy(tiny_data / f"train.xx-yy.xx.{end}", folder / f"train.{end}")
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("kind", "side"), [("transformer_lm", "decoder"), ("masked_lm", "encoder")]
-)
-def test_models_of_one_stack_are_refused_too(
-    kind: str, side: str, one_language: Path, tmp_path: Path
-) -> None:
-    task = {"transformer_lm": "language_modeling"}.get(kind, kind)
-    criterion = {"transformer_lm": "cross_entropy"}.get(kind, kind)
-    common = [option for option in SMALL if option.startswith(f"--{side}-")]
-    common += [*TRAIN, f"--task={task}", f"--arch=deepnet_{kind}", "--tokens-per-sample=16"]
-    common = [option for option in common if "label-smoothing" not in option]
-    common += [f"--criterion={criterion}", "--max-tokens=64", "--disable-validation"]
-    train_here(one_language, tmp_path, *common)
-    for other in (f"--{side}-layers=4", "--residual-scheme=post-ln"):
-        with pytest.raises(
-            ConfigurationError, match=rf"give .*deepnorm .*--{side}-layers 2 to go on"
-        ):
-            train_here(one_language, tmp_path, *common, other)
-    assert train_here(one_language, tmp_path, *common, "--max-update=3")
-
-
 def test_other_frozen_norms_want_the_optimiser_anew(
     trained: Path, tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

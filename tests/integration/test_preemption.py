@@ -14,11 +14,11 @@ import torch
 from fairseq import checkpoint_utils
 
 from fairseq_deepnet import preemption
-from fairseq_deepnet.signals import PREEMPTED, UNSAVED
+from fairseq_deepnet.signals import PREEMPTED
 from fairseq_deepnet.trainer import DeepNetTrainer as Trainer
 from tests.integration.conftest import SMALL, TRAIN
 from tests.support.preempted import rig
-from tests.support.training import free_port, logged, train_here, train_together
+from tests.support.training import logged, train_here, train_together
 
 OPTIONS = ["--arch=deepnet_transformer", *SMALL, *TRAIN, "--max-tokens=60", "--dropout=0.1"]
 OPTIONS += ["--lr-scheduler=inverse_sqrt", "--warmup-updates=4", "--log-interval=1"]
@@ -147,28 +147,6 @@ def test_a_last_validation_that_was_cut_off_is_made_without_a_further_update(
     assert updates(held(run)) == updates(held(run, "checkpoint_best.pt")) == 3
 
 
-def _heard_in(process: InProcess, original: Any, update: int) -> Any:
-    def signalled(trainer: Any, *args: Any) -> Any:
-        if trainer.get_num_updates() == update:
-            process.listener.heard = signal.SIGTERM
-        return original(trainer, *args)
-
-    return signalled
-
-
-def test_a_checkpoint_without_the_optimizers_state_is_not_what_goes_on(
-    process: InProcess, tiny_data: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    process.patch.setattr(Trainer, "zero_grad", _heard_in(process, Trainer.zero_grad, 2))
-    with pytest.raises(SystemExit) as ended:
-        process.train(tiny_data, run, "--max-update=8", "--no-save-optimizer-state")
-    assert ended.value.code == UNSAVED
-    assert "--no-save-optimizer-state has kept only the weights" in process.caplog.text
-    assert "is saved in" not in process.caplog.text
-    assert (run / "checkpoint_last.pt").is_file()
-
-
 def signal_rank_1(rank: int) -> None:
     """Let one of two processes be signalled while it makes update 2."""
     listener = SimpleNamespace(heard=None, training=None)
@@ -255,21 +233,6 @@ class TestSignals:
         assert "preempted: update 5 is saved" in said
         assert "Traceback" not in said
         assert updates(held(tmp_path / "run")) == 5
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("rank", [1, None])
-    def test_all_ranks_stop_after_the_same_update_whichever_is_signalled(
-        self, rank: int | None, tiny_data: Path, plugin: Path, tmp_path: Path
-    ) -> None:
-        rig(plugin, f"during(2, lambda: kill(signal.SIGUSR1), rank={rank})")
-        meet = f"--distributed-init-method=tcp://127.0.0.1:{free_port()}"
-        options = [*TOGETHER, "--distributed-no-spawn", "--device-id=0", meet, "--max-update=30"]
-        both = [f"--distributed-rank={rank}" for rank in (0, 1)]
-        started = [self.start(tiny_data, plugin, *options, rank) for rank in both]
-        said = "".join(self.finish(started, PREEMPTED))
-        assert said.count("preempted: update 2 is saved") == 1
-        assert "Traceback" not in said
-        assert updates(held(tmp_path / "run")) == 2
 
     @pytest.mark.slow
     def test_before_the_training_began_nothing_is_lost(self, tiny_data: Path, plugin: Path) -> None:

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -91,19 +90,6 @@ def test_both_engines_find_the_same_translations_with_the_same_scores(
         assert len({one.text for one in ours}) == 3
 
 
-@needs_ctranslate2
-def test_padding_is_no_part_of_a_translation(tmp_path: Path, data: Path) -> None:
-    """An untrained model of one layer wants to write it; fairseq and CTranslate2 do not let it."""
-    make_trained_run(tmp_path / "run", data, encoder_layers=1, decoder_layers=1)
-    found = []
-    for engine, quantization in (("fairseq", None), ("ctranslate2", "float32")):
-        opened = open_engine(
-            tmp_path / "run", Search(beam=1), EngineOptions(engine, quantization=quantization)
-        )
-        found.append(opened.engine.translate(SENTENCES, opened.direction))
-    assert found[0] == found[1]
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_file_is_translated_line_by_line(
     engine: str, run: Path, text: Path, tmp_path: Path, translate: Translate
@@ -122,21 +108,6 @@ def test_a_file_is_translated_line_by_line(
     rows = [line.split("\t") for line in scored.stdout.splitlines()]
     assert [row[1] for row in rows] == lines[:-1]
     assert all(float(row[0]) < 0 for row, line in zip(rows, LINES, strict=True) if line.strip())
-
-
-@needs_ctranslate2
-@pytest.mark.parametrize("beam", [1, 4])
-def test_both_engines_stop_where_the_model_has_no_more_positions(
-    tmp_path: Path, data: Path, beam: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ctranslate2_engine, "NEVER", None)  # as above
-    make_trained_run(tmp_path / "run", data, encoder_layers=2, max_target_positions=30)
-    found = []
-    for engine, quantization in (("fairseq", None), ("ctranslate2", "float32")):
-        options = EngineOptions(engine, quantization=quantization)
-        opened = open_engine(tmp_path / "run", Search(beam=beam), options)
-        found.append(opened.engine.translate(SENTENCES, opened.direction))
-    assert found[0] == found[1]
 
 
 def test_a_model_of_bare_fairseq_commands_translates_with_its_sentencepiece_model(
@@ -167,19 +138,6 @@ def test_a_model_of_bare_fairseq_commands_translates_with_its_sentencepiece_mode
 def decode_lines(lines: list[str], data: Path) -> list[str]:
     model = load_model(data / "spm.model")
     return [decode_line(model, line) for line in lines]
-
-
-def test_a_checkpoint_with_weights_that_are_not_finite_is_refused(
-    tmp_path: Path, data: Path, text: Path, translate: Translate
-) -> None:
-    _, state = trained(data=data, encoder_layers=2)
-    name = "decoder.layers.0.fc1.weight"
-    state["model"][name][0, 0] = float("nan")
-    save_checkpoint(state, tmp_path / "model.pt")
-    done = translate(tmp_path / "model.pt", text, f"--data={data}")
-    assert done.returncode == 2
-    assert f"{name} is not finite" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
 
 
 @needs_ctranslate2
@@ -311,19 +269,3 @@ def test_without_ctranslate2_its_installation_is_named(
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(ValueError, match=r"pip install 'fairseq_deepnet\[ctranslate2\]'"):
         CTranslate2Model(tmp_path, Search())
-
-
-def test_language_tokens_stand_where_the_model_learnt_them() -> None:
-    """Before the source, of either side's language, and before the target."""
-
-    def prepared(source: str | None, target: bool) -> tuple[list[str], list[str]]:
-        model: Any = CTranslate2Model.__new__(CTranslate2Model)
-        tokens = {language: f"__{language}__" for language in ("de", "en")}
-        model.tokens = {"source": source, "target": target, "tokens": tokens}
-        model.limit, model.cut = 3, 0
-        direction = Direction("de", "en")
-        return model._pieces("a b c d", direction), model._target_prefix(direction)
-
-    assert prepared("src", False) == (["__de__", "a", "b", "c"], [])
-    assert prepared("tgt", True) == (["__en__", "a", "b", "c"], ["__en__"])
-    assert prepared(None, True) == (["a", "b", "c"], ["__en__"])

@@ -2,7 +2,6 @@
 
 import math
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,18 +146,6 @@ def test_only_the_first_batch_profiles(model: Any, model_builder: BuildModel, ba
     assert omegas(another) != before
 
 
-def test_profiling_leaves_no_file_no_gradient_and_no_trace(
-    model: Any, batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    keys = model.state_dict().keys()
-    model(**batch)
-    assert not list(tmp_path.iterdir())
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert model.state_dict().keys() == keys
-    assert all(residual.profile is None for residual in residuals(model.encoder))
-
-
 def test_a_resumed_model_keeps_omega_and_is_not_profiled_again(
     model: Any, model_builder: BuildModel, batch: Batch
 ) -> None:
@@ -167,16 +154,6 @@ def test_a_resumed_model_keeps_omega_and_is_not_profiled_again(
     resumed.load_state_dict(model.state_dict(), strict=True)
     resumed.train()(**other(batch))
     assert omegas(resumed) == omegas(model)
-
-
-@pytest.mark.parametrize("option", ["checkpoint_activations", "offload_activations"])
-def test_activation_checkpointing_does_not_change_the_profile(
-    option: str, model: Any, model_builder: BuildModel, batch: Batch
-) -> None:
-    checkpointed = model_builder(residual_scheme="admin", **{option: True}).train()
-    loss_of(checkpointed, batch).backward()
-    model(**batch)
-    assert omegas(checkpointed) == omegas(model)
 
 
 def half_precision(model: Any, lr: float) -> FP16Optimizer:

@@ -223,38 +223,6 @@ def test_half_precision_sums_in_float32(dtype: torch.dtype) -> None:
         assert (ours.grad.double() - theirs.grad).abs().max() < bound
 
 
-def test_small_gradients_survive_fp16_by_the_loss_scale() -> None:
-    x, w = torch.ones(1, 1).half(), torch.linspace(-1, 1, 4000).half()[:, None].requires_grad_()
-    target = torch.tensor([3])
-    chunked.smoothed_cross_entropy(x, w, None, target, 0.0, PAD).loss.mul(1e-4).backward()
-    assert w.grad.eq(0).sum() > 1000  # p of 1 / 4,000, less than fp16 can hold
-    w.grad = None
-    chunked.smoothed_cross_entropy(x, w, None, target, 0.0, PAD).loss.mul(128).backward()
-    assert w.grad.ne(0).all()
-
-
-def test_sums_beyond_fp16_do_not_overflow_before_they_are_scaled() -> None:
-    x = torch.full((6, 1), 2e4).half()
-    w = torch.linspace(-1e-4, 1e-4, 20).half()[:, None].requires_grad_()
-    target = torch.full((6,), 7)
-    chunked.smoothed_cross_entropy(x, w, None, target, 0.0, PAD).loss.mul(0.01).backward()
-    assert torch.isfinite(w.grad).all()
-    assert abs(w.grad[7].item()) > 655  # before scaling more than fp16 can hold
-
-
-def test_autocast_computes_in_its_own_type_and_gives_gradients_in_the_weights() -> None:
-    x, w = torch.randn(9, 8, requires_grad=True), torch.randn(12, 8, requires_grad=True)
-    target = torch.arange(2, 11)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert chunked.product_dtype(x) == torch.bfloat16
-        loss = chunked.smoothed_cross_entropy(x, w, None, target, 0.1, PAD).loss
-    loss.backward()
-    full = chunked.smoothed_cross_entropy(x.detach(), w.detach(), None, target, 0.1, PAD).loss
-    assert loss != full  # it was computed in bfloat16
-    assert loss.item() == pytest.approx(float(full), rel=1e-2)
-    assert w.grad.dtype == torch.float32
-
-
 class Largest(TorchDispatchMode):
     """Remembers the most elements of any tensor that an operation gives."""
 

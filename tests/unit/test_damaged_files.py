@@ -7,15 +7,12 @@ import resource
 import signal
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fairseq.data import Dictionary
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, refuse_damaged
@@ -140,51 +137,6 @@ def test_no_flipped_bit_or_cut_of_a_checkpoint_is_a_traceback_or_another_weight(
             assert "\n" not in str(error)  # noqa: PT017
         else:
             assert torch.equal(found, expected)
-
-
-def test_a_checkpoint_whose_records_are_packed_is_refused_unread(tmp_path: Path) -> None:
-    """torch.load unpacks such records, which may take a thousand times the file's size."""
-    whole, packed = tmp_path / "whole.pt", tmp_path / "packed.pt"
-    torch.save({"model": {"w": torch.zeros(100_000)}}, whole)
-    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(packed, "w") as target:
-        for name in source.namelist():
-            target.writestr(name, source.read(name), zipfile.ZIP_DEFLATED)
-    for weights in (True, False):
-        refuse_damaged(whole, weights)
-        with pytest.raises(ConfigurationError, match=r"packed\.pt is packed, as no checkpoint is"):
-            refuse_damaged(packed, weights)
-
-
-def test_a_run_goes_on_from_the_newest_checkpoint_without_flipped_bits(tmp_path: Path) -> None:
-    from fairseq_deepnet.save_dir import mend_last
-
-    for name, updates in (("checkpoint_1_3.pt", 3), ("checkpoint_last.pt", 4)):
-        make_checkpoint(tmp_path / name, updates)
-    last = tmp_path / "checkpoint_last.pt"
-    flip_bit(last, last.read_bytes().index(np.float32([4, 4]).tobytes()))
-    assert mend_last(tmp_path) == tmp_path / "checkpoint_1_3.pt"
-
-
-def test_a_model_is_built_only_with_the_words_it_was_trained_with() -> None:
-    from argparse import Namespace
-
-    from fairseq.tasks.translation import TranslationConfig, TranslationTask
-
-    from fairseq_deepnet.dictionaries import RECORD, record_dictionaries
-
-    def task(*words: str) -> Any:
-        dictionary = Dictionary()
-        for word in words:
-            dictionary.add_symbol(word)
-        return TranslationTask(TranslationConfig(), dictionary, dictionary)
-
-    args = Namespace()
-    record_dictionaries(args, task("a", "b"))
-    before = dict(getattr(args, RECORD))
-    record_dictionaries(args, task("a", "b"))
-    assert getattr(args, RECORD) == before
-    with pytest.raises(ConfigurationError, match="the source dictionary is not the one"):
-        record_dictionaries(args, task("b", "a"))
 
 
 def test_a_bare_training_and_translation_refuse_another_dictionary_than_the_checkpoints(

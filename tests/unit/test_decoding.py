@@ -12,7 +12,6 @@ from fairseq_deepnet.models.decoder import DECODING_KEY
 from fairseq_deepnet.models.encoder import hypotheses_per_sentence
 from fairseq_deepnet.modules import Decoding
 from fairseq_deepnet.modules.joined_projection import joined_part
-from fairseq_deepnet.modules.slots import Slots
 from tests.support.models import BuildModel, build_model, stir
 
 Batch = dict[str, Tensor]
@@ -176,27 +175,6 @@ def test_no_step_copies_what_is_stored() -> None:
     assert sum(end.sizes) < 2 * layers * one_sentence + stored
 
 
-@torch.no_grad()
-def test_hypotheses_take_less_room_than_each_with_a_copy_of_its_own() -> None:
-    search = Search(build("deepnet_transformer"), 4, 5, sources(4))
-    for _ in range(40):
-        search.step()
-        search.go_on(search.beams())
-    for memory in search.decoding.cache.layers:
-        assert memory.target is not None
-        own = 2 * 4 * 5 * 40 * 32  # keys and values, sentences, hypotheses, positions, channels
-        assert memory.target.numel() < own / 2
-
-
-def test_slots_of_histories_that_died_out_are_used_again() -> None:
-    slots = Slots.empty(1, 2, torch.device("cpu"))
-    for _ in range(50):
-        slots.add()
-        slots.select(torch.tensor([[1, 1]]))  # both go on from the second
-    assert slots.mask.sum(dim=2).tolist() == [[50, 50]]
-    assert len(slots) == 64  # 50 and one that died, padded
-
-
 @pytest.mark.parametrize("retain", [False, True], ids=["plain", "retain dropout"])
 @torch.no_grad()
 def test_the_first_step_is_computed_once_a_sentence_unless_dropout_is_drawn(retain: bool) -> None:
@@ -210,13 +188,6 @@ def test_the_first_step_is_computed_once_a_sentence_unless_dropout_is_drawn(reta
     search.go_on(search.beams())
     search.step()
     assert rows == ([12, 12] if retain else [4, 12])
-
-
-@torch.no_grad()
-def test_rows_that_begin_differently_are_each_computed() -> None:
-    search = Search(build("deepnet_transformer"), 4, 3, sources(4))
-    search.tokens[1] = 7
-    torch.testing.assert_close(search.step(), search.full(), **TOLERANCE)
 
 
 @torch.no_grad()

@@ -16,7 +16,6 @@ from fairseq_deepnet.checkpoints import load_checkpoint
 from fairseq_deepnet.provenance import sha256
 from fairseq_deepnet.records import write_record
 from fairseq_deepnet.tools.corpora.folder import DataFolder
-from fairseq_deepnet.tools.devices import threads_of
 from fairseq_deepnet.tools.evaluation import evaluate as module
 from fairseq_deepnet.tools.evaluation.evaluate import batch_tokens, request
 from fairseq_deepnet.tools.evaluation.scoring import score
@@ -124,16 +123,6 @@ def test_decoding_in_another_way_or_copying_the_run_changes_no_reported_score(
     assert len(engine.asked) == asked
 
 
-def test_a_folder_that_cannot_be_written_is_noticed_before_translating(
-    evaluate: Evaluate, engine: Dictionary, run_folder: Path, data: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    result = evaluate(run_folder, out=str(tmp_path / "file" / "scores"))
-    assert result.returncode == 2
-    assert "Not a directory" in result.stderr
-    assert engine.asked == []
-
-
 def test_a_batch_is_smaller_where_a_deep_decoder_fills_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,16 +214,6 @@ def test_bad_input_is_refused_in_one_line(
     assert engine.asked == []
 
 
-def test_threads_are_a_share_of_the_cores_unless_the_environment_says_how_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Cells that are scored at the same time would otherwise wait for each other's threads."""
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert [threads_of(processes, 8) for processes in (1, 3, 16)] == [8, 2, 1]
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert threads_of(1, 8) == 1
-
-
 @pytest.mark.parametrize(("target", "tokenizer"), [("zh", "zh"), ("th", "char"), ("fr", "13a")])
 def test_the_target_language_of_the_data_chooses_the_tokenizer(
     evaluate: Evaluate,
@@ -261,26 +240,6 @@ def write_text_folder(place: Path, *names: str, lines: list[str] = SENTENCES) ->
     for name in names:
         (place / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return place
-
-
-def test_trained_directions_without_text_are_told(
-    evaluate: Evaluate, run_folder: Path, data: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "many"
-    shutil.copytree(data, other)
-    trained = ["de-en", "en-de", "en-fr", "fr-en"]
-    record = {"languages": ["de", "en", "fr"], "directions": {"train": trained}, "lines": {}}
-    record["lines"] = {"train": {"de-en": 4, "en-fr": 4}}
-    (other / "corpus.json").write_text(json.dumps(record), encoding="utf-8")
-    (other / "languages.txt").write_text("de\nen\nfr\n", encoding="utf-8")
-    folder = write_text_folder(tmp_path / "news", "news.de-en.de", "news.de-en.en")
-    settings = {"text": str(folder), "split": "news", "data": str(other)}
-    said = evaluate(run_folder, **settings).stderr
-    assert f"{folder} has no news text of en-fr, fr-en\n" in said
-    assert "has no news text" not in evaluate(run_folder, directions="de-en", **settings).stderr
-    refused = evaluate(run_folder, directions="de-en,fr-en", **settings)
-    assert refused.returncode == 2
-    assert "has no news text of fr-en" in refused.stderr
 
 
 def test_a_direction_that_is_scored_again_leaves_the_others_in_the_summary(
@@ -310,28 +269,6 @@ def test_a_direction_that_is_scored_again_leaves_the_others_in_the_summary(
     assert summed(directions="de-en") == [1, 1]
     (score,) = read_scores(run_folder)
     assert (score.facts["directions"], score.facts["expected"]) == (1, 2)
-
-
-def test_scores_of_another_data_folder_leave_those_of_the_run_s_own_alone(
-    evaluate: Evaluate, engine: Dictionary, run_folder: Path, data: Path, tmp_path: Path
-) -> None:
-    """The same data elsewhere is its own; without a record nobody knows."""
-    other, moved = make_data(tmp_path / "news"), tmp_path / "moved"
-    (other / "corpus.json").write_text(
-        json.dumps({**DataFolder.open(other).record, "settings": {}}), encoding="utf-8"
-    )
-    shutil.copytree(data, moved)
-    facts = {"folder": "data/elsewhere", "corpus_sha256": sha256(data / "corpus.json")}
-    write_record(run_folder / "environment.json", {"data": facts})
-    for folder in (data, moved, other):
-        result = evaluate(run_folder, data=str(folder))
-        assert result.returncode == 0, result.stderr
-    own, theirs = sorted(path.name for path in (run_folder / "scores").glob("*.json"))
-    assert own == "test.checkpoint_best.beam5.lenpen1.json"
-    assert theirs.startswith("text.news-")
-    score = read_score(run_folder)
-    assert score is not None
-    assert score.name == own.removesuffix(".json")
 
 
 def test_a_blank_source_line_has_an_empty_translation(

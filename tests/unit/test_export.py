@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
-import pickle
 import resource
 import sys
-from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fairseq.models import MODEL_REGISTRY
 
 import fairseq_deepnet.tools.export
 from fairseq_deepnet import cli
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
-from fairseq_deepnet.models.options import KIND_OF
-from fairseq_deepnet.tools import fairseq_options
-from fairseq_deepnet.tools.export import stock
 from tests.support.runs import make_data
 from tests.support.trained import make_trained_run
 
@@ -88,40 +81,6 @@ def test_a_run_becomes_a_checkpoint_without_anything_of_ours(
     assert [path.name for path in output.parent.iterdir()] == [output.name]
 
 
-@pytest.mark.parametrize("arch", sorted({kind.arch for kind in KIND_OF.values()}))
-def test_a_stock_model_has_no_option_that_stock_does_not_know(arch: str) -> None:
-    kind, tasks = KIND_OF[arch], {2: "translation", 1: "language_modeling"}
-    common = ["DATA", f"--task={tasks[len(kind.sides)]}", "--optimizer=adam", "--max-tokens=64"]
-    words = ["--checkpoint-activations-every=2", "--compile", "--monitor-interval=5"]
-    words += ["--checkpoint-memory=4"] if len(kind.sides) == 2 else []
-    ours = fairseq_options.parse_training([*common, f"--arch={arch}", *words])
-    theirs = fairseq_options.parse_training([*common, f"--arch={kind.stock}"])
-    parser = argparse.ArgumentParser(add_help=False)
-    MODEL_REGISTRY[kind.stock].add_args(parser)
-    known = {*vars(theirs), *(action.dest for action in parser._actions), "_name"}
-    assert not vars(stock.stock_arguments(ours, kind, {})).keys() - known
-
-
-@pytest.fixture
-def nothing_allowed() -> Iterator[None]:
-    """torch.load as it is without this plugin."""
-    allowed = torch.serialization.get_safe_globals()
-    torch.serialization.clear_safe_globals()
-    yield
-    torch.serialization.add_safe_globals(allowed)
-
-
-@pytest.mark.usefixtures("nothing_allowed")
-def test_torch_loads_it_though_no_class_is_allowed(run_folder: Path) -> None:
-    source = run_folder / "checkpoints" / "checkpoint_best.pt"
-    with pytest.raises(pickle.UnpicklingError, match="Namespace"):
-        torch.load(source)
-    torch.serialization.add_safe_globals([Namespace])
-    export(run_folder, "--to", "fairseq")
-    torch.serialization.clear_safe_globals()
-    assert torch.load(run_folder / "export" / "checkpoint_best.pt")["cfg"]
-
-
 def test_the_same_request_again_does_nothing_also_after_copying_the_checkpoint(
     form: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,22 +93,6 @@ def test_the_same_request_again_does_nothing_also_after_copying_the_checkpoint(
     assert "already exported" in capsys.readouterr().err
     assert export(run_folder, "--to", form, "--force") == 0
     assert identity(output) != before
-
-
-def test_an_export_of_other_content_takes_its_place(
-    form: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = run_folder / "export" / NAMES[form]
-    export(run_folder, "--to", form)
-    before = output.stat().st_mtime_ns
-    edit(run_folder, lambda state: state["model"]["encoder.layers.0.fc1.bias"].add_(1))
-    part = output.with_name(f"{output.name}.part")  # of an interrupted export
-    part.mkdir()
-    (part / "config.json").write_text("half", encoding="utf-8")
-    assert export(run_folder, "--to", form) == 0
-    assert f"replacing {output}\n" in capsys.readouterr().err
-    assert output.stat().st_mtime_ns > before
-    assert [path.name for path in output.parent.iterdir()] == [output.name]
 
 
 def test_what_this_command_did_not_write_is_replaced_by_force_alone(

@@ -67,19 +67,6 @@ def test_weights_and_state_are_fairseqs(decay: float, eps: float) -> None:
     assert found["param_groups"] == wanted["param_groups"]
 
 
-def test_the_order_of_a_gradient_in_memory_does_not_matter() -> None:
-    updated = []
-    for turned in (False, True):
-        p = nn.Parameter(torch.ones(3, 4))
-        grad = torch.arange(12.0).view(3, 4)
-        p.grad = grad.t().contiguous().t() if turned else grad
-        optimizer = FairseqAdam(config(), [p])
-        optimizer.step()
-        updated.append((p.detach(), optimizer.state_dict()["state"][0]["exp_avg"]))
-    assert torch.equal(updated[0][0], updated[1][0])
-    assert torch.equal(updated[0][1], updated[1][1])
-
-
 def test_a_parameter_without_a_gradient_keeps_its_own_count_of_steps() -> None:
     state = run(FairseqAdam)[1].state_dict()["state"]
     assert [state[i]["step"] for i in range(len(SHAPES))] == [12, 12, 9, 12, 12, 12]
@@ -198,14 +185,6 @@ def test_steps_on_scaled_and_clipped_gradients_are_fairseqs(bound: float) -> Non
         both.append((params, optimizer.state_dict()["state"]))
     assert_same([p.data for p in both[0][0]], [p.data for p in both[1][0]])
     assert_same(both[0][1], both[1][1])
-
-
-def test_a_scale_that_is_no_part_of_its_step_is_refused_and_not_asked_for() -> None:
-    """fairseq gives one to optimisers that support it, and multiplies gradients of the others."""
-    optimizer = FairseqAdam(config(), weights())
-    assert not optimizer.supports_step_with_scale
-    with pytest.raises(TypeError, match="scale"):
-        optimizer.step(scale=2.0)  # type: ignore[call-arg]
 
 
 def test_a_factor_is_forgotten_with_its_gradients() -> None:

@@ -88,16 +88,6 @@ def test_a_scheme_that_is_registered_later_joins_by_its_name_alone(
     assert names_of("table1", "scheme=deepnorm") == before[0]
 
 
-def test_a_factor_may_list_schemes_and_those_that_are_not_registered_are_left_out(
-    schemes: Schemes,
-) -> None:
-    deepest = [name for name in names_of("compare_methods") if name.endswith("_100l")]
-    assert deepest == [f"{name}_100l" for name in ("post-ln", "admin", "pre-ln", "deepnorm")]
-    del schemes["admin"]
-    assert "admin_100l" not in names_of("compare_methods")
-    assert "deepnorm_100l" in names_of("compare_methods")
-
-
 def test_the_law_of_depth_and_the_ablation_share_deepnorm_s_runs() -> None:
     depth = by_name("depth")
     for layers, lr in ((18, "2e-3"), (50, "1e-3")):
@@ -225,17 +215,6 @@ def test_a_shared_cell_is_scored_and_kept_as_any_panel_wants_it(
     small.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match="two cells are called"):
         cells_of(str(small))
-
-
-def test_settings_are_the_same_however_they_are_written(small: Path) -> None:
-    first = by_name(str(small), "max-tokens=2048", "recipe.global-batch-tokens=2 x 1024")
-    second = by_name(str(small), "lr=0.001", "recipe.global-batch-tokens=2048")
-    assert first["pre-ln-1e-3"].settings() == second["pre-ln-1e-3"].settings()
-
-
-def test_what_changes_no_number_is_no_setting(small: Path) -> None:
-    plain, chatty = by_name(str(small)), by_name(str(small), "log-interval=1", "num-workers=0")
-    assert plain["pre-ln-1e-3"].settings() == chatty["pre-ln-1e-3"].settings()
 
 
 @pytest.mark.parametrize(

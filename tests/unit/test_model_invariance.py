@@ -41,13 +41,6 @@ def test_padding_and_company_do_not_change_a_sentence(model: Any, batch: Batch) 
         torch.testing.assert_close(together[row, : len(by_itself)], by_itself, **TOLERANCE)
 
 
-def test_source_padding_on_the_right_is_as_good_as_on_the_left(model: Any, batch: Batch) -> None:
-    flipped = torch.stack([torch.cat([s[s.ne(1)], s[s.eq(1)]]) for s in batch["src_tokens"]])
-    right = log_probs(model, batch | {"src_tokens": flipped})
-    real = batch["prev_output_tokens"].ne(1)
-    torch.testing.assert_close(right[real], log_probs(model, batch)[real], **TOLERANCE)
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 @torch.no_grad()
 def test_a_model_that_generates_encodes_as_it_did_in_training(
@@ -186,26 +179,3 @@ def test_bf16_agrees_with_fp32_within_its_precision(model: Any, batch: Batch) ->
     real = batch["prev_output_tokens"].ne(1)
     # bf16 keeps 8 bits: 2^-8 relative, on log-probabilities of about -5, over a few layers.
     assert (rounded[real] - exact[real]).abs().mean() < 0.04
-
-
-def test_layerdrop_drops_in_training_and_never_in_evaluation(
-    model_builder: BuildModel, batch: Batch
-) -> None:
-    drop = {"encoder_layerdrop": 0.5, "decoder_layerdrop": 0.5}
-    model = model_builder(encoder_layers=8, decoder_layers=8, **drop)
-    called: dict[str, list[int]] = {"encoder": [], "decoder": []}
-    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
-        for layer in (stack.layers[index] for index in range(8)):
-            layer.register_forward_hook(
-                lambda module, *_, seen=called[side]: seen.append(module.place.layer)
-            )
-    torch.manual_seed(0)
-    model.train()
-    for _ in range(20):
-        model(**batch)
-    for seen in called.values():
-        assert 40 < len(seen) < 120
-        seen.clear()
-    model.eval()
-    model(**batch)
-    assert list(called.values()) == [list(range(8))] * 2

@@ -87,16 +87,6 @@ def test_formulas_are_those_of_the_softmax(dtype: torch.dtype, lift: float) -> N
     torch.testing.assert_close(table.double() / lift, p, rtol=bound, atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str
-)
-def test_traced_it_gives_the_numbers_of_torchs_own_kernels(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
-) -> None:
-    use(monkeypatch, Counting())
-    assert_equal_to_plain(monkeypatch, 15, dtype)
-
-
 @pytest.mark.parametrize("fails", ["compiling", "launching", "switched off"])
 def test_the_loss_is_still_right_without_the_kernel_and_one_warning_says_so(
     fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

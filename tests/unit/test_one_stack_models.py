@@ -1,6 +1,5 @@
 """The decoder alone and the encoder alone: what both must offer, as the encoder-decoder does."""
 
-import io
 import math
 from argparse import Namespace
 from typing import Any
@@ -10,9 +9,7 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from torch import Tensor, nn
 
-from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.models.options import UNSUPPORTED
-from fairseq_deepnet.schemes import SCHEMES, Side, gains
+from fairseq_deepnet.schemes import Side, gains
 from tests.support.models import VARIANTS, build_model, matrix
 
 # arch: width, feed-forward width, heads, layers; fairseq's shapes and DeepNet's tiny one
@@ -120,22 +117,6 @@ def test_every_scheme_trains_one_step(kind: str, scheme: str, variant: str | Non
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("scheme", matrix(SCHEMES))
-@torch.no_grad()
-def test_a_checkpoint_brings_back_scheme_alpha_and_outputs(kind: str, scheme: str) -> None:
-    model = build(kind, residual_scheme=scheme).train()
-    model(tokens())  # what a scheme sets in its first training batch is saved too
-    file = io.BytesIO()
-    args = {name: value for name, value in vars(model.args).items() if name != "arch"}
-    torch.save({"args": args, "model": model.state_dict()}, file)
-    file.seek(0)
-    held = torch.load(file, weights_only=True)
-    again = build(kind, seed=2, **held["args"])
-    assert again.args.residual_record == model.args.residual_record
-    again.load_state_dict(held["model"], strict=True)
-    torch.testing.assert_close(model.eval()(tokens())[0], again.eval()(tokens())[0])
-
-
 def test_layers_left_out_at_load_time_keep_the_trained_alpha(kind: str) -> None:
     side = KINDS[kind].value
     trained = build(kind, layers=6)
@@ -147,54 +128,6 @@ def test_layers_left_out_at_load_time_keep_the_trained_alpha(kind: str) -> None:
     pruned.load_state_dict(trained.state_dict(), args=None, model_cfg=pruned.args)
     kept = stack_of(trained).layers[3].fc1.weight
     assert torch.equal(stack_of(pruned).layers[1].fc1.weight, kept)
-
-
-@pytest.mark.parametrize("option", ["checkpoint_activations", "offload_activations"])
-def test_activation_checkpointing_changes_neither_output_nor_gradient(
-    kind: str, option: str
-) -> None:
-    results = []
-    for runs, extra in ((1, {}), (2, {option: True})):
-        model = build(kind, dropout=0.2, **extra).train()
-        seen: list[int] = []
-        stack_of(model).layers[1].fc1.register_forward_hook(lambda *_, seen=seen: seen.append(1))
-        torch.manual_seed(5)  # dropout must be drawn again, and alike
-        loss = log_probs(model, tokens()).square().mean()
-        loss.backward()
-        assert len(seen) == runs  # a checkpointed layer runs again in the backward pass
-        results.append((loss.detach(), *(weight.grad for weight in model.parameters())))
-    for plain, checkpointed in zip(*results, strict=True):
-        assert torch.equal(plain, checkpointed)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"residual_scheme": "deepnrom"}, "deepnrom is unknown; choose one of deepnorm"),
-        ({"{side}_normalize_before": True}, "--{side}-normalize-before contradicts .* deepnorm"),
-        ({"{side}_layers": 0}, "--{side}-layers 0: a stack needs at least one layer"),
-        ({"{side}_attention_heads": 5}, "--{side}-attention-heads 5 does not divide"),
-        ({"init": "stock"}, "--init stock contradicts --residual-scheme deepnorm"),
-        ({"scheme_variant": "x"}, "--scheme-variant x"),
-    ],
-    ids=lambda value: "".join(value)[:40],
-)
-def test_what_cannot_be_honoured_is_refused_by_name(
-    kind: str, options: dict[str, Any], message: str
-) -> None:
-    side = KINDS[kind].value
-    asked = {name.format(side=side): value for name, value in options.items()}
-    with pytest.raises(ConfigurationError, match=message.format(side=side)):
-        build(kind, **asked)
-
-
-@pytest.mark.parametrize(("attribute", "option", "neutral"), UNSUPPORTED)
-def test_stock_options_that_our_layers_lack_are_refused(
-    kind: str, attribute: str, option: str, neutral: tuple[Any, ...]
-) -> None:
-    with pytest.raises(ConfigurationError, match=f"^{option} 1 is not supported by {kind}"):
-        build(kind, **{attribute: 1})
-    build(kind, **{attribute: neutral[0]})
 
 
 def test_admins_profile_is_taken_in_the_first_training_batch(kind: str) -> None:

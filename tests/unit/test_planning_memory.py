@@ -199,14 +199,6 @@ def test_states_take_the_bytes_a_parameter_that_fairseq_holds(
     assert bytes_a_parameter(**changes) == expected
 
 
-def test_the_flat_copy_of_fp16_needs_the_optimisers_temporary_for_the_whole_model() -> None:
-    counts = parameters.count(plan_of())
-    flat = dataclasses.replace(TRAINING, precision="fp16", flat=True)
-    assert memory.optimiser_temporary(flat, counts) == 4 * counts.total
-    pieces = dataclasses.replace(flat, flat=False)
-    assert memory.optimiser_temporary(pieces, counts) == 4 * counts.largest
-
-
 @pytest.mark.parametrize("quantities", [("parameter_update_ratio",), ("step_bound",)], ids=str)
 def test_copies_for_the_monitor_are_those_that_its_instruments_take(
     quantities: tuple[str, ...], tmp_path: Path
@@ -226,17 +218,6 @@ def test_copies_for_the_monitor_are_those_that_its_instruments_take(
     plain = memory.follow(model, TRAINING, counts, BATCH)
     watched = memory.follow(model, training, counts, BATCH)
     assert watched.moments["optimiser"] - plain.moments["optimiser"] == taken
-
-
-def test_gradients_of_earlier_micro_batches_are_there_from_the_start() -> None:
-    model = plan_of()
-    counts = parameters.count(model)
-    once, more = (
-        memory.follow(model, dataclasses.replace(TRAINING, update_freq=freq), counts, BATCH)
-        for freq in (1, 2)
-    )
-    assert more.moments["loss"] - once.moments["loss"] == 4 * counts.total
-    assert more.moments["optimiser"] == once.moments["optimiser"]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

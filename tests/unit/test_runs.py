@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from fairseq_deepnet import cli, ended
 from fairseq_deepnet.checkpoints import load_checkpoint, num_updates, save_checkpoint
-from fairseq_deepnet.signals import DIVERGED, INTERRUPTED, PREEMPTED
-from fairseq_deepnet.tools import devices
+from fairseq_deepnet.signals import DIVERGED
 from fairseq_deepnet.tools.training import supervise
 from fairseq_deepnet.tools.training.fallbacks import State
 from tests.support.runs import TINY, make_checkpoint, make_data
@@ -142,37 +137,6 @@ def test_a_further_node_waits_for_the_same_settings_and_leaves_the_run_folder_al
     assert "is complete: nothing to do" in record.said
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGTERM, PREEMPTED), (signal.SIGINT, INTERRUPTED)]
-)
-def test_a_signal_before_the_training_begins_nothing(
-    number: signal.Signals, status: int, record: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def signalled(work: Callable[[], Any], caught: Any) -> Any:
-        os.kill(os.getpid(), number)
-        return work()
-
-    monkeypatch.setattr(supervise, "apart", signalled)
-    assert record.train() == status
-    assert record.commands == []
-
-
-def test_a_training_for_the_queue_is_checked_but_not_recorded(
-    record: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shutil.which", lambda program: program)
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    for_queue = {"launcher": "slurm", "gpus": "8"}
-    command = record("--lr", "0.5", **for_queue)
-    assert command is not None
-    assert command[0] == "sbatch"
-    assert command[-2:] == ["--lr", "0.5"]
-    assert record("--lrr", "0.5", **for_queue) is None
-    assert record(launcher="slurm", gpus="all") is None
-    assert "LAUNCHER=slurm needs GPUs; set GPUS=N" in record.said
-    assert not record.run.exists()
-
-
 def test_settings_may_be_mended_until_there_is_a_checkpoint(record: Recorder) -> None:
     assert record("--lr", "0.1")
     assert record("--lr", "0.2")
@@ -205,18 +169,6 @@ def test_a_schedule_that_does_not_fit_the_training_is_one_warning_that_names_bot
     assert "--warmup-updates 400 is not below --max-update 300" in warning
     record("--max-update", "300", "--total-num-update", "2400", **{"dry-run": ""})
     assert "warm-up never ends" not in record.said
-
-
-@pytest.mark.parametrize(("gain", "told"), [(0.55, True), (7.0, False)])
-def test_bf16_on_a_cpu_whose_products_gain_nothing_is_one_warning(
-    gain: float, told: bool, record: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(devices, "bf16_gain", lambda: gain)
-    assert record(precision="bf16")
-    warnings = [line for line in record.said.splitlines() if line.startswith("warning: ")]
-    assert ["at 0.55 times the speed of fp32" in line for line in warnings] == [True] * told
-    assert record()
-    assert "warning" not in record.said
 
 
 def test_other_settings_after_the_checkpoints_were_removed_begin_again(record: Recorder) -> None:
@@ -264,18 +216,6 @@ def test_a_divergence_whose_supervisor_was_killed_is_answered_at_the_next_start(
     command = record(*options[:-1], "lr*0.5, lr*0.1")  # more steps than before
     assert command is not None
     assert command[-2:] == ["--lr=0.005", "--fallback-step=2"]
-
-
-def test_a_larger_batch_of_a_fallback_follows_the_devices(record: Recorder) -> None:
-    options = ["--on-divergence", "fallback", "--fallbacks", "update-freq*2"]
-    assert record(*options)
-    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
-    State(1, [{"step": 1, "changes": "update-freq*2", "from_update": 100}]).write(record.run)
-    for processes in (1, 2, 4):
-        command = record(*options, cpu_processes=str(processes))
-        assert command is not None, record.said
-        derived = int(option(command, "--update-freq"))
-        assert command[-2:] == [f"--update-freq={2 * derived}", "--fallback-step=1"]
 
 
 def test_a_run_whose_last_checkpoint_is_at_the_end_is_complete(record: Recorder) -> None:

@@ -25,10 +25,8 @@ from fairseq_deepnet.monitoring.gradients import GradientNorms
 from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.sharding import optimizer_state
 from fairseq_deepnet.sharding.building import give_memory, without_weights
-from fairseq_deepnet.sharding.model import mismatch, units
+from fairseq_deepnet.sharding.model import units
 from fairseq_deepnet.sharding.trainer import (
-    FAILURE,
-    LINGER,
     ShardedTrainer,
     end_at_once,
 )
@@ -45,11 +43,6 @@ def _process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     yield
     leave_group()
-
-
-def default_store() -> Any:
-    """Return what processes tell one another by."""
-    return torch.distributed.distributed_c10d._get_default_store()
 
 
 def checkpoint(rig: Rig) -> dict[str, Any]:
@@ -190,27 +183,6 @@ def test_what_cannot_be_had_with_a_sharded_model_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"{named}.* cannot be had with --ddp-backend"):
         Rig(tmp_path, SHARDED, *words)
-
-
-@pytest.fixture
-def lingered(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that rank 0 of two processes stays for the other."""
-    monkeypatch.setattr(ShardedTrainer, "data_parallel_world_size", 2)
-    slept: list[float] = []
-    monkeypatch.setattr("fairseq_deepnet.sharding.trainer.time.sleep", slept.append)
-    return slept
-
-
-def test_an_error_is_left_for_the_other_processes_to_tell(
-    tmp_path: Path, lingered: list[float]
-) -> None:
-    rig = Rig(tmp_path, *ADAM, SHARDED)
-    with pytest.raises(KeyError), rig.trainer._telling_others():
-        raise KeyError("word")
-    assert default_store().get(FAILURE) == b"rank 0 has failed: KeyError: 'word'"
-    assert lingered == [LINGER]
-    rig.update(TRAIN)  # it was a good state alone that could not be saved
-    assert not default_store().check([FAILURE])
 
 
 def test_all_processes_exchange_to_the_end_when_one_has_no_memory(
@@ -381,19 +353,6 @@ def test_other_ranks_build_parameters_without_memory(scheme: str, tmp_path: Path
     give_memory([empty])
     assert not any(p.is_meta for p in made.values())
     assert made.keys() == dict(empty.named_parameters()).keys()  # tied ones are one
-
-
-def test_names_and_shapes_of_another_model_are_told() -> None:
-    mine = {"a": torch.ones(2), "b": torch.ones(3), "c": torch.ones(1)}
-    given = {"a": torch.ones(4), "b": torch.ones(3), "d": torch.ones(1)}
-    assert mismatch(mine, mine, strict=True) == ""
-    *names, shape = mismatch(mine, given, strict=True).split("\n\t")[1:]
-    assert names == [
-        'Missing key(s) in state_dict: "c".',
-        'Unexpected key(s) in state_dict: "d".',
-    ]
-    assert shape == "size mismatch for a: [4], here [2]."
-    assert mismatch(mine, given, strict=False) == f"\n\t{shape}"
 
 
 def test_adams_moments_in_one_row_are_given_back_to_their_parameters() -> None:

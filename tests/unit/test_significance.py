@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet import cli
-from fairseq_deepnet.experiments import significance
 from fairseq_deepnet.experiments.significance import (
     Comparison,
     compare,
@@ -220,12 +219,3 @@ def test_bad_input_is_refused_in_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-
-
-def test_a_seed_of_zero_is_refused_as_sacrebleu_would_draw_at_random(
-    runs: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SACREBLEU_SEED", "0")
-    systems, _ = find_systems(runs, None)
-    with pytest.raises(ValueError, match="SACREBLEU_SEED=0"):
-        compare(systems, list(significance.TESTS))

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from fairseq_deepnet import ended
-from fairseq_deepnet.ended import Why
 from fairseq_deepnet.signals import DIVERGED, INTERRUPTED, PREEMPTED, UNSAVED
 from fairseq_deepnet.tools.training import supervise
 from tests.support.shell import ROOT, FakeBin
@@ -212,19 +211,6 @@ def test_a_signal_after_the_end_of_the_training_is_no_preemption(work: Work) -> 
     os.kill(pid, signal.SIGTERM)
     assert "trained: " in work.finish(0)
     assert ended.is_complete(work.run)
-
-
-@pytest.mark.parametrize(
-    ("why", "status"),
-    [(Why.PREEMPTED, PREEMPTED), (Why.UNSAVED, UNSAVED), (Why.DIVERGED, DIVERGED)],
-)
-def test_of_a_launcher_that_passes_no_status_on_the_record_tells(
-    why: Why, status: int, work: Work
-) -> None:
-    ended.write(work.run, why, 3)
-    work.fakes.add("torchrun", status=1)
-    work.start("torchrun")
-    work.finish(status)
 
 
 def test_a_training_that_diverged_is_started_again_until_it_ends_well(work: Work) -> None:

@@ -174,14 +174,6 @@ def test_a_training_that_was_preempted_from_outside_is_unfinished(rig: Rig, chil
     assert rig.run("good") == ["unfinished"]
 
 
-def test_two_sweeps_in_one_folder_are_refused(rig: Rig) -> None:
-    rig.folder.mkdir()
-    with (rig.folder / ".lock").open("w", encoding="utf-8") as lock:
-        assert sweep.try_lock(lock)
-        with pytest.raises(ValueError, match="another sweep is at work in"):
-            rig.run("good")
-
-
 @pytest.mark.parametrize(
     ("gpus", "parallel", "visible", "expected"),
     [

@@ -56,12 +56,6 @@ def test_a_spike_is_found_within_five_updates_and_dated_to_its_start(noise: floa
     assert spike.finding.started == 501
 
 
-def test_an_even_loss_must_rise_by_half_a_bit_to_have_spiked() -> None:
-    even = [6.0] * 60
-    assert feed(LossSpike(), [*even, *[6.45] * 10]) == []
-    assert feed(LossSpike(), [*even, *[6.55] * 10])[0] == 63
-
-
 @pytest.mark.parametrize(
     "risen",
     [
@@ -87,15 +81,6 @@ def test_one_or_two_bad_batches_are_no_spike() -> None:
     assert feed(LossSpike(), losses) == []
 
 
-def test_a_spike_ends_when_the_loss_is_back_and_the_next_one_is_found_anew() -> None:
-    spike = LossSpike()
-    calm, high = [6.0, 6.1] * 40, [12.0] * 10
-    assert feed(spike, calm + high)[0] == 83
-    assert feed(spike, calm, 91)[-1] < 100
-    assert spike.finding is None
-    assert feed(spike, high, 171)[0] == 173
-
-
 def test_a_slow_rise_by_one_bit_is_found_though_no_update_stands_out() -> None:
     slow = [6 + 0.005 * update for update in range(600)]
     spike = LossSpike()
@@ -104,18 +89,6 @@ def test_a_slow_rise_by_one_bit_is_found_though_no_update_stands_out() -> None:
     assert 300 < found[0] < 400
     assert spike.finding is not None
     assert 50 < spike.finding.started <= 101
-
-
-@pytest.mark.parametrize("noise", [0.1, 0.6])
-def test_a_slow_rise_is_dated_to_its_start_however_long_the_loss_was_even(noise: float) -> None:
-    draw = random.Random(1)
-    losses = [4 + max(0, update - 2000) * 0.001 + draw.gauss(0, noise) for update in range(6000)]
-    spike = LossSpike()
-    found = feed(spike, losses)
-    assert found
-    assert found[0] > 3000
-    assert spike.finding is not None
-    assert 1800 < spike.finding.started < 2000 + 300 * (1 + noise)
 
 
 def test_a_loss_that_explodes_in_the_first_updates_is_found_without_a_window() -> None:
@@ -218,8 +191,3 @@ def test_a_loss_scale_that_falls_seven_times_over_is_a_collapse_before_fairseq_g
 
 def test_a_loss_scale_that_falls_now_and_then_and_rises_again_is_healthy() -> None:
     assert scales([128.0, 64.0, 128.0, 64.0, 32.0, 64.0] * 100, made=True).finding is None
-
-
-def test_a_loss_scale_close_to_the_minimum_has_collapsed_however_slowly() -> None:
-    assert scales([0.001]).finding is not None
-    assert scales([0.01]).finding is None
