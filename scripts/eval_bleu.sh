@@ -25,7 +25,7 @@
 #   GPUS        number of GPUs; 0 translates on the CPU (all that are visible)
 #   PROCESSES   on the CPU: processes that share the sentences (one a core)
 #   ENGINE      fairseq, or ctranslate2: the model is exported to RUN/export/ctranslate2-QUANTIZATION, once, and
-#               decoded several times faster, on the CPU by all cores; "How fast" and "Measured" in docs/serving.md
+#               decoded several times faster, on the CPU by all cores; "How fast" and "Measured" in docs/guides/serving.md
 #               say how much, and what that changes (fairseq)
 #   QUANTIZATION  of ctranslate2: type of the weights, such as float32 (int8)
 #   THREADS     cores to use (all)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Check the project: ruff, mypy and shellcheck, then the tests on all cores. Sets up the environment on first use.
+# Check the project: ruff, mypy, mkdocs and shellcheck, then the tests on all cores. Sets up the environment on first use.
 #
 # Prints what each check found and closes with pytest's own summary line.
 # Exit status: 0 if everything passed; pytest's if tests failed; 1 if only another check failed.
@@ -37,11 +37,14 @@ check() {
 check "ruff (lint)" ruff check --quiet
 check "ruff (format: 'ruff format' mends it)" ruff format --check --quiet
 check "mypy" mypy --no-error-summary
+site=$(mktemp -d)
+check "mkdocs" env NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet --site-dir "$site"
+rm -rf "$site"
 check "shellcheck" shellcheck scripts/*.sh scripts/*.sbatch scripts/lib/*.sh .ci/run
 for name in "${failed[@]}"; do
     log "FAILED: $name"
 done
-[[ ${#failed[@]} -gt 0 ]] || log "ruff, mypy and shellcheck are clean"
+[[ ${#failed[@]} -gt 0 ]] || log "ruff, mypy, mkdocs and shellcheck are clean"
 
 unset DEEPNET_COMMAND # the tests type commands of their own
 # The workers share the cores: one thread each.

@@ -51,7 +51,7 @@
 # outright, its processes get the signal that ends them with a checkpoint.
 #
 # Divergence: with --on-divergence fallback a training that diverges resumes from the newest checkpoint from
-# before, with gentler options (--fallbacks); with stop it ends. docs/monitoring.md says more.
+# before, with gentler options (--fallbacks); with stop it ends. docs/guides/inspect-a-run.md says more.
 #
 # Exit status: 0 complete; 2 bad usage or input; 85 preempted, nothing is lost: go on later; 86 diverged and
 # stopped; 130 Ctrl-C; 143 ended by a signal before the update was saved; else that of fairseq-train, whose

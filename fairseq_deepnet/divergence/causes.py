@@ -13,12 +13,12 @@ LONG_STACK: Final = 12
 SMALL_BATCH: Final = 8000
 """Tokens an update below which learning rates that suit the paper's batches are known to hurt."""
 EPSILON: Final = 1e-4
-"""Adam's epsilon with which 50L-50L and small batches bear the learning rate that 6L-6L bears
-(docs/results.md): deep layers begin with gradients far below it, and with a smaller one Adam's step
-is as long for them as for any."""
+"""Adam's epsilon with which 50L-50L is stable at the learning rate of 6L-6L, at 1,024 tokens per
+update (docs/reports/depth.md). The first gradients of deep layers are far below it, and with a
+smaller epsilon Adam's step is as long for them as for any."""
 LONG_ENOUGH_TO_FREEZE: Final = 50
 """Layers a side from which Post-LN stacks are known to do better with --freeze-norms both
-(docs/results.md)."""
+(docs/reports/depth.md)."""
 
 
 @dataclass(frozen=True)

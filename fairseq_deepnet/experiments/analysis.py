@@ -311,7 +311,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--updates",
         help="which updates, 10 or 1-5 (their mean): of the gradients in fig3a, fig3b and fig4, or"
-        " those made before the model update of fig5 is taken (as in docs/analysis.md)",
+        " those made before the model update of fig5 is taken (as in docs/reports/figures.md)",
     )
 
 

@@ -61,7 +61,7 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
         help="what of the LayerNorms in the layers is not trained, so that it stays as it starts:"
         " nothing (the default), gains at 1, or both gains at 1 and biases at 0, or as a"
         " checkpoint has them. alpha does not damp them in Post-LN: Adam moves those of all layers"
-        " alike, and the stack multiplies and adds them up (docs/analysis.md, last section)",
+        " alike, and the stack multiplies and adds them up (docs/reports/collapse.md)",
     )
     parser.add_argument(
         "--allow-other-scheme",

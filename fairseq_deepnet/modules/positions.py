@@ -1,7 +1,7 @@
 """A batch without its padding: the positions that somebody reads, one below the other.
 
 Batches are sorted by the source's length; the target's differ, the more the fewer pairs there are
-and the larger the batches (docs/performance.md). All but attention takes positions one by one.
+and the larger the batches (docs/reports/speed.md). All but attention takes positions one by one.
 
 Shapes: B = batch, T = length, n = positions that are no padding, C = channels.
 """

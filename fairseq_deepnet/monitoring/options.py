@@ -32,8 +32,8 @@ def add_monitor_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--monitor",
         metavar="QUANTITIES",
-        help=f"what to measure, separated by commas (default {EVERYTHING}); docs/monitoring.md has"
-        " the table",
+        help=f"what to measure, separated by commas (default {EVERYTHING}); the table is"
+        " monitoring/quantities.md",
     )
 
 
@@ -63,7 +63,7 @@ def monitor_settings(args: Any) -> MonitorSettings | None:
     if missing and quantities != parse_quantities(EVERYTHING):  # of all, what there is
         raise ConfigurationError(
             f"--monitor: --residual-scheme {scheme.name} has no {', '.join(missing)}"
-            f" (docs/monitoring.md); leave {'it' if len(missing) == 1 else 'them'} out, or give"
-            f" --monitor {EVERYTHING} for all that there is"
+            f"; leave {'it' if len(missing) == 1 else 'them'} out, or give --monitor {EVERYTHING}"
+            " for all that there is"
         )
     return MonitorSettings(interval, quantities) if interval else None

@@ -15,8 +15,8 @@ A scheme answers six questions; the layers ask nothing else (they hold no `if sc
 6. Can fairseq's stock layers compute a trained model? `why_not_stock`; `residual_weight`,
    `stock_layer` and `stock_options` say how, for export.
 
-Where a paper and its authors' code differ, `variants` names both. docs/schemes.md walks through
-each published method in these terms.
+Where a paper and its authors' code differ, `variants` names both. docs/reference/schemes.md
+describes each published method in these terms.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""`--ddp-backend fully_sharded` on torch's `fully_shard` (FSDP2): docs/sharding.md explains it.
+"""`--ddp-backend fully_sharded` on torch's `fully_shard` (FSDP2), see docs/reference/sharding.md.
 
 - Where: `install` lets fairseq's trainer become a ShardedTrainer, which wraps its model as soon as
   it is made, before observers look at it and before the optimiser is built. No fairscale.

@@ -14,7 +14,7 @@ CLOSING = "7 passed in 1.00s"
 def run_checks(
     fakes: FakeBin, *arguments: str, failing: str = "", tests: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    for tool in ("ruff", "mypy", "shellcheck"):
+    for tool in ("ruff", "mypy", "mkdocs", "shellcheck"):
         fakes.add(tool, status=1 if tool == failing else 0)
     fakes.add("python", stdout=f"{CLOSING}\n", status=tests)
     return run_script("test.sh", *arguments, path=fakes.path())
@@ -40,7 +40,7 @@ def test_all_adds_the_slow_tests(fake_bin: FakeBin) -> None:
     assert pytest_call[-3:] == ["-m", "slow or not slow", "-x"]
 
 
-@pytest.mark.parametrize("tool", ["ruff", "mypy", "shellcheck"])
+@pytest.mark.parametrize("tool", ["ruff", "mypy", "mkdocs", "shellcheck"])
 def test_a_check_that_fails_is_named_and_fails_the_whole(fake_bin: FakeBin, tool: str) -> None:
     failed = run_checks(fake_bin, failing=tool)
     assert failed.returncode == 1

@@ -1,7 +1,7 @@
 """Small models that behave as public code does under the name of DeepNorm, and a right one.
 
-Behaviour alone is rebuilt: constants, where LayerNorm stands, how weights start. docs/audit.md says
-where each was read.
+Behaviour alone is rebuilt: constants, where LayerNorm stands, how weights start.
+docs/reports/audit.md says where each was read.
 
     python -m tests.support.public_like            # the audit of all of them
 """

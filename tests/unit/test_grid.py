@@ -273,7 +273,7 @@ def chosen(only: str | None, name: str, *words: str) -> list[Cell]:
 
 PRINTED = sorted(
     match[0]
-    for page in (ROOT / "docs").glob("*.md")
+    for page in (ROOT / "docs").rglob("*.md")
     for match in re.finditer(
         r"(?:[A-Z]+=(?:'[^']*'|\S+) )*bash scripts/sweep\.sh (?!FILE)(?:[^`#)\n\\]|\\\n)*",
         page.read_text(encoding="utf-8"),

@@ -114,7 +114,9 @@ def test_every_scheme_builds_and_describes_itself(name: str) -> None:
     assert set(residuals) == {Sublayer.SELF_ATTN, Sublayer.FFN}
 
 
-@pytest.mark.parametrize(("page", "pattern"), [("schemes", "| `{}`"), ("serving", "`{}`")])
+@pytest.mark.parametrize(
+    ("page", "pattern"), [("reference/schemes", "| `{}`"), ("reports/export", "`{}`")]
+)
 def test_every_scheme_stands_in_the_documentation(page: str, pattern: str) -> None:
     """With its formula and sources, and whether it folds."""
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")

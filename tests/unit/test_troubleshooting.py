@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md: the messages that it explains are those that are printed."""
+"""docs/guides/troubleshooting.md: the messages that it explains are those that are printed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import fairseq
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text(encoding="utf-8")
 OTHERS = {"invalid choice", "CUDA out of memory", "Killed", "No space left", "Weights only load"}
 """Messages of Python, torch and the system, which no source here holds."""
 

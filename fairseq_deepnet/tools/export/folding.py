@@ -9,7 +9,7 @@ Post-LN with a weighted residual, LN(w * x + G(x)), becomes LN(x' + G'(x')) in o
   embeddings, and the maps of the branch that read x get columns divided by w. Exact, eps included.
 
 The first touches a layer only, so that layers may still be left out of the folded model.
-docs/serving.md says what this means for each scheme.
+docs/reports/export.md says what this means for each scheme.
 """
 
 from __future__ import annotations

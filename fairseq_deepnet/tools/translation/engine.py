@@ -16,12 +16,12 @@ BATCH: Final = 64
 """Sentences at a time; but on a CPU CTranslate2 takes:"""
 CPU_BATCH: Final = 16
 """Few: what it keeps of each sentence is copied at every step, fastest within a core's cache
-(measured in docs/serving.md, "How fast")."""
+(measured in docs/guides/serving.md, "How fast")."""
 WINDOW: Final = 1024
 """Lines that are held for each thread, to be sorted by length."""
 QUANTIZATION: Final = "int8"
 """Of a model that is exported on the way: the fastest. BLEU changes by less than 0.1, and one
-sentence in ten is worded otherwise (measured in docs/serving.md)."""
+sentence in ten is worded otherwise (measured in docs/guides/serving.md)."""
 
 
 @dataclass(frozen=True)
