@@ -8,6 +8,8 @@ right order.
 
 from setuptools import find_packages, setup
 
+REPOSITORY = "https://github.com/OWNER/fairseq_deepnet"
+"""Placeholder, as in README.md and mkdocs.yml, until the project is published."""
 # Data of the project that the package brings along: folders of the clone, inside it when installed.
 RESOURCES = ["configs", "configs/evaluation", "configs/sweeps", "data/sample"]
 RESOURCE_PACKAGES = {f"fairseq_deepnet.{path.replace('/', '.')}": path for path in RESOURCES}
@@ -18,6 +20,11 @@ setup(
     description="DeepNet for fairseq: very deep Transformers that train",
     author="The fairseq_deepnet authors",
     license="MIT",
+    url=REPOSITORY,
+    project_urls={
+        "Documentation": f"{REPOSITORY}/tree/main/docs",
+        "Issues": f"{REPOSITORY}/issues",
+    },
     python_requires=">=3.11",
     packages=[
         *find_packages(include=["fairseq_deepnet", "fairseq_deepnet.*"]),
