@@ -65,7 +65,7 @@ class ResiDual(ResidualScheme):
     enough for fp16 at any depth. In the authors' code the scale is an option, 1 unless it is given.
     """
 
-    name: ClassVar[str] = "residual"
+    name: ClassVar[str] = "resi-dual"
     summary: ClassVar[str] = "LN(x + G(x)) beside r + G(x); x + LN(r) leaves the stack"
     norm: ClassVar[NormPlacement] = NormPlacement.POST
     streams: ClassVar[int] = 2

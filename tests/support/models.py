@@ -14,7 +14,7 @@ from fairseq_deepnet.tools import standalone
 SYMBOLS = 60
 VARIANTS = [(name, variant) for name in SCHEMES for variant in SCHEMES[name].variants or (None,)]
 """Every scheme with each reading of its recipe; None where there is but one."""
-FEW = ("deepnorm", "admin", "dlcl", "residual")
+FEW = ("deepnorm", "admin", "dlcl", "resi-dual")
 """Schemes tried everywhere by default: a constant, a profile, a sum of layers, two streams."""
 BuildModel = Callable[..., Any]
 Schemes = dict[str, type[ResidualScheme]]

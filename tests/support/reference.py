@@ -152,7 +152,7 @@ def run_stack(
             own = under(part, f"residuals.{name}")
             norm = lambda y, p=part, n=norm_name: layer_norm(p, n, y)  # noqa: E731
             alpha = float(w.get("alpha", 1.0))
-            if scheme in ("b2t", "residual"):
+            if scheme in ("b2t", "resi-dual"):
                 y = dropped.branch(branch(x))
                 r = r + scale * y
                 x = norm(x + y + (bottom if scheme == "b2t" and name == "ffn" else 0))
@@ -164,7 +164,7 @@ def run_stack(
         x = sum(w["combination.weight"][depth][k] * y for k, y in enumerate(outputs))
     if scheme in ("pre-ln", "dlcl", "normformer", "sub-ln", "peri-ln", "ln-scaling"):
         x = layer_norm(w, "layer_norm", x)
-    if scheme == "residual":
+    if scheme == "resi-dual":
         weight, bias = w["output_transform.norm.weight"], w["output_transform.norm.bias"]
         x = x + F.layer_norm(r, r.shape[-1:], weight, bias, eps=1e-7)
     if scheme == "r-fixup" and cross is None:

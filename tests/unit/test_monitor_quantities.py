@@ -420,7 +420,7 @@ def test_the_bound_of_one_stack_is_that_of_theorem_4_2(
     assert rig.values()["step_bound"] == expected  # of the first update
 
 
-@pytest.mark.parametrize("scheme", ["pre-ln", "rezero", "b2t", "residual"])
+@pytest.mark.parametrize("scheme", ["pre-ln", "rezero", "b2t", "resi-dual"])
 def test_there_is_no_bound_where_sublayers_are_not_post_ln(scheme: str, tmp_path: Path) -> None:
     rig = Rig(tmp_path, "--monitor-interval=1", f"--residual-scheme={scheme}")
     rig.update()

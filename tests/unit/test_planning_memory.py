@@ -111,7 +111,7 @@ def test_a_layer_without_padding_keeps_what_autograd_saves(
 def test_what_makes_one_of_two_streams_keeps_both() -> None:
     """ResiDual: [B, T, 2C], of which LayerNorm reads half, and its two statistics."""
     n, c = BATCH.tokens(Side.ENCODER), 32
-    model = plan_of(residual_scheme="residual")
+    model = plan_of(residual_scheme="resi-dual")
     join = model.scheme.build_output_transform(Side.ENCODER, c)
     assert join is not None
     kept: dict[int, int] = {}

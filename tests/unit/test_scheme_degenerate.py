@@ -123,7 +123,7 @@ NEUTRAL: dict[str, tuple[str, Callable[[Any], None]]] = {
     "admin": ("post", nothing),
     "admin-log": ("post", omega_one),
     "b2t": ("post", no_bottom),
-    "residual": ("post", second_stream_unread),
+    "resi-dual": ("post", second_stream_unread),
     "branchnorm": ("post", nothing),  # after its growth
     "pre-ln": ("pre", nothing),
     "dlcl": ("pre", newest_output_alone),
@@ -182,7 +182,7 @@ def test_the_schemes_that_are_no_initialisation_take_fairseqs() -> None:
     """The others are defined by how weights start; --init stock would leave nothing of them."""
     assert set(TAKES_STOCK_INIT) == {
         *("post-ln", "pre-ln", "admin", "admin-log", "rezero", "dlcl", "normformer"),
-        *("residual", "branchnorm", "peri-ln", "ln-scaling"),
+        *("resi-dual", "branchnorm", "peri-ln", "ln-scaling"),
     }
 
 
@@ -265,7 +265,7 @@ def test_residuals_scale_takes_the_second_stream_into_fp16_and_changes_nothing_e
     model_builder: BuildModel, batch: Batch
 ) -> None:
     plain, scaled = (
-        model_builder(residual_scheme="residual", scheme_variant=variant).eval()
+        model_builder(residual_scheme="resi-dual", scheme_variant=variant).eval()
         for variant in ("plain", "scaled")
     )
     real = batch["prev_output_tokens"].ne(1)

@@ -218,7 +218,7 @@ LAYER_NORMS: dict[str, dict[str, int]] = {
     **dict.fromkeys(("deepnorm", "post-ln", "post-ln-init", "ds-init", "admin", "admin-log"), POST),
     **{name: {} for name in ("rezero", "r-fixup", "t-fixup")},
     **dict.fromkeys(("b2t", "branchnorm"), POST),
-    "residual": POST | {"encoder.output_transform.norm": 1, "decoder.output_transform.norm": 1},
+    "resi-dual": POST | {"encoder.output_transform.norm": 1, "decoder.output_transform.norm": 1},
     **dict.fromkeys(("pre-ln", "ln-scaling"), PRE),
     "dlcl": PRE | {"encoder.combination.norms": N, "decoder.combination.norms": M},
     "normformer": PRE
@@ -385,7 +385,7 @@ LM_ADDED = {
     "t-fixup": {},
     "dlcl": {"weight": 1},
     "normformer": {"scale": 4},
-    **{name: {} for name in ("b2t", "residual", "branchnorm", "sub-ln", "peri-ln", "ln-scaling")},
+    **{name: {} for name in ("b2t", "resi-dual", "branchnorm", "sub-ln", "peri-ln", "ln-scaling")},
 }
 
 
@@ -402,7 +402,7 @@ def test_a_decoder_alone_has_the_recipes_counts(scheme: str, model_builder: Buil
     )
     assert added == LM_ADDED[scheme]
     expected = {"admin": 8, "admin-log": 8, "dlcl": 8 + 1 + 4, "normformer": 8 + 1 + 8}
-    expected |= {"b2t": 8, "residual": 8 + 1, "branchnorm": 8}
+    expected |= {"b2t": 8, "resi-dual": 8 + 1, "branchnorm": 8}
     expected |= {"sub-ln": 8 + 1 + 8, "peri-ln": 1 + 8 + 1 + 8, "ln-scaling": 8 + 1}
     assert len(norms) == expected.get(scheme, 0)
 
