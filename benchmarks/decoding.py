@@ -304,13 +304,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", type=Path, help="run or checkpoint of one language pair")
     systems = "stock,stock@16,stock@128,ours,float32,int8,int8@16"
-    help_line = "NAME@16: 16 sentences a batch (%(default)s)"
+    help_line = "NAME@16: 16 sentences per batch (%(default)s)"
     parser.add_argument("--systems", default=systems, help=help_line)
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--rounds", type=int, default=3, help="passes over the test set (3)")
     parser.add_argument("--sentences", type=int, default=1000, help="of the test set (1000)")
     parser.add_argument("--beam", type=int, default=5, help="beam size (5)")
-    parser.add_argument("--batch", type=int, default=64, help="sentences a batch (64)")
+    parser.add_argument("--batch", type=int, default=64, help="sentences per batch (64)")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: of a busy machine")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -110,7 +110,7 @@ TOLD: Final = ["deepnorm", "language model", "masked language model", "multiling
 """Trainings of which the arguments in the checkpoint are noted, too."""
 RESUMED: Final = [*SCHEMES, "bf16", "language model", "masked language model", "multilingual"]
 RUNS: Final = {"deepnorm": ("2", "1"), "post-ln": ("2", "1"), "pre-ln": ("3", "2")}
-"""Runs that are kept: scheme -> layers a side and seed."""
+"""Runs that are kept: scheme -> layers per side and seed."""
 RUN_OPTIONS: Final = (
     "--residual-scheme {scheme} --encoder-layers {depth} --decoder-layers {depth} --seed {seed}"
     " --save-interval-updates 50 --keep-interval-updates 3"

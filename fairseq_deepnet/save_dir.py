@@ -59,9 +59,9 @@ def _prepare(trainer: Any) -> None:
     elif not suffix:
         starts_elsewhere = bool(cfg.finetune_from_model or getattr(cfg, "continue_once", None))
         is_kept_up = not cfg.no_last_checkpoints
-        newest = mend_last(folder, starts_elsewhere, is_kept_up)
+        newest = repair_last(folder, starts_elsewhere, is_kept_up)
         if newest is not None:
-            reason = why_mended(newest, is_kept_up)
+            reason = why_repaired(newest, is_kept_up)
             logger.warning("%s %s; to begin again, give another --save-dir", folder / LAST, reason)
         for part in folder.glob("checkpoint*.pt.part"):
             part.unlink(missing_ok=True)  # a killed run's
@@ -96,8 +96,8 @@ def _warn_of_overwriting(restore_file: str, last: Path) -> None:
         )
 
 
-def why_mended(newest: Path, is_kept_up: bool) -> str:
-    """Return the message about a checkpoint_last.pt that `mend_last` has replaced."""
+def why_repaired(newest: Path, is_kept_up: bool) -> str:
+    """Return the message about a checkpoint_last.pt that `repair_last` has replaced."""
     if is_kept_up:
         return f"is damaged, missing or not the newest: resuming from {newest.name}"
     return f"is not the newest: resuming from {newest.name}"
@@ -122,7 +122,7 @@ def _is_older_than_another(last: Path, made: int) -> bool:
         return False
 
 
-def mend_last(folder: Path, only_damaged: bool = False, is_kept_up: bool = True) -> Path | None:
+def repair_last(folder: Path, only_damaged: bool = False, is_kept_up: bool = True) -> Path | None:
     """Put the newest whole checkpoint in the place of a checkpoint_last.pt that cannot be read, or
     that is older than others: because the training does not keep it up (--no-last-checkpoints), or
     because it was killed while it copied a new checkpoint there.

@@ -29,7 +29,7 @@
 #               say how much, and what that changes (fairseq)
 #   QUANTIZATION  of ctranslate2: type of the weights, such as float32 (int8)
 #   THREADS     cores to use (all)
-#   BATCH       source tokens a batch (what is best for the engine)
+#   BATCH       source tokens per batch (what is best for the engine)
 #   DIRECTIONS  of a multilingual model: only these, as in de-en,en-de (all)
 #   TEXT        folder of other text with SPLIT.A-B.A and SPLIT.A-B.B, raw or .gz (the data folder's text)
 #   TOKENIZER   sacreBLEU's tokenizer, such as char or flores101; the score's name says so (chosen by the target language)

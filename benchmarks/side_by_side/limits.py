@@ -103,7 +103,7 @@ class Limits:
 
     def measure(self, sentences: int, source: int, target: int, n: int, m: int) -> dict[str, float]:
         """Of an update of such a batch: seconds and number of its operations, and the share of
-        attention in the seconds; and how many bytes a second are copied."""
+        attention in the seconds; and how many bytes per second are copied."""
         found = products(self.shape, sentences, source, target, n, m)
         seconds = {product: self.product(product) * count for product, count in found.items()}
         total = sum(seconds.values())

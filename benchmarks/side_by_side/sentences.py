@@ -17,7 +17,7 @@ SPECIAL: Final = 4
 # Of data/multi30k.de-en under a joint vocabulary of 4,001: pairs, mean and deviation of
 # log(source subwords) and of log(target / source); the ends are those of the corpus. fairseq sorts
 # by the source's length, by the target's within one, and cuts: so the share of padding depends on
-# how many pairs there are. Of so many, the targets' is 4 % at 1,024 tokens a batch and 13 % at
+# how many pairs there are. Of so many, the targets' is 4 % at 1,024 tokens per batch and 13 % at
 # 4,096, the sources' below 1 %, as in the corpus itself.
 PAIRS: Final = 28_998
 LOG_LENGTH: Final = (2.80, 0.34)

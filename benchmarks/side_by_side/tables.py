@@ -96,8 +96,8 @@ def about_limits(shape: Shape, found: dict[str, list[dict[str, Any]]]) -> str:
     return (
         f"{shape.name}: the products of an update run at {rate / 1e9:,.0f} GFLOP/s, {share:.0%} of"
         f" their time is attention's; memory copies {copied / 1e9:.1f} GB/s (read + written), at"
-        f" which Adam's {ADAM_BYTES} bytes a parameter take {ADAM_BYTES * parameters / copied:.3f}"
-        f" s for {parameters:,} parameters"
+        f" which Adam's {ADAM_BYTES} bytes per parameter take"
+        f" {ADAM_BYTES * parameters / copied:.3f} s for {parameters:,} parameters"
     )
 
 

@@ -1,7 +1,7 @@
 """What counts as trouble: each detector is fed a series and holds what it has found so far.
 
 None knows fairseq, files or policies. `finding` is what is wrong now, None while all is well or
-after it has passed. Losses are bits a token, negative log-likelihood where the criterion logs it.
+after it has passed. Losses are bits per token, negative log-likelihood where the criterion logs it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class LossSpike:
         self, started: int, rose: str, before: float, loss: float, how: str, **more: float
     ) -> None:
         self._level = before + FLOOR
-        what = f"the loss {rose} from {before:.2f} to {loss:.2f} bits a token{how}"
+        what = f"the loss {rose} from {before:.2f} to {loss:.2f} bits per token{how}"
         values = {"loss": loss, "before": before, **more}
         self.finding = Finding(Kind.LOSS_SPIKE, started, what, values=values)
 
@@ -141,7 +141,7 @@ class Stalled:
             self._losses.append((update, loss))
 
     def judge(self, level: float | None) -> None:
-        """Compare with the unigram level, in bits a token; None where it is not yet known."""
+        """Compare with the unigram level, in bits per token; None where it is not yet known."""
         if self.learnt or len(self._losses) < STALL_WINDOW:
             return
         series, half = list(self._losses), STALL_WINDOW // 2
@@ -157,7 +157,7 @@ class Stalled:
             self.finding = None
         elif self.finding is None:
             what = (
-                f"the loss has stalled at {later:.2f} bits a token; knowing nothing but how"
+                f"the loss has stalled at {later:.2f} bits per token; knowing nothing but how"
                 f" frequent subwords are gives {level:.2f}"
             )
             values = {"loss": later, "unigram": level}
@@ -186,7 +186,7 @@ class Unigram:
         self.counts[self._pad] = 0
 
     def level(self) -> float | None:
-        """Return their entropy in bits a token, after Miller and Madow; None while they are few.
+        """Return their entropy in bits per token, after Miller and Madow; None while they are few.
 
         The entropy of observed frequencies is too low, by (K - 1) / 2N nats for K different symbols
         among N.

@@ -223,7 +223,7 @@ def _fig3c(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
     epochs = ((run, enumerate(run.run.valid_loss)) for run in runs)
     points = [(run.cell, epoch, loss) for run, losses in epochs for epoch, (_, loss) in losses]
     title, x = "(c) validation loss by epoch", "epoch, the first is 0"
-    return [_panel("fig3c", title, x, "loss, bits a token", points)]
+    return [_panel("fig3c", title, x, "loss, bits per token", points)]
 
 
 def _fig4(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:

@@ -4,7 +4,7 @@ The formulas follow modules/: they count each tensor that autograd saves, once. 
 with saved-tensor hooks, byte by byte.
 
 n = tokens of the micro-batch on the side at hand, m = on the encoder's side, C = channels,
-F = feed-forward width, H = heads, L = tokens a sentence; e = bytes of an activation.
+F = feed-forward width, H = heads, L = tokens per sentence; e = bytes of an activation.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def layer(batch: MicroBatch, model: Model, side: Side) -> int:
 
     Post-LN or Pre-LN, fused attention, relu and no dropout: an encoder layer keeps 8 n C + n F
     elements, a decoder layer 12 n C + 2 m C + n F; dropout adds a mask of n C a branch. Statistics
-    of LayerNorm and attention are a few numbers a token.
+    of LayerNorm and attention are a few numbers per token.
     """
     shape = model.layers[side]
     total = feed_forward(batch, shape, side) + scheme_extra(batch, model, side)

@@ -83,7 +83,7 @@ class Memory:
 def optimiser_state(training: Training, parameters: Parameters) -> int:
     """Return the bytes of the optimiser's state, which fairseq holds in fp32 in any precision.
 
-    adam keeps two numbers a parameter. adafactor keeps a number a row and one a column of every
+    adam keeps two numbers per parameter. adafactor keeps a number a row and one a column of every
     matrix, and a number a parameter of the vectors; not counted, as it is less than a thousandth.
     """
     if training.optimizer == "adafactor":

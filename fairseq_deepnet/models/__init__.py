@@ -1,6 +1,6 @@
 """Models and their named shapes. Importing this registers all that is here.
 
-fairseq does so for a user-dir. What is mended in fairseq comes first: the rest builds on it.
+fairseq does so for a user-dir. What is fixed in fairseq comes first: the rest builds on it.
 """
 
 from .. import compat

@@ -162,7 +162,7 @@ def deepnet_transformer_mm102(args: Namespace) -> None:
 
 
 def register_opus100(total: int) -> None:
-    """Register deepnet_transformer_opus100_TOTAL: the base shape, half of TOTAL layers a side."""
+    """Register deepnet_transformer_opus100_TOTAL: the base shape, half of TOTAL layers per side."""
 
     def arch(args: Namespace) -> None:
         default_depth(args, total // 2)

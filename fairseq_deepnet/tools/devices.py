@@ -54,8 +54,8 @@ def choose_devices(
     """Return the devices to train on.
 
     Args:
-        wanted: a number of GPUs a node, or "all" for those that are visible
-        cpu_processes: processes a node where there are no GPUs
+        wanted: a number of GPUs per node, or "all" for those that are visible
+        cpu_processes: processes per node where there are no GPUs
         nodes: machines
         visible: GPUs of this machine
         elsewhere: the training is for another machine, so that `wanted` is not compared with it

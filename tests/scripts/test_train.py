@@ -53,7 +53,7 @@ def test_a_run_on_the_cpu_is_recorded_trained_and_marked_as_done(
     assert option(call, "--save-dir") == str(run / "checkpoints")
     assert option(call, "--tensorboard-logdir") == str(run / "tensorboard")
     assert (option(call, "--source-lang"), option(call, "--target-lang")) == ("de", "en")
-    # 2,048 tokens an update, 200 a step
+    # 2,048 tokens per update, 200 a step
     assert (option(call, "--max-tokens"), option(call, "--update-freq")) == ("200", "10")
     assert "update 2/8  epoch  1  loss 6.500" in first.stdout
     assert "noise" in first.stdout

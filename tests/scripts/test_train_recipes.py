@@ -90,7 +90,7 @@ def test_a_dry_run_shows_plan_and_commands_and_writes_nothing(
     assert missing in dry_run.plan
     assert ("12L-12L, pre-ln") in dry_run.plan
     assert "32 GPUs (4 nodes of 8), bf16, torchrun" in dry_run.plan
-    assert f"{PAPERS.get(recipe, 0):,} tokens an update" in dry_run.plan or recipe not in PAPERS
+    assert f"{PAPERS.get(recipe, 0):,} tokens per update" in dry_run.plan or recipe not in PAPERS
     (command,) = dry_run.commands
     assert command[:4] == ["torchrun", "--nproc-per-node=8", "--nnodes=4", "--node-rank=0"]
     assert command[command.index("fairseq-train") + 1] == str(data)

@@ -17,7 +17,7 @@ from fairseq_deepnet.checkpoints import (
     periodic_checkpoints,
     save_checkpoint,
 )
-from fairseq_deepnet.save_dir import mend_last
+from fairseq_deepnet.save_dir import repair_last
 from fairseq_deepnet.tools.trained_model import (
     average_checkpoints,
     last_checkpoints,
@@ -131,9 +131,9 @@ def test_a_damaged_last_checkpoint_is_replaced_by_the_latest_whole_one(tmp_path:
     write(tmp_path, 10, w=torch.ones(1))
     write(tmp_path, 20, w=torch.ones(1))
     last = write(tmp_path, 30, w=torch.ones(1)).rename(tmp_path / "checkpoint_last.pt")
-    assert mend_last(tmp_path) is None
+    assert repair_last(tmp_path) is None
     last.write_bytes(last.read_bytes()[:500])
-    assert mend_last(tmp_path) == tmp_path / "checkpoint_1_20.pt"
+    assert repair_last(tmp_path) == tmp_path / "checkpoint_1_20.pt"
     assert num_updates(load_checkpoint(last)) == 20
     assert len(periodic_checkpoints(tmp_path)) == 2
 
@@ -143,7 +143,7 @@ def test_a_checkpoint_without_the_optimizer_s_state_is_not_resumed_from(tmp_path
     weights = tmp_path / "checkpoint_1_20.pt"
     save_checkpoint({**state(20, {"w": torch.ones(1)}), "last_optimizer_state": None}, weights)
     (tmp_path / "checkpoint_last.pt").write_bytes(b"PK")
-    assert mend_last(tmp_path) == tmp_path / "checkpoint_1_10.pt"
+    assert repair_last(tmp_path) == tmp_path / "checkpoint_1_10.pt"
 
 
 def test_weights_that_are_not_finite_are_not_averaged(tmp_path: Path) -> None:

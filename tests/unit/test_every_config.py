@@ -15,7 +15,7 @@ from fairseq_deepnet.tools.training import launch
 
 CONFIGS = sorted(path.stem for path in configs.CONFIG_FOLDER.glob("*.yaml") if path.stem != "base")
 PAPERS = {
-    # table, width/FFN/heads, layers a side, lr, warm-up, eps, length, clip, dropout, decay, batch
+    # table, width/FFN/heads, layers per side, lr, warm-up, eps, length, clip, dropout, decay, batch
     "iwslt14": "4 512/2048/8 18 5e-4 4000 1e-8 8000 0.0 0.4 1e-4 4000",
     "wmt17_base": "5 512/2048/8 18 1.5e-3 4000 1e-8 100000 0.0 0.4 1e-4 128x4096",
     "wmt17_base_nonorm": "5 512/2048/8 18 5e-4 4000 1e-8 100000 0.0 0.4 1e-4 128x4096",

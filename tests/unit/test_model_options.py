@@ -15,7 +15,7 @@ from fairseq_deepnet.models.options import UNSUPPORTED
 from fairseq_deepnet.schemes import Side, gains
 from tests.support.models import BuildModel
 
-# arch: width, feed-forward width, heads, layers a side. Paper, Tables 2 to 8 and Fig. 5.
+# arch: width, feed-forward width, heads, layers per side. Paper, Tables 2 to 8 and Fig. 5.
 SHAPES = {
     "deepnet_transformer": (512, 2048, 8, 6),
     "deepnet_transformer_tiny": (64, 128, 2, 6),

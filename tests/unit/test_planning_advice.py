@@ -14,7 +14,7 @@ from fairseq_deepnet.tools.planning.estimates import Plan, estimate
 
 
 def config(**options: configs.Value) -> configs.Config:
-    """A 12L-12L training on 16,384 tokens an update."""
+    """A 12L-12L training on 16,384 tokens per update."""
     given: dict[str, configs.Value] = {
         "arch": "deepnet_transformer",
         "encoder-layers": 12,

@@ -137,7 +137,7 @@ def test_a_further_node_waits_for_the_same_settings_and_leaves_the_run_folder_al
     assert "is complete: nothing to do" in record.said
 
 
-def test_settings_may_be_mended_until_there_is_a_checkpoint(record: Recorder) -> None:
+def test_settings_may_be_fixed_until_there_is_a_checkpoint(record: Recorder) -> None:
     assert record("--lr", "0.1")
     assert record("--lr", "0.2")
     make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
@@ -262,7 +262,7 @@ def test_a_run_that_was_preempted_before_its_last_validation_is_not_complete(
     assert not ended.is_complete(record.run)
 
 
-def test_a_damaged_last_checkpoint_is_mended(record: Recorder) -> None:
+def test_a_damaged_last_checkpoint_is_fixed(record: Recorder) -> None:
     record()
     make_checkpoint(record.run / "checkpoints" / "checkpoint_1_50.pt", 50)
     (record.run / "checkpoints" / "checkpoint_last.pt").write_bytes(b"PK\x03\x04")

@@ -311,7 +311,7 @@ def test_a_single_factor_makes_a_column_for_each_measure(sweep: Sweep) -> None:
     values = {"scheme": "deepnorm"}
     losses = {100: 8.0, 200: 8.5}
     sweep.cell("deepnorm", 6, 7.0, values=values, losses=losses, train=train, bleu=29.25)
-    # nll: 1.5 below; training: (8 + 7 + 3 * 7.5) / 5; 4 updates a second
+    # nll: 1.5 below; training: (8 + 7 + 3 * 7.5) / 5; 4 updates per second
     assert sweep.line("scheme")[2:] == ["BLEU", "valid loss", "valid nll", "train nll", "s/update"]
     assert sweep.line("deepnorm")[2:] == ["29.2", "8.50", "7.00", "7.50", "0.25"]
 

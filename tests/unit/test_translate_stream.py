@@ -13,7 +13,7 @@ from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis
 from fairseq_deepnet.tools.translation.stream import (
     Output,
-    Utf8Mender,
+    Utf8ReplacingDecoder,
     full_windows,
     live_windows,
     translated,
@@ -44,7 +44,7 @@ def texts(engine: Upper, windows: Iterator[list[str]]) -> list[str]:
 def test_a_byte_that_is_not_utf8_costs_its_own_line_alone(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"A dog.\n\xffA man.\nA girl.\n")
-    mending = Utf8Mender()
+    mending = Utf8ReplacingDecoder()
     windows = list(windows_of([path], 2, text=mending))
     assert windows == [["A dog.", "\ufffdA man."], ["A girl."]]
     assert mending.count == 1
@@ -52,7 +52,7 @@ def test_a_byte_that_is_not_utf8_costs_its_own_line_alone(tmp_path: Path) -> Non
     read, write = os.pipe()
     os.write(write, path.read_bytes())
     os.close(write)
-    piped = Utf8Mender()
+    piped = Utf8ReplacingDecoder()
     assert [line for window in live_windows(read, 2, 0.01, piped) for line in window] == [
         *("A dog.", "\ufffdA man.", "A girl."),
     ]

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--split", default="test", help="part of the data (test)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
-    parser.add_argument("--batch", type=int, default=4000, help="tokens a batch (4000)")
+    parser.add_argument("--batch", type=int, default=4000, help="tokens per batch (4000)")
     parser.add_argument("--gpus", default="all", help="0 is the CPU; else one GPU is used (all)")
     parser.add_argument("--out", type=Path, help="folder of the scores (scores/ in the run)")
 

@@ -125,7 +125,7 @@ def seconds_per_update(
 
 
 def measure_teraflops(model: Model, training: Training, seconds: float = MEASURED_SECONDS) -> float:
-    """Measure one micro-batch's feed-forward map [tokens, C] x [C, F] in 10^12 operations a second.
+    """Measure one micro-batch's feed-forward map [tokens, C] x [C, F] in TFLOP/s.
 
     On the GPU if the training is for one and one is here, else on the CPU with torch's threads.
     Raises ValueError where the plan is for GPUs and there is none.

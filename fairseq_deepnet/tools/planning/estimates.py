@@ -119,7 +119,7 @@ def estimate(
     Args:
         gpus: devices in all; 0 is one CPU process
         memory_gib: of one device
-        teraflops: peak of one device in the config's precision, 10^12 operations a second
+        teraflops: peak of one device in the config's precision, 10^12 operations per second
         vocabulary: entries of the dictionary, special symbols and language tokens included; or of
             the source's and the target's
         length: subwords of a sentence

@@ -200,7 +200,7 @@ def _memory(plan: Plan) -> str:
     share = f"{100 * FRAGMENTATION:.0f} % for the allocator, {process} GiB"
     lines.append((f"needed, with {share} for the process", f"{plan.needed_gib:.2f} GiB"))
     device = {0: "the CPU", 1: "the GPU"}.get(training.gpus, f"each of {training.gpus} GPUs")
-    head = f"Memory of {device}, micro-batches of {training.max_tokens:,} tokens a side"
+    head = f"Memory of {device}, micro-batches of {training.max_tokens:,} tokens per side"
     table = _table(head, lines)
     if plan.model.checkpoint:
         table += f"\n  activation checkpointing: {_checkpointing(plan.model)}"
@@ -241,7 +241,7 @@ def _compute(plan: Plan, timed: bool) -> str:
             if training.gpus > 1:
                 lines.append(("GPU-hours", f"{plan.gpu_hours:,.2f}"))
     head = (
-        f"Computation of an update: {training.tokens:,} tokens a side ="
+        f"Computation of an update: {training.tokens:,} tokens per side ="
         f" {training.max_tokens:,} x update-freq {training.update_freq} x {training.devices}"
     )
     return _table(head, lines)
@@ -290,7 +290,7 @@ def _notes(plan: Plan) -> list[str]:
     notes = [f"sentences of {plan.length} subwords (--length); micro-batches are full"]
     if not all(shape.attention_dropout == 0 for shape in model.layers.values()):
         notes.append(
-            "attention dropout: on the CPU torch keeps tokens x heads x length weights a layer"
+            "attention dropout: on the CPU torch keeps tokens x heads x length weights per layer"
             if not training.gpus
             else "attention by a kernel that keeps no tokens x tokens weights"
         )
@@ -313,7 +313,7 @@ def _notes(plan: Plan) -> list[str]:
         notes.append(f"{model.arch} has fairseq's own layers; its activations are counted as ours")
     if training.sharded and training.devices > 1:
         moved = exchanged(training, plan.counts) / GIB
-        notes.append(f"each device receives {moved:.1f} GiB an update, taken to be hidden")
+        notes.append(f"each device receives {moved:.1f} GiB per update, taken to be hidden")
     if training.criterion not in CRITERIONS:
         known = "label_smoothed_cross_entropy"
         notes.append(f"--criterion {training.criterion} holds what {known} does")

@@ -62,7 +62,7 @@ class Batch:
 
     def __str__(self) -> str:
         parts = f"{self.max_tokens:,} tokens x {self.devices} x update-freq {self.update_freq}"
-        text = f"{self.tokens:,} tokens an update = {parts}"
+        text = f"{self.tokens:,} tokens per update = {parts}"
         if not self.is_exact:
             off = 100 * (self.tokens - self.wanted) / self.wanted
             text += f" (rounded: the recipe wants {self.wanted:,}, {off:+.1f} %)"
@@ -72,7 +72,7 @@ class Batch:
 
 
 def split_batch(wanted: int, max_tokens: int, devices: int) -> Batch:
-    """Share `wanted` tokens an update out over devices that hold `max_tokens` at a time.
+    """Share `wanted` tokens per update out over devices that hold `max_tokens` at a time.
 
     Where one step of all devices is more than is wanted, each takes an equal, smaller share.
     Otherwise update-freq is the nearest whole number, and `is_exact` says whether it fits.
@@ -108,7 +108,7 @@ def _bf16_works() -> bool:
 
     from fairseq_deepnet.tools import fairseq_options
 
-    # fairseq's parser takes --bf16 to mean a TPU, unless that is mended: the GPU would lie idle
+    # fairseq's parser takes --bf16 to mean a TPU, unless that is fixed: the GPU would lie idle
     means_tpu = fairseq_options.parse_training(["DATA", "--arch", "transformer", "--bf16"]).tpu
     return torch.cuda.is_bf16_supported() and not means_tpu
 

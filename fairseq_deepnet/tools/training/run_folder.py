@@ -22,7 +22,7 @@ from fairseq_deepnet.files import inside_project, say, shown, write_text
 from fairseq_deepnet.preemption import OWED
 from fairseq_deepnet.provenance import git_revision, now, sha256, versions
 from fairseq_deepnet.records import read_record, write_record
-from fairseq_deepnet.save_dir import mend_last, why_mended
+from fairseq_deepnet.save_dir import repair_last, why_repaired
 from fairseq_deepnet.stock_names import HARMLESS, in_stock_names
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.devices import Devices
@@ -190,9 +190,9 @@ def resume_point(run: Path, is_kept_up: bool = True) -> tuple[int, bool]:
     `is_kept_up`: fairseq saves checkpoint_last.pt with each checkpoint.
     """
     folder = run / "checkpoints"
-    source = mend_last(folder, is_kept_up=is_kept_up)
+    source = repair_last(folder, is_kept_up=is_kept_up)
     if source is not None:
-        say(f"checkpoint_last.pt {why_mended(source, is_kept_up)}")
+        say(f"checkpoint_last.pt {why_repaired(source, is_kept_up)}")
     last = folder / LAST
     state = load_checkpoint(last) if last.is_file() else {}
     return num_updates(state), OWED in state.get("extra_state", {})

@@ -37,12 +37,12 @@ Windows = Iterator[list[str]]
 LineDecoder = Callable[[bytes, Path, int], str]
 
 
-class Utf8Mender:
+class Utf8ReplacingDecoder:
     """Reads lines that are not all UTF-8: U+FFFD stands for what is not."""
 
     def __init__(self) -> None:
         self.count = 0
-        """Lines that were mended."""
+        """Lines with bytes that were replaced."""
         self.first = ""
 
     def __call__(self, raw: bytes, path: Path, number: int) -> str:
@@ -55,7 +55,7 @@ class Utf8Mender:
             return decode(raw, path, number, "replace")
 
     def message(self) -> str:
-        """Say what was mended, in one line."""
+        """Report the lines with replaced bytes, in one line."""
         return (
             f"{self.count:,} line{'s' * (self.count > 1)} not valid UTF-8: U+FFFD stands for what"
             f" is not (first: {self.first}); --strict stops there"

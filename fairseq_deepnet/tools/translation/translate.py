@@ -208,7 +208,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch-sentences",
         type=int,
-        help=f"sentences a batch ({BATCH}; of ctranslate2 on a CPU {CPU_BATCH})",
+        help=f"sentences per batch ({BATCH}; of ctranslate2 on a CPU {CPU_BATCH})",
     )
     parser.add_argument(
         "--nbest", type=int, default=Search.nbest, help="translations a line (%(default)s)"
@@ -230,7 +230,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="data folder (as the run recorded it)")
     parser.add_argument("--average", type=int, default=0, help="average the last N checkpoints (0)")
     parser.add_argument(
-        "--strict", action="store_true", help="stop at a line that is not UTF-8 (it is mended)"
+        "--strict", action="store_true", help="stop at a line that is not UTF-8 (default: U+FFFD)"
     )
     parser.add_argument("--gpus", choices=("all", "0"), default="all", help="0 is the CPU (all)")
     parser.add_argument("--spm", metavar="FILE", help=SPM_HELP)
@@ -253,8 +253,8 @@ def run(args: argparse.Namespace) -> int:
     say(f"{opened.direction}: {opened.what}, {threads} thread{'s' * (threads > 1)}")
     if typed:
         say("a sentence a line; Ctrl-D ends")
-    mender = stream.Utf8Mender()
-    text = decode if args.strict else mender
+    decoder = stream.Utf8ReplacingDecoder()
+    text = decode if args.strict else decoder
     windows = windows_of(files, args.window or WINDOW * threads, text=text)
     pause = 1 if sys.stderr.isatty() else 10
     bar = tqdm(unit=" lines", mininterval=pause, delay=pause, disable=typed)
@@ -266,8 +266,8 @@ def run(args: argparse.Namespace) -> int:
         bar.close()
         if opened.engine.cut:
             say(cut_message(opened.engine.cut))
-        if mender.count:
-            say(mender.message())
+        if decoder.count:
+            say(decoder.message())
     output.finish()
     return 0
 
