@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from fairseq_deepnet.experiments import grid, results, sweep
 from fairseq_deepnet.experiments.cell import call
@@ -23,8 +23,6 @@ from fairseq_deepnet.tools.devices import all_cores, visible_gpus
 
 MODELS: Final = ("DeepNorm", "Post-LN")
 _EXAMPLES: Final = 4
-_CLOSE: Final = 2.0
-"""BLEU: less is no difference worth a word."""
 _NOTHING: Final = 10.0
 """BLEU: less is no translation."""
 _HALF: Final = 0.5
@@ -85,10 +83,10 @@ def run(args: argparse.Namespace) -> int:
     say(f"2/4 training {args.depth}L-{args.depth}L, DeepNorm and Post-LN, for some minutes")
     places = [folder / cell.name for cell in cells]
     sweep.train(definition, cells, folder, shares, retry="failed", watch=_Progress(places))
-    deep, twin = map(read_result, places, MODELS)
-    if not deep.run.status.is_result or deep.run.status is Status.FAILED:
+    deep, twin = map(results.read_run, places)
+    if not deep.status.is_result or deep.status is Status.FAILED:
         log = shown(places[0] / sweep.CONSOLE)
-        raise ValueError(f"the DeepNorm model failed: {deep.run.reason}; see {log}")
+        raise ValueError(f"the DeepNorm model failed: {deep.reason}; see {log}")
     say("3/4 both are scored; 4/4 drawing the loss curves")
     depth, image = f"{args.depth}L-{args.depth}L", folder / "curves.png"
     title = f"Sample corpus, German-English, {depth}: DeepNorm and its Post-LN twin"
@@ -128,56 +126,37 @@ class _Progress:
         print(f"{start}{'   '.join(parts)}", end=end, file=sys.stderr, flush=True)
 
 
-class Result(NamedTuple):
-    """A run with its name for people, its score, and its translations."""
-
-    name: str
-    run: Run
-    bleu: float | None = None
-    chrf: float | None = None
-    hypotheses: tuple[str, ...] = ()
-
-
-def read_result(folder: Path, name: str) -> Result:
-    """Read a run folder with its score and hypotheses."""
-    run = results.read_run(folder)
-    if run.score is None:
-        return Result(name, run)
-    hypotheses = tuple(read_lines((folder / run.score.file).with_suffix(".txt")))
-    return Result(name, run, run.score.values["bleu"], run.score.values["chrf"], hypotheses)
-
-
-def verdict(deep: Result, twin: Result) -> str:
+def verdict(deep: Run, twin: Run) -> str:
     """Return one paragraph that the numbers of both allow, and no more."""
-    for one in (deep, twin):
-        if one.bleu is None:
-            return f"{one.name} ended early and left no model to score: {one.run.reason}"
-    assert deep.bleu is not None  # for the type checker
-    assert twin.bleu is not None
-    if max(deep.bleu, twin.bleu) < _NOTHING:
+    scores = []
+    for name, run in zip(MODELS, (deep, twin), strict=True):
+        if run.score is None:
+            return f"{name} ended early and left no model to score: {run.reason}"
+        scores.append(run.score.values["bleu"])
+    updates = f"{deep.updates:,} updates"
+    if max(scores) < _NOTHING:
         return (
-            f"Neither model learnt to translate in {deep.run.updates:,} updates: both are below"
-            f" {_NOTHING:g} BLEU. A lower lr (configs/sample.yaml), another SEED or DEPTH may help."
+            f"Neither model learnt to translate in {updates}: both are below {_NOTHING:g} BLEU."
+            " A lower lr (configs/sample.yaml), another SEED or DEPTH may help."
         )
-    gap = deep.bleu - twin.bleu
-    if abs(gap) < _CLOSE:
+    ahead, behind = MODELS if scores[0] > scores[1] else MODELS[::-1]
+    if min(scores) < _HALF * max(scores):
         return (
-            "Both models trained at this depth: they are within "
-            f"{_CLOSE:g} BLEU of each other. A larger DEPTH may tell them apart."
-        )
-    ahead, behind = (deep, twin) if gap > 0 else (twin, deep)
-    if min(deep.bleu, twin.bleu) < _HALF * max(deep.bleu, twin.bleu):
-        return (
-            f"With the same seed, data and options, {ahead.name} learnt to translate in"
-            f" {ahead.run.updates:,} updates and {behind.name} did not."
+            f"With the same seed, data and options, {ahead} learnt to translate in {updates}"
+            f" and {behind} did not."
         )
     return (
-        f"Both models trained at this depth; with the same seed, data and options {ahead.name} is"
-        f" {abs(gap):.1f} BLEU ahead after {ahead.run.updates:,} updates."
+        f"Both models trained at this depth; with the same seed, data and options {ahead} is"
+        f" {abs(scores[0] - scores[1]):.1f} BLEU ahead after {updates}."
     )
 
 
-def summary(deep: Result, twin: Result, depth: str, texts: tuple[list[str], list[str]]) -> str:
+def hypotheses(run: Run) -> list[str]:
+    """Return the translations of a run's test set; none where it was not scored."""
+    return list(read_lines((run.folder / run.score.file).with_suffix(".txt"))) if run.score else []
+
+
+def summary(deep: Run, twin: Run, depth: str, texts: tuple[list[str], list[str]]) -> str:
     """Return the page.
 
     Args:
@@ -189,12 +168,14 @@ def summary(deep: Result, twin: Result, depth: str, texts: tuple[list[str], list
         return "-" if value is None else f"{value:.{digits}f}"
 
     rows = [["", "BLEU", "chrF", "train nll", "valid nll", "updates"]]
-    for one in (deep, twin):
-        curves = (one.run.train_nll, one.run.valid_nll)
+    for name, run in zip(MODELS, (deep, twin), strict=True):
+        curves = (run.train_nll, run.valid_nll)
         losses = [cell(points[-1][1] if points else None, 2) for points in curves]
-        rows.append([one.name, cell(one.bleu), cell(one.chrf), *losses, f"{one.run.updates:,}"])
+        values = run.score.values if run.score else {}
+        scores = [cell(values.get(metric)) for metric in ("bleu", "chrf")]
+        rows.append([name, *scores, *losses, f"{run.updates:,}"])
     sources, references = texts
-    score = deep.run.score or twin.run.score
+    score = deep.score or twin.score
     signature = score.signatures["bleu"] if score else ""
     lines = [
         "",
@@ -207,11 +188,11 @@ def summary(deep: Result, twin: Result, depth: str, texts: tuple[list[str], list
         "",
         "Some translations:",
     ]
+    translations = (hypotheses(deep), hypotheses(twin))
     step = max(1, len(sources) // _EXAMPLES)
     for index in range(0, min(len(sources), step * _EXAMPLES), step):
         lines += ["", f"  source     {sources[index]}"]
-        for result in (deep, twin):
-            text = result.hypotheses[index] if result.hypotheses else "(no model)"
-            lines.append(f"  {result.name:10} {text}")
+        for name, lines_of in zip(MODELS, translations, strict=True):
+            lines.append(f"  {name:10} {lines_of[index] if lines_of else '(no model)'}")
         lines.append(f"  reference  {references[index]}")
     return "\n".join(lines)

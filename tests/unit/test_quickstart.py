@@ -2,55 +2,51 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments import quickstart, sweep
-from fairseq_deepnet.experiments.quickstart import (
-    Result,
-    read_result,
-    summary,
-    verdict,
-)
+from fairseq_deepnet.experiments.quickstart import summary, verdict
 from fairseq_deepnet.experiments.results import Run, Status
 from fairseq_deepnet.tools.configs import Config
+from fairseq_deepnet.tools.run_scores import RunScore
 from tests.support.cells import write_cell, write_log, write_score
 
 
-def run_of(last: float | None, status: Status = Status.DONE, reason: str = "") -> Run:
+def run_of(
+    last: float | None, bleu: float | None = None, reason: str = "", folder: Path = Path("x")
+) -> Run:
     train = [] if last is None else [(20, 9.0), (1000, last)]
+    status = Status.DIVERGED if reason else Status.DONE
+    score = None
+    if bleu is not None:
+        values = {"bleu": bleu, "chrf": bleu + 2}
+        score = RunScore("scores/a.json", values, {"bleu": "s"}, {})
     config = Config("x", {}, {})
-    return Run(Path("x"), config, status, reason, valid_nll=train[1:], train_nll=train)
-
-
-DEEP = Result("DeepNorm", run_of(1.5), 95.0, 97.0, ("He eats.",) * 4)
-EARLY = Result("Post-LN", run_of(None, Status.DIVERGED, "diverged: the last loss is nan"))
+    losses = {"valid_nll": train[1:], "train_nll": train}
+    return Run(folder, config, status, reason, score=score, **losses)
 
 
 @pytest.mark.parametrize(
     ("twin", "expected"),
     [
-        (Result("Post-LN", run_of(8.2), 1.0), "DeepNorm learnt to translate in 1,000 upd"),
-        (Result("Post-LN", run_of(1.5), 94.5), "Both models trained at this depth: they"),
-        (Result("Post-LN", run_of(1.9), 88.0), "DeepNorm is 7.0 BLEU ahead"),
-        (Result("Post-LN", run_of(1.4), 98.0), "Post-LN is 3.0 BLEU ahead"),
-        (EARLY, "Post-LN ended early and left no model to score: diverged: the last loss is nan"),
+        (run_of(8.2, 1.0), "DeepNorm learnt to translate in 1,000 updates and Post-LN did not"),
+        (run_of(1.9, 88.0), "DeepNorm is 7.0 BLEU ahead"),
+        (run_of(1.4, 98.0), "Post-LN is 3.0 BLEU ahead"),
+        (run_of(None, reason="the loss is nan"), "Post-LN ended early and left no model to score"),
     ],
-    ids=["stalls", "trains", "lags", "leads", "diverges"],
 )
-def test_the_verdict_follows_from_the_numbers(twin: Result, expected: str) -> None:
-    text = verdict(DEEP, twin)
-    assert expected in text
-    if "learnt to translate" not in expected:
-        assert "did not" not in text
+def test_the_verdict_follows_from_the_numbers(twin: Run, expected: str) -> None:
+    assert expected in verdict(run_of(1.5, 95.0), twin)
 
 
-def test_the_page_shows_scores_and_translations_of_both() -> None:
+def test_the_page_shows_scores_and_translations_of_both(tmp_path: Path) -> None:
+    (tmp_path / "scores").mkdir()
+    (tmp_path / "scores" / "a.txt").write_text("He eats.\n" * 4, encoding="utf-8")
     texts = (["Er isst."] * 4, ["He eats!"] * 4)
-    page = summary(DEEP, Result("Post-LN", run_of(8.25)), "18L-18L", texts)
+    page = summary(run_of(1.5, 95.0, folder=tmp_path), run_of(8.25), "18L-18L", texts)
     assert "18L-18L" in page
     assert "4 held-out" in page
     rows = [row.split() for row in page.splitlines() if row.startswith(("DeepNorm ", "Post-LN "))]
@@ -58,16 +54,6 @@ def test_the_page_shows_scores_and_translations_of_both() -> None:
     assert rows[1] == ["Post-LN", "-", "-", "8.25", "8.25", "1,000"]
     for part in ("source     Er isst.", "DeepNorm   He eats.", "(no model)", "reference  He eats!"):
         assert part in page
-
-
-def test_a_result_is_read_from_the_score_of_the_quickstart_itself(tmp_path: Path) -> None:
-    run = write_cell(tmp_path, "deepnorm", "quickstart", {"scheme": "deepnorm"}, bleu=91.0)
-    text = run / "scores" / "test.checkpoint_best.beam5.lenpen1.txt"
-    text.write_text("a\nb\n", encoding="utf-8")
-    later = run / "scores" / "test.checkpoint_best.beam1.lenpen1.json"
-    later.write_text(json.dumps({"bleu": 1.0, "chrf": 1.0, "lines": 2}), encoding="utf-8")
-    result = read_result(run, "DeepNorm")
-    assert (result.bleu, result.hypotheses) == (91.0, ("a", "b"))
 
 
 @pytest.fixture
