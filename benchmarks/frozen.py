@@ -55,7 +55,7 @@ CORPORA: Final[dict[str, tuple[str, str]]] = {
     ),
     "multi30k_moses.de-en": (
         "preprocess.sh moses",
-        "SRC=de TGT=en MERGES=3000 LOWERCASE=1 HOLD_OUT=23 JOINED=1",
+        "SRC=de TGT=en MERGES=3000 LOWERCASE=1 HOLD_OUT=23 JOINED=1 JOINT=1",
     ),
     "tatoeba": ("preprocess_opus100.sh", "VOCAB_SIZE=16000"),
 }
@@ -358,7 +358,7 @@ class Recorder:
             more |= {"TRAIN": str(text / "train"), "TEST": str(text / "test")}
         elif name != "sample.de-en":
             more["RAW"] = str(text)
-        self.script(script, OUT=out, WORKERS=2, **more)
+        self.script(*script.split(), OUT=out, WORKERS=2, **more)
 
     def data(self, pairs: int) -> None:
         """Note the bytes of data folders."""
