@@ -279,3 +279,52 @@ def test_all_processes_end_when_one_is_killed(rank: int, tiny_data: Path, tmp_pa
         assert ("rank 0 has ended" if rank == 0 else "ended without a word") in last or (
             "has failed" in last  # of a process that heard it before
         )
+
+
+FAILS = """
+import sys
+from fairseq.tasks.translation import TranslationTask
+from fairseq.distributed import utils
+step = TranslationTask.train_step
+def failing(self, *args, **kwargs):
+    if utils.get_global_rank() == 1 and kwargs["update_num"] == 1:
+        raise KeyError("no such word")
+    return step(self, *args, **kwargs)
+TranslationTask.train_step = failing
+from fairseq_cli.train import cli_main
+sys.argv[0] = "fairseq-train"
+cli_main()
+"""
+
+
+def start_program(
+    code: str, world: int, data: Path, folder: Path, *options: object
+) -> list["subprocess.Popen[str]"]:
+    """A program of three lines in so many processes."""
+    folder.mkdir()
+    port = free_port()
+    words = [data, "--user-dir", PLUGIN, "--save-dir", folder, *UPDATES, SHARDED]
+    words += ["--distributed-backend=gloo", "--distributed-no-spawn", "--device-id=0", *options]
+    words += [f"--distributed-init-method=tcp://127.0.0.1:{port}"]
+    words += [f"--distributed-world-size={world}"]
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, words), f"--distributed-rank={rank}"],
+            stdout=(folder / f"log.{rank}").open("w", encoding="utf-8"),
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            cwd=folder.parent,
+        )
+        for rank in range(world)
+    ]
+
+
+@pytest.mark.slow
+def test_the_others_say_which_rank_has_failed_and_why(tiny_data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert all(finish(start_program(FAILS, 3, tiny_data, folder), 300))
+    assert "KeyError: 'no such word'" in said(folder, 1)
+    first, _, third = (said(folder, rank).strip().splitlines()[-1] for rank in range(3))
+    assert "rank 0 cannot go on: rank 1 has failed: KeyError: 'no such word'" in first
+    assert "rank 2 cannot go on: rank" in third  # 1, or 0 if that has ended before
+    assert not (folder / "crash.pt").exists()
