@@ -203,3 +203,20 @@ def test_two_trainings_do_not_share_a_save_dir(
     finally:
         os.close(descriptor)
     assert run_command(*command, "--max-update=2", cwd=tmp_path).returncode == 0
+
+
+def test_no_two_checkpoints_are_one_file(folder: Path) -> None:
+    """`cp` onto one of two linked names would change the other."""
+    assert all(path.stat().st_nlink == 1 for path in folder.glob("*.pt"))
+
+
+def test_who_reads_a_checkpoint_while_it_is_replaced_reads_the_old_one(
+    tiny_data: Path, folder: Path
+) -> None:
+    """fairseq cuts the file off first: who has it mapped dies of SIGBUS."""
+    last = folder / "checkpoint_last.pt"
+    before = last.read_bytes()
+    with last.open("rb") as opened:
+        train_here(tiny_data, folder, *WORDS, "--max-update=6", "--save-interval-updates=6")
+        assert opened.read() == before
+    assert last.read_bytes() != before

@@ -137,3 +137,17 @@ def test_no_script_builds_a_command_out_of_text(script: Path) -> None:
         if re.search(r"\b(bash|sh|python) -c ", code):
             # the text is constant, values come as arguments
             assert re.search(r"-c ('|\"\$check\"|\"import sys; sys\.exit)", code), line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "script",
+    [
+        path
+        for path in sorted([*SCRIPTS.glob("*.sh"), *SCRIPTS.glob("*.sbatch")])
+        if path.name not in ("setup.sh", "test.sh", "quickstart.sh")
+    ],
+    ids=lambda path: path.name,
+)
+def test_no_variable_of_any_script_is_run(script: Path, tmp_path: Path, fakes: FakeBin) -> None:
+    check(script, list(HOSTILE), tmp_path, fakes)

@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -211,3 +212,16 @@ def test_a_subcommand_that_meets_a_full_disk_ends_in_one_line_and_leaves_nothing
     assert "mean.pt" in line
     assert "Traceback" not in done.stderr
     assert sorted(path.name for path in tmp_path.glob("*.pt*")) == ["1.pt", "2.pt"]
+
+
+def test_a_checkpoint_whose_records_are_packed_is_refused_unread(tmp_path: Path) -> None:
+    """torch.load unpacks such records, which may take a thousand times the file's size."""
+    whole, packed = tmp_path / "whole.pt", tmp_path / "packed.pt"
+    torch.save({"model": {"w": torch.zeros(100_000)}}, whole)
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(packed, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name), zipfile.ZIP_DEFLATED)
+    for weights in (True, False):
+        refuse_damaged(whole, weights)
+        with pytest.raises(ConfigurationError, match=r"packed\.pt is packed, as no checkpoint is"):
+            refuse_damaged(packed, weights)

@@ -326,3 +326,28 @@ def test_a_run_that_has_fallen_back_resumes_with_that(record: Recorder) -> None:
     assert "this run has fallen back: fallback 1: starting again from update 9" in record.said
     assert "--lr=0.05" not in record("--lr", "0.1")
     assert "without --on-divergence fallback that does not count" in record.said
+
+
+@pytest.mark.parametrize("name", ["train.de-en.de.bin", "valid.de-en.de.bin"])
+def test_text_that_changed_between_stop_and_resume_is_refused(
+    name: str, record: Recorder, tmp_path: Path
+) -> None:
+    record.data = make_data(tmp_path / "own")
+    describe_files(record.data)
+    assert record()
+    make_checkpoint(record.run / "checkpoints" / "checkpoint_last.pt", 100)
+    describe_files(record.data, test="3")  # made again, with another test set
+    assert record()
+    recorded = (record.run / "environment.json").read_bytes()
+    describe_files(record.data, **{name: "other"})
+    assert record() is None
+    assert f"the training or validation text in {record.data} has changed" in record.said
+    assert record(resume="") is None
+    assert (record.run / "environment.json").read_bytes() == recorded
+
+
+def describe_files(data: Path, **digests: str) -> None:
+    manifest = data / "corpus.json"
+    content = json.loads(manifest.read_text(encoding="utf-8"))
+    content["files"] = {"train.de-en.de.bin": "1", "valid.de-en.de.bin": "2", **digests}
+    manifest.write_text(json.dumps(content | {"made": str(digests)}), encoding="utf-8")
