@@ -342,6 +342,33 @@ class ParameterUpdates(Instrument):
         return arrange(dict(zip(found, numbers, strict=True)))
 
 
+class Gains(Instrument):
+    """How far LayerNorms' gains have moved, and how they compound over a stack of Post-LN."""
+
+    quantities = ("gain_drift", "gain_spread")
+
+    @classmethod
+    def absent(cls, scheme: type[ResidualScheme], embedding_norm: bool = True) -> tuple[str, ...]:
+        return () if scheme.norm is NormPlacement.POST else cls.quantities
+
+    @torch.no_grad()
+    def after_step(self) -> Values:
+        found: Values = {name: {} for name in self.quantities}
+        for stack in self.subject.stacks:
+            norms = [
+                branch.norm
+                for layer in stack.layers
+                for branch in layer.branches
+                if isinstance(branch.norm, nn.LayerNorm)
+            ]
+            if norms:
+                gains = torch.stack([norm.weight.float() for norm in norms])  # [N, C]
+                side = stack.side.value
+                found["gain_drift"][side] = (gains - 1).abs().mean().item()
+                found["gain_spread"][side] = gains.abs().log().sum(dim=0).std().item()
+        return found
+
+
 def _total(norms: Sequence[Tensor]) -> Tensor:
     return torch.linalg.vector_norm(torch.stack(list(norms)))
 
@@ -352,6 +379,7 @@ INSTRUMENTS: Final[tuple[type[Instrument], ...]] = (
     OnProbe,
     Bounds,
     ParameterUpdates,
+    Gains,
 )
 OF_SPLIT: Final = (*Gradients.quantities, *Activations.quantities)
 """What can be measured of a model whose parameters are split over processes: rank 0, which

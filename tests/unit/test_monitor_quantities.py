@@ -482,3 +482,26 @@ def test_means_are_over_the_batches_in_which_a_layer_ran(tmp_path: Path) -> None
                 row = rig.values()["branch_norm"]["encoder"]["ffn"]
                 assert row[index] == near(mean_row(found)), f"{len(found)} of 2 batches"
     assert partly
+
+
+# LayerNorm's gains
+
+
+def test_the_gains_of_a_stack_compound_by_channel(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "--monitor-interval=1", "--residual-scheme=deepnorm", "--freeze-norms=both")
+    unequal = torch.tensor([2.0, 0.5, 1, 1, 1, 1, 1, 1])
+    with torch.no_grad():
+        for layer in rig.model.decoder.layers:
+            layer.encoder_attn_layer_norm.weight.copy_(unequal)
+    rig.update()
+    values = rig.values()
+    assert values["gain_drift"] == {"encoder": 0.0, "decoder": near((1 + 0.5) / 8 / 3)}
+    # two layers: ln 4 and -ln 4 in two of eight channels
+    spread = math.log(4) * math.sqrt(2 / 7)
+    assert values["gain_spread"] == {"encoder": 0.0, "decoder": near(spread)}
+
+
+def test_gains_compound_only_where_layer_norm_follows_the_sum(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "--monitor-interval=1", "--residual-scheme=pre-ln")
+    rig.update()
+    assert not {"gain_drift", "gain_spread"} & set(rig.values())
