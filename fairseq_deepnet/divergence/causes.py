@@ -10,11 +10,9 @@ from .events import Finding, Kind, region_text
 
 LONG_STACK: Final = 12
 """Layers a side from which plain Post-LN is known to need more than a warm-up (paper, Table 1)."""
-SMALL_BATCH: Final = 8000
-"""Tokens an update below which learning rates that suit the paper's batches are known to hurt."""
 EPSILON: Final = 1e-4
-"""Adam's epsilon with which 50L-50L is stable at the learning rate of 6L-6L, at 1,024 tokens per
-update (docs/reports/depth.md). The first gradients of deep layers are far below it, and with a
+"""Adam's epsilon with which 50L-50L is stable at the learning rate of 6L-6L, measured at 1,024 tokens
+per update (docs/reports/depth.md). The first gradients of deep layers are far below it, and with a
 smaller epsilon Adam's step is as long for them as for any."""
 LONG_ENOUGH_TO_FREEZE: Final = 50
 """Layers a side from which Post-LN stacks are known to do better with --freeze-norms both
@@ -30,7 +28,6 @@ class Circumstances:
     lr: float  # the peak of the learning rate
     warmup: int  # updates until it is reached
     precision: str  # fp32, bf16, fp16 or amp
-    tokens: int | None  # of an update, as far as the options say
     clip: float  # --clip-norm
     adam_eps: float | None  # --adam-eps; None with another optimiser
     frozen: str  # --freeze-norms
@@ -40,11 +37,6 @@ class Circumstances:
         """Return those that a training's parsed options state."""
         depths = {side: getattr(args, f"{side}_layers", None) for side in ("encoder", "decoder")}
         rates = getattr(args, "lr", None) or [0.0]
-        most, often = getattr(args, "max_tokens", None), getattr(args, "update_freq", None) or [1]
-        tokens = None
-        if most and isinstance(often, list):
-            world = getattr(args, "distributed_world_size", 1) or 1
-            tokens = int(most) * int(max(often)) * world
         is_adam = getattr(args, "optimizer", None) in ("adam", "fused_adam")
         halves = (name for name in ("fp16", "amp", "bf16") if getattr(args, name, False))
         return cls(
@@ -53,7 +45,6 @@ class Circumstances:
             lr=max(map(float, rates)) if isinstance(rates, list | tuple) else float(rates),
             warmup=int(getattr(args, "warmup_updates", 0) or 0),
             precision=next(halves, "fp32"),
-            tokens=tokens,
             clip=float(getattr(args, "clip_norm", 0.0) or 0.0),
             adam_eps=float(args.adam_eps) if is_adam else None,
             frozen=getattr(args, "freeze_norms", "none"),
@@ -104,7 +95,7 @@ def likely_cause(finding: Finding, known: Circumstances) -> str:
         if layers:
             text += f" plain Post-LN of {layers} layers loses its gradients below the top layers"
         else:
-            text += " updates were too large for a batch of this size, or still too few"
+            text += " updates were too large, or there were too few of them"
     else:
         text = (
             "gradients overflow fp16 at ever smaller scales, so they are growing without limit"
@@ -112,13 +103,11 @@ def likely_cause(finding: Finding, known: Circumstances) -> str:
         )
         remedies = ["train in --bf16 or fp32"]
     remedies += ["lower --lr", "lengthen --warmup-updates"]
-    if known.tokens is not None and known.tokens < SMALL_BATCH:
-        remedies.append(f"enlarge the batch of {known.tokens:,} tokens (--update-freq)")
-        if finding.kind is Kind.VANISHED and post and not layers:
-            if known.adam_eps is not None and known.adam_eps < EPSILON:
-                remedies.append(f"raise --adam-eps to {EPSILON:g}")
-            if max(known.depths.values()) >= LONG_ENOUGH_TO_FREEZE and known.frozen != "both":
-                remedies.append("begin anew with --freeze-norms both")
+    if finding.kind is Kind.VANISHED and post and not layers:
+        if known.adam_eps is not None and known.adam_eps < EPSILON:
+            remedies.append(f"raise --adam-eps to {EPSILON:g}")
+        if max(known.depths.values()) >= LONG_ENOUGH_TO_FREEZE and known.frozen != "both":
+            remedies.append("start again with --freeze-norms both")
     if known.scheme != "deepnorm":
         remedies.append("use --residual-scheme deepnorm")
     return f"{text}; {', '.join(remedies[:-1])} or {remedies[-1]}."
