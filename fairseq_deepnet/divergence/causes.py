@@ -11,9 +11,9 @@ from .events import Finding, Kind, region_text
 LONG_STACK: Final = 12
 """Layers a side from which plain Post-LN is known to need more than a warm-up (paper, Table 1)."""
 EPSILON: Final = 1e-4
-"""Adam's epsilon with which 50L-50L is stable at the learning rate of 6L-6L, measured at 1,024 tokens
-per update (docs/reports/depth.md). The first gradients of deep layers are far below it, and with a
-smaller epsilon Adam's step is as long for them as for any."""
+"""Adam's epsilon with which 50L-50L is stable at the learning rate of 6L-6L, measured at 1,024
+tokens per update (docs/reports/depth.md). The first gradients of deep layers are far below it, and
+with a smaller epsilon Adam's step is as long for them as for any."""
 LONG_ENOUGH_TO_FREEZE: Final = 50
 """Layers a side from which Post-LN stacks are known to do better with --freeze-norms both
 (docs/reports/depth.md)."""
