@@ -112,7 +112,7 @@ checksums, and the options of the training."""
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Return what is another for a file that was written anew."""
+    """Return what is another for a file that was written again."""
     status = path.stat()
     return status.st_ino, status.st_size, status.st_mtime_ns
 

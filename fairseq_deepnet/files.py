@@ -108,7 +108,7 @@ def put_in_place(part: Path, path: Path) -> None:
     """Give a file that is written out its name; what had it is replaced, and never half a file.
 
     The bytes are on the disk before the name is, so that a power cut leaves the old file or the new
-    one; a process that reads or maps the old one goes on with it.
+    one; a process that reads or maps the old one keeps it.
     """
     with part.open("rb") as file:
         os.fsync(file.fileno())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 PREEMPTED: Final = 85
-"""Exit status: ended by a signal with everything saved; the same command goes on. HTCondor's
+"""Exit status: ended by a signal with everything saved; the same command resumes. HTCondor's
 manual uses the same number for it."""
 UNSAVED: Final = 128 + signal.SIGTERM
 """Exit status: ended by a signal, and updates since the last checkpoint are lost."""

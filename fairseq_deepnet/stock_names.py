@@ -1,6 +1,6 @@
 """What changes how a training runs and none of its numbers: fairseq's names of what we do faster.
 
-A training that was started with one may go on with the other, and neither makes it another
+A training that was started with one may resume with the other, and neither makes it another
 experiment.
 """
 

@@ -292,7 +292,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
                 self._apply_given_options(optimizer_overrides or {})
             if not reset_lr_scheduler and self.get_num_updates():
                 self._restore_schedule(extra)
-            if not (self.cfg.checkpoint.reset_dataloader or self.begins_anew(filename)):
+            if not (self.cfg.checkpoint.reset_dataloader or self.starts_over(filename)):
                 extra["train_iterator"] = place_in_epoch(
                     extra["train_iterator"],
                     self.data_parallel_world_size,
@@ -301,7 +301,7 @@ class DeepNetTrainer(fairseq.trainer.Trainer):
         self.notify("loaded", self.get_num_updates())
         return extra
 
-    def begins_anew(self, filename: str) -> bool:
+    def starts_over(self, filename: str) -> bool:
         """Tell whether a checkpoint gives this training only its weights."""
         return bool(filename == self.cfg.checkpoint.finetune_from_model)
 

@@ -8,7 +8,7 @@
 # made. Options of fairseq-train after CONFIG win over the config's.
 #
 # Output: a run folder with config.yaml, command.txt, environment.json, train.log, tensorboard/ and
-# checkpoints/ (checkpoint_best.pt, checkpoint_last.pt, ...). A run that was stopped goes on from its last
+# checkpoints/ (checkpoint_best.pt, checkpoint_last.pt, ...). A run that was stopped resumes from its last
 # checkpoint; one that is complete is left alone; a folder trained with other settings is refused.
 #
 # Variables (with defaults):
@@ -27,14 +27,14 @@
 #   PREEMPTION_GRACE   seconds to finish an update and to save it after SIGTERM or SIGUSR1 (90)
 #   MEMORY          GiB of one GPU, or auto (those that are visible, else 80): ask `deepnet plan` what makes the
 #                   training fit, and add it if the update stays the same; refuse otherwise (nothing is asked)
-#   RESUME          1: go on with a run although settings differ from the recorded ones (0)
+#   RESUME          1: resume a run although settings differ from the recorded ones (0)
 #   DEEPNET_SKIP_SETUP   1: use the Python environment that is active, without checking it (0)
 #
 # The batch is the config's, whatever the machine: update-freq follows from recipe.global-batch-tokens,
 # max-tokens and the number of devices on all nodes.
 #
 # Several nodes: RUN, DATA and this project must lie on storage that all nodes share, at the same paths; that
-# is checked. Node 0 alone writes the records in RUN. A stopped run goes on by the same commands.
+# is checked. Only node 0 writes the records in RUN. The same commands resume a stopped run.
 #   torchrun: the same command on every node, with its number. The nodes wait for one another.
 #     NODE_RANK     number of this node, from 0
 #     MASTER_ADDR   host name of node 0
@@ -46,14 +46,14 @@
 #     SBATCH_...      SLURM's own variables, such as SBATCH_PARTITION and SBATCH_TIMELIMIT
 #
 # Signals: SIGTERM and SIGUSR1, to this script or to any of its processes on any node, end the training after
-# the update that is being made, with a checkpoint; the same command goes on, with the same numbers. A second
+# the update in progress, with a checkpoint; the same command resumes, with the same numbers. A second
 # one, or the end of PREEMPTION_GRACE, ends it at once, and so does Ctrl-C. Where this script is killed
 # outright, its processes get the signal that ends them with a checkpoint.
 #
 # Divergence: with --on-divergence fallback a training that diverges resumes from the newest checkpoint from
 # before, with gentler options (--fallbacks); with stop it ends. docs/guides/inspect-a-run.md says more.
 #
-# Exit status: 0 complete; 2 bad usage or input; 85 preempted, nothing is lost: go on later; 86 diverged and
+# Exit status: 0 complete; 2 bad usage or input; 85 preempted, nothing is lost: resume later; 86 diverged and
 # stopped; 130 Ctrl-C; 143 ended by a signal before the update was saved; else that of fairseq-train, whose
 # last error is said last.
 #

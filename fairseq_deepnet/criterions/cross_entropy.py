@@ -115,7 +115,7 @@ class AtOutputLayer:
 
 @register_criterion(PLAIN, dataclass=cross_entropy.CrossEntropyCriterionConfig)
 class CrossEntropyCriterion(AtOutputLayer, cross_entropy.CrossEntropyCriterion):
-    """fairseq's options, numbers, log and class name: a training may go on with either.
+    """fairseq's options, numbers, log and class name: a training may resume with either.
 
     fairseq's trainer compares the names of classes when it loads a checkpoint.
     """

@@ -117,7 +117,7 @@ class OneKernel:
         compiled: Callable[..., None] = compiler(
             differences,
             backend=self._backend,
-            # else the order of sums is what was fastest when it was tried, in each run anew
+            # else the order of sums is what was fastest when it was tried, again in each run
             options={"deterministic": True} if self._backend == "inductor" else None,
             recompile_limit=self.RECOMPILATIONS,
             isolate_recompiles=True,
@@ -126,5 +126,5 @@ class OneKernel:
 
 
 def lacks_memory(error: Exception) -> bool:
-    """Return True if a device has none left, which Triton says in words alone."""
+    """Return True if a device has none left, which Triton says only in words."""
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()

@@ -86,7 +86,7 @@ class LossSpike:
         if self.finding is not None:
             if _median(recent) <= self._level:
                 self.finding = None
-                self._lowest = math.inf  # what is learnt after a spike is measured anew
+                self._lowest = math.inf  # what is learnt after a spike is measured again
         elif len(before) < LEAST:
             first, now = before[0][1], _median(recent)
             if now - first >= EARLY:

@@ -49,9 +49,9 @@ class Judge(Observer):
         self.norms = GradientNorms(trainer.get_model())
         self.nan_report = NanReport()
         self.unigram: Unigram | None = None
-        self._begin_anew(trainer, 0)
+        self._start_over(trainer, 0)
 
-    def _begin_anew(self, trainer: Any, update: int) -> None:
+    def _start_over(self, trainer: Any, update: int) -> None:
         self.start = update
         self.spike = LossSpike()
         self.stalled = Stalled(self.settings.circumstances.warmup)
@@ -65,7 +65,7 @@ class Judge(Observer):
         self.over = False
 
     def loaded(self, trainer: Any, update: int) -> None:
-        self._begin_anew(trainer, update)
+        self._start_over(trainer, update)
         # what this attempt is going to make again; those before it keep their events
         records.keep_until(self.file, update, self.settings.attempt)
 
@@ -199,7 +199,7 @@ class Watch(Observer):
     def _stop(self, trainer: Any, update: int) -> NoReturn:
         """End the training, in every process.
 
-        Rank 0 does its work before the others go on: where processes were started together, the
+        Rank 0 does its work before the others continue: where processes were started together, the
         first that ends takes the others with it. Whatever fails in that work, the training ends.
         """
         self.over = True  # fairseq's trainer is left by way of `end`

@@ -347,7 +347,7 @@ def to_markdown(plots: Sequence[CurvePanel], setting: str) -> str:
     """Return a table a panel: a row a curve for ours, below it one for the paper's, marked ≈."""
     parts, notes = [], [f"ours: {setting}"]
     for panel in plots:
-        table = paper.tables().get(panel.name)  # None where it is of ours alone
+        table = paper.tables().get(panel.name)  # None where it is only ours
         rows = [["", "", *(f"{x:g}" for x in panel.columns)]]
         for curve in panel.curves:
             rows.append([curve.name, "ours", *(number(curve.mean(x)) for x in panel.columns)])

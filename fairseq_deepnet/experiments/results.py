@@ -42,7 +42,7 @@ OPTIONS: Final = ("lr", "adam-eps", "freeze-norms", "max-update", "warmup-update
 
 
 class Status(StrEnum):
-    """State of a run. The last three are results, which a later start of a sweep leaves alone."""
+    """State of a run. The last three are results, which a later start of a sweep keeps."""
 
     TO_DO = "to do"
     UNFINISHED = "unfinished"

@@ -180,7 +180,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         alignment: list[Tensor] = []
         shown = keep_states or alignment_layer is not None
         batch = None
-        # Padding on the right alone: from other padding a word may have to be predicted.
+        # Padding on the right only: from other padding a word may have to be predicted.
         # Not for --compile, whose code would be another for each number of rows.
         if torch.is_grad_enabled() and causal and not shown and self.call_layer is call_layer:
             batch = Unpadded.where_it_pays(tokens.eq(self.padding_idx), x.size(-1))
@@ -229,7 +229,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         return decoding
 
     def embed(self, tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
-        """Return embeddings [B, T, C] of tokens [B, T]; of the newest alone while decoding."""
+        """Return embeddings [B, T, C] of tokens [B, T]; of only the newest while decoding."""
         positions = None
         if self.embed_positions is not None:
             positions = self.embed_positions(tokens, incremental_state=incremental_state)

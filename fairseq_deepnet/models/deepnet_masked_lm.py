@@ -1,4 +1,4 @@
-"""`--arch deepnet_masked_lm`: the encoder alone, for fairseq's masked_lm task.
+"""`--arch deepnet_masked_lm`: encoder-only, for fairseq's masked_lm task.
 
 Each shape derives from a parent and says only what differs.
 """

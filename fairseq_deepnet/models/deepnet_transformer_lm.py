@@ -1,4 +1,4 @@
-"""`--arch deepnet_transformer_lm`: the decoder alone, for fairseq's language_modeling task.
+"""`--arch deepnet_transformer_lm`: decoder-only, for fairseq's language_modeling task.
 
 Each shape derives from a parent and says only what differs.
 """

@@ -1,7 +1,7 @@
 """Refuse to train on from a checkpoint of another scheme, unless it is said.
 
 fairseq compares names and shapes of parameters, which most schemes share, and takes the rest from
-the command line: a model would go on as another function than the one that was trained, and
+the command line: a model would continue as another function than the one that was trained, and
 overwrite it.
 """
 
@@ -59,7 +59,7 @@ def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
     paths = cfg.checkpoint
     elsewhere = (paths.finetune_from_model, getattr(paths, "continue_once", None))
     if paths.restore_file == LAST and filename not in elsewhere:
-        return f"{what}: {given} to go on with it, or another --save-dir to begin anew"
+        return f"{what}: {given} to continue with it, or another --save-dir to start again"
     if getattr(cfg.model, "allow_other_scheme", False):
         logger.warning("%s; its weights are trained on as those of the latter", what)
         return _other_norms(filename, args, cfg.model, reset_optimizer)
@@ -72,7 +72,7 @@ def _other_norms(filename: str, trained: Any, chosen: Any, reset_optimizer: bool
     if reset_optimizer and set(FROZEN_NORMS[now]) - set(FROZEN_NORMS[was]):
         logger.warning(
             "--freeze-norms %s keeps the LayerNorms of the layers as %s has them, which was"
-            " trained with %s; 1 and 0 they are in a training that begins anew",
+            " trained with %s; 1 and 0 they are in a training that starts again",
             *(now, filename, was),
         )
     if reset_optimizer or was == now:

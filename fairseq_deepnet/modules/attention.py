@@ -85,7 +85,7 @@ class MultiheadAttention(nn.Module):
         Args:
             mask: boolean, broadcastable to [B, H, T, S]; True = may attend, one at least a query.
             causal: query t sees keys 0..t; excludes `mask`.
-            batch: its real positions alone are x, [n, C], and what is given.
+            batch: x holds only its real positions, [n, C], and what is given.
         """
         query = self.q_proj(x)
         if batch is not None:

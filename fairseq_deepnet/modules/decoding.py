@@ -51,7 +51,7 @@ class Decoding:
     ) -> None:
         self.group = hypotheses_per_sentence
         self.cache = DecodingCache(self.group)
-        # What is begun without gradients goes on so, in the mode in which torch does least besides.
+        # What begins without gradients stays without them, in torch's cheapest mode.
         self.inference = not torch.is_grad_enabled()
         project = None
         if source is not None:

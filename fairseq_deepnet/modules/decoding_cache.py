@@ -99,7 +99,7 @@ class DecodingCache:
     # Between steps
 
     def repeat(self, hypotheses: int) -> None:
-        """Let so many rows go on from each one, next to each other."""
+        """Let so many rows continue from each, next to each other."""
         self.slots.repeat(hypotheses)
         self.hypotheses_per_sentence *= hypotheses
 

@@ -179,7 +179,7 @@ class DecoderLayer(TransformerLayer):
             self_mask: [B, 1, T, T], True = may attend; where None, `causal` decides.
             source_mask: [B, 1, 1, S], True = may attend.
             need_weights: give the cross-attention's weights too.
-            batch: its real positions alone are x, [n, C], and what is given; excludes weights.
+            batch: x holds only its real positions, [n, C], and what is given; excludes weights.
 
         Returns:
             the layer's output, shaped like x, and weights [B, H, T, S] or None.

@@ -58,7 +58,7 @@ class Slots:
         self._bias = None
 
     def repeat(self, hypotheses: int) -> None:
-        """Let so many hypotheses go on from each one."""
+        """Let so many hypotheses continue from each."""
         self.mask = self.mask.repeat_interleave(hypotheses, dim=1)
         self._bias = None
 
@@ -70,7 +70,7 @@ class Slots:
         return self._bias
 
     def select(self, rows: Tensor) -> None:
-        """Let hypothesis k of sentence b go on from row rows[b, k] of all B K. rows: [B', K]."""
+        """Let hypothesis k of sentence b continue from row rows[b, k] of all B K. rows: [B', K]."""
         histories = self.mask.flatten(0, 1).index_select(0, rows.flatten())
         self.mask = histories.view(*rows.shape, len(self))
         self._bias = None

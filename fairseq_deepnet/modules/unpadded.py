@@ -2,7 +2,7 @@
 
 Sentences that are sorted by words differ in subwords, so that a third of a batch may be padding; in
 training, which sorts by the source's subwords, next to nothing is. Products are made of the real
-positions alone, attention is computed on whole sentences.
+positions only, attention is computed on whole sentences.
 
 Shapes: B = sentences, S = positions of the longest, n = positions that are no padding,
 C = channels, H = heads.

@@ -180,7 +180,7 @@ class Activations(Instrument):
         self._batches.setdefault(slot, []).append(len(self._tokens) - 1)
 
     def _watch_gradients(self, norm: nn.Module, slot: Slot) -> None:
-        # Under Pre-LN the stream goes on past the norm: an alias has the norm's gradient alone.
+        # Under Pre-LN the stream continues past the norm: an alias has only the norm's gradient.
         def enters(module: nn.Module, args: tuple[Any, ...]) -> Any:
             if not self._forward or not args[0].requires_grad:
                 return None

@@ -109,7 +109,7 @@ class Monitor(Observer):
 
     def _show(self, name: str) -> None:
         """Put a number into fairseq's progress line, as a derived one: checkpoints do not keep
-        these, so that a run which goes on unmonitored does not repeat what was measured long ago.
+        these, so that a run that resumes unmonitored does not repeat what was measured long ago.
         """
         metrics.log_derived(name, lambda _: round(self._shown[name], 5), priority=950)
 
@@ -137,7 +137,7 @@ class EventWriter:
         if self.folder is None:
             return
         if self._writer is None:
-            # a run that goes on makes later updates again: TensorBoard drops the old ones
+            # a resumed run repeats later updates: TensorBoard drops the old ones
             self._writer = SummaryWriter(str(self.folder), purge_step=update)
         for tag, number in scalars(values):
             self._writer.add_scalar(tag, number, update)

@@ -169,7 +169,7 @@ def distance(features: Tensor, reference: Tensor) -> Tensor:
 class Origin:
     """What accumulated updates count from: F(x, theta_0) on the probe, and theta_0 for the bound.
 
-    A run that is resumed goes on from the origin of its first start: the probe and what the model
+    A resumed run continues from the origin of its first start: the probe and what the model
     made of it lie in a file. theta_0 is as large as the model and does not: such a run builds its
     model by the same seed before it loads the checkpoint. A sum over all parameters as they were
     built shows whether the file is of this run.

@@ -70,7 +70,7 @@ def read(file: Path) -> Iterator[Record]:
 
 
 def keep_until(file: Path, update: int, attempt: int | None = None) -> int:
-    """Drop records of later updates: a run that goes on from `update` makes those anew.
+    """Drop records of later updates: a run that resumes from `update` repeats those.
 
     Args:
         attempt: only those of this attempt, where records name theirs

@@ -22,7 +22,7 @@ Reduce = Callable[[Tensor], Tensor]
 
 @register_optimizer("fused_adam", dataclass=stock.FairseqAdamConfig)
 class FairseqAdam(stock.FairseqAdam):
-    """adam's options, numbers, state and class name: a training may go on with either.
+    """adam's options, numbers, state and class name: a training may resume with either.
 
     fairseq's trainer compares the names of classes when it loads a checkpoint.
 

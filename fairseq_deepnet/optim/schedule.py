@@ -11,7 +11,7 @@ def misfits(name: str | None, options: Any, max_update: float | None) -> list[st
     Args:
         name: of the schedule, as after --lr-scheduler.
         options: what has its options as attributes (warmup_updates, total_num_update).
-        max_update: updates of the training; None or 0 where epochs alone bound it.
+        max_update: updates of the training; None or 0 where only epochs bound it.
     """
     if not max_update:
         return []

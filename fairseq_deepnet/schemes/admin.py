@@ -111,7 +111,7 @@ class Admin(ResidualScheme):
     """Admin as in Liu et al. 2020, profiled in the same command before the first update.
 
     omega is learned, starts at one number a sublayer, and follows the authors' code, which carries
-    Var[omega_i x_{i-1}] along; the paper's formula is the sum of the branches' variances alone.
+    Var[omega_i x_{i-1}] along; the paper's formula is the sum of only the branches' variances.
     Theirs needs a run of its own on one device that writes a file; here the first batch (on each
     device) is run through once more. Weights start as all schemes' here, Xavier-normal. The
     authors' start is the fairseq of their time, whose feed-forward is Xavier-uniform with zero

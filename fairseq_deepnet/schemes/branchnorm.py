@@ -15,7 +15,7 @@ UPDATES = 4000  # of the growth, where the learning rate has no warm-up
 class GrowingBranchResidual(Residual):
     """LN(x + a G(x)), a = min(1, t / T) in a training's update t = 1, 2, ...; 1 in a new model.
 
-    a is a buffer: a checkpoint goes on, and translates, with the a that it was trained with. What
+    a is a buffer: a checkpoint resumes, and translates, with the a that it was trained with. What
     is loaded is not taken back, though fine-tuning counts its updates from 1.
     """
 

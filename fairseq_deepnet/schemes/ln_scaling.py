@@ -26,8 +26,8 @@ class ScaledNormResidual(PreNormResidual):
 class LNScaling(ResidualScheme):
     """x + G(LN(x) / sqrt(l)) in layer l (from 1) of each stack; the norm after it is not scaled.
 
-    The paper's formula and its code agree, for a decoder alone. Its weights start as LLaMA's; here
-    Xavier-normal, as in all schemes. A cross-attention reads the encoder's output as it is.
+    The paper's formula and its code agree, for decoder-only models. Its weights start as LLaMA's;
+    here Xavier-normal, as in all schemes. A cross-attention reads the encoder's output as it is.
     """
 
     name: ClassVar[str] = "ln-scaling"

@@ -39,7 +39,7 @@ class NormFormer(ResidualScheme):
     """Pre-LN, with LN after each attention, a factor a head, and LN before fc2.
 
     The paper's formula is followed: the factors stand before out_proj. fairseq's flags put them
-    after it, on a reshaped output, and reach the decoder's self-attention alone; DeepNet does not
+    after it, on a reshaped output, and reach only the decoder's self-attention; DeepNet does not
     say what it did in the encoder and the cross-attention. Here all attentions are alike. The LN
     before fc2 follows the activation's dropout, as in fairseq. The variant `resscale` adds the
     paper's optional factor on the feed-forward's residual.
@@ -76,12 +76,12 @@ class NormFormer(ResidualScheme):
         if not self.depths.encoder:
             return None
         return (
-            "fairseq's --scale-attn, --scale-heads and --scale-fc reach the decoder alone, and of"
+            "fairseq's --scale-attn, --scale-heads and --scale-fc reach only the decoder, and of"
             " its attentions the one to itself; here all layers and attentions are alike"
         )
 
     def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return fairseq's names (a decoder alone), the factors a head multiplied into out_proj."""
+        """Return fairseq's names (decoder only), the factors a head multiplied into out_proj."""
         renamed = {
             "residuals.self_attn.branch_norm.": "attn_ln.",
             "post_activation_transform.": "ffn_layernorm.",

@@ -9,7 +9,7 @@ from .residual import NormalisedBranchResidual, Residual
 class PeriLN(ResidualScheme):
     """x + LN(G(LN(x))), with a LayerNorm after the embeddings and one after each stack.
 
-    The formula is as summaries of the paper give it: it is about decoders alone, and calls the norm
+    The formula is as summaries of the paper give it: it is about decoders only, and calls the norm
     of the embeddings optional. There is no public code; weights start as all schemes' here.
     """
 

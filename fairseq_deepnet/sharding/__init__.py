@@ -9,5 +9,5 @@
   fp32. The optimiser is given plain tensors that share memory with the rows of this process, so
   that any pointwise one runs as it is, without fairseq's second copy of weights in half precision.
 - Checkpoints are fairseq's ordinary files, gathered a tensor at a time into rank 0's host memory.
-- Rank 0 alone builds the weights, and gives each process its rows.
+- Only rank 0 builds the weights, and gives each process its rows.
 """

@@ -1,4 +1,4 @@
-"""A model is built with weights by rank 0 alone; the others wait for their rows.
+"""Only rank 0 builds a model's weights; the others wait for their rows.
 
 fairseq builds the whole model in fp32 in every process before a trainer can split it: eight
 processes of a node would hold it eight times.

@@ -51,7 +51,7 @@ class Exchange:
         shapes: Sequence[torch.Size],
         take: Callable[[int, Tensor], None],
     ) -> None:
-        """Give `take` each tensor's index and the whole of it on the host, on rank 0 alone.
+        """Give `take` each tensor's index and the whole of it on the host, only on rank 0.
 
         Args:
             parts: this process's rows of each tensor.
@@ -81,7 +81,7 @@ class Exchange:
         """Copy each process's rows of whole tensors into its parts.
 
         Args:
-            whole: returns a tensor by its index; called on rank 0 alone.
+            whole: returns a tensor by its index; called only on rank 0.
         """
         for index, (part, shape) in enumerate(zip(parts, shapes, strict=True)):
             sent = torch.empty(shape, dtype=part.dtype, device=self.device)

@@ -192,7 +192,7 @@ class ShardedModel(nn.Module):
 
     def free(self) -> None:
         """Free what passes have left gathered, in all processes: `state_dict` would do so in that
-        which calls it, and the next pass would gather there alone.
+        which calls it, and the next pass would gather only there.
         """
         for part in self._units():
             part.reshard()

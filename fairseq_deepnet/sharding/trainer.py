@@ -180,7 +180,7 @@ class ShardedTrainer(DeepNetTrainer):
         self, cfg: Any, task: Any, model: Any, criterion: Any, quantizer: Any = None
     ) -> None:
         shared = cfg.distributed_training
-        # which the stock trainer takes for an option of fairscale's alone
+        # which the stock trainer takes for an option of only fairscale's
         self.offloads, shared.cpu_offload = bool(shared.cpu_offload), False
         try:
             super().__init__(cfg, task, model, criterion, quantizer)
@@ -192,7 +192,7 @@ class ShardedTrainer(DeepNetTrainer):
 
     def wrap_model(self) -> None:
         common, shared = self.cfg.common, self.cfg.distributed_training
-        if not dist.is_initialized():  # one process alone, which fairseq starts without
+        if not dist.is_initialized():  # a single process, which fairseq starts without
             dist.init_process_group(
                 "nccl" if self.cuda else "gloo", store=HashStore(), rank=0, world_size=1
             )
@@ -266,7 +266,7 @@ class ShardedTrainer(DeepNetTrainer):
     def train_step(self, samples: Sequence[Any], raise_oom: bool = False) -> Any:
         self.sharded.gathered = self._gathered_optim_state = None
         self.sharded.split_again()
-        if self._has_told:  # it went on all the same: a good state alone was not saved
+        if self._has_told:  # it continued all the same: a good state alone was not saved
             dist.distributed_c10d._get_default_store().delete_key(FAILURE)
             self._has_told = False
             _ERRORS.clear()
@@ -312,12 +312,12 @@ class ShardedTrainer(DeepNetTrainer):
                 word = "rank 0 has ended: its own last line says why, unless it was killed"
             if rank == 0 and self.data_parallel_world_size > 1:
                 time.sleep(LINGER)
-            raise ConfigurationError(f"rank {rank} cannot go on: {word}") from error
+            raise ConfigurationError(f"rank {rank} cannot continue: {word}") from error
 
     def consolidate_optimizer(self) -> None:
         """Gather model and optimiser on rank 0, for the checkpoint that it writes next.
 
-        Not where one process alone has raised an error, and fairseq wants to save its state.
+        Not where only one process has raised an error, and fairseq wants to save its state.
         """
         if _is_alone_with_error():
             return
@@ -343,7 +343,7 @@ class ShardedTrainer(DeepNetTrainer):
             return super().save_checkpoint(filename, extra_state)
 
     def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint, which rank 0 alone reads: it gives each process its rows."""
+        """Load a checkpoint, which only rank 0 reads: it gives each process its rows."""
         self.cfg.checkpoint.load_checkpoint_on_all_dp_ranks = False
 
         def receive(state: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ reads other files of the same folder first; what is said later wins. null takes 
 option back. `recipe:` holds what is the recipe's and no option of fairseq's (data, global batch).
 
 A `total-num-update` that equals `max-update` follows it where a later file or the command line sets
-`max-update` alone: a longer training would otherwise end with a learning rate of 0.
+only `max-update`: a longer training would otherwise end with a learning rate of 0.
 """
 
 from __future__ import annotations

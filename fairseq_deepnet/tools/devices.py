@@ -114,7 +114,7 @@ def machine_gib() -> float:
 def bf16_gain(width: int = 512, rounds: int = 3) -> float:
     """Return the speed of matrix products in bf16 over that in fp32 on this CPU.
 
-    A processor with AMX has 7 to 10, one with AVX512-BF16 alone 0.55. Takes some hundredths of a
+    A processor with AMX has 7 to 10, one with only AVX512-BF16 0.55. Takes some hundredths of a
     second. The types take turns, and the best of several rounds counts, after one to warm up.
     """
     import torch

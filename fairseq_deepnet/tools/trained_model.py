@@ -147,7 +147,7 @@ def find_data(model: TrainedModel, given: Path | None, spm: str | None = None) -
     """Return the data folder: as given, as the run recorded it, or as the checkpoint remembers it.
 
     Args:
-        spm: the sentencepiece model of a folder that fairseq-preprocess alone has made, or "none".
+        spm: the sentencepiece model of a folder written by fairseq-preprocess, or "none".
 
     Raises ValueError for one whose dictionaries or subwords have changed since it was made, or are
     not those that the run was trained with.
@@ -172,7 +172,7 @@ def find_data(model: TrainedModel, given: Path | None, spm: str | None = None) -
 
 
 def _open_bare(model: TrainedModel, data: Path, spm: Path | None) -> DataFolder:
-    """Return a folder that fairseq-preprocess alone has made, with the checkpoint's languages."""
+    """Return a folder written by fairseq-preprocess, with the checkpoint's languages."""
     if (data / "corpus.json").is_file():
         raise ValueError(f"--spm: {shown(data)} records its subword model itself; leave --spm out")
     if spm is not None and not spm.is_file():

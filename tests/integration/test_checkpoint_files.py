@@ -68,7 +68,7 @@ def test_without_a_last_checkpoint_a_training_goes_on_from_the_newest(
     assert resumed_from(tiny_data, folder, caplog) == "epoch 1 @ 2 updates) checkpoint_1_2.pt"
 
 
-def test_a_training_does_not_begin_anew_where_no_checkpoint_is_whole(
+def test_a_training_does_not_start_over_where_no_checkpoint_is_whole(
     tiny_data: Path, folder: Path
 ) -> None:
     for path in folder.glob("*.pt"):

@@ -177,7 +177,7 @@ def test_two_processes_train_sharded_what_they_train_whole(tmp_path: Path) -> No
 def test_two_processes_validate_save_go_on_and_are_resumed(
     more: list[str], tiny_data: Path, tmp_path: Path
 ) -> None:
-    """Validation leaves weights gathered, and rank 0 alone writes them."""
+    """Validation leaves weights gathered, and only rank 0 writes them."""
     words = [*UPDATES, "--validate-interval-updates=1", "--save-interval-updates=2"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert train_together(tiny_data, whole, *words, "--max-update=5") == [0, 0]
@@ -275,7 +275,7 @@ def test_all_processes_end_when_one_is_killed(rank: int, tiny_data: Path, tmp_pa
     assert all(statuses)
     for other in {0, 1, 2} - {rank}:
         last = said(folder, other).strip().splitlines()[-1]
-        assert last.startswith(f"fairseq_deepnet: error: rank {other} cannot go on: "), last
+        assert last.startswith(f"fairseq_deepnet: error: rank {other} cannot continue: "), last
         assert ("rank 0 has ended" if rank == 0 else "ended without a word") in last or (
             "has failed" in last  # of a process that heard it before
         )
@@ -325,6 +325,6 @@ def test_the_others_say_which_rank_has_failed_and_why(tiny_data: Path, tmp_path:
     assert all(finish(start_program(FAILS, 3, tiny_data, folder), 300))
     assert "KeyError: 'no such word'" in said(folder, 1)
     first, _, third = (said(folder, rank).strip().splitlines()[-1] for rank in range(3))
-    assert "rank 0 cannot go on: rank 1 has failed: KeyError: 'no such word'" in first
-    assert "rank 2 cannot go on: rank" in third  # 1, or 0 if that has ended before
+    assert "rank 0 cannot continue: rank 1 has failed: KeyError: 'no such word'" in first
+    assert "rank 2 cannot continue: rank" in third  # 1, or 0 if that has ended before
     assert not (folder / "crash.pt").exists()

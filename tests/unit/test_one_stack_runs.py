@@ -37,4 +37,4 @@ def test_a_plan_says_that_it_is_for_encoder_decoders(
 ) -> None:
     assert cli.main(["plan", config]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "a plan can be made for encoder-decoders alone" in line
+    assert "only encoder-decoders can be planned" in line

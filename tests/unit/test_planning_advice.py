@@ -123,7 +123,7 @@ def test_host_memory_is_that_of_a_node_however_many_there_are(
     assert "host memory: 56.7 GiB while 4 processes of a node build the weights" in few
     assert "host memory: 113.4 GiB while 8 processes of a node build the weights" in many
     sharded = run(capsys, *BIG, "--gpus", "32", "ddp-backend=fully_sharded", "fp16=true")[1]
-    assert "host memory: 14.2 GiB while rank 0 alone builds the weights in fp32" in sharded
+    assert "host memory: 14.2 GiB while only rank 0 builds the weights in fp32" in sharded
     assert "56.7 GiB while rank 0 saves a checkpoint" in sharded
 
 

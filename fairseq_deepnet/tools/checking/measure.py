@@ -125,7 +125,7 @@ def recording(
     calls: Calls = defaultdict(list)
 
     def flat(x: Tensor) -> Tensor:
-        # a copy: layers may go on with their tensor in place
+        # a copy: layers may continue with their tensor in place
         return x.detach().reshape(-1, x.size(-1)).clone()
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

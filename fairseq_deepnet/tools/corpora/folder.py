@@ -25,13 +25,13 @@ MONOLINGUAL_TASKS = ("language_modeling", "masked_lm")
 """fairseq's tasks for folders of one language."""
 
 SPM_HELP = (
-    "sentencepiece model of a data folder that fairseq-preprocess alone has made; none: its text is"
+    "sentencepiece model of a data folder written by fairseq-preprocess; none: its text is"
     " tokens already"
 )
 
 _LANGUAGE = re.compile(r"[^\W_][\w.@-]*")
 """It becomes part of file names and of command lines: no folder, no option."""
-_REMEDY = "copy it again, or make the folder anew"
+_REMEDY = "copy it again, or create the folder again"
 _KEYS: dict[str, Keys] = {
     "directions": {"directions": dict, "languages": list},
     "language": {"language": str},
@@ -86,12 +86,12 @@ class DataFolder:
             raise FileNotFoundError(
                 f"{path} is no complete data folder of scripts/preprocess*.sh: it has no"
                 " corpus.json; name another with --data FOLDER (of scripts: DATA=FOLDER), or for"
-                " data of fairseq-preprocess alone give its sentencepiece model: --spm FILE"
+                " data written by fairseq-preprocess give its sentencepiece model: --spm FILE"
             )
         record = read_record(manifest, remedy=_REMEDY)
         required = next((keys for key, keys in _KEYS.items() if key in record), None)
         if required is None:
-            raise ValueError(f"{manifest} is not the record of a data folder; make it anew")
+            raise ValueError(f"{manifest} is not the record of a data folder; create it again")
         fault = lacking(record, required)
         if fault:
             raise ValueError(f"{manifest} is damaged: {fault}; {_REMEDY}")
@@ -249,7 +249,7 @@ class DataFolder:
 
 @dataclasses.dataclass(frozen=True)
 class BareFolder(DataFolder):
-    """A data folder of one pair that fairseq-preprocess alone has made, without a record.
+    """A data folder of one pair written by fairseq-preprocess, without a record.
 
     Args:
         spm: the sentencepiece model of both languages; None if text is tokens already.

@@ -158,7 +158,7 @@ class Job:
         if len(lines) != references:
             raise ValueError(
                 f"{self.source} has {len(lines):,} lines and {self.reference} {references:,}:"
-                " both must be translations line by line; make the data folder anew"
+                " both must be translations line by line; create the data folder again"
             )
         return lines
 

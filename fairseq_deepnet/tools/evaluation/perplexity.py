@@ -2,7 +2,7 @@
 
 A perplexity depends on the subwords it is counted in. That of a language model is therefore also
 given per word (of the raw text, between spaces, an end of line counted as one), which models with
-other subwords can be compared by. That of a masked model is of the masked subwords alone, masked as
+other subwords can be compared by. That of a masked model is of only the masked subwords, masked as
 in its training; it is no probability of the text.
 """
 

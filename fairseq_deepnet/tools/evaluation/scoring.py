@@ -155,8 +155,8 @@ def score_tokens(
 
     if len(pieces) != len(references):
         raise ValueError(
-            f"{len(pieces)} hypotheses for {len(references)} tokenised references; make the data "
-            "folder anew"
+            f"{len(pieces)} hypotheses for {len(references)} tokenised references; create the data "
+            "folder again"
         )
     # fairseq smooths nothing and takes what stands between spaces for a word
     bleu = BLEU(tokenize="none", smooth_method="none", force=True)

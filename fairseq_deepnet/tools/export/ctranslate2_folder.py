@@ -1,7 +1,7 @@
 """A CTranslate2 model with all that takes raw text to raw text: its folder stands alone.
 
-CTranslate2 has a converter for fairseq's checkpoints, which builds the task and the model anew, and
-knows only fairseq's own; here tensors go straight from the (folded) state dict to their places.
+CTranslate2 has a converter for fairseq's checkpoints, which builds the task and the model again
+and knows only fairseq's own; here tensors go straight from the (folded) state dict to their places.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def write_folder(
     kind = subword_kind(data)
     if kind != "sentencepiece":
         raise ValueError(
-            f"{data.path} holds {kind} tokens, and {ENGINE} tokenises with sentencepiece alone;"
+            f"{data.path} holds {kind} tokens, and {ENGINE} tokenises only with sentencepiece;"
             " use --to fairseq or --to ctranslate2"
         )
     stock, args, vocabularies = stock_translator(model, data, state, ENGINE, ACTIVATIONS)

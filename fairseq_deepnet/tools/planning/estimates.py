@@ -100,7 +100,7 @@ def require_plannable(arch: str) -> None:
 
     if ARCH_MODEL_REGISTRY.get(arch) not in (DeepNetTransformerModel, TransformerModel):
         raise ValueError(
-            f"--arch {arch}: a plan can be made for encoder-decoders alone: deepnet_transformer,"
+            f"--arch {arch}: only encoder-decoders can be planned: deepnet_transformer,"
             " fairseq's transformer and their named shapes"
         )
 

@@ -297,7 +297,7 @@ def _notes(plan: Plan) -> list[str]:
     if training.gpus:
         processes = 1 if training.sharded else min(training.devices, GPUS_A_NODE)
         who = f"{processes} processes of a node build" if processes > 1 else "the process builds"
-        who = "rank 0 alone builds" if training.sharded and training.devices > 1 else who
+        who = "only rank 0 builds" if training.sharded and training.devices > 1 else who
         host = plan.counts.total * 4 * processes / GIB
         saved = checkpoint_size(training, plan.counts) / GIB
         notes.append(

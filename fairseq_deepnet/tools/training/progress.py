@@ -1,6 +1,6 @@
 """fairseq-train's log for people: everything into train.log, one short line per interval on screen.
 
-The supervisor runs it in a process of its own, on the standard library alone. A line that is not
+The supervisor runs it in a process of its own, with only the standard library. A line that is not
 understood is shown as it is: nothing that could explain a crash is hidden. Only torchrun's report
 on its own processes is left out, and the one line of an error, which the supervisor ends with.
 """

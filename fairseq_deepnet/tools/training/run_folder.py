@@ -33,7 +33,7 @@ _MAY_DIFFER: Final = HARMLESS | {
     *("monitor_interval", "monitor", "on_divergence", "fallbacks"),
     "data",
 }
-"""What may differ when a run goes on (data folders are compared apart)."""
+"""What may differ when a run resumes (data folders are compared apart)."""
 
 
 def differences(old: configs.Config, new: configs.Config) -> list[str]:

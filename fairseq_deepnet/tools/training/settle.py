@@ -108,7 +108,7 @@ def check_data(data: Path, recipe: dict[str, configs.Value]) -> dict[str, Any]:
     manifest = data / "corpus.json"
     if not manifest.is_file():
         return {}
-    return read_record(manifest, remedy="copy it again, or make the folder anew")
+    return read_record(manifest, remedy="copy it again, or create the folder again")
 
 
 def check_task(corpus: dict[str, Any], config: configs.Config, data: Path) -> None:

@@ -382,7 +382,7 @@ def _work(work: Callable[[], Any], out: Any) -> None:
     except OSError as error:
         result = error
     except ValueError as error:
-        result = ValueError(str(error))  # its class is for this process alone
+        result = ValueError(str(error))  # its class is only for this process
     except BaseException:
         traceback.print_exc()
         raise SystemExit(1) from None

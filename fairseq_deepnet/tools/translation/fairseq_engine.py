@@ -1,6 +1,6 @@
 """A trained model that translates raw text, in one direction after another, loaded once.
 
-fairseq-generate loads its model anew for every direction, which for thousands of directions would
+fairseq-generate loads its model again for every direction, which for thousands of directions would
 be most of the time. This goes through the same task, generator and beam search.
 """
 
