@@ -122,7 +122,7 @@ def test_a_model_of_bare_fairseq_commands_translates_with_its_sentencepiece_mode
     words = (checkpoint, text, "--beam=1", f"--data={bare}", "--gpus=0")
     refused = translate(*words)
     assert refused.returncode == 2
-    assert "for data of fairseq-preprocess alone give its sentencepiece model: --spm" in (
+    assert "for data written by fairseq-preprocess give its sentencepiece model: --spm" in (
         refused.stderr
     )
     expected = translate(run, text, "--beam=1")
