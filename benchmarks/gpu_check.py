@@ -12,11 +12,6 @@ the precision itself costs; ours may be at the most 1.5 times as far off. DeepNo
 yardstick in fairseq; its row is held to the same distances. All are means over four draws of
 weights, with fixed seeds.
 
-The loss, of features and targets made up: chunked_label_smoothed_cross_entropy with one compiled
-kernel for what follows the logits, which is the default on GPUs, against torch's own kernels,
-gradients and products included. "loss" and "gradients" are distances between the two, "first" the
-time of the first loss with its compilation. On the CPU, where it is not the default, it is slower.
-
 Training, 512/2048/8 and batches of 4,096 positions unless told otherwise: fairseq's stock
 `transformer` against ours, plain and with --compile, as in training_speed.py: updates in turn where
 the GPU's memory holds them all ("in turn"), one system after the other where it does not; then
@@ -40,12 +35,11 @@ import sys
 import time
 import warnings
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from gpu import correctness, loss, sharded, training
+from gpu import correctness, sharded, training
 from gpu.results import Results
 from side_by_side import tables
 from side_by_side.systems import Shape
@@ -104,20 +98,8 @@ def train(options: argparse.Namespace, results: Results, began: float) -> list[s
     return left
 
 
-def losses(options: argparse.Namespace, results: Results) -> list[dict[str, Any]]:
-    """The rows of the loss, printed and returned."""
-    lines = []
-    for precision in ("fp32", *options.precisions):
-        key = f"loss {precision}"
-        line = results.get(key) or loss.measure(precision, options)
-        results.put(key, line)
-        print(loss.row(line), flush=True)
-        lines.append(line)
-    return lines
-
-
 def main() -> int:
-    """Correctness, the loss, training, and what it costs to shard."""
+    """Correctness, training, and the cost of sharding."""
     options, began = parse(), time.monotonic()
     logging.disable(logging.WARNING)  # fairseq describes each model at length
     warnings.simplefilter("ignore")
@@ -132,9 +114,6 @@ def main() -> int:
     lines = results.get("correctness") or correctness.measure(options)
     results.put("correctness", lines)
     print("\n".join([*tables.head(correctness.HEAD, 4), *map(correctness.row, lines)]), flush=True)
-    if options.compile:
-        print("\n" + "\n".join(tables.head(loss.HEAD, 0)), flush=True)
-        lines = [*lines, *losses(options, results)]
     print("\n" + "\n".join(tables.head(training.HEAD, 3)), flush=True)
     left = train(options, results, began)
     if results.get("sharded") is None and time.monotonic() - began > 60 * options.minutes:

@@ -23,8 +23,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .one_kernel import OneKernel
-
 CPU_ROWS: Final = (128, 512)
 """Bounds of n on the CPU, where n = C between them.
 
@@ -40,10 +38,6 @@ GPU_TABLE: Final = 2**26
 FP16_LIFT: Final = 2.0**14
 """What fp16 gradients of logits, at most 1 in size, are multiplied with while rounded: 1 / V
 would be subnormal for large vocabularies."""
-FUSED_ON: Final = ("cuda",)
-"""Devices on which one kernel makes a chunk's losses and the gradient of its logits, if it can be
-compiled; elsewhere torch's own are faster."""
-one_kernel: Final = OneKernel()
 LEAST_PROBABILITY: Final = 1e-30
 """Below it -log p is taken from the logits: float32 would lose digits, and then be infinite."""
 
@@ -199,7 +193,7 @@ class ChunkWalk:
         self.columns = self.w.sum(dim=0, dtype=self.sums)
         self.rows = min(chunk_rows(width, vocabulary, x.is_cuda), max(len(target), 1))
         self.table = self._table(self.sums)
-        self.spare: Tensor | None = None  # for p, where one kernel does not take the place of z
+        self.probabilities = self._table(self.sums)
         # products in half precision are rounded to it, but for a GPU's, which give their sums
         self.half = None if dtype is self.sums else self._table(dtype)
         total = self.x.sum(dim=0, dtype=self.sums) * -self.each
@@ -222,9 +216,9 @@ class ChunkWalk:
             logits = self._logits(part)
             if self.accuracy:
                 correct += logits.argmax(dim=1).eq(self.target[part]).sum()
-            table = self._differences(logits, part, nll, log_sum)
-            if table is not None:
-                self._gradients(table, part)
+            probabilities = self._probabilities(logits, part, nll, log_sum)
+            if any(grad is not None for grad in self.grads):
+                self._gradients(self._differences(probabilities, part), part)
         if self.grads[0] is not None:
             self.grads[0].sub_(self.columns, alpha=self.each)
         # -sum_v log p_v = V log(sum_v e^z_v) - sum_v z_v, and the last is x times W's sum over V
@@ -257,23 +251,8 @@ class ChunkWalk:
             logits.copy_(torch.mm(x, self.w.t(), out=self.half[: len(x)]))
         return logits if self.b is None else logits.add_(self.b)
 
-    def _differences(
-        self, logits: Tensor, part: slice, nll: Tensor, log_sum: Tensor
-    ) -> Tensor | None:
-        """Return p - a [v = t] [n, V] of a chunk, lifted and in the type of the products.
-
-        None where no gradient is wanted. Fills the chunk's part of -log p_t and of log(sum e^z),
-        both [N].
-        """
-        wanted = any(grad is not None for grad in self.grads)
-        if logits.device.type in FUSED_ON:
-            table = logits if self.half is None else self.half[: len(logits)]
-            made = (nll[part], log_sum[part], table if wanted else None)
-            if one_kernel(logits, self.target[part], *made, self.on_target, self.lift):
-                return made[-1]
-        table = self._probabilities(logits, part, nll, log_sum)
-        if not wanted:
-            return None
+    def _differences(self, table: Tensor, part: slice) -> Tensor:
+        """Turn p [n, V] of a chunk into p - a [v = t], lifted and in the type of the products."""
         target = self.target[part, None]
         table.scatter_add_(1, target, table.new_full(target.shape, -self.on_target))
         if self.lift != 1:
@@ -282,9 +261,7 @@ class ChunkWalk:
 
     def _probabilities(self, logits: Tensor, part: slice, nll: Tensor, log_sum: Tensor) -> Tensor:
         """Return p [n, V] of a chunk; fill its part of -log p_t and of log(sum e^z), both [N]."""
-        if self.spare is None:
-            self.spare = self._table(self.sums)
-        table = torch.softmax(logits, dim=1, out=self.spare[: len(logits)])
+        table = torch.softmax(logits, dim=1, out=self.probabilities[: len(logits)])
         target = self.target[part, None]
         likely, at_target = table.gather(1, target), logits.gather(1, target)
         minus = likely.log().neg_()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..criterions.chunked import CPU_BLOCK, FUSED_ON, chunk_rows
+from ..criterions.chunked import CPU_BLOCK, chunk_rows
 from ..modules import ActivationCheckpointing
 from ..schemes import Side
 from . import activations
@@ -71,8 +71,7 @@ class Walk:
             on_gpu = self.batch.on_gpu
             part = words * width if on_gpu else min(words * width, CPU_BLOCK)
             weight += part * (FP32 if on_gpu else FP32 + rounded)
-        tables = 1 if ("cuda" if self.batch.on_gpu else "cpu") in FUSED_ON else 2
-        table = rows * words * (tables * FP32 + rounded)
+        table = rows * words * (2 * FP32 + rounded)
         return table + weight + tokens * width * (FP32 + self.element)
 
     def layers(self, side: Side, layout: Layout) -> int:

@@ -1,6 +1,5 @@
 """The commands of benchmarks/ on the smallest shapes, and what their numbers rest on."""
 
-import argparse
 import json
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_deepnet.criterions import chunked, one_kernel
 from fairseq_deepnet.footprint import activations
 from fairseq_deepnet.models import account
 from fairseq_deepnet.tools.planning import compute
@@ -92,24 +90,6 @@ def test_gpu_check_says_so_where_there_is_no_gpu(run_command: RunCommand) -> Non
     assert done.returncode == 2
     assert "--device cpu" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("backend", ["aot_eager", "nosuch"])
-def test_the_loss_by_one_kernel_is_compared_with_torchs_own(
-    benchmarks: Path, monkeypatch: pytest.MonkeyPatch, backend: str
-) -> None:
-    from gpu import loss
-
-    kernel = one_kernel.OneKernel(backend)
-    monkeypatch.setattr(chunked, "one_kernel", kernel)
-    options = argparse.Namespace(tokens=9, width=8, vocabulary=20, device="cpu", rounds=2)
-    line = loss.measure("fp32", options)
-    cells = loss.row(line).split("|")[1:-1]
-    assert len(cells) == len(loss.HEAD)
-    assert line["right"] is not kernel.given_up is (backend == "nosuch")
-    assert cells[-1].strip() == ("**off**" if kernel.given_up else "ok")
-    if not kernel.given_up:
-        assert 0 < line["gradients"] < 1e-5  # they are other kernels
 
 
 def test_the_stock_system_does_not_import_the_plugin(benchmarks: Path) -> None:

@@ -9,11 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_deepnet.anatomy import find_stacks
-from fairseq_deepnet.criterions import chunked
-from fairseq_deepnet.criterions import one_kernel as one_kernel_module
-from fairseq_deepnet.footprint import Model, activations, memory, parameters, walk
+from fairseq_deepnet.footprint import Model, activations, memory, parameters
 from fairseq_deepnet.footprint.activations import MicroBatch
-from fairseq_deepnet.footprint.setting import CHUNKED
 from fairseq_deepnet.modules import (
     ActivationCheckpointing,
     DecoderLayer,
@@ -218,41 +215,3 @@ def test_copies_for_the_monitor_are_those_that_its_instruments_take(
     plain = memory.follow(model, TRAINING, counts, BATCH)
     watched = memory.follow(model, training, counts, BATCH)
     assert watched.moments["optimiser"] - plain.moments["optimiser"] == taken
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_one_kernel_spares_a_table_of_the_loss_on_the_devices_that_have_it(
-    precision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tables that the criterion makes, and what is counted; here a CPU is one of them."""
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
-    training = dataclasses.replace(TRAINING, precision=precision, criterion=CHUNKED[0])
-    model = plan_of(share_all_embeddings=True)
-    words, tokens = model.vocabulary[1], BATCH.tokens(Side.DECODER)
-    made: list[int] = []
-    table = chunked.ChunkWalk._table
-
-    def noted(self: chunked.ChunkWalk, kind: torch.dtype) -> Tensor:
-        new = table(self, kind)
-        made.append(new.nbytes)
-        return new
-
-    def one_kernel(*given: Any) -> bool:
-        one_kernel_module.differences(*given)
-        return True
-
-    monkeypatch.setattr(chunked.ChunkWalk, "_table", noted)
-    monkeypatch.setattr(chunked, "one_kernel", one_kernel)
-    found, counted = [], []
-    for devices in (("cpu",), ()):
-        monkeypatch.setattr(chunked, "FUSED_ON", devices)
-        monkeypatch.setattr(walk, "FUSED_ON", devices)
-        made.clear()
-        given = (torch.randn(tokens, 32, dtype=dtype), torch.randn(words, 32, dtype=dtype), None)
-        target = torch.randint(words, (tokens,))
-        wanted = (True, True, False)
-        chunked.ChunkWalk(*given, target, 0.1, dtype, wanted, accuracy=False).run()
-        found.append(sum(made))
-        batch = dataclasses.replace(BATCH, element=training.element)
-        counted.append(walk.Walk(model, training, parameters.count(model), batch).loss_peak)
-    assert counted[1] - counted[0] == found[1] - found[0] == 4 * tokens * words
