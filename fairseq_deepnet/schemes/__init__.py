@@ -1,4 +1,4 @@
-"""Residual schemes by name. A new scheme is a file here and a line in the list below."""
+"""Residual schemes by name. To add one, write its file and list its class in `SCHEMES`."""
 
 from ..errors import ConfigurationError
 from .admin import Admin, AdminLog
@@ -38,7 +38,7 @@ DEFAULT_SCHEME = DeepNorm.name
 
 
 def scheme_class(name: str, what: str = "residual scheme") -> type[ResidualScheme]:
-    """Return the scheme called `name`; ConfigurationError that says `what` is unknown otherwise."""
+    """Return the scheme called `name`; raise ConfigurationError for another name."""
     if name not in SCHEMES:
         raise ConfigurationError(f"{what} {name} is unknown; choose one of {', '.join(SCHEMES)}")
     return SCHEMES[name]

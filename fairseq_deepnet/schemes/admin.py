@@ -16,12 +16,12 @@ logger = logging.getLogger(__name__)
 
 
 class AdminResidual(WeightedPostNormResidual):
-    """LN((w + o) * x + G(x)): w [C] is learned from 1, o [1] is set once by profiling, 0 before.
+    """LN((w + o) * x + G(x)): w [C] is learned and starts at 1; profiling sets o [1], 0 before.
 
-    Two tensors for one omega = w + o, because an optimiser of half-precision weights copies them
-    before the first batch is seen: what profiling wrote into a parameter would be undone by the
-    first step. o is a buffer, which no optimiser holds; omega moves as a parameter of its own
-    would, save for weight decay, which draws w and not omega to 0.
+    omega = w + o is split into two tensors because a half-precision optimiser copies the weights
+    before the first batch: its first step would overwrite a parameter that profiling had set. o is
+    a buffer, which no optimiser holds. omega moves as a parameter would, except that weight decay
+    pulls w, not omega, towards 0.
     """
 
     def __init__(self, side: Side, embed_dim: int) -> None:
@@ -33,7 +33,7 @@ class AdminResidual(WeightedPostNormResidual):
 
     @property
     def omega(self) -> Tensor:
-        """What multiplies the residual, [C]."""
+        """The residual weight, [C]."""
         return self.weight + self.offset
 
     def leave(self, x: Tensor, branch: Tensor, norm: Map | None, dropout: Map) -> Tensor:
@@ -49,9 +49,11 @@ class AdminResidual(WeightedPostNormResidual):
 
 
 class Profile:
-    """omega of one stack's sublayers, from the input on: omega_1 = 1, omega_{i+1}^2 =
-    Var[omega_i x_{i-1}] + Var[G_i], hence Var[x_0] + the sum of Var[G_j], j <= i: LayerNorm makes
-    Var[x_i] = 1, and nothing normalises the embeddings x_0 (padding counts as zeros).
+    """omega of each sublayer of a stack, starting at the input.
+
+    omega_1 = 1 and omega_{i+1}^2 = Var[omega_i x_{i-1}] + Var[G_i]. LayerNorm makes Var[x_i] = 1, so
+    this equals Var[x_0] + the sum of Var[G_j] for j <= i. The embeddings x_0 are not normalised;
+    padding counts as zeros.
     """
 
     def __init__(self) -> None:
@@ -59,10 +61,10 @@ class Profile:
         self.next_omega = 1.0
 
     def add(self, residual: Tensor, branch: Tensor) -> None:
-        """Pass a sublayer: its weighted residual and its branch after dropout, [B, T, C].
+        """Add a sublayer's weighted residual and its branch after dropout, both [B, T, C].
 
-        Variances are over all elements of the batch; the mean over all processes of a distributed
-        training, so that each of them sets the same omega.
+        Variances are over all elements of the batch. In distributed training they are averaged over
+        the processes, so that every process sets the same omega.
         """
         self.omegas.append(self.next_omega)
         total = residual.float().var(correction=0) + branch.float().var(correction=0)
@@ -73,10 +75,10 @@ class Profile:
 
 
 class ProfilingPass:
-    """A forward pre-hook: before a model's first training forward, one more in which omega is set.
+    """Forward pre-hook that sets omega in an extra forward pass before the first training step.
 
-    It runs with the same batch, in training mode (the variances are those after dropout), without
-    gradients, in every process at once. A model whose checkpoint brings omega is left alone.
+    The pass uses the same batch, in training mode (variances are measured after dropout), without
+    gradients, and runs in all processes at once. It is skipped if a checkpoint has set omega.
     """
 
     def __init__(self) -> None:
@@ -93,7 +95,7 @@ class ProfilingPass:
         for residual in residuals:
             residual.profile = profiles[residual.side]
         try:
-            # uncompiled: reading a variance would break a graph in every sublayer
+            # not compiled: reading a variance would break the graph in every sublayer
             with torch.no_grad(), torch.compiler.set_stance("force_eager"):
                 model.forward(*args, **kwargs)
         finally:
@@ -108,14 +110,14 @@ class ProfilingPass:
 
 
 class Admin(ResidualScheme):
-    """Admin as in Liu et al. 2020, profiled in the same command before the first update.
+    """Admin as in Liu et al. 2020, profiled before the first update of the training command.
 
-    omega is learned, starts at one number a sublayer, and follows the authors' code, which carries
-    Var[omega_i x_{i-1}] along; the paper's formula is the sum of only the branches' variances.
-    Theirs needs a run of its own on one device that writes a file; here the first batch (on each
-    device) is run through once more. Weights start as all schemes' here, Xavier-normal. The
-    authors' start is the fairseq of their time, whose feed-forward is Xavier-uniform with zero
-    biases; `--init stock` is today's, which differs in just that.
+    omega is learned and starts at one number per sublayer. It follows the authors' code, which
+    includes Var[omega_i x_{i-1}]; the paper's formula sums only the variances of the branches. The
+    authors profile in a separate run on one device that writes a file. Here each device runs its
+    first batch twice. Initial weights are Xavier-normal, as in every scheme here. The authors used
+    the initialisation of their fairseq, in which the feed-forward is Xavier-uniform with zero
+    biases; `--init stock` uses that of today's fairseq, which differs only there.
     """
 
     name: ClassVar[str] = "admin"
@@ -141,10 +143,11 @@ class Admin(ResidualScheme):
 
 
 class AdminLog(ResidualScheme):
-    """Admin without profiling: omega from the depth alone, as in the authors' later admin-torch.
+    """Admin without profiling: omega depends only on depth, as in the authors' admin-torch.
 
-    n counts the sublayers of the stack, 2N or 3M. omega = sqrt((n + 1) / ln(n + 1) - 1) in every
-    sublayer, for an output that changes by O(log n); the variant `constant` has sqrt(n), for O(1).
+    n is the number of sublayers of the stack, 2N or 3M. omega = sqrt((n + 1) / ln(n + 1) - 1) in
+    every sublayer, so that the output changes by O(log n). The variant `constant` uses sqrt(n), for
+    a change of O(1).
     """
 
     name: ClassVar[str] = "admin-log"
@@ -161,7 +164,7 @@ class AdminLog(ResidualScheme):
         return None
 
     def omega(self, side: Side) -> float:
-        """Return what a side's residual weights start at."""
+        """Return the initial residual weight of a side."""
         n = self.depths.sublayers(side)
         if self.variant == "constant":
             return math.sqrt(n)

@@ -1,4 +1,4 @@
-"""B2T: Post-LN in which a layer's input reaches its last LayerNorm, too (Takase et al., 2022)."""
+"""B2T: Post-LN that adds a layer's input at its last LayerNorm (Takase et al., 2022)."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -10,9 +10,9 @@ from .residual import Map, Residual, Stream
 
 
 class BottomToTopResidual(Residual):
-    """LN(x + G(x)), and LN(b + x + G(x)) in a layer's last sublayer, b the layer's input.
+    """LN(x + G(x)), and LN(b + x + G(x)) in a layer's last sublayer, where b is the layer's input.
 
-    From sublayer to sublayer the stream is x and b.
+    Between the sublayers of a layer the stream is the pair (x, b).
     """
 
     def __init__(self, is_last: bool) -> None:
@@ -30,16 +30,16 @@ class BottomToTopResidual(Residual):
 
 
 def pair(x: Stream) -> tuple[Tensor, Tensor]:
-    """Return x and the layer's input, which in the first sublayer are one."""
+    """Return x and the layer's input, which are the same tensor in the first sublayer."""
     return (x, x) if isinstance(x, Tensor) else x
 
 
 class B2T(ResidualScheme):
     """LN(x + G(x)); the last sublayer of a layer adds the layer's input: LN(b + x + G(x)).
 
-    The authors' code multiplies every weight in a layer by the stack's depth to the -1/2 wherever
-    the connection is on, whatever fairseq drew; here that is the gain of Xavier-normal weights. The
-    variant `plain` leaves weights alone, and is the formula by itself.
+    Where the connection is on, the authors' code multiplies every weight that fairseq has drawn by
+    N^(-1/2), N the depth of the stack. Here this factor is the gain of Xavier-normal weights. The
+    variant `plain` implements only the formula and leaves the weights alone.
     """
 
     name: ClassVar[str] = "b2t"

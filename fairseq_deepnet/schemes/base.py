@@ -1,21 +1,22 @@
 """The contract of a residual scheme: how a sublayer joins the residual stream, how weights start.
 
-A scheme answers six questions; the layers ask nothing else (they hold no `if scheme ==`):
+A scheme answers six questions. The layers need nothing else (they contain no `if scheme ==`):
 
-1. Where does LayerNorm stand? `norm`: post, pre (with one more after the stack), or none;
-   `embedding_norm`: and after the embeddings?
-2. How does a branch join the residual? `build_residuals`: one module a sublayer, built a layer at
-   a time, so that the sublayers of a layer may share a parameter, and hand each other more than x.
-3. What else does a sublayer carry? `build_head_transform`, `build_ffn_transforms`, `bias`.
-4. Is a layer's input more than the output of the layer below? `build_combination`. Does more than
-   x go from layer to layer? `streams`. What follows the stack? `build_output_transform`.
-5. How does every weight start? `gain` and `draw`; `initialise_ends` outside the layers; `prepare`
-   for what only a batch or the training's options can tell. A residual that changes with the
-   training has `set_num_updates`, which fairseq calls before each of its batches.
+1. Where is LayerNorm? `norm`: post, pre (with another one after the stack), or none.
+   `embedding_norm`: is there one after the embeddings?
+2. How does a branch join the residual? `build_residuals` returns one module per sublayer. It is
+   called once per layer, so that the sublayers of a layer can share parameters and pass on more
+   than x.
+3. What else does a sublayer contain? `build_head_transform`, `build_ffn_transforms`, `bias`.
+4. Does a layer read more than the output of the layer below? `build_combination`. Does more than x
+   pass from layer to layer? `streams`. What follows the stack? `build_output_transform`.
+5. How are weights initialised? `gain` and `draw`; `initialise_ends` outside the layers; `prepare`
+   for values that depend on a batch or on the options of the run. A residual that changes during
+   training has `set_num_updates`, which fairseq calls before each batch.
 6. Can fairseq's stock layers compute a trained model? `why_not_stock`; `residual_weight`,
-   `stock_layer` and `stock_options` say how, for export.
+   `stock_layer` and `stock_options` define the export.
 
-Where a paper and its authors' code differ, `variants` names both. docs/reference/schemes.md
+Where a paper and its authors' code differ, `variants` lists both. docs/reference/schemes.md
 describes each published method in these terms.
 """
 
@@ -31,14 +32,14 @@ from .residual import Combination, PostNormResidual, PreNormResidual, Residual
 
 
 class Side(StrEnum):
-    """The stacks: both in an encoder-decoder, one of them in other models."""
+    """The two stacks; models other than the encoder-decoder have one of them."""
 
     ENCODER = "encoder"
     DECODER = "decoder"
 
 
 class NormPlacement(StrEnum):
-    """Where LayerNorm stands: after the residual sum, at the start of the branch, or nowhere."""
+    """Placement of LayerNorm: after the residual sum, at the start of the branch, or nowhere."""
 
     POST = "post"
     PRE = "pre"
@@ -54,7 +55,7 @@ class Sublayer(StrEnum):
 
 
 class Role(StrEnum):
-    """What a linear map does in its branch; the values are fairseq's attribute names."""
+    """Role of a linear map in its branch; the values are fairseq's attribute names."""
 
     Q_PROJ = "q_proj"
     K_PROJ = "k_proj"
@@ -64,14 +65,14 @@ class Role(StrEnum):
     FC2 = "fc2"
 
 
-# Attn =Theta v w X whatever W_Q and W_K are (paper, Lemma 4.1): q and k do not set the size of a
-# branch's output.
+# Attn =Theta v w X for any W_Q and W_K (paper, Lemma 4.1): q and k do not affect the magnitude of
+# a branch's output.
 VALUE_PATH = frozenset({Role.V_PROJ, Role.OUT_PROJ, Role.FC1, Role.FC2})
 
 
 @dataclass(frozen=True)
 class Depths:
-    """Layers a side: N in the encoder, M in the decoder; 0 where a model lacks that side."""
+    """Layers per side: N in the encoder, M in the decoder; 0 for a side that the model lacks."""
 
     encoder: int
     decoder: int
@@ -96,7 +97,7 @@ class Depths:
 
 @dataclass(frozen=True)
 class Place:
-    """A layer's place: its side, and its index counted from 0 at the input."""
+    """Position of a layer: its side, and its index, counted from 0 at the input."""
 
     side: Side
     layer: int
@@ -107,9 +108,9 @@ class ResidualScheme:
 
     Args:
         depths: the depths that the model is trained with.
-        alphas: the residual weight of each side, where a checkpoint recorded it; `default_alpha`
-            where not.
-        variant: which reading of the recipe; the first of `variants` where None.
+        alphas: the residual weight of each side as a checkpoint recorded it; by default
+            `default_alpha`.
+        variant: reading of the recipe; by default the first of `variants`.
 
     Raises:
         ConfigurationError: for a variant that the scheme does not have.
@@ -118,15 +119,15 @@ class ResidualScheme:
     name: ClassVar[str]
     summary: ClassVar[str]
     norm: ClassVar[NormPlacement]
-    embedding_norm: ClassVar[bool] = False  # does a LayerNorm follow the embeddings
-    bounded: ClassVar[bool] = False  # are all sublayers LN(alpha x + G(x)), as the bounds ask
-    combines: ClassVar[bool] = False  # do layers read more than the layer below (as in DLCL)
-    streams: ClassVar[int] = 1  # tensors [B, T, C] that go from layer to layer, x the first
-    variants: ClassVar[Mapping[str, str]] = {}  # name -> what it means
-    bias: ClassVar[bool] = True  # do linear maps have biases (Fixup's do not)
-    layer_drop: ClassVar[bool] = True  # may layers be left out, while training or when loading
-    stock_initialisation: ClassVar[bool] = False  # may `--init stock` replace the scheme's own
-    # How a weight is drawn, given its gain.
+    embedding_norm: ClassVar[bool] = False  # a LayerNorm follows the embeddings
+    bounded: ClassVar[bool] = False  # all sublayers are LN(alpha x + G(x)), as the bounds require
+    combines: ClassVar[bool] = False  # layers read more than the layer below (as in DLCL)
+    streams: ClassVar[int] = 1  # tensors [B, T, C] passed from layer to layer, x first
+    variants: ClassVar[Mapping[str, str]] = {}  # name -> description
+    bias: ClassVar[bool] = True  # linear maps have biases (not in Fixup)
+    layer_drop: ClassVar[bool] = True  # layers may be dropped, in training or when loading
+    stock_initialisation: ClassVar[bool] = False  # `--init stock` may replace the scheme's own
+    # Initialises a weight, given its gain.
     draw: ClassVar[Callable[..., Tensor]] = staticmethod(nn.init.xavier_normal_)
 
     def __init__(
@@ -157,10 +158,10 @@ class ResidualScheme:
         return variant
 
     def default_alpha(self, side: Side) -> float | None:
-        """Return what multiplies the residual before its LayerNorm; None where nothing does."""
+        """Return the residual weight alpha of a side; None if the scheme has none."""
         return 1.0 if self.norm is NormPlacement.POST else None
 
-    # How a branch joins, and what it carries
+    # Residuals and extra modules
 
     def build_residuals(
         self, place: Place, sublayers: tuple[Sublayer, ...], embed_dim: int
@@ -174,80 +175,77 @@ class ResidualScheme:
     def build_head_transform(
         self, place: Place, sublayer: Sublayer, num_heads: int, embed_dim: int
     ) -> nn.Module | None:
-        """Return what acts on the heads [B, H, T, D] before out_proj (as in NormFormer)."""
+        """Return a module applied to the heads [B, H, T, D] before out_proj (as in NormFormer)."""
         return None
 
     def build_ffn_transforms(
         self, place: Place, ffn_dim: int
     ) -> tuple[nn.Module | None, nn.Module | None]:
-        """Return what acts on the FFN's hidden [B, T, F] before the activation, and before fc2."""
+        """Return modules applied to the FFN's hidden [B, T, F] before activation and before fc2."""
         return None, None
 
     def build_combination(self, side: Side, embed_dim: int) -> Combination | None:
-        """Return what maps all layers' outputs so far to the next layer's input (as in DLCL)."""
+        """Return a module that maps all outputs so far to the next layer's input (as in DLCL)."""
         return None
 
     def build_output_transform(self, side: Side, embed_dim: int) -> nn.Module | None:
-        """Return what acts on the stack's output (as in R-Fixup), and makes one of more `streams`.
+        """Return a module applied to the stack's output (as in R-Fixup), which joins `streams`.
 
-        Pre-LN's norm is not it.
+        The final norm of Pre-LN is separate.
         """
         return None
 
-    # What of it stock layers can compute, once its weights are folded (tools/export/folding.py)
+    # Export to stock layers (tools/export/folding.py)
 
     def why_not_stock(self) -> str | None:
-        """Return why fairseq's layers cannot compute it, whatever the weights; None if they can."""
+        """Return the reason why fairseq's layers cannot compute the scheme; None if they can."""
         if self.norm is NormPlacement.NONE:
             return "it has no LayerNorm, and a stock layer normalises in every sublayer"
         return None
 
     def residual_weight(self, place: Place, learned: Mapping[str, Tensor]) -> float | Tensor:
-        """Return what multiplies a trained sublayer's residual, where LayerNorm stands after it.
+        """Return the residual weight of a trained Post-LN sublayer: a number or a vector [C].
 
         Args:
-            place: of its layer.
-            learned: what the sublayer's residual has saved, by name.
-
-        Returns:
-            one number, or a vector [C].
+            place: place of its layer.
+            learned: saved tensors of the sublayer's residual, by name.
         """
         return self.alphas[place.side]
 
     def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return a trained layer's parameters, by name, as those of a stock layer.
 
-        The residuals' own are left out: `residual_weight` has told what they multiply.
+        Parameters of the residuals are left out: `residual_weight` covers them.
         """
         return {name: weight for name, weight in layer.items() if not name.startswith("residuals.")}
 
     def stock_options(self) -> dict[str, bool]:
-        """Return fairseq's model options that give a stock layer what `stock_layer` names."""
+        """Return fairseq's model options for a stock layer with the parameters of `stock_layer`."""
         return {}
 
-    # How weights start
+    # Initialisation
 
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
-        """Return a weight's standard deviation over Xavier's, sqrt(2 / (fan_in + fan_out))."""
+        """Return a weight's standard deviation relative to Xavier's sqrt(2 / (fan_in + fan_out))."""
         return 1.0
 
     def initialise(self, place: Place, sublayer: Sublayer, role: Role, linear: nn.Linear) -> None:
-        """Draw a linear map's weight afresh and set its bias to zero."""
+        """Initialise a linear map's weight and set its bias to zero."""
         self.draw(linear.weight, gain=self.gain(place, sublayer, role))
         if linear.bias is not None:
             nn.init.zeros_(linear.bias)
 
     def initialise_ends(self, stacks: Mapping[Side, nn.Module]) -> None:
-        """Change what lies outside the layers: embeddings, vocabulary projection.
+        """Initialise the embeddings and the vocabulary projection.
 
-        Called once, with fairseq's encoder and decoder (`embed_tokens`, `output_projection`), whose
-        tables may be one. DeepNorm leaves them as fairseq makes them; T-Fixup and R-Fixup do not.
+        Called once with fairseq's encoder and decoder (`embed_tokens`, `output_projection`), whose
+        tables may be shared. T-Fixup and R-Fixup override it; other schemes keep fairseq's values.
         """
 
     def prepare(self, model: nn.Module, warmup: int) -> None:
-        """Arrange for what needs a batch, such as Admin's profiling, or the training's schedule.
+        """Prepare whatever depends on a batch (Admin's profiling) or on the schedule.
 
-        Called on the built model; `warmup` is the updates of the learning rate's warm-up, or 0.
+        Called with the built model; `warmup` is the number of warm-up updates, or 0.
         """
 
     def __repr__(self) -> str:

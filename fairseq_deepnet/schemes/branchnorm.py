@@ -1,4 +1,4 @@
-"""BranchNorm: Post-LN whose branches grow into the sum as the training goes (Liu et al., 2023)."""
+"""BranchNorm: Post-LN with a branch weight that grows during training (Liu et al., 2023)."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from .base import NormPlacement, Place, ResidualScheme, Sublayer
 from .residual import Map, Residual
 
-UPDATES = 4000  # of the growth, where the learning rate has no warm-up
+UPDATES = 4000  # length of the growth if the learning rate has no warm-up
 
 
 class GrowingBranchResidual(Residual):
-    """LN(x + a G(x)), a = min(1, t / T) in a training's update t = 1, 2, ...; 1 in a new model.
+    """LN(x + a G(x)), a = min(1, t / T) in update t = 1, 2, ...; 1 in a new model.
 
-    a is a buffer: a checkpoint resumes, and translates, with the a that it was trained with. What
-    is loaded is not taken back, though fine-tuning counts its updates from 1.
+    a is a buffer, so that a checkpoint resumes and translates with the a that it was trained with.
+    It never falls below the value that was loaded, although fine-tuning counts updates from 1.
     """
 
     def __init__(self) -> None:
@@ -24,15 +24,15 @@ class GrowingBranchResidual(Residual):
         self.scale: Tensor
         self.register_buffer("scale", torch.ones(1))
         self.growth = UPDATES  # T
-        self.reached = 0.0  # by the checkpoint that was loaded
+        self.reached = 0.0  # the loaded checkpoint's a
 
     @property
     def alpha(self) -> float:
-        """What multiplies the residual of the same sublayer written as LN(alpha x + G(x))."""
+        """The residual weight of the same sublayer written as LN(alpha x + G(x))."""
         return 1 / self.scale.item()
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Take fairseq's word before each batch of a training: the updates that are finished."""
+        """Set a from the number of finished updates; fairseq calls this before each batch."""
         self.scale.fill_(min(1.0, max(self.reached, (num_updates + 1) / self.growth)))
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *more: Any) -> None:
@@ -46,12 +46,12 @@ class GrowingBranchResidual(Residual):
 
 
 class BranchNorm(ResidualScheme):
-    """LN(x + a G(x)): a grows in proportion to the update and stays at 1, which is Post-LN.
+    """LN(x + a G(x)): a grows linearly with the updates to 1, at which the scheme is Post-LN.
 
-    What was read is the paper's abstract, and what others wrote about it: branches grow with the
-    training and end as Post-LN's, after T updates, a number to be chosen. That they grow in
-    proportion is our reading, and so is T, the warm-up of the learning rate, or 4,000 updates where
-    there is none. There is no public code; weights start as all schemes' here.
+    This follows the paper's abstract and descriptions by others: the weight of the branches grows
+    for T updates, a hyper-parameter, until it is that of Post-LN. The linear growth is our reading.
+    So is T: the warm-up of the learning rate, or 4,000 updates without warm-up. There is no public
+    code; initial weights are Xavier-normal, as in every scheme here.
     """
 
     name: ClassVar[str] = "branchnorm"

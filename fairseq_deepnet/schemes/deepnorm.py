@@ -7,7 +7,7 @@ from .base import VALUE_PATH, Depths, NormPlacement, Place, ResidualScheme, Role
 
 
 class Gains(NamedTuple):
-    """What DeepNorm multiplies on one side: the residual by alpha, initial weights by beta."""
+    """DeepNorm's factors on one side: alpha on the residual, beta on initial weights."""
 
     alpha: float
     beta: float
@@ -16,8 +16,8 @@ class Gains(NamedTuple):
 def gains(encoder_layers: int, decoder_layers: int) -> dict[Side, Gains]:
     """Return alpha and beta of each side for N encoder and M decoder layers (paper, Fig. 2(b)).
 
-    A model of one stack has depth 0 on the other side. The paper's printed constants are kept:
-    0.81 rounds 27^(-1/16), 0.87 rounds 2^(-1/2) 27^(1/16) (App. B).
+    A model with one stack has depth 0 on the other side. The constants are those that the paper
+    prints: 0.81 rounds 27^(-1/16), 0.87 rounds 2^(-1/2) 27^(1/16) (App. B).
     """
     n, m = encoder_layers, decoder_layers
     if n and m:
@@ -30,14 +30,14 @@ def gains(encoder_layers: int, decoder_layers: int) -> dict[Side, Gains]:
 
 
 class DeepNorm(ResidualScheme):
-    """Post-LN, the residual scaled up by alpha, the value path's weights scaled down by beta.
+    """Post-LN with the residual scaled up by alpha, the value path's weights scaled down by beta.
 
     beta is the gain of v_proj, out_proj (self- and cross-attention), fc1 and fc2; q_proj and
     k_proj keep gain 1 (paper, Fig. 2(a)). Biases, embeddings, LayerNorms and the vocabulary
     projection are not scaled.
 
-    The variants other than the paper's take one of the two away, to tell what each of them does;
-    without both it would be Post-LN.
+    Each of the other variants removes one of the two factors, to separate their effects. Without
+    both, the scheme would be Post-LN.
     """
 
     name: ClassVar[str] = "deepnorm"

@@ -13,14 +13,14 @@ class LinearCombination(Combination):
     """x_{l+1} = sum over k <= l of W[l, k] LN_k(y_k); y_0 is the embedding, without LN.
 
     Args:
-        layers: of the stack.
+        layers: number of layers of the stack.
         embed_dim: C.
     """
 
     def __init__(self, layers: int, embed_dim: int) -> None:
         super().__init__()
         rows = torch.ones(layers + 1, layers + 1).tril()
-        self.weight = nn.Parameter(rows / rows.sum(dim=1, keepdim=True))  # a row is an average
+        self.weight = nn.Parameter(rows / rows.sum(dim=1, keepdim=True))  # each row is an average
         self.norms = nn.ModuleList(nn.LayerNorm(embed_dim) for _ in range(layers))
 
     def keep(self, output: Tensor, layer: int) -> Tensor:
@@ -29,7 +29,7 @@ class LinearCombination(Combination):
 
     def forward(self, kept: list[Tensor]) -> Tensor:
         weights = self.weight[len(kept) - 1].unbind()
-        # One addition at a time: a stack of all outputs would be held for backward in every layer.
+        # Added one by one: autograd would keep a stack of all outputs in every layer.
         x = kept[0] * weights[0]
         for output, weight in zip(kept[1:], weights[1:], strict=False):
             x = torch.addcmul(x, output, weight)
@@ -40,11 +40,12 @@ class LinearCombination(Combination):
 
 
 class DLCL(ResidualScheme):
-    """Pre-LN layers, each fed by a learned sum of all normalised outputs so far.
+    """Pre-LN in which each layer reads a learned sum of all normalised outputs below it.
 
-    The pre-norm form, which DeepNet's table compares, with the authors' defaults: one number a pair
-    of layers, rows starting as averages, no softmax, no window; encoder and decoder apart. The
-    stack's output is one more combination, then the final LayerNorm.
+    This is the pre-norm form, which DeepNet's table compares, with the authors' defaults: one
+    number per pair of layers, rows initialised as averages, no softmax, no window, and separate
+    weights in encoder and decoder. The stack's output is one more combination and then the final
+    LayerNorm.
     """
 
     name: ClassVar[str] = "dlcl"

@@ -1,4 +1,4 @@
-"""DS-Init: Post-LN whose layers start smaller the higher they stand (Zhang et al., EMNLP 2019)."""
+"""DS-Init: Post-LN with smaller initial weights in higher layers (Zhang et al., EMNLP 2019)."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -11,11 +11,11 @@ from .base import NormPlacement, Place, ResidualScheme, Role, Sublayer
 class DSInit(ResidualScheme):
     """LN(x + G(x)); every weight of layer l (from 1) is uniform with Xavier's bound over sqrt(l).
 
-    The paper's formula is followed (its alpha at 1). The authors' code hands gain / sqrt(l) to an
-    initialiser that reads it as a factor on the variance, so that its standard deviation falls with
-    l^(-1/4) alone: that is the variant `code`. Both stacks count their own layers. q, k and v are
-    three maps here; in the self-attention of the authors' code they are one of d x 3d, and smaller
-    by sqrt(2). The same paper's merged attention is another matter and no part of it.
+    This follows the paper's formula with its alpha at 1. The authors' code passes gain / sqrt(l) to
+    an initialiser that treats it as a factor on the variance, so that the standard deviation falls
+    only with l^(-1/4): this is the variant `code`. Each stack counts its own layers. q, k and v are
+    three maps here. In the self-attention of the authors' code they are one map of d x 3d, which
+    makes them smaller by sqrt(2). The merged attention of the same paper is not included.
     """
 
     name: ClassVar[str] = "ds-init"

@@ -1,4 +1,4 @@
-"""Two ways without LayerNorm: Fixup's recipe (ICLR 2019) and T-Fixup (ICML 2020)."""
+"""Two schemes without LayerNorm: Fixup (ICLR 2019) and T-Fixup (ICML 2020)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from .residual import Map, Residual, WeightedBranchResidual
 
 
 class Shift(nn.Module):
-    """x + b with one learned number b, 0 at the start; the shape of x does not matter."""
+    """x + b with a learned scalar b, initially 0; x has any shape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Shift(nn.Module):
 
 
 class Scale(nn.Module):
-    """w x with one learned number w, 1 at the start; the shape of x does not matter."""
+    """w x with a learned scalar w, initially 1; x has any shape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Scale(nn.Module):
 
 
 class FixupResidual(WeightedBranchResidual):
-    """x + w dropout(G(x + b)) with learned numbers w = 1 and b = 0 at the start."""
+    """x + w dropout(G(x + b)) with learned scalars, initially w = 1 and b = 0."""
 
     def __init__(self) -> None:
         super().__init__(nn.Parameter(torch.ones(1)))
@@ -47,16 +47,17 @@ class FixupResidual(WeightedBranchResidual):
 class RFixup(ResidualScheme):
     """Fixup (Zhang, Dauphin and Ma, ICLR 2019), called R-Fixup in the DeepNet paper.
 
-    L counts the residual branches of the whole model, 2N + 3M. The last map of a branch (out_proj,
-    fc2) starts at 0, the others Xavier-uniform times L^(-1 / (2m - 2)) for the m maps in a branch:
-    L^(-1/6) for q, k and v, L^(-1/2) for fc1. No map has a bias; numbers that are added stand
-    before each branch and around the activation, one that multiplies at each branch's end; after
-    the encoder a shift and a scale, after the decoder a shift. The vocabulary projection starts at
-    0 where it is not the embeddings' table (theirs is not; ours, if it is, stays as it is).
+    L is the number of residual branches of the whole model, 2N + 3M. The last map of a branch
+    (out_proj, fc2) starts at 0. The others are Xavier-uniform times L^(-1 / (2m - 2)) for m maps
+    per branch: L^(-1/6) for q, k and v, L^(-1/2) for fc1. No map has a bias. There are learned
+    shifts before each branch and around the activation, and a learned scale at the end of each
+    branch. A shift and a scale follow the encoder, a shift the decoder. The vocabulary projection
+    starts at 0 unless it shares the embedding table, which is then unchanged (it is not shared in
+    the authors' code).
 
-    q, k and v are one matrix of 3d x d in the authors' code, so that Xavier's fan makes them
-    smaller by sqrt(2): kept. Their cross-attention is built without L and takes a default of 12
-    instead: an oversight, which the variant `code` repeats.
+    q, k and v are one 3d x d matrix in the authors' code, whose fan makes them smaller by sqrt(2);
+    this is kept. Their cross-attention is built without L and falls back to 12, an oversight that
+    the variant `code` reproduces.
     """
 
     name: ClassVar[str] = "r-fixup"
@@ -101,12 +102,12 @@ class RFixup(ResidualScheme):
 class TFixup(ResidualScheme):
     """T-Fixup (Huang et al., ICML 2020): x + G(x), weights and embeddings scaled at the start.
 
-    Xavier-uniform everywhere in the layers; v_proj, out_proj, fc1 and fc2 times 0.67 N^(-1/4) in
-    the encoder and (9M)^(-1/4) in the decoder; embeddings times (9N)^(-1/4), the decoder's own
-    table, where it has one, times (9M)^(-1/4). So the paper, which writes N for both depths. The
-    variant `code` leaves q and k smaller by sqrt(2), as fairseq starts them and as the authors'
-    code keeps them. The vocabulary projection is not scaled unless it is an embedding table.
-    Their runs had no warm-up; DeepNet's comparison gave every method one.
+    All weights of the layers are Xavier-uniform; v_proj, out_proj, fc1 and fc2 are multiplied by
+    0.67 N^(-1/4) in the encoder and (9M)^(-1/4) in the decoder. Embeddings are multiplied by
+    (9N)^(-1/4), a separate table of the decoder by (9M)^(-1/4). The paper writes N for both depths.
+    In the variant `code` q and k are smaller by sqrt(2), as in fairseq and the authors' code. The
+    vocabulary projection is scaled only if it is an embedding table. The authors train without
+    warm-up; DeepNet's comparison uses warm-up for every method.
     """
 
     name: ClassVar[str] = "t-fixup"

@@ -1,4 +1,4 @@
-"""LayerNorm Scaling: Pre-LN whose norms give less the higher they stand (Sun et al., 2025)."""
+"""LayerNorm Scaling: Pre-LN with smaller LayerNorm outputs in higher layers (Sun et al., 2025)."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -24,21 +24,22 @@ class ScaledNormResidual(PreNormResidual):
 
 
 class LNScaling(ResidualScheme):
-    """x + G(LN(x) / sqrt(l)) in layer l (from 1) of each stack; the norm after it is not scaled.
+    """x + G(LN(x) / sqrt(l)) in layer l (from 1) of each stack; the final norm is not scaled.
 
-    The paper's formula and its code agree, for decoder-only models. Its weights start as LLaMA's;
-    here Xavier-normal, as in all schemes. A cross-attention reads the encoder's output as it is.
+    The paper and its code agree, for decoder-only models. The authors initialise weights as LLaMA
+    does; here they are Xavier-normal, as in every scheme. Cross-attention reads the encoder's
+    output unscaled.
     """
 
     name: ClassVar[str] = "ln-scaling"
     summary: ClassVar[str] = "x + G(LN(x) / sqrt(l)) in layer l"
     norm: ClassVar[NormPlacement] = NormPlacement.PRE
-    layer_drop: ClassVar[bool] = False  # loaded without the layers below, l would be another
+    layer_drop: ClassVar[bool] = False  # dropping layers below would change l
     stock_initialisation: ClassVar[bool] = True
 
     @staticmethod
     def scale(place: Place) -> float:
-        """Return what multiplies a LayerNorm's output."""
+        """Return the factor on a LayerNorm's output."""
         return float((place.layer + 1) ** -0.5)
 
     def build_residuals(
@@ -47,7 +48,7 @@ class LNScaling(ResidualScheme):
         return {sublayer: ScaledNormResidual(self.scale(place)) for sublayer in sublayers}
 
     def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the scale multiplied into the norms' weights and biases."""
+        """Multiply the scale into the weights and biases of the norms."""
         return {
             name: weight.float() * self.scale(place) if "_layer_norm." in name else weight
             for name, weight in layer.items()

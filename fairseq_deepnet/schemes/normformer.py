@@ -1,4 +1,4 @@
-"""NormFormer: Pre-LN with three more normalisations in a layer (Shleifer et al., 2021)."""
+"""NormFormer: Pre-LN with three more normalisations per layer (Shleifer et al., 2021)."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -11,7 +11,7 @@ from .residual import Map, NormalisedBranchResidual, PreNormResidual, Residual
 
 
 class HeadScale(nn.Module):
-    """One learned factor a head, 1 at the start, on heads [B, H, T, D] before out_proj."""
+    """A learned factor per head, initially 1, applied to heads [B, H, T, D] before out_proj."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class HeadScale(nn.Module):
 
 
 class ScaledPreNormResidual(PreNormResidual):
-    """w * x + G(LN(x)); w [C] is learned, 1 at the start (the paper's ResScale)."""
+    """w * x + G(LN(x)); w [C] is learned and initially 1 (the paper's ResScale)."""
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
@@ -36,20 +36,20 @@ class ScaledPreNormResidual(PreNormResidual):
 
 
 class NormFormer(ResidualScheme):
-    """Pre-LN, with LN after each attention, a factor a head, and LN before fc2.
+    """Pre-LN with LN after each attention, a factor per head, and LN before fc2.
 
-    The paper's formula is followed: the factors stand before out_proj. fairseq's flags put them
-    after it, on a reshaped output, and reach only the decoder's self-attention; DeepNet does not
-    say what it did in the encoder and the cross-attention. Here all attentions are alike. The LN
-    before fc2 follows the activation's dropout, as in fairseq. The variant `resscale` adds the
-    paper's optional factor on the feed-forward's residual.
+    As in the paper's formula, the factors precede out_proj. fairseq's flags apply them after it, to
+    a reshaped output, and only in the decoder's self-attention. DeepNet does not document its
+    choice for the encoder and the cross-attention; here all attentions are alike. The LN before fc2
+    follows the activation's dropout, as in fairseq. The variant `resscale` adds the paper's
+    optional factor on the feed-forward's residual.
     """
 
     name: ClassVar[str] = "normformer"
-    summary: ClassVar[str] = "Pre-LN, LN after attention and before fc2, a factor a head"
+    summary: ClassVar[str] = "Pre-LN, LN after attention and before fc2, a factor per head"
     norm: ClassVar[NormPlacement] = NormPlacement.PRE
     variants: ClassVar[Mapping[str, str]] = {
-        "plain": "the feed-forward's residual as it is",
+        "plain": "no factor on the feed-forward's residual",
         "resscale": "a learned vector on the feed-forward's residual",
     }
     stock_initialisation: ClassVar[bool] = True
@@ -81,7 +81,7 @@ class NormFormer(ResidualScheme):
         )
 
     def stock_layer(self, place: Place, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return fairseq's names (decoder only), the factors a head multiplied into out_proj."""
+        """Use fairseq's names (decoder only) and multiply the heads' factors into out_proj."""
         renamed = {
             "residuals.self_attn.branch_norm.": "attn_ln.",
             "post_activation_transform.": "ffn_layernorm.",

@@ -9,8 +9,9 @@ from .residual import NormalisedBranchResidual, Residual
 class PeriLN(ResidualScheme):
     """x + LN(G(LN(x))), with a LayerNorm after the embeddings and one after each stack.
 
-    The formula is as summaries of the paper give it: it is about decoders only, and calls the norm
-    of the embeddings optional. There is no public code; weights start as all schemes' here.
+    The formula is taken from summaries of the paper, which treats only decoders and calls the norm
+    of the embeddings optional. There is no public code; initial weights are Xavier-normal, as in
+    every scheme here.
     """
 
     name: ClassVar[str] = "peri-ln"
@@ -25,4 +26,4 @@ class PeriLN(ResidualScheme):
         return {sublayer: NormalisedBranchResidual(embed_dim) for sublayer in sublayers}
 
     def why_not_stock(self) -> str:
-        return "a LayerNorm follows each branch, and in a stock layer none before the sum"
+        return "a LayerNorm follows each branch, and a stock layer has none before the sum"

@@ -1,4 +1,4 @@
-"""The two classical placements of LayerNorm, and Post-LN with lower layers started smaller."""
+"""Post-LN, Pre-LN, and Post-LN with smaller initial weights in lower layers."""
 
 from typing import ClassVar
 
@@ -25,11 +25,11 @@ class PreLN(ResidualScheme):
 
 
 class PostLNInit(ResidualScheme):
-    """Post-LN whose layer l (from 1) starts with weights scaled by 1 / (N - l + 1).
+    """Post-LN in which the initial weights of layer l (from 1) are scaled by 1 / (N - l + 1).
 
-    Lower layers start smaller, the opposite of DS-Init. The paper (Section 3) says "the weights of
-    the l-th layer" and does not itemise them: all linear weights are scaled, the decoder's by its
-    own depth.
+    Weights are smaller in lower layers, the opposite of DS-Init. The paper (Section 3) speaks of
+    the weights of a layer without listing them: here all linear weights are scaled, the decoder's
+    by its own depth.
     """
 
     name: ClassVar[str] = "post-ln-init"

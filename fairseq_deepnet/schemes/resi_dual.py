@@ -1,4 +1,4 @@
-"""ResiDual: a Post-LN stream and beside it a sum that no LayerNorm touches (Xie et al., 2023)."""
+"""ResiDual: a Post-LN stream and a second, unnormalised residual stream (Xie et al., 2023)."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -13,7 +13,7 @@ from .residual import Map, Residual, Stream
 class DualResidual(Residual):
     """x' = LN(x + G(x)) and r' = r + s G(x), with a constant s.
 
-    Inside a layer the stream is x and r; a layer's output is both in one tensor [B, T, 2C].
+    Inside a layer the stream is the pair (x, r); between layers it is one tensor [B, T, 2C].
     """
 
     def __init__(self, embed_dim: int, scale: float, is_last: bool) -> None:
@@ -21,7 +21,7 @@ class DualResidual(Residual):
         self.embed_dim, self.scale, self.is_last = embed_dim, scale, is_last
 
     def pair(self, x: Stream) -> tuple[Tensor, Tensor]:
-        """Return x and r; of embeddings [B, T, C] these are x and s x."""
+        """Return x and r; for embeddings [B, T, C] they are x and s x."""
         if not isinstance(x, Tensor):
             return x
         if x.size(-1) == self.embed_dim:
@@ -35,7 +35,7 @@ class DualResidual(Residual):
         assert norm is not None
         x, r = self.pair(x)
         branch = dropout(branch)
-        # no `alpha` of torch.add, which torch 2.13 cannot compile beside the product above
+        # not torch.add(..., alpha=s): torch 2.13 cannot compile it together with the product above
         streams = norm(x + branch), r + self.scale * branch
         return torch.cat(streams, dim=-1) if self.is_last else streams
 
@@ -44,7 +44,7 @@ class DualResidual(Residual):
 
 
 class JoinStreams(nn.Module):
-    """x + LN(r): [B, T, 2C] -> [B, T, C]; of embeddings [B, T, C], which no layer read, both."""
+    """x + LN(r): [B, T, 2C] -> [B, T, C]; for embeddings [B, T, C] x and r are the same."""
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
@@ -58,11 +58,12 @@ class JoinStreams(nn.Module):
 
 
 class ResiDual(ResidualScheme):
-    """Two streams, both from the embeddings on: x' = LN(x + G(x)), r' = r + G(x); x + LN(r) leaves.
+    """Two streams that start at the embeddings: x' = LN(x + G(x)) and r' = r + G(x).
 
-    Weights start as all schemes' here; the authors' start as fairseq's, to which `--init stock`
-    comes near. LayerNorm takes a scale of r out, but for eps: the variant `scaled` keeps r small
-    enough for fp16 at any depth. In the authors' code the scale is an option, 1 unless it is given.
+    The stack's output is x + LN(r). Initial weights are Xavier-normal, as in every scheme here; the
+    authors use fairseq's, to which `--init stock` is close. Except for eps, LayerNorm is invariant
+    to the scale of r: the variant `scaled` keeps r small for fp16. In the authors' code the scale
+    is an option with the default 1.
     """
 
     name: ClassVar[str] = "resi-dual"
@@ -70,7 +71,7 @@ class ResiDual(ResidualScheme):
     norm: ClassVar[NormPlacement] = NormPlacement.POST
     streams: ClassVar[int] = 2
     variants: ClassVar[Mapping[str, str]] = {
-        "plain": "r as it is",
+        "plain": "r unscaled",
         "scaled": "r times 1/64, for fp16",
     }
     stock_initialisation: ClassVar[bool] = True
@@ -88,4 +89,4 @@ class ResiDual(ResidualScheme):
         return JoinStreams(embed_dim)
 
     def why_not_stock(self) -> str:
-        return "two streams go through its layers, and through stock layers one"
+        return "its layers pass on two streams, stock layers one"

@@ -1,12 +1,12 @@
-"""How a branch joins the residual stream: `enter` gives it its input, `leave` takes its output.
+"""Residual connections: `enter` returns the branch's input, `leave` joins its output.
 
 Shapes: x and branch are [B, T, C] (B = batch, T = length, C = channels). LayerNorm and dropout
-belong to the layer, under fairseq's names, and are handed in; a residual owns only what its scheme
+belong to the layer, under fairseq's names, and are passed in; a residual owns only what its scheme
 adds.
 
-What goes from one residual to the next, the stream, is x in most schemes. Inside a layer it may be
-a pair, x and another tensor [B, T, C] that the scheme needs. From layer to layer it is one tensor,
-with x in its first C channels, and whatever else the scheme carries (`streams`) behind.
+The stream, which passes from one residual to the next, is x in most schemes. Inside a layer it may
+be a pair of x and another tensor [B, T, C]. Between layers it is one tensor with x in its first C
+channels, followed by the scheme's further `streams`.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,12 @@ Stream = Any  # a tensor or a pair of tensors, as above
 class Residual(nn.Module):
     """x + dropout(G(x)): no LayerNorm; the base of the others."""
 
-    saved: ClassVar[int] = 0  # tensors [B, T, C] for backward, beyond LayerNorm's and the branch's
+    saved: ClassVar[int] = (
+        0  # tensors [B, T, C] kept for backward besides LayerNorm's and the branch's
+    )
 
     def learned(self) -> dict[str, Tensor]:
-        """Return what training changes of the residual itself, by name: logs show its mean."""
+        """Return the residual's learned values, by name; logs show their means."""
         return {}
 
     def enter(self, x: Stream, norm: Map | None) -> Tensor:
@@ -34,7 +36,7 @@ class Residual(nn.Module):
         return entry
 
     def leave(self, x: Stream, branch: Tensor, norm: Map | None, dropout: Map) -> Stream:
-        """Return the stream after the sublayer, from that before it and the branch's output."""
+        """Return the stream after the sublayer from the stream before it and the branch's output."""
         return x + dropout(branch)
 
 
@@ -99,7 +101,7 @@ class WeightedPostNormResidual(Residual):
 
 
 class WeightedBranchResidual(Residual):
-    """x + w dropout(G(x)); w [1] is learned, perhaps with other sublayers'; no LayerNorm."""
+    """x + w dropout(G(x)) without LayerNorm; w [1] is learned and may be shared by sublayers."""
 
     saved: ClassVar[int] = 1
 
@@ -115,16 +117,16 @@ class WeightedBranchResidual(Residual):
 
 
 class Combination(nn.Module):
-    """What a layer reads instead of the output of the layer below: a function of all outputs."""
+    """A layer's input as a function of the outputs of all layers below it."""
 
     def keep(self, output: Tensor, layer: int) -> Tensor:
-        """Return what is kept of an output [B, T, C]; `layer` counts from 0, the embeddings."""
+        """Return the part of an output [B, T, C] to keep; layer 0 is the embeddings."""
         return output
 
     def forward(self, kept: list[Tensor]) -> Tensor:
-        """Return the next layer's input [B, T, C] from what is kept of all outputs so far."""
+        """Return the next layer's input [B, T, C] from all outputs kept so far."""
         raise NotImplementedError
 
     def learned(self) -> dict[str, Tensor]:
-        """Return what training changes of it, by name: logs show its mean."""
+        """Return its learned values, by name; logs show their means."""
         return {}

@@ -1,4 +1,4 @@
-"""ReZero: no LayerNorm, every branch behind a learned factor that starts at 0 (UAI 2021)."""
+"""ReZero: no LayerNorm; a learned factor, initially 0, on every branch (UAI 2021)."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -11,21 +11,21 @@ from .residual import Residual, WeightedBranchResidual
 
 
 class ReZero(ResidualScheme):
-    """x + a G(x), a = 0 at the start: the stack is the identity (Bachlechner et al., UAI 2021).
+    """x + a G(x) with a = 0 initially: the stack is the identity (Bachlechner et al., UAI 2021).
 
-    The authors' code has one a for all sublayers of a layer, and so has this; the variant
-    `sublayer` gives each its own, as their formula reads. Their encoder multiplies before dropout
-    and their decoder after it, which is the same. Their weights start as torch's attention and
-    linear maps do, to which `--init stock` comes near; here Xavier-normal. fp16 is known to break
-    it (DeepNet paper, footnote 3): train in fp32 or bf16.
+    As in the authors' code, the sublayers of a layer share one a. In the variant `sublayer` each
+    has its own, as in the paper's formula. Their encoder multiplies before dropout and their
+    decoder after it, which is equivalent. They initialise weights as torch does, to which
+    `--init stock` is close; here they are Xavier-normal. fp16 is known to fail (DeepNet paper,
+    footnote 3): train in fp32 or bf16.
     """
 
     name: ClassVar[str] = "rezero"
-    summary: ClassVar[str] = "x + a G(x), a learned and 0 at the start, no LayerNorm"
+    summary: ClassVar[str] = "x + a G(x), a learned and initially 0, no LayerNorm"
     norm: ClassVar[NormPlacement] = NormPlacement.NONE
     variants: ClassVar[Mapping[str, str]] = {
-        "layer": "one factor a layer",
-        "sublayer": "one factor a sublayer",
+        "layer": "one factor per layer",
+        "sublayer": "one factor per sublayer",
     }
     stock_initialisation: ClassVar[bool] = True
 

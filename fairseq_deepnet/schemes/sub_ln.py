@@ -23,11 +23,11 @@ class HeadsNorm(nn.Module):
 class SubLN(ResidualScheme):
     """x + W LN(F(LN(x))), W the last map of the branch: out_proj or fc2.
 
-    v_proj, out_proj, fc1 and fc2 start with gain sqrt(ln 3M ln 2N / 3) in the encoder, sqrt(ln 3M)
-    in the decoder, sqrt(ln 2L) in a model of one stack of L layers. The cross-attention has neither
-    the second LayerNorm nor the gain, in the paper (end of Section 2) as in torchscale. torchscale
-    multiplies what nn.Linear draws, biases too; here weights are Xavier-normal and biases 0. The LN
-    before fc2 follows the activation's dropout, as there.
+    v_proj, out_proj, fc1 and fc2 have gain sqrt(ln 3M ln 2N / 3) in the encoder, sqrt(ln 3M) in the
+    decoder, and sqrt(ln 2L) in a model with one stack of L layers. The cross-attention has neither
+    the second LayerNorm nor the gain, both in the paper (end of Section 2) and in torchscale.
+    torchscale scales the initial values of nn.Linear, including biases; here weights are
+    Xavier-normal and biases 0. The LN before fc2 follows the activation's dropout, as there.
     """
 
     name: ClassVar[str] = "sub-ln"
@@ -43,7 +43,7 @@ class SubLN(ResidualScheme):
         return None, nn.LayerNorm(ffn_dim)
 
     def why_not_stock(self) -> str:
-        return "a LayerNorm stands before out_proj and before fc2, and in a stock layer none"
+        return "a LayerNorm precedes out_proj and fc2, and a stock layer has none there"
 
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
         if role not in VALUE_PATH or sublayer is Sublayer.ENCODER_ATTN:
