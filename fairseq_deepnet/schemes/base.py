@@ -226,7 +226,7 @@ class ResidualScheme:
     # Initialisation
 
     def gain(self, place: Place, sublayer: Sublayer, role: Role) -> float:
-        """Return a weight's standard deviation relative to Xavier's sqrt(2 / (fan_in + fan_out))."""
+        """Return a weight's standard deviation over Xavier's, sqrt(2 / (fan_in + fan_out))."""
         return 1.0
 
     def initialise(self, place: Place, sublayer: Sublayer, role: Role, linear: nn.Linear) -> None:

@@ -36,7 +36,7 @@ class Residual(nn.Module):
         return entry
 
     def leave(self, x: Stream, branch: Tensor, norm: Map | None, dropout: Map) -> Stream:
-        """Return the stream after the sublayer from the stream before it and the branch's output."""
+        """Return the stream after the sublayer; x is the stream before it."""
         return x + dropout(branch)
 
 
