@@ -1,4 +1,4 @@
-"""The parts of the Transformer, which know residual schemes but no fairseq model."""
+"""Parts of the Transformer. They depend on residual schemes, but on no fairseq model."""
 
 from .attention import MultiheadAttention
 from .decoding import Decoding, StackOutput

@@ -16,16 +16,16 @@ from .positions import Unpadded
 class MultiheadAttention(nn.Module):
     """softmax(Q K^T / sqrt(D)) V over H heads, then out_proj.
 
-    Keys and values are projected by a call of their own (`project`), so that the caller may keep
-    them: the decoder projects a source sentence once, and one new target position a step.
+    Keys and values are projected by a separate call (`project`), so that the caller can keep them:
+    the decoder projects a source sentence once, and one target position per step.
 
     Args:
         embed_dim: C of queries and output.
         num_heads: H, a divisor of `embed_dim`.
-        source_dim: channels of what is attended to; `embed_dim` where None.
+        source_dim: channels of keys and values before projection; by default `embed_dim`.
         dropout: probability of dropping an attention weight while training.
-        bias: whether the four linear maps have biases.
-        head_transform: what acts on the heads' outputs [B, H, T, D] before out_proj.
+        bias: add biases to the four linear maps.
+        head_transform: module applied to the heads' outputs [B, H, T, D] before out_proj.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class MultiheadAttention(nn.Module):
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
         self.dropout_module = Dropout(dropout, module_name="MultiheadAttention")
-        # The order k, v, q, out is fairseq's: one seed draws the same stock weights in both.
+        # fairseq's order k, v, q, out: the same seed gives the same stock weights in both.
         self.k_proj = nn.Linear(source_dim, embed_dim, bias=bias)
         self.v_proj = nn.Linear(source_dim, embed_dim, bias=bias)
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
@@ -51,7 +51,7 @@ class MultiheadAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw fairseq's start, kept by `--init stock`: uniform, q, k, v smaller by sqrt(2)."""
+        """Initialise as fairseq does (`--init stock`): uniform; q, k, v smaller by sqrt(2)."""
         same_dim = self.k_proj.in_features == self.q_proj.in_features
         gain = 1 / math.sqrt(2) if same_dim else 1.0
         for projection in (self.k_proj, self.v_proj, self.q_proj):
@@ -65,7 +65,7 @@ class MultiheadAttention(nn.Module):
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def project(self, source: Tensor, batch: Unpadded | None = None) -> tuple[Tensor, Tensor]:
-        """Return keys and values [B, H, S, D] of a source [B, S, C'], or [n, C'] of a `batch`."""
+        """Return keys and values [B, H, S, D] of a source [B, S, C'], or [n, C'] with `batch`."""
         key, value = self.k_proj(source), self.v_proj(source)
         if batch is not None:
             key, value = batch.spread(key), batch.spread(value)
@@ -83,9 +83,10 @@ class MultiheadAttention(nn.Module):
         """Attend from x [B, T, C] to key and value [B, H, S, D]; return [B, T, C].
 
         Args:
-            mask: boolean, broadcastable to [B, H, T, S]; True = may attend, one at least a query.
+            mask: boolean, broadcastable to [B, H, T, S]; True = may attend. Each query needs at
+                least one key.
             causal: query t sees keys 0..t; excludes `mask`.
-            batch: x holds only its real positions, [n, C], and what is given.
+            batch: if given, x and the output hold only its real positions, [n, C].
         """
         query = self.q_proj(x)
         if batch is not None:
@@ -96,16 +97,16 @@ class MultiheadAttention(nn.Module):
         )
         if self.head_transform is not None:
             heads = self.head_transform(heads)
-        found = heads.transpose(1, 2).flatten(2)
-        return self.out_proj(found if batch is None else batch.take(found))
+        joined = heads.transpose(1, 2).flatten(2)
+        return self.out_proj(joined if batch is None else batch.take(joined))
 
     def dropout_probability(self) -> float:
-        """Return that of a weight now: 0 at inference, unless --retain-dropout asks for it."""
+        """Return the current dropout probability: 0 at inference without --retain-dropout."""
         module = self.dropout_module
         return module.p if module.training or module.apply_during_inference else 0.0
 
     def weights(self, x: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the weights [B, H, T, S] of x [B, T, C] over key [B, H, S, D], for alignments."""
+        """Return attention weights [B, H, T, S] of x [B, T, C] over key [B, H, S, D]."""
         query = self.split_heads(self.q_proj(x))
         scores = torch.matmul(query, key.transpose(-1, -2)).float() / math.sqrt(self.head_dim)
         if mask is not None:
@@ -126,8 +127,8 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Return softmax(Q K^T / sqrt(D)) V, as [B, H, T, D].
 
-    In training on the CPU in half precision it is computed in float32: torch 2.13's backward pass
-    takes five times as long for bfloat16 as for float32 there.
+    Training in half precision on the CPU computes it in float32: there, torch 2.13's backward pass
+    takes five times as long in bfloat16 as in float32.
 
     Args:
         query: [B, H, T, D]. key, value: [B, H, S, D].

@@ -1,6 +1,6 @@
-"""Writing sentences one position a step: the decoder's layers and what they remember.
+"""Incremental decoding: the decoder's layers and their cache, one target position per step.
 
-Shapes: R = rows (hypotheses), B = sentences, K = R / B hypotheses a sentence, C = channels,
+Shapes: R = rows (hypotheses), B = sentences, K = R / B hypotheses per sentence, C = channels,
 H = heads, S = source positions.
 """
 
@@ -19,12 +19,12 @@ from .unpadded import source_projection
 
 
 class StackOutput(NamedTuple):
-    """What came out of a stack: B rows of sentences, or R of hypotheses.
+    """Output of a stack for B sentences, or for R hypotheses.
 
     Args:
-        x: the top's output [B, T, C].
-        states: the bottom's input and every layer's output, where asked for.
-        weights: one layer's cross-attention's [B, H, T, S], where asked for.
+        x: output of the top layer [B, T, C].
+        states: input of the bottom layer and output of every layer, if requested.
+        weights: cross-attention weights of one layer [B, H, T, S], if requested.
     """
 
     x: Tensor
@@ -33,13 +33,13 @@ class StackOutput(NamedTuple):
 
 
 class Decoding:
-    """One batch on its way through beam search.
+    """State of one batch in beam search.
 
     Args:
-        layers: the decoder's, in order.
-        hypotheses_per_sentence: K, where rows are known to stand together so.
-        source: the encoder's output [B, S, C']; None without encoder.
-        padding: [B, S], True = may not be attended to; None: nothing is padding.
+        layers: layers of the decoder, in order.
+        hypotheses_per_sentence: K, if the hypotheses of each sentence are adjacent rows.
+        source: the encoder's output [B, S, C']; None without an encoder.
+        padding: [B, S], True = padding of the source; None without padding.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Decoding:
     ) -> None:
         self.group = hypotheses_per_sentence
         self.cache = DecodingCache(self.group)
-        # What begins without gradients stays without them, in torch's cheapest mode.
+        # Decoding that begins without gradients runs in inference mode, torch's cheapest.
         self.inference = not torch.is_grad_enabled()
         project = None
         if source is not None:
@@ -70,13 +70,13 @@ class Decoding:
         alignment_layer: int | None = None,
         keep_states: bool = False,
     ) -> StackOutput:
-        """Send the newest position through the layers.
+        """Run the newest position through the layers.
 
         Args:
-            x: embedded, [R, 1, C].
-            combination: makes the next layer's input from all outputs so far, x first.
-            alignment_layer: whose cross-attention's weights are given.
-            keep_states: give x and every layer's output.
+            x: its embedding, [R, 1, C].
+            combination: computes the next layer's input from all outputs so far, x first.
+            alignment_layer: layer whose cross-attention weights are returned.
+            keep_states: return x and every layer's output.
         """
         with torch.inference_mode(self.inference):
             alike = self.alike(x)
@@ -86,7 +86,7 @@ class Decoding:
             output = self.run(x[:, 0], combination, alignment_layer, keep_states)
             if alike > 1:
                 self.cache.repeat(alike)
-        # Copies, because nothing may be done in place to what comes out of that mode.
+        # Copies, because tensors from inference mode must not be modified in place.
         x, *states = (y.repeat_interleave(alike, dim=0) for y in (output.x, *output.states))
         weights = output.weights
         if weights is not None:
@@ -94,9 +94,9 @@ class Decoding:
         return StackOutput(x, states, weights)
 
     def alike(self, x: Tensor) -> int:
-        """Return how many neighbouring rows one can stand for: K in a first step from x [R, 1, C].
+        """Return the number of identical adjacent rows of x [R, 1, C]: K in the first step, else 1.
 
-        All hypotheses of a sentence begin with the same symbol, and differ from then on.
+        All hypotheses of a sentence start with the same symbol and differ afterwards.
         """
         if self.cache.length or self.group == 1 or any(step.draws for step in self.steps):
             return 1
@@ -110,7 +110,7 @@ class Decoding:
         alignment_layer: int | None,
         keep_states: bool,
     ) -> StackOutput:
-        """Send rows [R, C] through the layers."""
+        """Run rows [R, C] through the layers."""
         alignment: list[Tensor] = []
 
         def apply(step: NewestPosition, h: Tensor) -> Tensor:
@@ -133,11 +133,11 @@ class Decoding:
         return StackOutput(x, states, alignment[0] if alignment else None)
 
     def by_row(self, weights: Tensor) -> Tensor:
-        """Return weights [B H, K, S'] as [R, H, 1, S] in the caller's order."""
+        """Return weights [B H, K, S'] as [R, H, 1, S], in the caller's order of rows."""
         rows = weights.unflatten(0, (self.cache.sentences, -1)).transpose(1, 2).flatten(0, 1)
         return self.cache.leave(rows)[:, :, None, : self.source_length]
 
     def reorder(self, new_order: Tensor) -> None:
-        """Let row i continue what row new_order[i] wrote. new_order: [R'], each in 0..R-1."""
+        """Make row i continue row new_order[i]. new_order: [R'], values in 0..R-1."""
         with torch.inference_mode(self.inference):
             self.cache.reorder(new_order)

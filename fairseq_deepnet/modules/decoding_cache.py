@@ -1,7 +1,7 @@
-"""Keys and values that the decoder keeps while beam search writes sentences one position a step.
+"""Cache of keys and values for incremental decoding with beam search.
 
-Shapes: R = rows (hypotheses), B = sentences, K = R / B hypotheses a sentence, H = heads, D = head
-channels, n = slots a sentence (slots.py), T = target positions so far, S = source positions.
+Shapes: R = rows (hypotheses), B = sentences, K = R / B hypotheses per sentence, H = heads, D = head
+channels, n = slots per sentence (slots.py), T = target positions so far, S = source positions.
 """
 
 from collections.abc import Callable
@@ -14,16 +14,16 @@ from .slots import Slots, additive, padded
 
 
 class DecodingCache:
-    """What one decoder remembers between steps.
+    """State of one decoder between steps.
 
-    Nothing is copied when the beams of a sentence change places. Its hypotheses share the source's
-    keys and values, projected once a sentence, and a target position's are stored once for all
-    hypotheses that descend from it (slots.py): a hypothesis attends to its sentence's slots under a
-    mask. When sentences end, the last ones move to their places; so that layers see whole batches
-    anyway, rows go in by `enter` and come out by `leave`.
+    Reordering the beams of a sentence copies nothing. The hypotheses of a sentence share the
+    source's keys and values, which are projected once per sentence. Each target position is stored
+    once for all hypotheses that descend from it (slots.py), and a mask selects the slots that a
+    hypothesis attends to. When sentences end, the last ones move into their places. `enter` and
+    `leave` convert between the caller's order of rows and this one.
 
     Args:
-        hypotheses_per_sentence: K, if rows are known to stand together so.
+        hypotheses_per_sentence: K, if the hypotheses of each sentence are adjacent rows.
     """
 
     def __init__(self, hypotheses_per_sentence: int = 1) -> None:
@@ -31,13 +31,13 @@ class DecodingCache:
         self.hypotheses_per_sentence = hypotheses_per_sentence
         self.source_mask: Tensor | None = None  # [B, S], True = may attend
         self.layers: list[LayerMemory] = []
-        self.changes = 0  # counts what makes views of the layers' buffers out of date
+        self.changes = 0  # changes that invalidate views of the layers' buffers
         self._slots: Slots | None = None
-        self._places: Tensor | None = None  # [B], where a sentence is kept; None: at its number
+        self._places: Tensor | None = None  # [B], place of each sentence; None: its own index
         self._newest: tuple[Tensor, Tensor] | None = None  # sentences [B, 1] and slots [B, K]
         self._source_bias: Tensor | None = None
 
-    # A step: begin, enter, in every layer its memory, leave, advance
+    # A step: begin, enter, the memory of every layer, leave, advance
 
     def begin(self, rows: int, device: torch.device) -> None:
         """Make room for one more position of R rows."""
@@ -59,7 +59,7 @@ class DecodingCache:
 
     @property
     def newest(self) -> tuple[Tensor, Tensor]:
-        """Which sentences [B, 1] and slots [B, K] the newest position is written to."""
+        """Sentences [B, 1] and slots [B, K] of the newest position."""
         assert self._newest is not None, "begin() comes first"
         return self._newest
 
@@ -69,21 +69,21 @@ class DecodingCache:
         return self.slots.mask.size(0)
 
     def enter(self, x: Tensor) -> Tensor:
-        """Return rows [R, ...] in the order in which they are kept."""
+        """Return rows [R, ...] in the order of the cache."""
         if self._places is None:
             return x
         grouped = x.unflatten(0, (-1, self.hypotheses_per_sentence))
         return grouped.index_select(0, self._places.argsort()).flatten(0, 1)
 
     def leave(self, x: Tensor) -> Tensor:
-        """Return rows [R, ...] in the caller's order: what `enter` did, undone."""
+        """Return rows [R, ...] in the caller's order; the inverse of `enter`."""
         if self._places is None:
             return x
         grouped = x.unflatten(0, (-1, self.hypotheses_per_sentence))
         return grouped.index_select(0, self._places).flatten(0, 1)
 
     def source_bias(self, heads: int, like: Tensor) -> Tensor:
-        """Return what is added to scores over the source, [B H, 1, S']: 0, or -inf at padding."""
+        """Return the additive mask of the source [B H, 1, S']: 0, or -inf at padding."""
         if self._source_bias is None:
             assert self.source_mask is not None
             mask = self.source_mask
@@ -93,18 +93,18 @@ class DecodingCache:
         return self._source_bias
 
     def advance(self) -> None:
-        """Count the position of a finished step, once all layers have stored theirs."""
+        """Count the position of a finished step, after all layers have stored it."""
         self.length += 1
 
     # Between steps
 
     def repeat(self, hypotheses: int) -> None:
-        """Let so many rows continue from each, next to each other."""
+        """Continue each row as this number of adjacent rows."""
         self.slots.repeat(hypotheses)
         self.hypotheses_per_sentence *= hypotheses
 
     def reorder(self, new_order: Tensor) -> None:
-        """Let row i continue what row new_order[i] wrote. new_order: [R'], each in 0..R-1."""
+        """Make row i continue row new_order[i]. new_order: [R'], values in 0..R-1."""
         if self._slots is None:
             return
         group = self.hypotheses_per_sentence
@@ -120,7 +120,7 @@ class DecodingCache:
         self._separate(rows)
 
     def _follow(self, kept: Tensor, rows: Tensor) -> None:
-        """Go on with the sentences at places `kept` [B'], hypotheses from `rows` [B', K]."""
+        """Continue the sentences at places `kept` [B'] with hypotheses from `rows` [B', K]."""
         left = kept.numel()
         here = torch.arange(left, device=kept.device)
         places = kept
@@ -135,7 +135,7 @@ class DecodingCache:
         self.slots.select(rows if self._places is None else rows[places.argsort()])
 
     def _fill(self, kept: Tensor, times: Tensor) -> Tensor:
-        """Move the last sentences to places that became free; return where all are now, [B']."""
+        """Move the last sentences into free places; return the places of all, [B']."""
         left = kept.numel()
         free = (times[:left] == 0).nonzero()[:, 0]
         homeless = kept >= left
@@ -146,7 +146,7 @@ class DecodingCache:
         return kept.masked_scatter(homeless, free)
 
     def _separate(self, rows: Tensor) -> None:
-        """Let rows [R'] as they are kept share nothing: a sentence's hypotheses were torn apart."""
+        """Give each row [R'] its own history, after the hypotheses of a sentence were separated."""
         sentence = torch.div(rows, self.hypotheses_per_sentence, rounding_mode="floor")
         slots = self.slots.histories(rows)
         self._slots = Slots.full(rows.numel(), self.length, rows.device)
@@ -157,7 +157,7 @@ class DecodingCache:
         self._change(lambda x, dim: x.index_select(dim, sentence), target=False)
 
     def _change(self, change: Callable[[Tensor, int], Tensor], target: bool = True) -> None:
-        """Replace what is kept a sentence; `change` is given a tensor and its dimension B."""
+        """Apply `change` to every tensor per sentence; it takes the tensor and its dimension B."""
         for memory in self.layers:
             memory.change(change, target)
         if self.source_mask is not None:
@@ -167,19 +167,19 @@ class DecodingCache:
 
 
 class LayerMemory:
-    """A layer's part of the cache: buffers, and views of them for as long as they hold."""
+    """Cache of one layer: buffers, and views of them while these are valid."""
 
-    INITIAL_CAPACITY = 64  # slots a sentence; grows by half
+    INITIAL_CAPACITY = 64  # slots per sentence; grows by half
 
     def __init__(self, cache: DecodingCache) -> None:
         self.cache = cache
         self.target: Tensor | None = None  # [2, B or more, H, n or more, D]
         self.source: tuple[Tensor, Tensor] | None = None  # [B.., H, D, S'] and [B.., H, S', D]
         self._seen = -1
-        self._cleared = 0  # slots that hold numbers
+        self._cleared = 0  # initialised slots
 
     def views(self, like: Tensor) -> None:
-        """See to the views; like: [.., H, D]."""
+        """Update the views; like: [.., H, D]."""
         cache = self.cache
         if self._seen == cache.changes:
             return
@@ -187,7 +187,7 @@ class LayerMemory:
         slots, sentences = len(cache.slots), cache.sentences
         target = self.target = self._room(like, slots)
         if self._cleared < slots:
-            # 0 x NaN would come out of a slot that nothing was written to.
+            # An unwritten slot would contribute 0 x NaN.
             target[:, :, :, self._cleared : slots].zero_()
             self._cleared = slots
         self.places = target.permute(1, 3, 0, 2, 4)  # [B.., n.., 2, H, D]
@@ -199,7 +199,7 @@ class LayerMemory:
             )
 
     def _room(self, like: Tensor, slots: int) -> Tensor:
-        """Return a target buffer of enough slots."""
+        """Return a target buffer with enough slots."""
         old = self.target
         if old is not None and old.size(3) >= slots:
             return old
@@ -211,7 +211,7 @@ class LayerMemory:
         return room
 
     def set_source(self, key: Tensor, value: Tensor) -> None:
-        """Keep the source's keys and values [B, H, S, D]: [B H, D, S'], [B H, S', D], S' padded."""
+        """Store the source's keys and values [B, H, S, D] as [B, H, D, S'] and [B, H, S', D]."""
         padding = padded(key.size(2)) - key.size(2)
         self.source = (
             F.pad(key.transpose(2, 3), (0, padding)).contiguous(),
@@ -225,9 +225,9 @@ class LayerMemory:
             self.source = (change(self.source[0], 0), change(self.source[1], 0))
 
     def separate(self, sentence: Tensor, slots: Tensor, room: int) -> None:
-        """Return a row's own history [R', T] out of its sentence's slots, alone in `room` slots."""
+        """Copy each row's history [R', T] from its sentence's slots into `room` own slots."""
         assert self.target is not None
-        found = self.target.transpose(2, 3)[:, sentence.unsqueeze(1), slots]  # [2, R', T, H, D]
+        history = self.target.transpose(2, 3)[:, sentence.unsqueeze(1), slots]  # [2, R', T, H, D]
         free = (0, 0, 0, room - slots.size(1))
-        self.target = F.pad(found.transpose(2, 3), free).contiguous()
+        self.target = F.pad(history.transpose(2, 3), free).contiguous()
         self._cleared = room

@@ -1,11 +1,11 @@
-"""One more target position through a decoder layer, on keys and values that a cache keeps.
+"""One target position through a decoder layer, with cached keys and values.
 
-A step of beam search is hundreds of small operations, so that what stands around the matrix
-products is most of its time. Here rows are two-dimensional, q, k and v are one product, the
-hypotheses of a sentence are queries of one batched product with all that is stored for it, and what
-a layer consists of is looked up once a decoding.
+A step of beam search consists of hundreds of small operations, and most of its time is spent
+outside matrix products. Here rows are two-dimensional; q, k and v are one product; the hypotheses
+of a sentence are the queries of one batched product with everything stored for it; and the parts of
+a layer are looked up once per decoding.
 
-Shapes: R = rows, B = sentences, K = R / B hypotheses a sentence, C = channels, H = heads,
+Shapes: R = rows, B = sentences, K = R / B hypotheses per sentence, C = channels, H = heads,
 D = C / H, n = stored positions, S' = source positions, padded.
 """
 
@@ -25,13 +25,13 @@ ProjectSource = Callable[[MultiheadAttention], tuple[Tensor, Tensor]]
 
 
 class NewestPosition:
-    """A decoder layer at work on the newest position of every row, for one decoding.
+    """A decoder layer applied to the newest position of every row.
 
     Args:
-        layer: of the decoder.
-        cache: of this decoding.
-        project: makes an attention's keys and values [B, H, S, D] of the encoder's output, in the
-            cache's order; None without encoder.
+        layer: layer of the decoder.
+        cache: cache of this decoding.
+        project: computes an attention's keys and values [B, H, S, D] from the encoder's output, in
+            the cache's order; None without an encoder.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class NewestPosition:
 
     @property
     def draws(self) -> bool:
-        """True if something is drawn at random: --retain-dropout, or a model in training."""
+        """True if dropout is active: --retain-dropout, or a model in training mode."""
         return any(
             module.p > 0 and (module.training or module.apply_during_inference)
             for module in self.layer.modules()
@@ -65,9 +65,9 @@ class NewestPosition:
         )
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the output, like x [R, C], and the cross-attention's weights [B H, K, S'].
+        """Return the output, like x [R, C], and cross-attention weights [B H, K, S'].
 
-        x is in the cache's order, and the cache's `begin` was called for the step.
+        x is in the cache's order; call the cache's `begin` before each step.
         """
         cache, memory, attention = self.cache, self.memory, self.attention
         heads, group = attention.heads, cache.hypotheses_per_sentence
@@ -87,10 +87,10 @@ class NewestPosition:
 
 
 class Attend:
-    """softmax(Q K^T / sqrt(D)) V and out_proj for a few queries a sentence.
+    """softmax(Q K^T / sqrt(D)) V and out_proj for a few queries per sentence.
 
-    Two batched products: torch's scaled_dot_product_attention takes twice as long for so few
-    queries on a CPU.
+    It uses two batched products: on a CPU, torch's scaled_dot_product_attention takes twice as long
+    for so few queries.
     """
 
     def __init__(self, attention: MultiheadAttention) -> None:
@@ -107,16 +107,16 @@ class Attend:
 
         Args:
             query: [B, K, H, D]. keys: [B H, D, n]. values: [B H, n, D].
-            bias: added to the scores, [B H, K or 1, n].
+            bias: additive mask of the scores, [B H, K or 1, n].
         """
         sentences, group, heads, head_dim = query.shape
         query = query.transpose(1, 2).reshape(-1, group, head_dim)
         weights = torch.baddbmm(bias, query, keys, alpha=self.scale).softmax(-1)
         dropped = weights if self.dropout is None else self.dropout(weights)
-        found = torch.bmm(dropped, values).view(sentences, heads, group, head_dim)
+        output = torch.bmm(dropped, values).view(sentences, heads, group, head_dim)
         if self.head_transform is not None:
-            found = self.head_transform(found)
-        return self.out_proj(found.transpose(1, 2).reshape(sentences * group, -1)), weights
+            output = self.head_transform(output)
+        return self.out_proj(output.transpose(1, 2).reshape(sentences * group, -1)), weights
 
 
 def entering(layer: TransformerLayer, sublayer: Sublayer) -> Callable[[Stream], Tensor]:

@@ -1,4 +1,4 @@
-"""Encoder and decoder layers: attention and feed-forward, joined as a residual scheme says.
+"""Encoder and decoder layers: attention and feed-forward, joined by a residual scheme.
 
 Shapes: B = batch, T = target length, S = source length, C = channels, F = feed-forward width,
 H = heads. Batch comes first. A layer's input and output are as wide as the scheme's streams: C, or
@@ -25,8 +25,8 @@ class LayerShape:
     Args:
         embed_dim: C. ffn_dim: F. heads: H.
         source_dim: channels of the encoder's output, for cross-attention.
-        dropout, attention_dropout, activation_dropout: probabilities while training.
-        activation: fairseq's name of the feed-forward's activation function.
+        dropout, attention_dropout, activation_dropout: probabilities in training.
+        activation: fairseq's name of the activation function.
     """
 
     embed_dim: int
@@ -40,10 +40,10 @@ class LayerShape:
 
 
 class TransformerLayer(nn.Module):
-    """What both kinds of layer share: a feed-forward branch, residuals, and initial weights."""
+    """Base of the layers: feed-forward branch, residuals, initialisation."""
 
     sublayers: tuple[Sublayer, ...]
-    stock_name: str  # --retain-dropout-modules knows our layers by fairseq's names
+    stock_name: str  # fairseq's name of the layer, for --retain-dropout-modules
     self_attn: MultiheadAttention
     self_attn_layer_norm: nn.Module | None
 
@@ -99,7 +99,7 @@ class TransformerLayer(nn.Module):
         return norm
 
     def residual(self, sublayer: Sublayer) -> Residual:
-        """Return how a branch of this layer joins the residual stream."""
+        """Return the residual connection of a sublayer."""
         return cast(Residual, self.residuals[sublayer])
 
     def linears(self) -> Iterator[tuple[Sublayer, Role, nn.Linear]]:
@@ -111,7 +111,7 @@ class TransformerLayer(nn.Module):
         yield Sublayer.FFN, Role.FC2, self.fc2
 
     def initialise(self, scheme: ResidualScheme) -> None:
-        """Draw every linear map's weight as the scheme says."""
+        """Initialise every linear map by the scheme."""
         for sublayer, role, linear in self.linears():
             scheme.initialise(self.place, sublayer, role, linear)
 
@@ -122,7 +122,7 @@ class TransformerLayer(nn.Module):
         causal: bool = False,
         batch: Unpadded | None = None,
     ) -> Stream:
-        """Return the stream after the self-attention sublayer, from that before it."""
+        """Return the stream after the self-attention sublayer; x is the stream before it."""
         residual, norm = self.residual(Sublayer.SELF_ATTN), self.self_attn_layer_norm
         h = residual.enter(x, norm)
         key, value = self.self_attn.project(h, batch)
@@ -130,7 +130,7 @@ class TransformerLayer(nn.Module):
         return residual.leave(x, branch, norm, self.dropout_module)
 
     def feed_forward(self, x: Stream) -> Tensor:
-        """Return the layer's output, from the stream before the feed-forward sublayer."""
+        """Return the layer's output; x is the stream before the feed-forward sublayer."""
         residual, norm = self.residual(Sublayer.FFN), self.final_layer_norm
         h = self.fc1(residual.enter(x, norm))
         if self.pre_activation_transform is not None:
@@ -149,7 +149,7 @@ class EncoderLayer(TransformerLayer):
     stock_name = "TransformerEncoderLayer"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """x: [B, S, C]; mask: [B, 1, 1, S], True = may be attended to; gives [B, S, C]."""
+        """Return [B, S, C] for x [B, S, C] and mask [B, 1, 1, S], True = may be attended to."""
         return self.feed_forward(self.self_attention(x, mask))
 
 
@@ -171,18 +171,15 @@ class DecoderLayer(TransformerLayer):
         need_weights: bool = False,
         batch: Unpadded | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """One layer.
+        """Return the layer's output, shaped like x, and weights [B, H, T, S] or None.
 
         Args:
             x: [B, T, C].
             source: the encoder's output [B, S, C'].
-            self_mask: [B, 1, T, T], True = may attend; where None, `causal` decides.
+            self_mask: [B, 1, T, T], True = may attend; if None, `causal` decides.
             source_mask: [B, 1, 1, S], True = may attend.
-            need_weights: give the cross-attention's weights too.
-            batch: x holds only its real positions, [n, C], and what is given; excludes weights.
-
-        Returns:
-            the layer's output, shaped like x, and weights [B, H, T, S] or None.
+            need_weights: return the cross-attention's weights.
+            batch: if given, x holds only its real positions, [n, C]; excludes weights.
         """
         x = self.self_attention(x, self_mask, causal, batch)
         x, weights = self.cross_attention(x, source, source_mask, need_weights, batch)
@@ -205,7 +202,7 @@ class DecoderLayer(TransformerLayer):
 
 
 class CausalLayer(TransformerLayer):
-    """The decoder's layer where there is no encoder: self-attention, then feed-forward."""
+    """Decoder layer without an encoder: self-attention, then feed-forward."""
 
     sublayers = (Sublayer.SELF_ATTN, Sublayer.FFN)
     stock_name = "TransformerDecoderLayer"
@@ -220,5 +217,5 @@ class CausalLayer(TransformerLayer):
         need_weights: bool = False,
         batch: Unpadded | None = None,
     ) -> tuple[Tensor, None]:
-        """One layer, called as `DecoderLayer` is; there is no source and there are no weights."""
+        """Return the output and None: the interface of `DecoderLayer` without a source."""
         return self.feed_forward(self.self_attention(x, self_mask, causal, batch)), None

@@ -1,4 +1,4 @@
-"""Which positions may attend to which. Masks are boolean, True = may be attended to.
+"""Attention masks. They are boolean, True = may be attended to.
 
 Shapes: B = batch, T = target length, S = keys.
 """
@@ -10,11 +10,11 @@ from torch import Tensor
 
 
 class TargetMask(NamedTuple):
-    """Self-attention's in a decoder.
+    """Mask of the decoder's self-attention.
 
     Args:
         mask: [B, 1, T, T] or None.
-        causal: query t sees keys 0..t, by attention's own rule, and there is no mask.
+        causal: query t sees keys 0..t without a mask, by the attention's causal mode.
     """
 
     mask: Tensor | None
@@ -22,14 +22,13 @@ class TargetMask(NamedTuple):
 
 
 def target_mask(padding: Tensor, full_context: bool = False) -> TargetMask:
-    """Return a mask, but only where a real position would else see padding.
+    """Return a mask if a real position would otherwise see padding.
 
-    Where all padding is on the right, the causal rule hides it. The host waits for a GPU's answer,
-    and so for all that it has queued.
+    Padding on the right is hidden by the causal mode. This synchronises with a GPU.
 
     Args:
         padding: [B, T], True = padding.
-        full_context: every position sees all others, and not just those before it.
+        full_context: every position sees all others, not only those before it.
     """
     exposed = padding if full_context else padding[:, :-1] & ~padding[:, 1:]
     if not exposed.any():
@@ -39,11 +38,11 @@ def target_mask(padding: Tensor, full_context: bool = False) -> TargetMask:
     if not full_context:
         visible = visible.tril()
     visible = visible & key_mask(padding)
-    # Padding before the first word sees itself, because a query without any key would be NaN.
+    # Padding before the first word sees itself: a query without keys would give NaN.
     itself = torch.eye(length, dtype=torch.bool, device=padding.device)
     return TargetMask(visible | (itself & ~visible.any(dim=-1, keepdim=True)), False)
 
 
 def key_mask(padding: Tensor) -> Tensor:
-    """Return the mask [B, 1, 1, S] of keys that every query may see, for padding [B, S]."""
+    """Return the mask [B, 1, 1, S] of the keys that are not padding [B, S]."""
     return ~padding[:, None, None, :]

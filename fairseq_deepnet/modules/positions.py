@@ -1,7 +1,7 @@
-"""A batch without its padding: the positions that somebody reads, one below the other.
+"""Batches without padding: the real positions as rows of one matrix.
 
-Batches are sorted by the source's length; the target's differ, the more the fewer pairs there are
-and the larger the batches (docs/reports/speed.md). All but attention takes positions one by one.
+Batches are sorted by source length. Target lengths differ, more so in small corpora and large
+batches (docs/reports/speed.md). Everything but attention treats positions independently.
 
 Shapes: B = batch, T = length, n = positions that are no padding, C = channels.
 """
@@ -16,21 +16,21 @@ from torch import Tensor
 from .masks import key_mask
 
 WORTH_IT: Final = 20
-"""Channels times the share of padding from which training without it is faster: at width 256 that
-is padding of 8 %, at 64 of a third, where time goes into calls more than into rows."""
+"""Channels times the share of padding above which training without padding is faster: 8 % padding
+at width 256, a third at width 64, where overhead per call dominates."""
 
 
 class Unpadded:
-    """Brings a batch to its real positions, and back. The host waits for a GPU's n.
+    """Conversion between a padded batch and its real positions. It synchronises with a GPU.
 
     Args:
-        padding: [B, T], True = padding; not all of it.
+        padding: [B, T], True = padding; at least one position is real.
 
     Attributes:
-        mask: what may be attended to, [B, 1, 1, T].
-        positions: where the real ones stand in the batch, flattened; [n].
-        rows: which of the n stands at each position of the batch, flattened; [B T]. At padding it
-            is the one before: any would do that is a number, because nobody attends to it.
+        mask: positions that may be attended to, [B, 1, 1, T].
+        positions: indices of the real positions in the flattened batch, [n].
+        rows: row of the n for each position of the flattened batch, [B T]. Padding refers to the
+            row before it, as nothing attends to it.
     """
 
     def __init__(self, padding: Tensor) -> None:
@@ -41,12 +41,13 @@ class Unpadded:
 
     @classmethod
     def where_it_pays(cls, padding: Tensor, channels: int) -> Unpadded | None:
-        """Return a batch for a training pass; None with too little padding.
+        """Return a batch if removing its padding speeds up a training pass, otherwise None.
 
-        None on GPUs too, where waiting costs more.
+        It is None on GPUs, where synchronising costs more.
 
         Args:
-            padding: [B, T], True = padding. channels: C of what will be taken.
+            padding: [B, T], True = padding.
+            channels: C.
         """
         if padding.device.type != "cpu":
             return None
@@ -59,21 +60,21 @@ class Unpadded:
         return taken
 
     def spread(self, x: Tensor) -> Tensor:
-        """Return x [n, C] as [B, T, C], to be attended to.
+        """Return x [n, C] as [B, T, C] for attention.
 
-        Padding holds a number that nobody may read, and whose gradient, 0 then, is not looked at.
+        Padding has arbitrary finite values. They must be masked, as their gradient is ignored.
         """
         spread: Tensor = _Spread.apply(x, self)  # type: ignore[no-untyped-call]
         return spread
 
     def restore(self, x: Tensor) -> Tensor:
-        """Return x as a batch, [n, C] -> [B, T, C], 0 where there is padding."""
+        """Return x as a batch, [n, C] -> [B, T, C], with zeros at padding."""
         rows = x.new_zeros(self.rows.numel(), x.size(-1))
         return rows.index_copy(0, self.positions, x).unflatten(0, self.shape)
 
 
 class _Take(torch.autograd.Function):
-    """The gradient that torch has for this adds up rows, which takes longer than to copy them."""
+    """index_select with a backward pass that copies rows, where torch's adds them."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, batch: Unpadded) -> Tensor:

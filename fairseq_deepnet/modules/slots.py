@@ -1,6 +1,6 @@
-"""Where a sentence's hypotheses find their histories among the positions that are stored for it.
+"""Slots: the positions stored per sentence, and the histories of its hypotheses among them.
 
-Shapes: B = sentences, K = hypotheses a sentence, n = slots a sentence, H = heads.
+Shapes: B = sentences, K = hypotheses per sentence, n = slots per sentence, H = heads.
 """
 
 import math
@@ -13,16 +13,16 @@ MULTIPLE = 16  # torch's softmax on the CPU is several times slower on rows shor
 
 
 def padded(length: int) -> int:
-    """Return the least multiple of MULTIPLE that holds `length`."""
+    """Round `length` up to a multiple of MULTIPLE."""
     return -(-length // MULTIPLE) * MULTIPLE
 
 
 class Slots:
-    """Which of its sentence's slots hold the history of a hypothesis.
+    """Slots that hold the history of each hypothesis.
 
-    Hypotheses of one beam share most of their past. Each written position has one slot, which all
-    hypotheses that descend from it attend to; when beams change places only `mask` does. A slot
-    from which no living hypothesis descends is free for a new position.
+    Hypotheses of one beam share most of their past. Each position has one slot, to which all
+    hypotheses that descend from it attend. Reordering beams changes only `mask`. A slot is free
+    again when no hypothesis descends from it.
     """
 
     def __init__(self, mask: Tensor) -> None:
@@ -36,16 +36,16 @@ class Slots:
 
     @classmethod
     def full(cls, sentences: int, length: int, device: torch.device) -> "Slots":
-        """Return those of one hypothesis a sentence, whose history is slots 0 .. length - 1."""
+        """Return slots for one hypothesis per sentence with the history 0 .. length - 1."""
         mask = torch.arange(padded(length), device=device) < length
         return cls(mask.expand(sentences, 1, -1).clone())
 
     def __len__(self) -> int:
-        """Return n, also counting the free ones."""
+        """Return n, including free slots."""
         return self.mask.size(2)
 
     def add(self) -> None:
-        """Give each hypothesis a slot for its next position."""
+        """Assign each hypothesis a slot for its next position."""
         hypotheses = self.mask.size(1)
         used = self.mask.any(dim=1)
         missing = int(used.sum(dim=1).max()) + hypotheses - len(self)
@@ -58,29 +58,29 @@ class Slots:
         self._bias = None
 
     def repeat(self, hypotheses: int) -> None:
-        """Let so many hypotheses continue from each."""
+        """Continue each hypothesis as this number of hypotheses."""
         self.mask = self.mask.repeat_interleave(hypotheses, dim=1)
         self._bias = None
 
     def bias(self, heads: int, like: Tensor) -> Tensor:
-        """Return what is added to attention scores, [B H, K, n]: 0, or -inf outside the history."""
+        """Return the additive mask [B H, K, n]: 0, or -inf outside the history."""
         if self._bias is None:
             bias = additive(self.mask, like)[:, None].expand(-1, heads, -1, -1)
             self._bias = bias.flatten(0, 1)
         return self._bias
 
     def select(self, rows: Tensor) -> None:
-        """Let hypothesis k of sentence b continue from row rows[b, k] of all B K. rows: [B', K]."""
+        """Continue row rows[b, k] of all B K as hypothesis k of sentence b. rows: [B', K]."""
         histories = self.mask.flatten(0, 1).index_select(0, rows.flatten())
         self.mask = histories.view(*rows.shape, len(self))
         self._bias = None
 
     def histories(self, rows: Tensor) -> Tensor:
-        """Return the slots [R, T] of some rows' T positions, out of all B K rows. rows: [R]."""
+        """Return the slots [R, T] of the T positions of `rows` [R], indices of all B K rows."""
         slots = self.mask.flatten(0, 1).index_select(0, rows).nonzero()[:, 1]
         return slots.view(rows.numel(), -1)
 
 
 def additive(mask: Tensor, like: Tensor) -> Tensor:
-    """Return 0 where a mask is True, else -inf, of `like`'s type."""
+    """Return 0 where a mask is True and -inf elsewhere, with the dtype of `like`."""
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(~mask, -math.inf)

@@ -19,16 +19,16 @@ Apply = Callable[[Layer, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class ActivationCheckpointing:
-    """Which activations are kept for backward, and which computed again.
+    """Activation checkpointing of a stack.
 
-    torch's non-reentrant form is used and not fairseq's wrapper: that one loses the gradients of
-    a layer whose input needs none (frozen embeddings).
+    This uses torch's non-reentrant form. fairseq's wrapper loses the gradients of a layer whose
+    input needs none (frozen embeddings).
 
     Args:
-        every: keep the input of every so many layers only; 0 keeps all activations.
-        plain: layers at the top of the stack that keep theirs all the same. Backward meets them
-            first, so that their activations are gone when those below are computed again.
-        offload: keep those inputs in host memory.
+        every: length of a segment, of which only the input is kept; 0 keeps all activations.
+        plain: layers at the top of the stack that keep all activations. Backward reaches them
+            first, so that their memory is free when the layers below are recomputed.
+        offload: keep the inputs of segments in host memory.
     """
 
     every: int = 0
@@ -36,11 +36,11 @@ class ActivationCheckpointing:
     offload: bool = False
 
     def recomputed(self, layers: int) -> int:
-        """Return how many of a stack's layers backward computes again, from the bottom."""
+        """Return the number of layers, from the bottom, that backward recomputes."""
         return max(0, layers - self.plain) if self.every else 0
 
     def describe(self, layers: int) -> str:
-        """Return what is kept of a stack of so many layers, in words."""
+        """Describe the checkpointing of a stack with this number of layers."""
         again = self.recomputed(layers)
         if not again:
             return f"all {layers} layers plain"
@@ -49,10 +49,10 @@ class ActivationCheckpointing:
         return f"{layers - again} of {layers} layers plain, the rest in segments of {self.every}"
 
     def __call__(self, run: Callable[[Tensor], Any], x: Tensor) -> Any:
-        """Return run(x), made with less memory if so set.
+        """Return run(x), checkpointed if `every` is set.
 
-        What else `run` reads, such as the encoder's output, it is to hold by itself: an argument
-        would be offloaded once a segment.
+        `run` must hold its other inputs, such as the encoder's output, in its closure: arguments
+        would be offloaded once per segment.
         """
         if not self.every or not torch.is_grad_enabled():
             return run(x)
@@ -62,14 +62,14 @@ class ActivationCheckpointing:
 
 
 def thriftiest_segment(layers: int, kept: float) -> int:
-    """Return the segment length k of least memory: N / k inputs, and k layers at a time.
+    """Return the segment length k that needs the least memory: N / k inputs and k layers.
 
-    A segment's layers keep their activations while backward is at it. The time is the same for
-    every k: one more forward pass.
+    The layers of one segment at a time keep their activations in backward. The extra time is one
+    forward pass for every k.
 
     Args:
-        layers: N, of the stack.
-        kept: what one layer keeps for backward, in multiples of its input.
+        layers: N, number of layers.
+        kept: activations that one layer keeps for backward, in multiples of its input.
     """
     best = max(1, round(math.sqrt(layers / kept)))
     return min(
@@ -78,12 +78,12 @@ def thriftiest_segment(layers: int, kept: float) -> int:
 
 
 class CompiledLayers:
-    """Calls layers through one compiled function while they train.
+    """Calls layers through one compiled function in training.
 
-    A layer's parameters are inputs of the compiled code, and sizes are dynamic, so that a stack of
-    any depth compiles one layer forward and backward: once with a mask and once without, and again
-    for sizes of 1. Decoding stays uncompiled; so does a layer with hooks (monitoring), which
-    compiled code passes over.
+    A layer's parameters are inputs of the compiled code, and sizes are dynamic. A stack of any
+    depth therefore compiles one layer: once with a mask, once without, and again for sizes of 1.
+    Decoding is not compiled, nor is a layer with hooks (monitoring), which compiled code would
+    skip.
     """
 
     RECOMPILATIONS = 64  # torch's own limit is 8, all stacks together; then it stops compiling
@@ -101,12 +101,12 @@ class CompiledLayers:
 
 
 def call_layer(layer: nn.Module, *inputs: Any) -> Any:
-    """Return layer(*inputs): how layers are run where nothing is compiled."""
+    """Return layer(*inputs), uncompiled."""
     return layer(*inputs)
 
 
 def has_hooks(layer: nn.Module) -> bool:
-    """Return True if anything looks at what goes into or out of a part of the layer."""
+    """Return True if any module of the layer has a forward hook."""
     return any(part._forward_hooks or part._forward_pre_hooks for part in layer.modules())
 
 
@@ -118,20 +118,20 @@ def run_layers(
     combination: Combination | None = None,
     keep_states: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Send x through the layers from the bottom to the top.
+    """Run x through the layers from bottom to top.
 
     Args:
-        layers: the layers in order; LayerDrop leaves some out by how it iterates.
+        layers: the layers in order; LayerDrop skips some when iterated.
         x: [B, T, C].
         apply: runs one layer on its input.
-        checkpointing: what is kept for backward; segments are one layer long where each output is
-            wanted anyway, by `combination` or `keep_states`.
-        combination: makes the next layer's input from all outputs so far, x first.
+        checkpointing: activations to keep; segments are one layer long if `combination` or
+            `keep_states` need each output.
+        combination: computes the next layer's input from all outputs so far, x first.
         keep_states: collect x and every layer's output.
 
     Returns:
-        the top's output [B, T, C], or wider where the scheme has more streams, and the states,
-        bottom first (empty unless asked for), of which these are no part.
+        the output of the top layer [B, T, C], wider if the scheme has more streams, and the states
+        [B, T, C], bottom first (empty unless requested).
     """
     present, width = list(layers), x.size(-1)
     each = combination is not None or keep_states

@@ -1,8 +1,8 @@
-"""Generating without the source's padding: the encoder, and what the decoder makes of its output.
+"""Generation without the padding of the source, in the encoder and in the cross-attention.
 
-Sentences that are sorted by words differ in subwords, so that a third of a batch may be padding; in
-training, which sorts by the source's subwords, next to nothing is. Products are made of the real
-positions only, attention is computed on whole sentences.
+Generation sorts sentences by words. They differ in subwords, so that a third of a batch may be
+padding. (Training sorts by subwords of the source and has hardly any.) Linear maps are applied only
+to real positions, attention to whole sentences.
 
 Shapes: B = sentences, S = positions of the longest, n = positions that are no padding,
 C = channels, H = heads.
@@ -19,11 +19,11 @@ from .positions import Unpadded
 
 
 class UnpaddedLayer:
-    """An encoder layer at work on the real positions of a batch, while nothing is trained.
+    """An encoder layer applied to the real positions of a batch, for inference.
 
     Args:
-        layer: of the encoder.
-        batch: what it works on.
+        layer: layer of the encoder.
+        batch: the batch.
     """
 
     def __init__(self, layer: EncoderLayer, batch: Unpadded) -> None:
@@ -34,7 +34,7 @@ class UnpaddedLayer:
         self.project = projection(layer.self_attn)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[n, C] -> [n, C]."""
+        """Return the output [n, C] for x [n, C]."""
         attention = self.attention
         parts = self.batch.spread(self.project(self.enter(x))).chunk(3, dim=-1)
         query, key, value = map(attention.split_heads, parts)
@@ -43,15 +43,15 @@ class UnpaddedLayer:
         )
         if attention.head_transform is not None:
             heads = attention.head_transform(heads)
-        found = self.batch.take(heads.transpose(1, 2).flatten(2))
-        return self.feed_forward(self.leave(x, attention.out_proj(found)))
+        joined = self.batch.take(heads.transpose(1, 2).flatten(2))
+        return self.feed_forward(self.leave(x, attention.out_proj(joined)))
 
 
 def source_projection(source: Tensor, real: Tensor) -> ProjectSource:
-    """Return what makes a cross-attention's keys and values [B, H, S, D] of the encoder's output.
+    """Return a function from a cross-attention to its keys and values [B, H, S, D].
 
     Args:
-        source: [B, S, C'].
+        source: the encoder's output, [B, S, C'].
         real: [B, S], False = padding.
     """
     if real.all():

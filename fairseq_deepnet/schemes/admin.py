@@ -52,8 +52,8 @@ class Profile:
     """omega of each sublayer of a stack, starting at the input.
 
     omega_1 = 1 and omega_{i+1}^2 = Var[omega_i x_{i-1}] + Var[G_i]. As LayerNorm makes
-    Var[x_i] = 1, this equals Var[x_0] + the sum of Var[G_j] for j <= i. The embeddings x_0 are not normalised;
-    padding counts as zeros.
+    Var[x_i] = 1, this equals Var[x_0] + the sum of Var[G_j] for j <= i. The embeddings
+    x_0 are not normalised; padding counts as zeros.
     """
 
     def __init__(self) -> None:
