@@ -1,6 +1,6 @@
-"""Models and their named shapes. Importing this registers all that is here.
+"""Models and their named architectures. Importing this package registers them with fairseq.
 
-fairseq does so for a user-dir. What is fixed in fairseq comes first: the rest builds on it.
+fairseq imports it from the user-dir. `compat` is applied first: everything else relies on it.
 """
 
 from .. import compat

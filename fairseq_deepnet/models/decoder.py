@@ -37,14 +37,14 @@ DECODING_KEY = "deepnet.decoding"
 
 
 class DeepNetDecoder(TransformerDecoderBase):
-    """M layers joined as `scheme` says.
+    """Decoder of M layers with a residual scheme.
 
     Args:
-        cfg: fairseq's TransformerConfig with our options on it.
-        dictionary: of the target language.
+        cfg: fairseq's TransformerConfig, with our options as further attributes.
+        dictionary: dictionary of the target language.
         embed_tokens: target embeddings.
-        scheme: how sublayers join and how weights start.
-        no_encoder_attn: there is no encoder to attend to: a language model.
+        scheme: the residual scheme.
+        no_encoder_attn: build a language model, without cross-attention.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         scheme: ResidualScheme,
         no_encoder_attn: bool = False,
     ) -> None:
-        # Plain attributes, which the base class's constructor needs through build_decoder_layer.
+        # Set first: the base class calls build_decoder_layer, which reads them.
         self.scheme = scheme
         self._next_layer = count()
         self.has_encoder_attn = not no_encoder_attn
@@ -68,12 +68,12 @@ class DeepNetDecoder(TransformerDecoderBase):
         self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
         self.combination = scheme.build_combination(Side.DECODER, self.embed_dim)
         self.output_transform = scheme.build_output_transform(Side.DECODER, self.embed_dim)
-        # torch's LayerNorms: fairseq's are apex's where that is installed
+        # torch's LayerNorms, as fairseq uses apex's if it is installed
         if cfg.layernorm_embedding:
             self.layernorm_embedding = nn.LayerNorm(self.embed_dim)
         has_norm = scheme.norm is NormPlacement.PRE and not cfg.no_decoder_final_norm
         self.layer_norm = nn.LayerNorm(self.embed_dim) if has_norm else None
-        # Training on given alignments needs them; else only what prints them asks.
+        # Supervised alignments need attention weights in training; otherwise only printing does.
         self.need_attn = bool(getattr(cfg, "load_alignments", False))
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> TransformerLayer:
@@ -122,15 +122,15 @@ class DeepNetDecoder(TransformerDecoderBase):
         return_all_hiddens: bool = False,
         self_mask: TargetMask | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
-        """Return the top layer's output [B, T, C]; "attn" [B, T, S] if an alignment is asked for.
+        """Return the top layer's output [B, T, C], and "attn" [B, T, S] on request.
 
         Args:
             full_context_alignment: let every target position see all others.
-            alignment_layer: whose cross-attention "attn" shows; the top where only `need_attn`
-                asks.
-            alignment_heads: how many heads it averages, from the first; all where None.
-            return_all_hiddens: fill "inner_states" with the states [T, B, C], the embedding first.
-            self_mask: `self.self_mask` of the same, where that is known.
+            alignment_layer: layer whose cross-attention is returned in "attn"; by default the top
+                layer if `need_attn` is set.
+            alignment_heads: number of heads to average; by default all.
+            return_all_hiddens: return the states [T, B, C] in "inner_states", embedding first.
+            self_mask: result of `self.self_mask` for these tokens, if already computed.
         """
         if (encoder_out is not None) != self.has_encoder_attn:
             needs = "needs the encoder's output" if self.has_encoder_attn else "has no encoder"
@@ -174,14 +174,14 @@ class DeepNetDecoder(TransformerDecoderBase):
         alignment_layer: int | None,
         keep_states: bool,
     ) -> StackOutput:
-        """Send all positions [B, T, C] through the layers; alignment weights are [B, H, T, S]."""
+        """Run all positions [B, T, C] through the layers; alignment weights are [B, H, T, S]."""
         mask, causal = self_mask
         source, source_mask = (None, None) if encoder_out is None else source_and_mask(encoder_out)
         alignment: list[Tensor] = []
         shown = keep_states or alignment_layer is not None
         batch = None
-        # Padding on the right only: from other padding a word may have to be predicted.
-        # Not for --compile, whose code would be another for each number of rows.
+        # Only for padding on the right: other padding may have to predict a word.
+        # Not with --compile, which would recompile for each number of rows.
         if torch.is_grad_enabled() and causal and not shown and self.call_layer is call_layer:
             batch = Unpadded.where_it_pays(tokens.eq(self.padding_idx), x.size(-1))
 
@@ -206,16 +206,16 @@ class DeepNetDecoder(TransformerDecoderBase):
         return StackOutput(x, states, alignment[0] if alignment else None)
 
     def self_mask(self, tokens: Tensor, full_context: bool = False) -> TargetMask:
-        """Return self-attention's mask for tokens [B, T].
+        """Return the self-attention mask for tokens [B, T].
 
-        To be asked before the encoder runs, because the host waits for a GPU's answer.
+        Call this before the encoder runs, because it synchronises with a GPU.
         """
         return target_mask(tokens.eq(self.padding_idx), full_context)
 
     def decoding_of(
         self, incremental_state: dict[str, Any], rows: int, encoder_out: EncoderOut | None
     ) -> Decoding:
-        """Return what a generator's state remembers, begun at its first step of R rows."""
+        """Return the decoding of a generator's state, created in its first step with R rows."""
         if DECODING_KEY not in incremental_state:
             source = padding = None
             group = getattr(self, "_beam_size", 1)
@@ -229,7 +229,7 @@ class DeepNetDecoder(TransformerDecoderBase):
         return decoding
 
     def embed(self, tokens: Tensor, incremental_state: dict[str, Any] | None) -> Tensor:
-        """Return embeddings [B, T, C] of tokens [B, T]; of only the newest while decoding."""
+        """Return embeddings [B, T, C] of tokens [B, T]; only of the newest token while decoding."""
         positions = None
         if self.embed_positions is not None:
             positions = self.embed_positions(tokens, incremental_state=incremental_state)
@@ -248,23 +248,23 @@ class DeepNetDecoder(TransformerDecoderBase):
     def reorder_incremental_state(
         self, incremental_state: dict[str, Any], new_order: Tensor
     ) -> None:
-        """Let row i continue what row new_order[i] wrote."""
+        """Make row i continue row new_order[i]."""
         if DECODING_KEY in incremental_state:
             incremental_state[DECODING_KEY].reorder(new_order)
 
     def reorder_incremental_state_scripting(
         self, incremental_state: dict[str, Any], new_order: Tensor
     ) -> None:
-        """Do the same: one object holds the state of all layers, so no walk over modules."""
+        """Reorder without visiting all modules: one object holds the state of all layers."""
         self.reorder_incremental_state(incremental_state, new_order)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Take fairseq's word before each micro-batch: the updates that are finished."""
+        """Receive the number of finished updates; fairseq calls this before each micro-batch."""
         if self.training:
             log_learned(self, Side.DECODER, num_updates, self.log_interval)
 
     def make_generation_fast_(self, need_attn: bool | str | None = False, **kwargs: Any) -> None:
-        """Prepare for fairseq-generate, whether it prints alignments; no more training follows."""
+        """Prepare for generation; `need_attn`: alignments will be printed. Training is over."""
         self.need_attn = bool(need_attn)
         for layer in self.layers:
             lay_out(layer)

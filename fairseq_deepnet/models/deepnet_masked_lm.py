@@ -1,6 +1,6 @@
 """`--arch deepnet_masked_lm`: encoder-only, for fairseq's masked_lm task.
 
-Each shape derives from a parent and says only what differs.
+Each architecture derives from a parent and sets only what differs.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -25,13 +25,13 @@ class DeepNetMaskedLMEncoder(RobertaEncoder):
     """Our encoder (`sentence_encoder`) below fairseq's head for masked tokens (`lm_head`).
 
     Args:
-        args: the model's arguments.
-        dictionary: with <mask>, which the task adds.
-        scheme: how sublayers join and how weights start.
+        args: arguments of the model.
+        dictionary: dictionary with <mask>, which the task adds.
+        scheme: the residual scheme.
     """
 
     def __init__(self, args: Namespace, dictionary: Dictionary, scheme: ResidualScheme) -> None:
-        # A plain attribute, which the base class's constructor needs through build_encoder.
+        # Set first: the base class calls build_encoder, which reads it.
         self.scheme = scheme
         super().__init__(args, dictionary)
 
@@ -43,29 +43,29 @@ class DeepNetMaskedLMEncoder(RobertaEncoder):
 
     @property
     def embed_tokens(self) -> nn.Module:
-        """The table of words, under the name that schemes know."""
+        """The embedding table, under the name that schemes use."""
         return self.sentence_encoder.embed_tokens
 
     @property
     def output_projection(self) -> nn.Module:
-        """The head, whose weight is the vocabulary projection, under the name that schemes know."""
+        """The head with the vocabulary projection, under the name that schemes use."""
         return self.lm_head
 
 
 @register_model("deepnet_masked_lm")
 class DeepNetMaskedLM(RobertaModel):
-    """fairseq's RoBERTa with the residuals and initial weights of a chosen scheme.
+    """fairseq's RoBERTa with the residuals and initial weights of a scheme.
 
-    Of fairseq's two encoder-only models it inherits from `RobertaModel`: that one is built on the
-    Transformer encoder of the encoder-decoder, as ours is (`masked_lm`, the older, has layers of
-    its own, segments and a pooler), and brings classification heads and fill_mask. With
-    `--residual-scheme post-ln` the checkpoints of `--arch roberta` load.
+    Of fairseq's two encoder-only models, `RobertaModel` uses the Transformer encoder of the
+    encoder-decoder, as ours does, and provides classification heads and fill_mask. (`masked_lm`,
+    the older one, has its own layers, segments and a pooler.) With `--residual-scheme post-ln`,
+    checkpoints of `--arch roberta` load.
 
-    What lies outside the layers starts as in RoBERTa: N(0, 0.02), zero biases. So do the layers
-    with `--init stock`; else they start as the scheme says.
+    Parameters outside the layers are initialised as in RoBERTa: N(0, 0.02), biases 0. So are the
+    layers with `--init stock`; otherwise the scheme initialises them.
 
     Args:
-        args: the model's arguments; they go into every checkpoint.
+        args: arguments of the model, saved in every checkpoint.
         encoder: a `DeepNetMaskedLMEncoder`.
     """
 
@@ -77,24 +77,24 @@ class DeepNetMaskedLM(RobertaModel):
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """Add fairseq's options of RoBERTa, ours, and those that its encoder reads besides."""
+        """Add fairseq's options of RoBERTa, ours, and the checkpointing options of its encoder."""
         RobertaModel.add_args(parser)
         add_scheme_arguments(parser)
         add_running_arguments(parser)
         parser.add_argument(
             "--checkpoint-activations",
             action="store_true",
-            help="keep each layer's input only, and compute the rest again in backward",
+            help="keep only each layer's input and recompute the rest in backward",
         )
         parser.add_argument(
             "--offload-activations",
             action="store_true",
-            help="keep that input in host memory; implies --checkpoint-activations",
+            help="keep these inputs in host memory; implies --checkpoint-activations",
         )
 
     @classmethod
     def build_model(cls, args: Namespace, task: FairseqTask) -> "DeepNetMaskedLM":
-        """Fix the scheme for good, and build.
+        """Build the model and record its scheme in `args`.
 
         Raises:
             ConfigurationError: for options that contradict each other or cannot be honoured.

@@ -1,6 +1,6 @@
-"""`--arch deepnet_transformer`: the encoder-decoder, and its named shapes.
+"""`--arch deepnet_transformer`: the encoder-decoder and its named architectures.
 
-Each shape derives from a parent and says only what differs. "Paper" is arXiv 2203.00555.
+Each architecture derives from a parent and sets only what differs. "Paper" is arXiv 2203.00555.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -30,11 +30,11 @@ from .scheme_options import (
 
 @register_model("deepnet_transformer")
 class DeepNetTransformerModel(HonoursBf16, TransformerModel):
-    """fairseq's Transformer with the residuals and initial weights of a chosen scheme."""
+    """fairseq's Transformer with the residuals and initial weights of a scheme."""
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """Add fairseq's Transformer options, and ours."""
+        """Add fairseq's Transformer options and ours."""
         super().add_args(parser)
         add_scheme_arguments(parser)
         add_running_arguments(parser)
@@ -42,7 +42,7 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
 
     @classmethod
     def build_model(cls, args: Namespace, task: FairseqTask) -> "DeepNetTransformerModel":
-        """Fix the scheme for good, and build.
+        """Build the model and record its scheme in `args`.
 
         Raises:
             ConfigurationError: for options that contradict each other or cannot be honoured.
@@ -80,8 +80,8 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
     ) -> tuple[Tensor, dict[str, list[Any]]]:
         """Return logits [B, T, V] of prev_output_tokens [B, T] given src_tokens [B, S].
 
-        Hidden states are given only if asked for: fairseq's default keeps every layer's, which in a
-        1,000-layer stack is most of the memory of a validation step.
+        Hidden states are returned only on request. fairseq returns them by default, which takes
+        most of the memory of a validation step in a 1,000-layer stack.
         """
         mask = self.decoder.self_mask(prev_output_tokens)
         encoder_out = self.encoder(
@@ -100,7 +100,7 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
 
 
 def complete(args: Namespace) -> None:
-    """Set what the user left open, of the base shape; refuse what contradicts itself."""
+    """Set the defaults of the base architecture and check the options."""
     default_scheme(args)
     default_shape(args, 512, 2048, 8)
     default_depth(args, 6)
@@ -111,8 +111,8 @@ def complete(args: Namespace) -> None:
 @register_model_architecture("deepnet_transformer", "deepnet_transformer")
 def deepnet_transformer(args: Namespace) -> None:
     """512/2048/8, 6L-6L: the base shape of the paper (Tables 4 to 7) and of fairseq."""
-    # Here and not in build_model: fairseq applies an arch while it parses, before it makes folders
-    # and starts a process a GPU, so that a mistyped option is one line and leaves nothing behind.
+    # Here as well as in build_model: fairseq applies an arch while parsing, before it creates
+    # folders and processes, so that a mistyped option gives one line and leaves nothing behind.
     complete(args)
     check_memory(args)  # of a training: a checkpoint is loaded without
 

@@ -1,6 +1,6 @@
 """`--arch deepnet_transformer_lm`: decoder-only, for fairseq's language_modeling task.
 
-Each shape derives from a parent and says only what differs.
+Each architecture derives from a parent and sets only what differs.
 """
 
 import dataclasses
@@ -29,13 +29,13 @@ from .scheme_options import add_scheme_arguments, default_scheme, finish_model, 
 class DeepNetTransformerLM(HonoursBf16, TransformerLanguageModel):
     """fairseq's Transformer language model with the residuals and initial weights of a scheme.
 
-    It inherits from `TransformerLanguageModel` for its options, embeddings, interface to
-    fairseq-eval-lm and names of parameters: with `--residual-scheme post-ln` (or `pre-ln`) the
-    checkpoints of `--arch transformer_lm` without adaptive input load. build_model is our own:
-    fairseq's names its decoder's class.
+    `TransformerLanguageModel` provides options, embeddings, the interface to fairseq-eval-lm and
+    parameter names: with `--residual-scheme post-ln` (or `pre-ln`), checkpoints of
+    `--arch transformer_lm` without adaptive input load. build_model is overridden because fairseq's
+    hard-codes the class of the decoder.
 
     Args:
-        args: the model's arguments; they go into every checkpoint.
+        args: arguments of the model, saved in every checkpoint.
         decoder: a `DeepNetDecoder` without cross-attention.
     """
 
@@ -45,14 +45,14 @@ class DeepNetTransformerLM(HonoursBf16, TransformerLanguageModel):
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        """Add fairseq's options of a Transformer language model, and ours."""
+        """Add fairseq's options of a Transformer language model and ours."""
         gen_parser_from_dataclass(parser, TransformerLanguageModelConfig(), delete_default=True)
         add_scheme_arguments(parser)
         add_running_arguments(parser)
 
     @classmethod
     def build_model(cls, args: Namespace, task: FairseqTask) -> "DeepNetTransformerLM":
-        """Fix the scheme for good, and build.
+        """Build the model and record its scheme in `args`.
 
         Raises:
             ConfigurationError: for options that contradict each other or cannot be honoured.
@@ -75,7 +75,7 @@ class DeepNetTransformerLM(HonoursBf16, TransformerLanguageModel):
         return model
 
     def set_beam_size(self, beam_size: int) -> None:
-        """Take a generator's word: how many hypotheses a sentence has (decoding_of)."""
+        """Set the number of hypotheses per sentence; a generator calls this (see decoding_of)."""
         self.decoder.set_beam_size(beam_size)
 
 
@@ -91,7 +91,7 @@ def deepnet_transformer_lm(args: Namespace) -> None:
     width = args.decoder_embed_dim
     default(args, decoder_input_dim=width, decoder_output_dim=width)
     for option in dataclasses.fields(TransformerLanguageModelConfig):
-        # What is "${task...}" is an option of the task's, and comes from there.
+        # "${task...}" refers to an option of the task.
         if not str(option.default).startswith("${"):
             default(args, **{option.name: option.default})
     check_options(args, DECODER_ONLY)

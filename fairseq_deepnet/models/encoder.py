@@ -32,19 +32,19 @@ EncoderOut = dict[str, list[Any]]
 
 
 class DeepNetEncoder(TransformerEncoderBase):
-    """N layers joined as `scheme` says.
+    """Encoder of N layers with a residual scheme.
 
     Args:
-        cfg: fairseq's TransformerConfig with our options on it.
-        dictionary: of the source language.
+        cfg: fairseq's TransformerConfig, with our options as further attributes.
+        dictionary: dictionary of the source language.
         embed_tokens: source embeddings.
-        scheme: how sublayers join and how weights start.
+        scheme: the residual scheme.
     """
 
     def __init__(
         self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Embedding, scheme: ResidualScheme
     ) -> None:
-        # Plain attributes, which the base class's constructor needs through build_encoder_layer.
+        # Set first: the base class calls build_encoder_layer, which reads them.
         self.scheme = scheme
         self._next_layer = count()
         super().__init__(cfg, dictionary, embed_tokens)
@@ -52,14 +52,14 @@ class DeepNetEncoder(TransformerEncoderBase):
         self.checkpointing = checkpointing_of(
             cfg, Side.ENCODER, scheme, layer_shape(cfg, Side.ENCODER)
         )
-        self.generates = False  # and is not trained any more
+        self.generates = False  # True once training is over
         self.call_layer = CompiledLayers() if getattr(cfg, "compile", False) else call_layer
         self.log_interval = int(getattr(cfg, "log_interval", 0) or 0)
         self.combination = scheme.build_combination(Side.ENCODER, embed_tokens.embedding_dim)
         self.output_transform = scheme.build_output_transform(
             Side.ENCODER, embed_tokens.embedding_dim
         )
-        # torch's LayerNorms: fairseq's are apex's where that is installed
+        # torch's LayerNorms, as fairseq uses apex's if it is installed
         if cfg.layernorm_embedding:
             self.layernorm_embedding = nn.LayerNorm(embed_tokens.embedding_dim)
         self.layer_norm = (
@@ -78,12 +78,12 @@ class DeepNetEncoder(TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
     ) -> EncoderOut:
-        """Encode src_tokens [B, S]; fairseq's dictionary, with "encoder_out" [S, B, C].
+        """Encode src_tokens [B, S]; return fairseq's dictionary, with "encoder_out" [S, B, C].
 
-        "encoder_padding_mask" is [] where there is no padding, so that nobody asks again.
+        "encoder_padding_mask" is [] without padding, so that it is not checked again.
         """
         padded = src_tokens.eq(self.padding_idx)
-        # Asked first, because the host waits for a GPU's answer, and so for all that it has queued.
+        # Checked first, because it waits for everything that a GPU has queued.
         padding = padded if padded.any() else None
         x, embedding = self.forward_embedding(src_tokens, token_embeddings)
         states: list[Tensor] = []
@@ -109,7 +109,7 @@ class DeepNetEncoder(TransformerEncoderBase):
     def run_all(
         self, x: Tensor, padding: Tensor | None, keep_states: bool
     ) -> tuple[Tensor, list[Tensor]]:
-        """Send all positions [B, S, C] through the layers. padding: [B, S], True = padding."""
+        """Run all positions [B, S, C] through the layers. padding: [B, S], True = padding."""
         mask = None
         if padding is not None:
             x = x.masked_fill(padding.unsqueeze(-1), 0)
@@ -124,7 +124,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         )
 
     def run_unpadded(self, x: Tensor, batch: Unpadded) -> Tensor:
-        """Send only the batch's real positions through the layers."""
+        """Run only the real positions of the batch through the layers."""
         layers = [UnpaddedLayer(cast(EncoderLayer, layer), batch) for layer in self.layers]
         x, _ = run_layers(
             layers,
@@ -136,7 +136,7 @@ class DeepNetEncoder(TransformerEncoderBase):
         return batch.spread(x)
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """Prepare for fairseq-generate: no more training follows."""
+        """Prepare for generation. Training is over."""
         self.generates = True
         for layer in self.layers:
             lay_out(layer)
@@ -144,8 +144,8 @@ class DeepNetEncoder(TransformerEncoderBase):
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         """Return the rows in a new order [R].
 
-        Sentences that stand repeated for their hypotheses are held once, with a note how often
-        (`hypotheses_per_sentence`): where those change places within their sentences, nothing does.
+        Sentences that are repeated for their hypotheses are stored once, with the number of
+        repetitions (`hypotheses_per_sentence`). Reordering within sentences then changes nothing.
         """
         sentences = encoder_out["encoder_out"][0].size(1)
         each = torch.arange(sentences, device=new_order.device)
@@ -156,7 +156,7 @@ class DeepNetEncoder(TransformerEncoderBase):
                 return encoder_out | {"hypotheses_per_sentence": [repeats]}
         kept = torch.div(new_order, group, rounding_mode="floor")
         note = {}
-        if group > 1 and stand_together(kept, group):
+        if group > 1 and are_grouped(kept, group):
             kept, note = kept[::group], {"hypotheses_per_sentence": [group]}
             if torch.equal(kept, each):
                 return encoder_out
@@ -164,24 +164,24 @@ class DeepNetEncoder(TransformerEncoderBase):
         return reordered | note
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Take fairseq's word before each micro-batch: the updates that are finished."""
+        """Receive the number of finished updates; fairseq calls this before each micro-batch."""
         if self.training:
             log_learned(self, Side.ENCODER, num_updates, self.log_interval)
 
     def upgrade_state_dict_named(
         self, state_dict: dict[str, Tensor], name: str
     ) -> dict[str, Tensor]:
-        """Return it as it is: our parameters have had fairseq's present names from the start."""
+        """Return it unchanged: our parameters always had fairseq's current names."""
         return state_dict
 
 
 def hypotheses_per_sentence(encoder_out: EncoderOut) -> int:
-    """Return how many rows each sentence that is held stands for."""
+    """Return the number of rows that each stored sentence represents."""
     return int(encoder_out.get("hypotheses_per_sentence", [1])[0])
 
 
-def stand_together(sentences: Tensor, group: int) -> bool:
-    """Return True if each `group` rows, whose sentences [R] are given, are of the same sentence."""
+def are_grouped(sentences: Tensor, group: int) -> bool:
+    """Return True if each `group` of adjacent rows, given as sentences [R], is one sentence."""
     if sentences.numel() % group:
         return False
     grouped = sentences.view(-1, group)

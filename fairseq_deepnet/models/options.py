@@ -1,6 +1,4 @@
-"""The model's options: what an arch sets where they were left open, what is refused and why, and
-the layers they stand for.
-"""
+"""Options of the models: defaults of an arch, refused values, and the layers to build."""
 
 from argparse import Namespace
 from collections.abc import Callable, Iterable
@@ -22,12 +20,12 @@ BOTH = tuple(Side)
 
 @dataclass(frozen=True)
 class ModelKind:
-    """What differs between our models, which are otherwise the same.
+    """Differences between our models.
 
     Args:
-        arch: its base arch.
+        arch: base arch of the model.
         stock: fairseq's own arch of the same structure.
-        sides: the stacks it has.
+        sides: stacks of the model.
     """
 
     arch: str
@@ -43,18 +41,18 @@ KIND_OF = {
     for kind in (ENCODER_DECODER, DECODER_ONLY, ENCODER_ONLY)
     for name in (kind.arch, kind.stock)
 }
-"""Our models and fairseq's of the same structure, by the names that they are registered with."""
+"""Our models and fairseq's models of the same structure, by registered name."""
 
 
 def model_name(args: Any) -> str | None:
-    """Return the registered name of the model that arguments describe; None for an unknown one."""
+    """Return the registered name of the model that `args` describe; None if it is unknown."""
     for name in (getattr(args, "arch", None), getattr(args, "_name", None)):
         if name in KIND_OF or name in ARCH_MODEL_NAME_REGISTRY:
             return str(ARCH_MODEL_NAME_REGISTRY.get(name, name))
     return None
 
 
-# Stock options that our layers do not implement: attribute, option as typed, neutral values.
+# Stock options that our layers do not implement: attribute, option, neutral values.
 UNSUPPORTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("quant_noise_pq", "--quant-noise-pq", (0,)),
     ("quant_noise_scalar", "--quant-noise-scalar", (0,)),
@@ -82,11 +80,11 @@ FROZEN_NORMS: dict[str, tuple[str, ...]] = {
     "gain": ("weight",),
     "both": ("weight", "bias"),
 }
-"""Values of --freeze-norms: the parameters of a LayerNorm that are not trained."""
+"""Values of --freeze-norms, with the LayerNorm parameters that each keeps fixed."""
 
 
 def default(args: Namespace, **values: Any) -> None:
-    """Set what the user (or a child arch) left open."""
+    """Set options that neither the user nor a child arch has set."""
     for name, value in values.items():
         if getattr(args, name, None) is None:
             setattr(args, name, value)
@@ -95,7 +93,7 @@ def default(args: Namespace, **values: Any) -> None:
 def default_shape(
     args: Namespace, width: int, ffn: int, heads: int, sides: Iterable[Side] = BOTH
 ) -> None:
-    """Set width, feed-forward width and heads of these sides where they were left open."""
+    """Set width, feed-forward width and heads of these sides, unless they are set."""
     for side in sides:
         default(
             args,
@@ -108,12 +106,12 @@ def default_shape(
 
 
 def default_depth(args: Namespace, layers: int, sides: Iterable[Side] = BOTH) -> None:
-    """Set the layers of each of these sides where they were left open."""
+    """Set the number of layers of these sides, unless it is set."""
     default(args, **{f"{side.value}_layers": layers for side in sides})
 
 
 def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
-    """Refuse what cannot be honoured; the ConfigurationError names the option and the remedy."""
+    """Raise ConfigurationError for options that cannot be honoured, naming the remedy."""
     scheme = scheme_class(args.residual_scheme, "--residual-scheme")
     for attribute, option, neutral in UNSUPPORTED:
         value = getattr(args, attribute, neutral[0])
@@ -140,7 +138,7 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
             )
     if getattr(args, "no_decoder_final_norm", False) and scheme.norm is not NormPlacement.PRE:
         raise ConfigurationError(
-            f"--no-decoder-final-norm means nothing with --residual-scheme {scheme.name}, which has"
+            f"--no-decoder-final-norm has no effect with --residual-scheme {scheme.name}, which has"
             " no final LayerNorm; leave it out"
         )
     frozen = getattr(args, "freeze_norms", "none")
@@ -148,7 +146,7 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
         raise ConfigurationError(f"--freeze-norms {frozen} is unknown; choose none, gain or both")
     if frozen != "none" and scheme.norm is NormPlacement.NONE:
         raise ConfigurationError(
-            f"--freeze-norms means nothing with --residual-scheme {scheme.name}, which has no"
+            f"--freeze-norms has no effect with --residual-scheme {scheme.name}, which has no"
             " LayerNorm; leave it out"
         )
     if args.init not in ("scheme", "stock"):
@@ -162,23 +160,23 @@ def check_options(args: Namespace, kind: ModelKind = ENCODER_DECODER) -> None:
 
 
 def names(fit: Callable[[type[ResidualScheme]], bool]) -> str:
-    """Return the schemes that fit, as an option of a command line."""
-    return f"--residual-scheme {{{','.join(name for name, one in SCHEMES.items() if fit(one))}}}"
+    """Return the schemes that fit, as a command-line option."""
+    return f"--residual-scheme {{{','.join(name for name, kind in SCHEMES.items() if fit(kind))}}}"
 
 
 def check_every_layer_runs(args: Namespace, side: Side, scheme: type[ResidualScheme]) -> None:
-    """Refuse to leave layers out under a scheme that counts on each of them."""
+    """Refuse to drop layers if the scheme depends on every layer."""
     for option in (f"{side.value}-layerdrop", f"{side.value}-layers-to-keep"):
         value = getattr(args, option.replace("-", "_"), None)
         if value and not scheme.layer_drop:
             raise ConfigurationError(
-                f"--{option} {value} contradicts --residual-scheme {scheme.name}, which counts on"
+                f"--{option} {value} contradicts --residual-scheme {scheme.name}, which needs"
                 f" every layer; leave out --{option}"
             )
 
 
 def check_shape(args: Namespace, side: Side) -> None:
-    """Refuse a depth, width or heads of one side that cannot be."""
+    """Refuse an impossible depth, width or number of heads of a side."""
     name = side.value
     layers, heads = getattr(args, f"{name}_layers"), getattr(args, f"{name}_attention_heads")
     width = getattr(args, f"{name}_embed_dim")
@@ -192,7 +190,7 @@ def check_shape(args: Namespace, side: Side) -> None:
 
 
 def build_layer(layer_class: type[Layer], cfg: Any, scheme: ResidualScheme, place: Place) -> Layer:
-    """Build a layer for its place, with the scheme's initial weights unless `--init stock`."""
+    """Build the layer at `place`, with the scheme's initial weights unless `--init stock`."""
     layer = layer_class(layer_shape(cfg, place.side), scheme, place)
     if cfg.init == "scheme":
         layer.initialise(scheme)
@@ -200,7 +198,7 @@ def build_layer(layer_class: type[Layer], cfg: Any, scheme: ResidualScheme, plac
 
 
 def layer_shape(cfg: Any, side: Side) -> LayerShape:
-    """Return sizes and dropouts of a side's layers, from fairseq's TransformerConfig."""
+    """Return sizes and dropouts of the layers of a side, from fairseq's TransformerConfig."""
     part = cfg.encoder if side is Side.ENCODER else cfg.decoder
     return LayerShape(
         embed_dim=part.embed_dim,
@@ -209,7 +207,7 @@ def layer_shape(cfg: Any, side: Side) -> LayerShape:
         source_dim=cfg.encoder.embed_dim,
         dropout=cfg.dropout,
         attention_dropout=cfg.attention_dropout,
-        # relu_dropout is what old configurations call activation_dropout.
+        # old configurations call activation_dropout relu_dropout
         activation_dropout=cfg.activation_dropout or cfg.relu_dropout or 0.0,
         activation=cfg.activation_fn,
     )

@@ -1,8 +1,7 @@
-"""Refuse to train on from a checkpoint of another scheme, unless it is said.
+"""Refuse to continue training a checkpoint with another scheme, unless an option allows it.
 
-fairseq compares names and shapes of parameters, which most schemes share, and takes the rest from
-the command line: a model would continue as another function than the one that was trained, and
-overwrite it.
+fairseq compares names and shapes of parameters, which most schemes share, and takes everything else
+from the command line. Training would continue with another function and overwrite the checkpoint.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ OPTION: Final = "--allow-other-scheme"
 
 
 def refuse_other_scheme(trainer: Any, filename: str, reset_optimizer: bool) -> None:
-    """Raise ConfigurationError in every process where rank 0, which reads, finds another scheme."""
+    """Raise ConfigurationError in every process if rank 0 reads another scheme."""
     refusal = None
     if trainer.data_parallel_rank == 0:
         refusal = _refusal(trainer.cfg, filename, reset_optimizer)
@@ -36,15 +35,15 @@ def refuse_other_scheme(trainer: Any, filename: str, reset_optimizer: bool) -> N
 
 
 def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
-    """Return why a training may not begin with this checkpoint; None where it may."""
+    """Return the reason why training must not start from this checkpoint, or None."""
     if not PathManager.isfile(filename):
         return None
     try:
         args = recorded_arguments(PathManager.get_local_path(filename))
     except ValueError:
-        return None  # fairseq reads it next, and says what is wrong with it
+        return None  # fairseq reads it next and reports the error
     if not (hasattr(args, "residual_scheme") or hasattr(cfg.model, "residual_scheme")):
-        return None  # fairseq's own, by its own rules
+        return None  # models of fairseq follow its own rules
     chosen = scheme_in(cfg.model)
     try:
         trained = scheme_in(args)
@@ -61,44 +60,44 @@ def _refusal(cfg: Any, filename: str, reset_optimizer: bool) -> str | None:
     if paths.restore_file == LAST and filename not in elsewhere:
         return f"{what}: {given} to continue with it, or another --save-dir to start again"
     if getattr(cfg.model, "allow_other_scheme", False):
-        logger.warning("%s; its weights are trained on as those of the latter", what)
+        logger.warning("%s; training continues with the latter", what)
         return _other_norms(filename, args, cfg.model, reset_optimizer)
-    return f"{what}: {given}, or {OPTION} to train its weights on as those of the latter"
+    return f"{what}: {given}, or {OPTION} to continue with the latter"
 
 
 def _other_norms(filename: str, trained: Any, chosen: Any, reset_optimizer: bool) -> str | None:
-    """Return why Adam's moments of a checkpoint are not those of the parameters to be trained."""
+    """Return why the checkpoint's optimiser state does not fit the trained parameters, or None."""
     was, now = (getattr(args, "freeze_norms", "none") for args in (trained, chosen))
     if reset_optimizer and set(FROZEN_NORMS[now]) - set(FROZEN_NORMS[was]):
         logger.warning(
-            "--freeze-norms %s keeps the LayerNorms of the layers as %s has them, which was"
-            " trained with %s; 1 and 0 they are in a training that starts again",
+            "--freeze-norms %s keeps the LayerNorms of the layers at their values in %s, which was"
+            " trained with %s; they are 1 and 0 only in a new run",
             *(now, filename, was),
         )
     if reset_optimizer or was == now:
         return None
     return (
-        f"{filename} was trained with --freeze-norms {was}, not {now}: give that, or"
+        f"{filename} was trained with --freeze-norms {was}, not {now}: use that, or give"
         " --reset-optimizer"
     )
 
 
-def differ(one: ResidualScheme, other: ResidualScheme) -> bool:
-    """Return True if two schemes have another name, variant or alpha.
+def differ(first: ResidualScheme, second: ResidualScheme) -> bool:
+    """Return True if two schemes differ in name, variant or alpha.
 
-    Their depths may differ where that changes no alpha: fairseq compares layers by itself.
+    Depths may differ if no alpha does: fairseq itself compares the layers.
     """
-    if (one.name, one.variant) != (other.name, other.variant):
+    if (first.name, first.variant) != (second.name, second.variant):
         return True
-    sides = one.alphas.keys() | other.alphas.keys()
+    sides = first.alphas.keys() | second.alphas.keys()
     return any(
-        not math.isclose(one.alphas.get(side, 0), other.alphas.get(side, 0), rel_tol=1e-6)
+        not math.isclose(first.alphas.get(side, 0), second.alphas.get(side, 0), rel_tol=1e-6)
         for side in sides
     )
 
 
 def _as_options(scheme: ResidualScheme, args: Any) -> str:
-    """Return the options that choose a scheme, where `args` are those of the command line."""
+    """Return the options that select a scheme; `args` are those of the command line."""
     words = ["--residual-scheme", scheme.name]
     if not hasattr(args, "residual_scheme"):
         words = ["--arch", KIND_OF[str(model_name(args))].arch, *words]

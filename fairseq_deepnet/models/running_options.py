@@ -1,6 +1,4 @@
-"""How a model is run: what backward keeps of its layers, whether they are compiled, in what type it
-generates.
-"""
+"""Options that do not change a model's function: checkpointing, compilation, precision."""
 
 from argparse import ArgumentParser, Namespace
 from typing import Any
@@ -17,29 +15,29 @@ AUTO = "auto"
 
 
 def add_running_arguments(parser: ArgumentParser) -> None:
-    """Add the options that each of our models has."""
+    """Add the options that all our models share."""
     parser.add_argument(
         "--checkpoint-activations-every",
         dest="checkpoint_every",  # as checkpoints hold it
         metavar="LAYERS",
-        help="activation checkpointing by segments: keep the input of every so many layers, and"
-        " compute the rest again in backward; auto: the number that needs the least memory."
-        " --checkpoint-activations is 1",
+        help="activation checkpointing in segments of LAYERS layers: keep the input of each segment"
+        " and recompute the rest in backward; auto: the length that needs the least memory."
+        " --checkpoint-activations is the same as 1",
     )
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="train with torch.compile, one compilation for all layers of a stack: half a minute or"
-        " more before the first update; other dropout masks. Meant for GPUs; slower on a CPU",
+        help="train with torch.compile, one compilation for all layers of a stack. Takes half a"
+        " minute or more before the first update and changes dropout masks; slower on a CPU",
     )
 
 
 def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
-    """Raise ConfigurationError for a --checkpoint-activations-every that means nothing."""
+    """Raise ConfigurationError for an invalid --checkpoint-activations-every."""
     every = getattr(args, "checkpoint_every", None)
     if every not in (None, AUTO) and not (str(every).isdigit() and int(every) > 0):
         raise ConfigurationError(
-            f"--checkpoint-activations-every {every}: give a number of layers, or {AUTO}; leave it"
+            f"--checkpoint-activations-every {every}: give a number of layers or {AUTO}; leave it"
             " out to keep all activations"
         )
     if every in (None, AUTO) or int(every) == 1:
@@ -52,7 +50,7 @@ def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
     if scheme.combines:
         raise ConfigurationError(
             f"--checkpoint-activations-every {every} contradicts --residual-scheme {scheme.name},"
-            " which reads every layer's output, so that no segment can be longer than one; use"
+            " which reads every layer's output and allows only segments of one layer; use"
             " --checkpoint-activations-every 1"
         )
 
@@ -68,7 +66,7 @@ def checkpointing_of(
 
 
 def segment_of(cfg: Any) -> int | None:
-    """Return how many layers are to be checkpointed together; None where nothing says it."""
+    """Return the number of layers per segment; None if no option sets it."""
     every = getattr(cfg, "checkpoint_every", None)
     if every is None and (cfg.checkpoint_activations or cfg.offload_activations):
         return 1
@@ -76,10 +74,10 @@ def segment_of(cfg: Any) -> int | None:
 
 
 class HonoursBf16(BaseFairseqModel):
-    """Heeds --bf16 when it will only generate: fairseq's commands take the option and forget it."""
+    """Applies --bf16 in generation, where fairseq's commands accept the option and ignore it."""
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare as fairseq asks after loading; cfg is the whole configuration of the command."""
+        """Prepare a loaded model for inference; cfg is the configuration of the whole command."""
         if cfg.common.bf16:
             self.to(dtype=torch.bfloat16)
         super().prepare_for_inference_(cfg)

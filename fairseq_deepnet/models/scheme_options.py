@@ -1,5 +1,5 @@
-"""The residual scheme of a model: its options, the record that every checkpoint carries, and what
-training does to it (omega, ReZero's factor, DLCL's weights), in the logs.
+"""The residual scheme of a model: its options, its record in every checkpoint, and logging of its
+learned values (omega, ReZero's factor, DLCL's weights).
 """
 
 import logging
@@ -31,12 +31,12 @@ logger = logging.getLogger(__name__)
 
 
 def add_scheme_arguments(parser: ArgumentParser) -> None:
-    """Add the options that each of our models has besides fairseq's."""
+    """Add the options that all our models have in addition to fairseq's."""
     schemes = "; ".join(f"{name}: {scheme.summary}" for name, scheme in SCHEMES.items())
     parser.add_argument(
         "--residual-scheme",
         metavar="NAME",
-        help=f"how a sublayer joins the residual stream, default {DEFAULT_SCHEME} ({schemes})",
+        help=f"residual scheme, default {DEFAULT_SCHEME} ({schemes})",
     )
     variants = "; ".join(
         f"{name}: {', '.join(scheme.variants)}"
@@ -46,8 +46,8 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--scheme-variant",
         metavar="NAME",
-        help="which reading of the scheme's recipe, where a paper and its code differ or leave a"
-        f" choice; the first is the default ({variants})",
+        help="variant of the scheme, where a paper and its code differ or leave a choice; the first"
+        f" is the default ({variants})",
     )
     stock = ", ".join(name for name, scheme in SCHEMES.items() if scheme.stock_initialisation)
     parser.add_argument(
@@ -58,37 +58,36 @@ def add_scheme_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--freeze-norms",
         metavar="{none,gain,both}",
-        help="what of the LayerNorms in the layers is not trained, so that it stays as it starts:"
-        " nothing (the default), gains at 1, or both gains at 1 and biases at 0, or as a"
-        " checkpoint has them. alpha does not damp them in Post-LN: Adam moves those of all layers"
-        " alike, and the stack multiplies and adds them up (docs/reports/collapse.md)",
+        help="LayerNorm parameters of the layers that keep their initial values (or those of a"
+        " loaded checkpoint): none (default), gains at 1, or both gains at 1 and biases at 0. Deep"
+        " Post-LN stacks collapse when these parameters drift (docs/reports/collapse.md)",
     )
     parser.add_argument(
         "--allow-other-scheme",
         action="store_true",
-        help="train weights on that come from a --restore-file or --finetune-from-model of another"
-        " scheme, variant or alpha (which follows from the depth); refused otherwise, and always"
-        " for what --save-dir holds",
+        help="continue training from a --restore-file or --finetune-from-model with another scheme,"
+        " variant or alpha (which depends on depth); refused otherwise, and always for a checkpoint"
+        " in --save-dir",
     )
     add_monitor_arguments(parser)
     add_watch_arguments(parser)
 
 
 def default_scheme(args: Namespace) -> None:
-    """Set scheme and initial weights where the user left them open, and what the scheme implies."""
+    """Set the default scheme and initialisation, and options that the scheme implies."""
     default(args, residual_scheme=DEFAULT_SCHEME, init="scheme", freeze_norms="none")
     if scheme_class(args.residual_scheme, "--residual-scheme").embedding_norm:
         args.layernorm_embedding = True
 
 
 def record_scheme(args: Namespace, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
-    """Fix the scheme of a model that is being built, and write it into `args`.
+    """Return the scheme of a model to build, and record it in `args`.
 
-    alpha goes into `args`, hence into every checkpoint: --encoder-layers-to-keep shortens a trained
-    stack when it is loaded, and its alpha must stay that of the depth it was trained with.
+    Through `args`, alpha is part of every checkpoint: --encoder-layers-to-keep shortens a trained
+    stack when loading it, and its alpha must remain that of the depth it was trained with.
 
     Raises:
-        ConfigurationError: where `args` come from a checkpoint of another scheme.
+        ConfigurationError: if `args` come from a checkpoint with another scheme.
     """
     scheme = scheme_of(args, sides)
     args.residual_record = {
@@ -104,13 +103,13 @@ def record_scheme(args: Namespace, sides: tuple[Side, ...] = BOTH) -> ResidualSc
 def finish_model(
     model: nn.Module, args: Namespace, scheme: ResidualScheme, stacks: dict[Side, nn.Module]
 ) -> None:
-    """Let a scheme work on a model that is built: ends of its stacks, hooks.
+    """Apply a scheme to a built model: initialise embeddings, freeze norms, register hooks.
 
     Args:
-        model: the whole of it.
+        model: the model.
         args: its arguments.
-        scheme: its scheme.
-        stacks: fairseq's encoder and decoder, as far as there are such.
+        scheme: its residual scheme.
+        stacks: its encoder and decoder, as far as it has them.
     """
     if args.init == "scheme":
         scheme.initialise_ends(stacks)
@@ -120,28 +119,28 @@ def finish_model(
 
 
 def frozen_norms(model: nn.Module, frozen: str) -> dict[str, nn.Parameter]:
-    """Return what --freeze-norms keeps of the LayerNorms in a model's layers, by name."""
-    kept = FROZEN_NORMS[frozen]
-    if not kept:
+    """Return the parameters of a model that --freeze-norms keeps fixed, by name."""
+    kinds = FROZEN_NORMS[frozen]
+    if not kinds:
         return {}
     layers = [layer.module for stack in find_stacks(model) for layer in stack.layers]
     modules = {module for layer in layers for module in layer.modules()}
     norms = {module for module in modules if isinstance(module, nn.LayerNorm)}
-    found = {getattr(norm, kind) for norm in norms for kind in kept}
-    return {name: parameter for name, parameter in model.named_parameters() if parameter in found}
+    fixed = {getattr(norm, kind) for norm in norms for kind in kinds}
+    return {name: parameter for name, parameter in model.named_parameters() if parameter in fixed}
 
 
 def stock_scheme(args: Any, side: Side) -> type[ResidualScheme]:
-    """Return the scheme of a side of fairseq's own Transformer, by its --SIDE-normalize-before."""
+    """Return the scheme of a side of fairseq's Transformer, by --SIDE-normalize-before."""
     return PreLN if getattr(args, f"{side.value}_normalize_before", False) else PostLN
 
 
 def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
-    """Return the scheme of a model: as its checkpoint recorded it, else from the depths asked for.
+    """Return the scheme of a model, from its checkpoint's record or else from its depths.
 
     Args:
-        args: the model's arguments.
-        sides: the stacks that this kind of model has.
+        args: arguments of the model.
+        sides: stacks of this kind of model.
     """
     chosen = scheme_class(args.residual_scheme, "--residual-scheme")
     variant = getattr(args, "scheme_variant", None)
@@ -155,7 +154,7 @@ def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
             f"--residual-scheme {chosen.name} contradicts the checkpoint, which was trained with"
             f" {record['scheme']}; leave it out of the overrides"
         )
-    # a scheme may have got its variants after the checkpoint was made: it was the first of them
+    # a checkpoint from before the scheme had variants was trained with the first
     trained = chosen.check_variant(record.get("variant"))
     if variant not in (None, trained):
         raise ConfigurationError(
@@ -167,40 +166,40 @@ def scheme_of(args: Any, sides: tuple[Side, ...] = BOTH) -> ResidualScheme:
 
 
 def scheme_in(args: Any) -> ResidualScheme | None:
-    """Return the scheme of the model that arguments describe, of ours or of fairseq's own.
+    """Return the scheme of the model that `args` describe, ours or fairseq's own.
 
-    None for any other model, and for one of fairseq's whose sides differ in it.
+    None for any other model, and for fairseq's if its sides have different schemes.
     """
     kind = KIND_OF.get(model_name(args) or "")
     if kind is None:
         return None
     if getattr(args, "residual_scheme", None):
         return scheme_of(args, kind.sides)
-    found = {stock_scheme(args, side) for side in kind.sides}
+    kinds = {stock_scheme(args, side) for side in kind.sides}
     layers = {side: getattr(args, f"{side.value}_layers") for side in kind.sides}
     depths = Depths(*(layers.get(side, 0) for side in Side))
-    return found.pop()(depths) if len(found) == 1 else None
+    return kinds.pop()(depths) if len(kinds) == 1 else None
 
 
 def learned_means(stack: Any) -> dict[str, Tensor]:
-    """Return the mean over a stack's sublayers of everything learned in its residuals, by name."""
+    """Return the means over a stack's sublayers of all learned residual values, by name."""
     residuals = [residual for layer in stack.layers for residual in layer.residuals.values()]
-    found: dict[str, list[Tensor]] = {}
+    means: dict[str, list[Tensor]] = {}
     for module in (*residuals, *filter(None, [stack.combination])):
         for name, tensor in module.learned().items():
-            found.setdefault(name, []).append(tensor.detach().float().mean())
-    return {name: torch.stack(means).mean() for name, means in found.items()}
+            means.setdefault(name, []).append(tensor.detach().float().mean())
+    return {name: torch.stack(values).mean() for name, values in means.items()}
 
 
 def log_learned(stack: Any, side: Side, update: int, interval: int) -> None:
-    """Give the means to fairseq's log, as SIDE_NAME, in the last update before each of its lines.
+    """Log the means as SIDE_NAME in the last update before each line of fairseq's log.
 
-    Not while the stack's parameters are split over processes.
+    Nothing is logged while the stack's parameters are sharded.
 
     Args:
         stack: our encoder or decoder.
-        side: which of the two it is.
-        update: updates that are finished, as in set_num_updates.
+        side: side of the stack.
+        update: number of finished updates, as in set_num_updates.
         interval: fairseq's --log-interval; 0 logs nothing.
     """
     if not interval or (update + 1) % interval:

@@ -118,13 +118,13 @@ def test_fairseqs_own_checkpoints_are_post_ln(tiny_data: Path, tmp_path: Path) -
     assert held["optimizer_history"][-1]["num_updates"] == 2
 
 
-def test_other_frozen_norms_want_the_optimiser_anew(
+def test_other_frozen_norms_want_the_optimiser_reset(
     trained: Path, tiny_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
     options = [OURS, "--freeze-norms=both", "--max-update=2"]
-    with pytest.raises(ConfigurationError, match=r"--freeze-norms none, not both: give that"):
+    with pytest.raises(ConfigurationError, match=r"--freeze-norms none, not both: use that"):
         train(tiny_data, folder, *options)
     assert content(folder) == content(trained)
     caplog.clear()
@@ -135,5 +135,5 @@ def test_other_frozen_norms_want_the_optimiser_anew(
     assert "--freeze-norms" not in caplog.text
     other = [OURS, "--residual-scheme=post-ln", "--allow-other-scheme", "--freeze-norms=none"]
     other += [f"--restore-file={folder / 'checkpoint_last.pt'}"]
-    with pytest.raises(ConfigurationError, match=r"--freeze-norms both, not none: give that"):
+    with pytest.raises(ConfigurationError, match=r"--freeze-norms both, not none: use that"):
         train(tiny_data, tmp_path / "other", *other, "--max-update=4")

@@ -169,7 +169,7 @@ def test_layers_are_left_out_only_where_a_scheme_does_not_count_on_them(
     asked = {option: 0.5 if option.endswith("drop") else "0"}
     if chosen["residual_scheme"] in ("admin", "dlcl", "ln-scaling"):
         name = option.replace("_", "-")
-        with pytest.raises(ConfigurationError, match=f"--{name} .* counts on every layer"):
+        with pytest.raises(ConfigurationError, match=f"--{name} .* needs every layer"):
             model_builder(**chosen, **asked)
     else:
         assert model_builder(**chosen, **asked).eval()(**batch)[0].isfinite().all()

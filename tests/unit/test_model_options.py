@@ -69,9 +69,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"decoder_layers": -2}, "--decoder-layers -2"),
     ({"init": "stock"}, "--init stock contradicts --residual-scheme deepnorm"),
     ({"init": "zero"}, "--init zero is unknown; choose scheme or stock"),
-    ({"no_decoder_final_norm": True}, "--no-decoder-final-norm means nothing"),
+    ({"no_decoder_final_norm": True}, "--no-decoder-final-norm has no effect"),
     ({"freeze_norms": "gains"}, "--freeze-norms gains is unknown; choose none, gain or both"),
-    ({"freeze_norms": "gain", "residual_scheme": "t-fixup"}, "--freeze-norms means nothing .* t-f"),
+    ({"freeze_norms": "gain", "residual_scheme": "t-fixup"}, "--freeze-norms has no effect .* t-f"),
 ]
 
 
