@@ -129,7 +129,9 @@ def test_other_frozen_norms_want_the_optimiser_reset(
     assert content(folder) == content(trained)
     caplog.clear()
     train(tiny_data, folder, *options, "--reset-optimizer")
-    assert "--freeze-norms both keeps the LayerNorms of the layers as " in caplog.text
+    assert (
+        "--freeze-norms both keeps the LayerNorms of the layers at their values in " in caplog.text
+    )
     caplog.clear()
     train(tiny_data, folder, *options, "--max-update=3")
     assert "--freeze-norms" not in caplog.text
