@@ -3,16 +3,16 @@
 Shapes: N = tokens, n = tokens of a chunk, C = channels, V = vocabulary.
 
 With z = x W' + b, p = softmax(z), smoothing s, e = s / (V - 1) and a = 1 - s - e, fairseq's loss of
-a token with target t is -a log p_t - e sum_v log p_v, and its gradient dz = p - a [v = t] - e. The
-table of a chunk gives its share of the losses and of both gradients, and the next chunk takes its
-memory: one exponential an entry, three matrix products a token as with the whole table, nothing
-of size N x V, and nothing left for the backward pass but to scale the gradients.
+a token with target t is -a log p_t - e sum_v log p_v, with the gradient dz = p - a [v = t] - e. The
+table of a chunk gives its share of the losses and of both gradients, and the next chunk reuses its
+memory: one exponential per entry and three products per token, as with the whole table, nothing
+of size N x V, and the backward pass only scales the gradients.
 
-The term e is the same in every column, so it never touches a table: its part of the losses and of
-the gradients follows from the sum of W over V and the sum of x over N.
+The term e is the same in every column and needs no table: its part of the losses and gradients
+follows from the sum of W over V and the sum of x over N.
 
-torch 2.13 has linear_cross_entropy; its chunked path refuses label smoothing, and gives no nll
-beside the loss.
+torch 2.13 has linear_cross_entropy, but its chunked path supports neither label smoothing nor an
+nll beside the loss.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from torch.autograd.function import once_differentiable
 CPU_ROWS: Final = (128, 512)
 """Bounds of n on the CPU, where n = C between them.
 
-Measured on one core, fp32 and bf16, V 8,192 and 65,536, C 64, 256 and 512. W and the sums of its
-gradient are read once a chunk: with fewer rows than C that takes longer than the table itself; with
-more, the table leaves the cache between the passes over it.
+Measured on one core, fp32 and bf16, V 8,192 and 65,536, C 64, 256 and 512. W and its gradient are
+read once per chunk. With fewer rows than C this takes longer than the table itself; with more rows,
+the table leaves the cache between passes.
 """
 CPU_BLOCK: Final = 2**20
-"""Elements of the weight's gradient that half precision adds up at once on the CPU, in the cache:
-the product comes rounded, and torch makes a copy in float32 to add it to one."""
+"""Elements of the weight's gradient that half precision accumulates at once on the CPU, in cache:
+torch copies each rounded product to float32 before adding it."""
 GPU_TABLE: Final = 2**26
 """Elements of a chunk's table on a GPU: enough rows to fill it, and 256 MiB in fp32."""
 FP16_LIFT: Final = 2.0**14
-"""What fp16 gradients of logits, at most 1 in size, are multiplied with while rounded: 1 / V
-would be subnormal for large vocabularies."""
+"""Factor on fp16 gradients of logits (at most 1) while they are rounded: without it, 1 / V would be
+subnormal for large vocabularies."""
 LEAST_PROBABILITY: Final = 1e-30
-"""Below it -log p is taken from the logits: float32 would lose digits, and then be infinite."""
+"""Below it, -log p is computed from the logits: log(p) in float32 loses digits or is infinite."""
 
 
 class Losses(NamedTuple):
-    """Sums over tokens, tensors of one number: natural logarithms, and how often the target was
-    the likeliest word (0 unless asked for).
+    """Scalar sums over tokens: losses in nats, and the number of targets that are the likeliest
+    word (0 unless requested).
     """
 
     loss: Tensor
@@ -53,17 +53,17 @@ class Losses(NamedTuple):
 
 
 def chunk_rows(width: int, vocabulary: int, on_gpu: bool) -> int:
-    """Return n, the tokens of a chunk, for features of `width` channels."""
+    """Return n, the number of tokens per chunk, for features of `width` channels."""
     if on_gpu:
         return max(CPU_ROWS[1], GPU_TABLE // vocabulary)
     return min(max(width, CPU_ROWS[0]), CPU_ROWS[1])
 
 
 def product_dtype(features: Tensor) -> torch.dtype:
-    """Return the type of matrix products: autocast's, or else that of the features.
+    """Return the dtype of matrix products: autocast's, or else that of the features.
 
-    On the CPU fp16 is brought to fp32: products come back in fp16 there, where a sum of many tokens
-    overflows. GPUs give them in fp32.
+    On the CPU fp16 becomes fp32, because products are returned in fp16 there and sums over many
+    tokens overflow. GPUs return them in fp32.
     """
     device = features.device.type
     autocast = torch.is_autocast_enabled(device)
@@ -72,7 +72,7 @@ def product_dtype(features: Tensor) -> torch.dtype:
 
 
 def counted(target: Tensor, padding: int) -> Tensor:
-    """Return where in `target`, flattened, no padding is. The host waits for a GPU's answer."""
+    """Return the indices of real tokens in the flattened `target`. Synchronises with a GPU."""
     return target.reshape(-1).ne(padding).nonzero().squeeze(1)
 
 
@@ -86,21 +86,21 @@ def smoothed_cross_entropy(
     accuracy: bool = False,
     rows: Tensor | None = None,
 ) -> Losses:
-    """Return the losses of features [..., C] against target [...], padding left out.
+    """Return the losses of features [..., C] against target [...], ignoring padding.
 
-    The first is differentiable once, by features, weight [V, C] and bias [V]; the loss and its
-    gradients are summed in float32 (float64 for float64), whatever the products are computed in.
+    `loss` is differentiable once, by features, weight [V, C] and bias [V]. The loss and its
+    gradients are accumulated in float32 (float64 for float64), whatever the dtype of products.
 
     Args:
         smoothing: s, which fairseq calls epsilon.
-        padding: the index whose rows are not computed.
-        accuracy: whether to count likeliest words.
-        rows: `counted(target, padding)`, where that is known.
+        padding: index of targets to ignore.
+        accuracy: count targets that are the likeliest word.
+        rows: result of `counted(target, padding)`, if already computed.
     """
     dtype = product_dtype(features)
     rows = counted(target, padding) if rows is None else rows
     flat = features.reshape(-1, features.size(-1))
-    # read here, because inside the function there are never gradients to be made
+    # read here, because gradients are always disabled inside the function
     wanted = tuple(
         torch.is_grad_enabled() and x is not None and x.requires_grad
         for x in (features, weight, bias)
@@ -112,10 +112,10 @@ def smoothed_cross_entropy(
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Computes its gradients in the forward pass, where the tables are, and then only scales them.
+    """Computes its gradients in the forward pass, where the tables exist; backward scales them.
 
-    They are kept in float32 until then: a loss scale may still come, without which half precision
-    would round small ones to zero.
+    They stay in float32 until then: without the loss scale, which backward brings, half precision
+    would round small gradients to zero.
     """
 
     @staticmethod
@@ -143,32 +143,33 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, scale: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         if ctx.grads is None:
-            raise RuntimeError("this loss has been differentiated; compute it again for another")
+            raise RuntimeError("this loss was already differentiated; compute it again")
         grads, ctx.grads = ctx.grads, None
-        # on the CPU it costs nothing to see that there is nothing to do
+        # checking the scale is free on the CPU, but synchronises with a GPU
         unscaled = not scale.is_cuda and float(scale) == 1.0
-        made: list[Tensor | None] = []
+        scaled: list[Tensor | None] = []
         for grad, dtype in zip(grads, ctx.dtypes, strict=True):
             if grad is not None:
                 grad = (grad if unscaled else grad.mul_(scale)).to(dtype)
-            made.append(grad)
-        if made[0] is not None and len(made[0]) < ctx.shape[0]:  # padding has no gradient
-            whole = made[0].new_zeros(ctx.shape)
-            made[0] = whole.index_copy_(0, ctx.rows, made[0])
-        return (*made, None, None, None, None, None, None)
+            scaled.append(grad)
+        if scaled[0] is not None and len(scaled[0]) < ctx.shape[0]:  # padding has no gradient
+            whole = scaled[0].new_zeros(ctx.shape)
+            scaled[0] = whole.index_copy_(0, ctx.rows, scaled[0])
+        return (*scaled, None, None, None, None, None, None)
 
 
 class ChunkWalk:
-    """Goes through the tokens and collects losses and gradients.
+    """Iterates over chunks of tokens and accumulates losses and gradients.
 
     Args:
         x: [N, C]. weight: W, [V, C]. bias: b, [V], or None. target: [N], indices into V.
-        smoothing: s. dtype: of the matrix products.
-        wanted: which gradients are, of features, weight and bias.
-        accuracy: whether to count likeliest words.
+        smoothing: s.
+        dtype: dtype of matrix products.
+        wanted: flags for the gradients of features, weight and bias.
+        accuracy: count targets that are the likeliest word.
 
     Attributes:
-        grads: of x, weight and bias, None where not wanted; of the loss, in the type of sums.
+        grads: gradients by x, weight and bias, in the dtype of sums; None if not wanted.
     """
 
     def __init__(
@@ -189,12 +190,12 @@ class ChunkWalk:
         self.each = smoothing / (vocabulary - 1)
         self.on_target = 1.0 - smoothing - self.each
         self.lift = FP16_LIFT if dtype is torch.float16 else 1.0
-        # before there are tables: in half precision torch's CPU kernel makes a copy in fp32
+        # before tables are allocated: in half precision torch's CPU kernel copies W to fp32
         self.columns = self.w.sum(dim=0, dtype=self.sums)
         self.rows = min(chunk_rows(width, vocabulary, x.is_cuda), max(len(target), 1))
         self.table = self._table(self.sums)
         self.probabilities = self._table(self.sums)
-        # products in half precision are rounded to it, but for a GPU's, which give their sums
+        # buffer of products in half precision; a GPU returns them in fp32
         self.half = None if dtype is self.sums else self._table(dtype)
         total = self.x.sum(dim=0, dtype=self.sums) * -self.each
         self.grads = (
@@ -207,7 +208,7 @@ class ChunkWalk:
         return self.x.new_empty((self.rows, self.w.size(0)), dtype=dtype)
 
     def run(self) -> Losses:
-        """Compute all chunks."""
+        """Process all chunks and return the losses."""
         count = len(self.target)
         nll, log_sum = (self.x.new_empty(count, dtype=self.sums) for _ in range(2))
         correct = torch.zeros((), dtype=torch.long, device=self.x.device)
@@ -221,7 +222,7 @@ class ChunkWalk:
                 self._gradients(self._differences(probabilities, part), part)
         if self.grads[0] is not None:
             self.grads[0].sub_(self.columns, alpha=self.each)
-        # -sum_v log p_v = V log(sum_v e^z_v) - sum_v z_v, and the last is x times W's sum over V
+        # -sum_v log p_v = V log(sum_v e^z_v) - sum_v z_v, where sum_v z_v = x (sum_v W_v)
         logits_sum = (self.x.sum(dim=0, dtype=self.sums) * self.columns).sum()
         if self.b is not None:
             logits_sum = logits_sum + count * self.b.sum()
@@ -230,13 +231,13 @@ class ChunkWalk:
         return Losses(self.on_target * total + self.each * smooth, total, correct)
 
     def _multiply(self, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
-        """Write a matrix product into `out`, which is of the type of sums."""
+        """Write a matrix product into `out`, which has the dtype of sums."""
         if self.half is None:
             return torch.mm(left, right, out=out)
         return out.copy_(self._half_product(left, right))
 
     def _half_product(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return a matrix product in half precision; GPUs do not round its sums."""
+        """Return a matrix product of half-precision inputs; a GPU returns the dtype of sums."""
         if left.is_cuda:
             return torch.mm(left, right, out_dtype=self.sums)
         return torch.mm(left, right)
@@ -252,7 +253,7 @@ class ChunkWalk:
         return logits if self.b is None else logits.add_(self.b)
 
     def _differences(self, table: Tensor, part: slice) -> Tensor:
-        """Turn p [n, V] of a chunk into p - a [v = t], lifted and in the type of the products."""
+        """Turn p [n, V] of a chunk into p - a [v = t], lifted and in the dtype of products."""
         target = self.target[part, None]
         table.scatter_add_(1, target, table.new_full(target.shape, -self.on_target))
         if self.lift != 1:
@@ -260,7 +261,7 @@ class ChunkWalk:
         return table if self.half is None else self.half[: len(table)].copy_(table)
 
     def _probabilities(self, logits: Tensor, part: slice, nll: Tensor, log_sum: Tensor) -> Tensor:
-        """Return p [n, V] of a chunk; fill its part of -log p_t and of log(sum e^z), both [N]."""
+        """Return p [n, V] of a chunk; write its part of -log p_t and log(sum e^z), both [N]."""
         table = torch.softmax(logits, dim=1, out=self.probabilities[: len(logits)])
         target = self.target[part, None]
         likely, at_target = table.gather(1, target), logits.gather(1, target)
@@ -274,18 +275,18 @@ class ChunkWalk:
         return table
 
     def _gradients(self, table: Tensor, part: slice) -> None:
-        """Add a chunk's part of the gradients, by its p - a [v = t], lifted."""
+        """Add a chunk's part of the gradients; `table` is p - a [v = t], lifted."""
         features, weight, bias = self.grads
         if bias is not None:
             bias.add_(table.sum(dim=0, dtype=self.sums), alpha=1 / self.lift)
         if features is not None:
-            made = self._multiply(table, self.w, features[part])
+            product = self._multiply(table, self.w, features[part])
             if self.lift != 1:
-                made.div_(self.lift)
+                product.div_(self.lift)
         if weight is not None and self.half is None:
             weight.addmm_(table.t(), self.x[part])
         elif weight is not None:
             block = len(weight) if weight.is_cuda else max(1, CPU_BLOCK // weight.size(1))
             columns = zip(weight.split(block), table.split(block, dim=1), strict=True)
-            for some, of_words in columns:
-                some.add_(self._half_product(of_words.t(), self.x[part]), alpha=1 / self.lift)
+            for rows, words in columns:
+                rows.add_(self._half_product(words.t(), self.x[part]), alpha=1 / self.lift)

@@ -1,5 +1,7 @@
-"""`--criterion chunked_cross_entropy` and `chunked_label_smoothed_cross_entropy`: fairseq's, which
-stand where the model's output layer is, and so need no table of logits.
+"""`--criterion chunked_cross_entropy` and `chunked_label_smoothed_cross_entropy`.
+
+These are fairseq's criterions, computed in place of the model's output layer, without a table of
+all logits.
 
 Shapes: B = batch, T = target length, C = channels.
 """
@@ -45,13 +47,13 @@ def output_projection(model: nn.Module, criterion: str) -> nn.Linear:
 
 @contextmanager
 def replaced(model: nn.Module, loss: Loss) -> Iterator[None]:
-    """Let the model's forward give loss(features [B, T, C]) for the logits.
+    """Make the model's forward return loss(features [B, T, C]) instead of logits.
 
-    As a part of the forward pass the loss is seen by wrappers for data parallel training, as the
-    logits were: pytorch_ddp with --find-unused-parameters would otherwise take the weight of an
-    untied output layer for unused.
+    The loss is part of the forward pass, like the logits, for wrappers of data-parallel training:
+    pytorch_ddp with --find-unused-parameters would otherwise treat an untied output layer as
+    unused.
     """
-    decoder: Any = model.decoder  # the real one, also behind fairseq's wrappers
+    decoder: Any = model.decoder  # the decoder itself, also behind fairseq's wrappers
     decoder.output_layer = loss
     try:
         yield
@@ -60,9 +62,9 @@ def replaced(model: nn.Module, loss: Loss) -> Iterator[None]:
 
 
 class AtOutputLayer:
-    """Before a criterion of fairseq in the order of inheritance: its own forward, with chunks.
+    """Mixin before a criterion of fairseq that computes its loss in chunks.
 
-    Everything but the loss itself stays fairseq's: the divisor of gradients and the log.
+    Everything else is fairseq's: the divisor of gradients and the log.
     """
 
     criterion: str  # its name on the command line
@@ -72,19 +74,19 @@ class AtOutputLayer:
     accuracy = False
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> Any:
-        """Return the summed loss, what to divide its gradient by, and numbers for the log.
+        """Return the summed loss, the divisor of its gradient, and values for the log.
 
-        `reduce=False`, a loss for each token, is fairseq's own way, with its memory.
+        `reduce=False`, a loss per token, uses fairseq's implementation and memory.
 
         Raises:
-            ConfigurationError: for a model whose output is no single softmax.
+            ConfigurationError: if the model's output is not a single softmax.
         """
         projection = output_projection(model, self.criterion)
         stock: Any = super()
         if not reduce:
             return stock.forward(model, sample, reduce)
         target = model.get_targets(sample, None)[:, self.first_token :]
-        # asked before the model runs, so that a GPU, which is waited for, has nothing else to do
+        # before the model runs, because this waits for everything that a GPU has queued
         rows = counted(target, self.padding_idx)
 
         def loss(features: Tensor) -> Losses:
@@ -105,7 +107,7 @@ class AtOutputLayer:
     def compute_loss(
         self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """Return loss and nll; `net_output` holds them already, unless it is a model's own."""
+        """Return loss and nll, which `net_output` contains unless it holds logits."""
         losses = net_output[0]
         if not isinstance(losses, Losses):
             stock: Any = super()
@@ -115,9 +117,10 @@ class AtOutputLayer:
 
 @register_criterion(PLAIN, dataclass=cross_entropy.CrossEntropyCriterionConfig)
 class CrossEntropyCriterion(AtOutputLayer, cross_entropy.CrossEntropyCriterion):
-    """fairseq's options, numbers, log and class name: a training may resume with either.
+    """fairseq's cross_entropy in chunks, with the same options, numbers, log and class name.
 
-    fairseq's trainer compares the names of classes when it loads a checkpoint.
+    fairseq's trainer compares class names when it loads a checkpoint, so a run can resume with
+    either criterion.
     """
 
     criterion = PLAIN
@@ -127,11 +130,11 @@ class CrossEntropyCriterion(AtOutputLayer, cross_entropy.CrossEntropyCriterion):
 class LabelSmoothedCrossEntropyCriterion(
     AtOutputLayer, smoothed.LabelSmoothedCrossEntropyCriterion
 ):
-    """The same for fairseq's label_smoothed_cross_entropy."""
+    """fairseq's label_smoothed_cross_entropy in chunks, likewise."""
 
     criterion = SMOOTHED
 
-    def __init__(  # fairseq fills the arguments by their names
+    def __init__(  # fairseq passes arguments by name
         self,
         task: Any,
         sentence_avg: bool,
@@ -147,7 +150,7 @@ class LabelSmoothedCrossEntropyCriterion(
     def compute_accuracy(
         self, model: Any, net_output: Any, sample: dict[str, Any]
     ) -> tuple[Tensor, Tensor]:
-        """Return how many targets are likeliest, and of how many."""
+        """Return the number of targets that are the likeliest word, and of all targets."""
         losses = net_output[0]
         if not isinstance(losses, Losses):
             return super().compute_accuracy(model, net_output, sample)

@@ -1,6 +1,6 @@
-"""`--optimizer fused_adam`: fairseq's adam for a stack of thousands of layers.
+"""`--optimizer fused_adam`: fairseq's adam for stacks with thousands of layers.
 
-The norm of all gradients, and clipping by it, are a few calls for any number of tensors.
+Computing and clipping the gradient norm takes a few calls for any number of tensors.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ Reduce = Callable[[Tensor], Tensor]
 
 @register_optimizer("fused_adam", dataclass=stock.FairseqAdamConfig)
 class FairseqAdam(stock.FairseqAdam):
-    """adam's options, numbers, state and class name: a training may resume with either.
+    """adam with the same options, numbers, state and class name.
 
-    fairseq's trainer compares the names of classes when it loads a checkpoint.
+    fairseq's trainer compares class names when it loads a checkpoint, so a run can resume with
+    either optimiser.
 
     Raises:
-        ConfigurationError: for options of adam that this one has no use for.
+        ConfigurationError: for options of adam that it does not support.
     """
 
     def __init__(self, cfg: Any, params: Any) -> None:
@@ -37,15 +38,15 @@ class FairseqAdam(stock.FairseqAdam):
                     f"--optimizer fused_adam has no --{option.replace('_', '-')}; leave it out, or"
                     " choose --optimizer adam"
                 )
-        # not adam's own constructor, which builds another optimiser and looks for apex
+        # not adam's constructor, which builds another optimiser and looks for apex
         FairseqOptimizer.__init__(self, cfg)
         self._optimizer = FusedAdam(params, **self.optimizer_config)
-        # What gradients are still to be multiplied with, under the name that FP16Optimizer gives
-        # it: torch's kernel does that on the way, and saves a walk over all of them.
+        # Pending factor on the gradients, under FP16Optimizer's name for it: torch's kernel applies
+        # it in the step, which saves a pass over all gradients.
         self._multiply_factor: float | Tensor = 1.0
 
     def multiply_grads(self, c: float | Tensor) -> None:
-        """Have gradients multiplied with c by the next step; until then `grad` stays as it is."""
+        """Multiply gradients by c in the next step; `grad` does not change until then."""
         self._multiply_factor = self._multiply_factor * c
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Reduce | None = None) -> Tensor:
@@ -58,37 +59,37 @@ class FairseqAdam(stock.FairseqAdam):
         return norm
 
     def step(self, closure: Any = None, groups: Any = None) -> None:
-        """Make one update with the gradients times what `multiply_grads` was given.
+        """Perform one update with the gradients times the factors of `multiply_grads`.
 
-        fairseq's `scale` is not taken: it is for optimisers that say `supports_step_with_scale`.
+        There is no `scale` argument: fairseq passes it only with `supports_step_with_scale`.
         """
         self._optimizer.factor = self._multiply_factor
         self._multiply_factor = 1.0
         self._optimizer.step(closure)
 
     def zero_grad(self) -> None:
-        """Forget all gradients: once, where fairseq goes through the tensors twice."""
+        """Drop all gradients in one pass, where fairseq needs two."""
         self._multiply_factor = 1.0
         for p in self.params:
             p.grad = None
 
 
 def total_norm(grads: list[Tensor]) -> Tensor:
-    """Return the 2-norm of all gradients as one vector, float32, on the first one's device."""
+    """Return the 2-norm of all gradients as one vector, in float32 on the first device."""
     by_device: dict[torch.device, list[Tensor]] = defaultdict(list)
     for grad in grads:
         by_device[grad.device].append(grad)
     norms = [
-        torch.stack(torch._foreach_norm(some, 2, dtype=torch.float32)).norm()
-        for some in by_device.values()
+        torch.stack(torch._foreach_norm(group, 2, dtype=torch.float32)).norm()
+        for group in by_device.values()
     ]
     return torch.stack([norm.to(norms[0].device) for norm in norms]).norm()
 
 
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
-    """Return the 2-norm of all gradients, float32, as fairseq.utils.clip_grad_norm_ gives it.
+    """Return the 2-norm of all gradients in float32, as fairseq.utils.clip_grad_norm_ does.
 
-    Those of experts are not counted, because each process has others.
+    Gradients of experts are excluded, because they differ between processes.
     """
     params = list(parameters)
     grads = [p.grad.detach() for p in params if p.grad is not None and not hasattr(p, "expert")]
@@ -98,5 +99,5 @@ def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def clipping_factor(norm: Tensor, max_norm: float) -> Tensor:
-    """Return what brings gradients of this norm down to `max_norm`, as fairseq computes it."""
+    """Return the factor that reduces `norm` to `max_norm`, as fairseq computes it."""
     return (max_norm / (norm + 1e-6)).clamp(max=1)

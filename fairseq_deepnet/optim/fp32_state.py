@@ -1,10 +1,10 @@
-"""What half precision needs in checkpoints to resume exactly: fp32 weights, the scaler's counts.
+"""State for exact resumption in half precision: fp32 weights and the counts of the loss scaler.
 
-Under --fp16 and --bf16 the trained weights are fp32 copies. fairseq saves the model's, which are
-rounded, and begins new copies from them at every resume. Here the copies go into the optimiser's
-state, beside Adam's moments, as `fp32_params`: 4 bytes per parameter, on the 12 that fairseq
-writes. So do the counts by which the loss scale of fp16 grows. Stock fairseq reads neither key, and
-loads such a checkpoint as its own.
+Under --fp16 and --bf16 the optimiser trains fp32 copies of the weights. fairseq saves only the
+model's rounded weights and copies those at every resume. Here the optimiser's state contains the
+fp32 weights as `fp32_params`, beside Adam's moments: 4 bytes per parameter in addition to
+fairseq's 12. It also contains the counts that control the growth of fp16's loss scale. Stock
+fairseq ignores both keys and loads such a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ..errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 WEIGHTS: Final = "fp32_params"
-"""Key of the fp32 weights: a list of tensors, one per parameter, or one row of all parameters."""
+"""Key of the fp32 weights: a list with one tensor per parameter, or one flat tensor."""
 SCALER: Final = "loss_scaler"
-"""Key of the loss scale's counts; the scale itself is fairseq's `loss_scale`."""
+"""Key of the loss scaler's counts; fairseq saves the scale itself as `loss_scale`."""
 _COUNTS: Final = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
 
 
 class _SavedScaler:
-    """The counts of an optimiser's loss scaler, in its state."""
+    """Mixin that saves the counts of the loss scaler in the optimiser's state."""
 
     scaler: Any
 
@@ -47,7 +47,7 @@ class _SavedScaler:
 
 
 class ExactFP16Optimizer(_SavedScaler, FP16Optimizer):
-    """fairseq's optimiser of half precision, with its fp32 weights in its state."""
+    """fairseq's half-precision optimiser with its fp32 weights in its state."""
 
     def state_dict(self) -> dict[str, Any]:
         weights = [weight.detach() for weight in _weights_of(self)]
@@ -61,32 +61,32 @@ class ExactFP16Optimizer(_SavedScaler, FP16Optimizer):
         super().load_state_dict(state_dict, *args, **kwargs)
         if saved is None:
             logger.warning(
-                "the checkpoint contains no fp32 weights: they are taken from its rounded ones, and"
-                " this training is not exactly the one that was interrupted"
+                "the checkpoint contains no fp32 weights: they are restored from its rounded ones,"
+                " so this run does not continue exactly"
             )
             return
         for weight, value in zip(weights, saved, strict=True):
             weight.copy_(value)
-        self._sync_fp32_params_to_fp16()  # where the checkpoint has the other half precision
+        self._sync_fp32_params_to_fp16()  # the checkpoint may be of the other half precision
 
 
 class ExactMemoryEfficientFP16Optimizer(_SavedScaler, MemoryEfficientFP16Optimizer):
-    """fairseq's optimiser that trains the rounded weights themselves."""
+    """fairseq's optimiser that trains the half-precision weights themselves."""
 
 
-# fairseq's trainer compares the names of classes when it loads a checkpoint
+# fairseq's trainer compares class names when it loads a checkpoint
 ExactFP16Optimizer.__name__ = FP16Optimizer.__name__
 ExactMemoryEfficientFP16Optimizer.__name__ = MemoryEfficientFP16Optimizer.__name__
 
 
 def _weights_of(optimizer: Any) -> Sequence[Tensor]:
-    """Return an FP16Optimizer's fp32 weights; it keeps rows by the number of their device."""
+    """Return an FP16Optimizer's fp32 weights, which may be a dictionary by device."""
     weights = optimizer.fp32_params
     return list(weights.values()) if isinstance(weights, dict) else weights
 
 
 def _refuse_other_shapes(saved: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
-    """Raise ConfigurationError for weights, and so moments, of another set of parameters."""
+    """Raise ConfigurationError if the saved weights are of other parameters."""
     if [weight.shape for weight in saved] == [weight.shape for weight in weights]:
         return
     before, now = (
@@ -96,5 +96,5 @@ def _refuse_other_shapes(saved: Sequence[Tensor], weights: Sequence[Tensor]) -> 
     raise ConfigurationError(
         f"the checkpoint's optimiser state is of other parameters: fp32 tensors {before}, here"
         f" {now}; train the same parameters with the same --fp16, --bf16 and"
-        " --fp16-no-flatten-grads as before, or give --reset-optimizer"
+        " --fp16-no-flatten-grads, or give --reset-optimizer"
     )

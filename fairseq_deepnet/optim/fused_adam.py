@@ -1,9 +1,9 @@
-"""Adam over many tensors by torch's fused kernel, with fairseq's numbers and fairseq's state.
+"""Adam by torch's fused kernel for many tensors, with fairseq's numbers and state.
 
-fairseq's Adam runs six operations a tensor from Python; 500L-500L has some 21,000 tensors. torch's
-kernel takes them all in one call. The two differ in where epsilon stands: fairseq divides by
-sqrt(v) + eps and corrects the bias afterwards, torch divides by sqrt(v / c) + eps with c = 1 -
-beta2^step. So torch is given eps / sqrt(c), and the step is the same.
+fairseq's Adam runs six operations per tensor from Python, and a 500L-500L model has about 21,000
+tensors. torch's kernel updates all of them in one call. fairseq divides by sqrt(v) + eps and
+corrects the bias afterwards; torch divides by sqrt(v / c) + eps with c = 1 - beta2^step. Passing
+eps / sqrt(c) to torch makes the step the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairseq.optim.adam import Adam
 from torch import Tensor
 
 BUCKET: Final = 2**24
-"""Elements whose float32 copies may exist at once: 64 MiB."""
+"""Maximum number of elements with float32 copies at a time: 64 MiB."""
 Tensors = list[Tensor]
 Four = tuple[Tensors, Tensors, Tensors, Tensors]
 """Weights, gradients and both moments."""
@@ -26,23 +26,23 @@ Kind = tuple[int, torch.device, torch.dtype, torch.dtype]
 
 
 class FusedAdam(Adam):
-    """fairseq's Adam; its state, options and errors are the same, the step is one call.
+    """fairseq's Adam with one call per step; state, options and errors are the same.
 
-    The state is float32 whatever the weights are. A parameter without a gradient (frozen, or a
-    layer that was dropped) is left alone, and its own count of steps stands still.
+    The state is float32 for weights of any dtype. A parameter without a gradient (frozen, or in a
+    dropped layer) is skipped, and its step count does not change.
 
     Attributes:
-        factor: what the next step multiplies gradients with; torch's kernel does so on the way.
+        factor: factor on the gradients in the next step, applied by torch's kernel.
     """
 
     factor: float | Tensor = 1.0
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make one update; `closure` computes the loss again, as torch's optimisers allow.
+        """Perform one update; `closure` recomputes the loss, as in torch's optimisers.
 
         Raises:
-            RuntimeError: for sparse gradients, as fairseq.
+            RuntimeError: for sparse gradients, as in fairseq.
         """
         loss = None
         if closure is not None:
@@ -53,7 +53,7 @@ class FusedAdam(Adam):
             for (step, device, *_), (params, grads, means, squares) in self._by_kind(group).items():
                 divisor = _divisor(factor, device)
                 if divisor is not None and grads[0].dtype is not torch.float32:
-                    # --memory-efficient-*: rounded as fairseq rounds it
+                    # --memory-efficient-*: rounded as in fairseq
                     torch._foreach_mul_(grads, factor)
                     divisor = None
                 settings = _settings(group, step) | {"grad_scale": divisor}
@@ -63,8 +63,8 @@ class FusedAdam(Adam):
         return loss
 
     def _by_kind(self, group: dict[str, Any]) -> dict[Kind, Four]:
-        """Group weights, gradients and both moments by steps made (this one counted) and type."""
-        found: dict[Kind, Four] = defaultdict(lambda: ([], [], [], []))
+        """Group weights, gradients and moments by step (including this one), device and dtype."""
+        groups: dict[Kind, Four] = defaultdict(lambda: ([], [], [], []))
         for p in group["params"]:
             if p.grad is None:
                 continue
@@ -75,7 +75,7 @@ class FusedAdam(Adam):
                 state["step"] = 0
                 state["exp_avg"] = torch.zeros_like(p, dtype=torch.float32)
                 state["exp_avg_sq"] = torch.zeros_like(p, dtype=torch.float32)
-            # apex's Adam, which fairseq's adam is where that is installed, counts in the group
+            # apex's Adam, which fairseq uses if it is installed, counts steps in the group
             state["step"] = state.get("step", group.get("step", 0)) + 1
             order = p.stride()
             wanted = (torch.float32, p.device, order)
@@ -84,24 +84,24 @@ class FusedAdam(Adam):
                 if (moment.dtype, moment.device, moment.stride()) != wanted:
                     state[name] = _laid_out(moment, p, torch.float32)
             grad = p.grad if p.grad.stride() == order else _laid_out(p.grad, p, p.grad.dtype)
-            params, grads, means, squares = found[state["step"], p.device, p.dtype, grad.dtype]
+            params, grads, means, squares = groups[state["step"], p.device, p.dtype, grad.dtype]
             params.append(p.data)
             grads.append(grad)
             means.append(state["exp_avg"])
             squares.append(state["exp_avg_sq"])
-        return found
+        return groups
 
 
 def _laid_out(x: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return x in the order in memory of a weight, which torch's kernel takes for granted."""
+    """Return x with the memory layout of a weight, which torch's kernel assumes."""
     return torch.empty_like(like, dtype=dtype).copy_(x)
 
 
 def _settings(group: dict[str, Any], step: int) -> dict[str, Any]:
-    """Return arguments of torch's kernel for fairseq's step."""
+    """Return the arguments of torch's kernel for fairseq's step."""
     beta1, beta2 = group["betas"]
     if group.get("amsgrad"):
-        raise ValueError("fused_adam has no amsgrad, which --optimizer adam has not either")
+        raise ValueError("fused_adam has no amsgrad; neither has --optimizer adam")
     return {
         "lr": float(group["lr"]),
         "beta1": beta1,
@@ -115,7 +115,7 @@ def _settings(group: dict[str, Any], step: int) -> dict[str, Any]:
 
 
 def _divisor(factor: float | Tensor, device: torch.device) -> Tensor | None:
-    """Return 1 / factor, by which torch's kernel divides; None where there is nothing to do."""
+    """Return 1 / factor, by which torch's kernel divides; None for a factor of 1."""
     if not torch.is_tensor(factor):
         return None if factor == 1.0 else torch.full((), 1.0 / factor, device=device)
     return factor.to(device, torch.float32).reciprocal()
@@ -124,10 +124,10 @@ def _divisor(factor: float | Tensor, device: torch.device) -> Tensor | None:
 def _in_float32(
     params: Tensors, grads: Tensors, means: Tensors, squares: Tensors
 ) -> Iterator[Four]:
-    """Return the same four lists in float32, with weights brought back to their type afterwards.
+    """Yield the four lists in float32, and convert the weights back afterwards.
 
-    Only --memory-efficient-* has half-precision weights here: they go in parts, so that not all of
-    them exist twice.
+    Only --memory-efficient-* has half-precision weights here. They are converted in parts, so that
+    not all of them exist twice.
     """
     if params[0].dtype == grads[0].dtype == torch.float32:
         yield params, grads, means, squares

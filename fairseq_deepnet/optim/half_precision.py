@@ -1,8 +1,8 @@
-"""bf16 and fp16 weights beside their float32 masters, without a loop over tensors in Python.
+"""Half-precision weights and their float32 masters without Python loops over tensors.
 
-In fp16 fairseq's FP16Optimizer keeps one flat master of all weights, in bf16 one for each tensor
-(and with --fp16-no-flatten-grads): an update then copies every gradient, every weight, and sets
-every gradient to zero one by one. Under `fused_adam` these are three calls, with the same numbers.
+fairseq's FP16Optimizer has one flat master in fp16, and one master per tensor in bf16 and with
+--fp16-no-flatten-grads. In the latter case each update copies every gradient and weight and zeroes
+every gradient separately. With `fused_adam` this takes three calls, with the same numbers.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Pairs = list[tuple[Tensor, Tensor]]
 
 
 class ForeachMasters(ExactFP16Optimizer):
-    """What FP16Optimizer does to masters that are kept a tensor each, in a few calls."""
+    """FP16Optimizer that updates one master per tensor in a few calls."""
 
     _needs_sync: bool
 
     def _trained(self) -> Pairs:
-        """Return each weight that is trained, and its master."""
+        """Return each trained weight with its master."""
         both = zip(self.fp16_params, self.fp32_params, strict=True)
         return [(p, master) for p, master in both if p.requires_grad]
 
@@ -35,17 +35,17 @@ class ForeachMasters(ExactFP16Optimizer):
             return
         if not self._needs_sync:
             return
-        to, given = [], []
+        masters, grads = [], []
         for p, master in self._trained():
             if p.grad is None:
                 master.grad = torch.zeros_like(p, dtype=torch.float32)
                 continue
             if master.grad is None:
                 master.grad = torch.empty_like(master)
-            to.append(master.grad)
-            given.append(p.grad)
-        if to:
-            torch._foreach_copy_(to, given)
+            masters.append(master.grad)
+            grads.append(p.grad)
+        if masters:
+            torch._foreach_copy_(masters, grads)
         self._needs_sync = False
 
     @torch.no_grad()
@@ -62,20 +62,20 @@ class ForeachMasters(ExactFP16Optimizer):
             return
         for p in self.fp16_params:
             p.grad = None
-        made = [p.grad for p in self.fp32_params if p.grad is not None]
-        if made:
-            torch._foreach_zero_(made)
+        grads = [p.grad for p in self.fp32_params if p.grad is not None]
+        if grads:
+            torch._foreach_zero_(grads)
         self._needs_sync = False
         if self.scaler is not None:
             self._multiply_factor = 1.0 / float(self.scaler.loss_scale)
 
 
-# fairseq's trainer compares the names of classes when it loads a checkpoint.
+# fairseq's trainer compares class names when it loads a checkpoint.
 ForeachMasters.__name__ = FP16Optimizer.__name__
 
 
 def improve(optimizer: Any) -> None:
-    """Give fairseq's optimisers of half precision an exact state; fused_adam's, fewer calls."""
+    """Replace the class of fairseq's half-precision optimisers by ours."""
     kind = type(optimizer)
     if kind is FP16Optimizer:
         is_fused = isinstance(optimizer.fp32_optimizer, FairseqAdam)

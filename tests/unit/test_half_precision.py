@@ -169,7 +169,7 @@ def test_a_state_without_fp32_weights_is_loaded_with_one_warning(
     with caplog.at_level(logging.WARNING):
         second = resumed(state, params, *way)
     (warning,) = caplog.messages
-    assert "contains no fp32 weights: they are taken from its rounded ones" in warning
+    assert "contains no fp32 weights: they are restored from its rounded ones" in warning
     assert torch.equal(row(masters(second)), row(params))
 
 
