@@ -102,7 +102,7 @@ def stock(setting: dict[str, Any]) -> Translate:
 def ours(setting: dict[str, Any]) -> Translate:
     """The checkpoint as it was trained, by this plugin."""
     from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
-    from fairseq_deepnet.tools.translation.fairseq_engine import Translator
+    from fairseq_deepnet.tools.translation.engines import Translator
 
     words = ["--beam", str(setting["beam"]), "--batch-size", str(setting["batch"])]
     words += ["--bf16"] * setting["bf16"]
@@ -115,8 +115,7 @@ def ours(setting: dict[str, Any]) -> Translate:
 def ctranslate2(setting: dict[str, Any]) -> Translate:
     """An exported folder."""
     from fairseq_deepnet.tools.corpora.folder import Direction
-    from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
-    from fairseq_deepnet.tools.translation.engine import Search
+    from fairseq_deepnet.tools.translation.engines import CTranslate2Model, Search
 
     search = Search(beam=setting["beam"], batch=setting["batch"])
     model = CTranslate2Model(Path(setting["folder"]), search, threads=1, cpu=True)

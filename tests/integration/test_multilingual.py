@@ -12,7 +12,7 @@ import torch
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
-from fairseq_deepnet.tools.translation.fairseq_engine import Translator
+from fairseq_deepnet.tools.translation.engines import Translator
 from tests.support.runs import SENTENCES, TINY
 from tests.support.shell import run_script
 

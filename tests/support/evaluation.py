@@ -10,7 +10,7 @@ import pytest
 
 from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.evaluation import jobs
-from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis
+from fairseq_deepnet.tools.translation.engines import Engine, Hypothesis
 from tests.support.runs import SENTENCES, TRANSLATIONS
 
 

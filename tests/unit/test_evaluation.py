@@ -21,7 +21,7 @@ from fairseq_deepnet.tools.evaluation.evaluate import batch_tokens, request
 from fairseq_deepnet.tools.evaluation.scoring import score
 from fairseq_deepnet.tools.run_scores import read_score, read_scores
 from fairseq_deepnet.tools.trained_model import TrainedModel
-from fairseq_deepnet.tools.translation.engine import Engine
+from fairseq_deepnet.tools.translation.engines import Engine
 from tests.support.evaluation import Dictionary, work_here
 from tests.support.runs import SENTENCES, TRANSLATIONS, make_checkpoint, make_data, make_run
 

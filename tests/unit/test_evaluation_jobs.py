@@ -21,7 +21,7 @@ from fairseq_deepnet.tools.evaluation.jobs import (
     texts_of_folder,
     translate_all,
 )
-from fairseq_deepnet.tools.translation.engine import Engine, Hypothesis
+from fairseq_deepnet.tools.translation.engines import Engine, Hypothesis
 from tests.support.evaluation import work_here
 
 LANGUAGES = ["cs", "de", "en"]

@@ -22,8 +22,8 @@ from fairseq_deepnet.tools.corpora.subwords import (
     load_model,
     train_model,
 )
-from fairseq_deepnet.tools.translation.engine import Search
-from fairseq_deepnet.tools.translation.translate import EngineOptions, open_engine
+from fairseq_deepnet.tools.translation.engines import Search
+from fairseq_deepnet.tools.translation.translate import open_engine
 from tests.support.hugging_face import import_transformers
 from tests.support.runs import SENTENCES, make_data
 from tests.support.trained import make_trained_run, task
@@ -167,8 +167,7 @@ def translations(folder: Path, lines: list[str], **more: Any) -> list[str]:
 
 
 def ours(run: Path, data: Path, source: str, target: str) -> list[str]:
-    options = EngineOptions(data=data, source=source, target=target)
-    found = open_engine(run, Search(beam=1), options).engine
+    found, *_ = open_engine(run, Search(beam=1), data=data, src=source, tgt=target)
     # transformers leaves <unk> out with the other special tokens
     return [text.replace(" ⁇ ", "") for text in found.translate(LINES, Direction(source, target))]
 

@@ -41,7 +41,7 @@ from fairseq_deepnet.tools.trained_model import (
     find_data,
     is_own_data,
 )
-from fairseq_deepnet.tools.translation.engine import (
+from fairseq_deepnet.tools.translation.engines import (
     BATCH,
     CPU_BATCH,
     ENGINES,
@@ -50,7 +50,7 @@ from fairseq_deepnet.tools.translation.engine import (
     Search,
 )
 
-MODELS: Final = ("fairseq_deepnet.models", "fairseq_deepnet.tools.translation.fairseq_engine")
+MODELS: Final = ("fairseq_deepnet.models", "fairseq_deepnet.tools.translation.engines")
 """What translates with fairseq, which takes seconds to import."""
 TOKENS: Final = 4000
 """Source tokens per batch, where memory allows it."""
@@ -364,13 +364,13 @@ def loader(
 
 
 def _on_ctranslate2(folder: Path, search: Search, threads: int, cpu: bool) -> Engine:
-    from fairseq_deepnet.tools.translation.ctranslate2_engine import CTranslate2Model
+    from fairseq_deepnet.tools.translation.engines import CTranslate2Model
 
     return CTranslate2Model(folder, search, threads=threads, cpu=cpu)
 
 
 def _on_fairseq(checkpoint: Path, folder: DataFolder, words: Sequence[str], cpu: bool) -> Engine:
-    from fairseq_deepnet.tools.translation.fairseq_engine import Translator
+    from fairseq_deepnet.tools.translation.engines import Translator
 
     return Translator(checkpoint, folder, words, cpu)
 

@@ -28,7 +28,7 @@ from fairseq_deepnet.tools.corpora.parallel import end_with_parent
 from fairseq_deepnet.tools.corpora.text import find_side, read_lines
 from fairseq_deepnet.tools.devices import use_gpu
 from fairseq_deepnet.tools.evaluation import off_target, scoring
-from fairseq_deepnet.tools.translation.engine import WINDOW, Engine
+from fairseq_deepnet.tools.translation.engines import WINDOW, Engine
 
 _SHARES: Final = 8
 """Parts of a direction for each process, so that none waits long for the last."""

@@ -1,0 +1,338 @@
+"""Engines: a model that is loaded once and translates raw text, by fairseq or by CTranslate2.
+
+Both search in the same way: the same candidates, length penalty and end. An exported folder needs
+neither torch nor fairseq, which take seconds to import: only `Translator` imports them.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from fairseq_deepnet import records
+from fairseq_deepnet.files import shown
+from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.tools.corpora.subwords import decode_line, encode_lines, load_model
+from fairseq_deepnet.tools.corpora.text import is_blank
+from fairseq_deepnet.tools.export import (
+    AGAIN,
+    BEAM,
+    BLANK,
+    KEYS,
+    MAX_LENGTH,
+    NO_CTRANSLATE2,
+    RECORD,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+ENGINES: Final = ("fairseq", "ctranslate2")
+BATCH: Final = 64
+"""Sentences per batch, except for CTranslate2 on a CPU."""
+CPU_BATCH: Final = 16
+"""CTranslate2 copies the state of each sentence at every step, which is fastest within a core's
+cache (measured in docs/guides/serving.md, "How fast")."""
+WINDOW: Final = 1024
+"""Lines per thread that are sorted by length together."""
+QUANTIZATION: Final = "int8"
+"""Of a run that is exported on the way: the fastest. BLEU changes by less than 0.1, and one
+sentence in ten is worded otherwise (measured in docs/guides/serving.md)."""
+NEVER: Final = [[BLANK]]
+"""fairseq's <pad> by its name in an export, which both engines forbid in translations."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Settings of the beam search.
+
+    Args:
+        lenpen: exponent of the length that a sum of log-probabilities is divided by.
+        batch: sentences per batch; None: the best for the engine.
+        nbest: translations of each sentence, the best first.
+        batch_tokens: source tokens per batch instead, padding included.
+    """
+
+    beam: int = BEAM
+    lenpen: float = 1.0
+    batch: int | None = None
+    nbest: int = 1
+    batch_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nbest <= self.beam:
+            raise ValueError(
+                f"--nbest {self.nbest} of a beam of {self.beam}: at least 1 and at most --beam"
+            )
+
+
+class Hypothesis(NamedTuple):
+    """A translation, and its log-probability (natural) over its length ** lenpen."""
+
+    text: str
+    score: float
+
+
+class Engine(ABC):
+    """A loaded model. Raw text in, detokenised text out, in the order of the lines."""
+
+    cut: int = 0
+    """Lines so far that were too long for the model, and of which the beginning was translated."""
+
+    @abstractmethod
+    def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
+        """Return as many translations of each line as the search keeps, the best first."""
+
+    def translate(self, lines: Sequence[str], direction: Direction) -> list[str]:
+        """Return the best translation of each line; a blank one's is empty."""
+        return [best[0].text for best in self.nbest(lines, direction, 1)]
+
+    def nbest(
+        self, lines: Sequence[str], direction: Direction, count: int
+    ) -> list[list[Hypothesis]]:
+        """Return `count` translations of each line; those of a blank line are empty."""
+        filled = [line for line in lines if not is_blank(line)]
+        results = iter(self.hypotheses(filled, direction) if filled else [])
+        empty = [Hypothesis("", 0.0)] * count
+        return [empty if is_blank(line) else next(results)[:count] for line in lines]
+
+
+class Translator(Engine):
+    """fairseq's task, generator and beam search, as in fairseq-generate.
+
+    Args:
+        checkpoint: any fairseq translation model.
+        folder: the data folder that it was trained on, or one with the same dictionary.
+        arguments: options of fairseq-generate (`--beam`, `--lenpen`, `--max-tokens` ...).
+        cpu: ignore GPUs.
+
+    Raises ValueError with fairseq's message for options that it does not take.
+    """
+
+    def __init__(
+        self, checkpoint: Path, folder: DataFolder, arguments: Sequence[str], cpu: bool
+    ) -> None:
+        import torch
+        from fairseq import checkpoint_utils, tasks, utils
+
+        from fairseq_deepnet.tools.fairseq_options import parse_generation, quiet
+        from fairseq_deepnet.tools.trained_model import task_arguments
+
+        self.folder = folder
+        first = folder.directions("train")[0]
+        words = [str(folder.path.resolve()), "--path", str(checkpoint.resolve())]
+        words += task_arguments(checkpoint, folder)
+        if folder.is_multilingual:
+            words += ["--source-lang", first.source, "--target-lang", first.target]
+        with quiet():
+            self.config = parse_generation([*words, *arguments])
+            self.task = tasks.setup_task(self.config.task)
+            self.models, _ = checkpoint_utils.load_model_ensemble(
+                [str(checkpoint)],
+                task=self.task,
+                arg_overrides=ast.literal_eval(self.config.common_eval.model_overrides),
+            )
+        self.cuda = torch.cuda.is_available() and not cpu
+        for model in self.models:
+            if self.config.common.fp16:
+                model.half()
+            if self.config.common.bf16:
+                model.to(dtype=torch.bfloat16)
+            if self.cuda:
+                model.cuda()
+            model.prepare_for_inference_(self.config)
+        self.max_positions = utils.resolve_max_positions(
+            self.task.max_positions(), *[model.max_positions() for model in self.models]
+        )
+
+    def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
+        """Return the best `--nbest` of each line with their scores."""
+        import torch
+        from fairseq import utils
+
+        # the task works in one direction at a time
+        settings = self.task.args if self.folder.is_multilingual else self.task.cfg
+        settings.source_lang, settings.target_lang = direction
+        generator = self.task.build_generator(self.models, self.config.generation)
+        ignored = generator.symbols_to_strip_from_output
+        result: list[list[Hypothesis]] = [[] for _ in lines]
+        for batch in self._batches(lines, direction.source):
+            inputs = batch["net_input"]
+            sample = {"net_input": {key: inputs[key] for key in ("src_tokens", "src_lengths")}}
+            if self.cuda:
+                sample = utils.move_to_cuda(sample)
+            with torch.inference_mode():
+                hypotheses = self.task.inference_step(generator, self.models, sample)
+            for number, entries in zip(batch["id"].tolist(), hypotheses, strict=True):
+                best = entries[: self.config.generation.nbest]
+                pieces = (
+                    self.task.target_dictionary.string(
+                        entry["tokens"].int().cpu(), extra_symbols_to_ignore=ignored
+                    )
+                    for entry in best
+                )
+                texts = self.folder.decode(pieces, direction.target)
+                scores = (float(entry["score"]) for entry in best)
+                result[number] = list(map(Hypothesis, texts, scores))
+        return result
+
+    def _tokens(self, line: str) -> torch.Tensor:
+        import torch
+
+        dictionary = self.task.source_dictionary
+        limit = self.max_positions[0] - 1  # a language token may join it
+        tokens: torch.Tensor = dictionary.encode_line(line, add_if_not_exist=False).long()
+        if len(tokens) > limit:
+            self.cut += 1
+            tokens = torch.cat([tokens[: limit - 1], tokens[-1:]])
+        return tokens
+
+    def _batches(self, lines: Sequence[str], language: str) -> Iterator[dict[str, Any]]:
+        """Yield the lines in batches, the shortest first; "id" has their numbers."""
+        from fairseq_deepnet.tools.fairseq_options import quiet
+
+        tokens = [self._tokens(line) for line in self.folder.encode(lines, language)]
+        lengths = [len(line) for line in tokens]
+        with quiet():
+            iterator = self.task.get_batch_iterator(
+                dataset=self.task.build_dataset_for_inference(tokens, lengths),
+                max_tokens=self.config.dataset.max_tokens,
+                max_sentences=self.config.dataset.batch_size,
+                max_positions=self.max_positions,
+                disable_iterator_cache=True,
+            )
+            batches = iterator.next_epoch_itr(shuffle=False)
+        yield from batches
+
+
+class CTranslate2Model(Engine):
+    """A folder of `deepnet export --to ctranslate2`.
+
+    Lines of one call are sorted by length and cut into batches by CTranslate2 itself.
+
+    Args:
+        threads: cores to use.
+        at_once: let the threads share a batch, which answers a single line soonest; otherwise each
+            works on a batch of its own, which takes less time for many.
+        compute_type: type of the matrix products; as exported by default.
+        cpu: ignore GPUs.
+
+    Raises ValueError without CTranslate2, for a folder that is no export or damaged, and for a type
+    that this machine cannot compute with.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        search: Search,
+        *,
+        threads: int = 1,
+        at_once: bool = False,
+        compute_type: str | None = None,
+        cpu: bool = False,
+    ) -> None:
+        _use_avx512()
+        try:
+            import ctranslate2
+        except ModuleNotFoundError as error:
+            raise ValueError(NO_CTRANSLATE2) from error
+        self.record = _read_export(folder)
+        self.search = search
+        self.tokens: dict[str, Any] = self.record.get("language_tokens") or {}
+        self.models = {
+            language: load_model(folder / name)
+            for language, name in self.record["subwords"]["models"].items()
+        }
+        longest_source, longest_target = map(int, self.record["max_positions"])
+        self.limit = longest_source - 2  # </s>, and a language token
+        self.longest = min(MAX_LENGTH, longest_target - 1)  # as fairseq; the target prefix counts
+        device = "cuda" if not cpu and ctranslate2.get_cuda_device_count() else "cpu"
+        self.batch = search.batch or (CPU_BATCH if device == "cpu" else BATCH)
+        share = at_once or device != "cpu"
+        try:
+            self.translator = ctranslate2.Translator(
+                str(folder),
+                device,
+                compute_type=compute_type or "default",
+                inter_threads=1 if share else threads,
+                intra_threads=threads if share else 1,
+            )
+        except (RuntimeError, ValueError) as error:
+            reason = next(iter(str(error).splitlines()), "")
+            raise ValueError(f"{shown(folder)} cannot be loaded: {reason}") from error
+
+    def hypotheses(self, lines: Sequence[str], direction: Direction) -> list[list[Hypothesis]]:
+        """Return the search's best translations of each line with their scores."""
+        with_token = self.tokens.get("target")
+        prefix = [self.tokens["tokens"][direction.target]] if with_token else []
+        encoded = encode_lines(self.models[direction.source], lines, 1)
+        results = self.translator.translate_batch(
+            [self._pieces(line, direction) for line in encoded],
+            [prefix] * len(lines) if prefix else None,
+            max_batch_size=self.search.batch_tokens or self.batch,
+            batch_type="tokens" if self.search.batch_tokens else "examples",
+            beam_size=self.search.beam,
+            length_penalty=self.search.lenpen,
+            num_hypotheses=self.search.nbest,
+            return_scores=True,
+            suppress_sequences=NEVER,
+            max_input_length=0,  # `_pieces` cuts, and counts what it cuts
+            max_decoding_length=self.longest,
+        )
+        model = self.models[direction.target]
+        return [
+            [
+                Hypothesis(decode_line(model, " ".join(pieces[len(prefix) :])), score)
+                for pieces, score in zip(result.hypotheses, result.scores, strict=True)
+            ]
+            for result in results
+        ]
+
+    def _pieces(self, line: str, direction: Direction) -> list[str]:
+        """Return the pieces of an encoded line, cut to the model's positions, after a language
+        token where the model has one.
+        """
+        pieces = line.split()
+        if len(pieces) > self.limit:
+            self.cut += 1
+            pieces = pieces[: self.limit]
+        if named := self.tokens.get("source"):
+            language = direction.source if named == "src" else direction.target
+            pieces = [self.tokens["tokens"][language], *pieces]
+        return pieces
+
+
+def _read_export(folder: Path) -> dict[str, Any]:
+    """Return the record of an export; ValueError for a folder that has none or is damaged, or whose
+    subwords are not of sentencepiece.
+    """
+    try:
+        record = records.read_record(folder / RECORD, KEYS, AGAIN)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{shown(folder)} has no {RECORD}; write it with deepnet export --to ctranslate2"
+        ) from error
+    files = record.get("files") or {}
+    records.refuse_changed(folder, files, files, folder / RECORD)
+    if record["subwords"]["kind"] != "sentencepiece":
+        raise ValueError(
+            f"{shown(folder)} takes {record['subwords']['kind']} tokens, not raw text; "
+            "ENGINE=fairseq scripts/eval_bleu.sh scores such models"
+        )
+    return record
+
+
+def _use_avx512() -> None:
+    """Make CTranslate2 use AVX-512, an eighth faster, if it is not set otherwise.
+
+    Only on processors with VNNI: older ones lower their clock for it. CTranslate2 reads the
+    variable when it is first used in a process.
+    """
+    processor = Path("/proc/cpuinfo")
+    if processor.is_file() and "avx512_vnni" in processor.read_text(errors="replace"):
+        os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
