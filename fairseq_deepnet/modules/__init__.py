@@ -5,8 +5,8 @@ from .decoding import Decoding, StackOutput
 from .dropout import Dropout
 from .joined_projection import lay_out
 from .layers import CausalLayer, DecoderLayer, EncoderLayer, LayerShape, TransformerLayer
-from .masks import TargetMask, key_mask, target_mask
-from .positions import Unpadded
+from .layers_at_inference import UnpaddedLayer
+from .positions import TargetMask, Unpadded, key_mask, target_mask
 from .stack import (
     ActivationCheckpointing,
     CompiledLayers,
@@ -14,7 +14,6 @@ from .stack import (
     run_layers,
     thriftiest_segment,
 )
-from .unpadded import UnpaddedLayer
 
 __all__ = [
     "ActivationCheckpointing",

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from ..schemes import Combination
 from .decoding_cache import DecodingCache
-from .decoding_step import NewestPosition
 from .layers import TransformerLayer
+from .layers_at_inference import NewestPosition, source_projection
 from .stack import ActivationCheckpointing, run_layers
-from .unpadded import source_projection
 
 
 class StackOutput(NamedTuple):

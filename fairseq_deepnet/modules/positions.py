@@ -1,23 +1,61 @@
-"""Batches without padding: the real positions as rows of one matrix.
+"""Attention masks, and batches without padding: the real positions as rows of one matrix.
 
-Batches are sorted by source length. Target lengths differ, more so in small corpora and large
-batches (docs/reports/speed.md). Everything but attention treats positions independently.
+Masks are boolean, True = may be attended to. Batches are sorted by source length. Target lengths
+differ, more so in small corpora and large batches (docs/reports/speed.md). Everything but attention
+treats positions independently.
 
-Shapes: B = batch, T = length, n = positions that are no padding, C = channels.
+Shapes: B = batch, T = target or any length, S = keys, n = real positions, C = channels.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .masks import key_mask
-
 WORTH_IT: Final = 20
 """Channels times the share of padding above which training without padding is faster: 8 % padding
 at width 256, a third at width 64, where overhead per call dominates."""
+
+
+class TargetMask(NamedTuple):
+    """Mask of the decoder's self-attention.
+
+    Args:
+        mask: [B, 1, T, T] or None.
+        causal: query t sees keys 0..t without a mask, by the attention's causal mode.
+    """
+
+    mask: Tensor | None
+    causal: bool
+
+
+def target_mask(padding: Tensor, full_context: bool = False) -> TargetMask:
+    """Return a mask if a real position would otherwise see padding.
+
+    Padding on the right is hidden by the causal mode. This synchronises with a GPU.
+
+    Args:
+        padding: [B, T], True = padding.
+        full_context: every position sees all others, not only those before it.
+    """
+    exposed = padding if full_context else padding[:, :-1] & ~padding[:, 1:]
+    if not exposed.any():
+        return TargetMask(None, not full_context)
+    length = padding.size(1)
+    visible = torch.ones(length, length, dtype=torch.bool, device=padding.device)
+    if not full_context:
+        visible = visible.tril()
+    visible = visible & key_mask(padding)
+    # Padding before the first word sees itself: a query without keys would give NaN.
+    itself = torch.eye(length, dtype=torch.bool, device=padding.device)
+    return TargetMask(visible | (itself & ~visible.any(dim=-1, keepdim=True)), False)
+
+
+def key_mask(padding: Tensor) -> Tensor:
+    """Return the mask [B, 1, 1, S] of the keys that are not padding [B, S]."""
+    return ~padding[:, None, None, :]
 
 
 class Unpadded:

@@ -1,12 +1,16 @@
-"""One target position through a decoder layer, with cached keys and values.
+"""Layers at inference: a decoder layer for one target position, an encoder layer without padding.
 
 A step of beam search consists of hundreds of small operations, and most of its time is spent
 outside matrix products. Here rows are two-dimensional; q, k and v are one product; the hypotheses
 of a sentence are the queries of one batched product with everything stored for it; and the parts of
 a layer are looked up once per decoding.
 
+Generation sorts sentences by words. They differ in subwords, so that a third of a batch may be
+padding. (Training sorts by subwords of the source and has hardly any.) Linear maps of the encoder
+are applied only to real positions, attention to whole sentences.
+
 Shapes: R = rows, B = sentences, K = R / B hypotheses per sentence, C = channels, H = heads,
-D = C / H, n = stored positions, S' = source positions, padded.
+D = C / H, n = stored or real positions, S = source positions, S' = the same, padded.
 """
 
 from collections.abc import Callable
@@ -16,10 +20,11 @@ from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor
 
 from ..schemes import Stream, Sublayer
-from .attention import MultiheadAttention
+from .attention import MultiheadAttention, scaled_dot_product_attention
 from .decoding_cache import DecodingCache, LayerMemory
 from .joined_projection import projection
-from .layers import DecoderLayer, TransformerLayer
+from .layers import DecoderLayer, EncoderLayer, TransformerLayer
+from .positions import Unpadded
 
 ProjectSource = Callable[[MultiheadAttention], tuple[Tensor, Tensor]]
 
@@ -130,3 +135,46 @@ def joining(layer: TransformerLayer, sublayer: Sublayer) -> Callable[[Stream, Te
     leave, norm = layer.residual(sublayer).leave, layer.norm(sublayer)
     dropout = layer.dropout_module
     return lambda x, branch: leave(x, branch, norm, dropout)
+
+
+class UnpaddedLayer:
+    """An encoder layer applied to the real positions of a batch, for inference.
+
+    Args:
+        layer: layer of the encoder.
+        batch: the batch.
+    """
+
+    def __init__(self, layer: EncoderLayer, batch: Unpadded) -> None:
+        self.batch = batch
+        self.attention, self.feed_forward = layer.self_attn, layer.feed_forward
+        self.enter = entering(layer, Sublayer.SELF_ATTN)
+        self.leave = joining(layer, Sublayer.SELF_ATTN)
+        self.project = projection(layer.self_attn)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the output [n, C] for x [n, C]."""
+        attention = self.attention
+        parts = self.batch.spread(self.project(self.enter(x))).chunk(3, dim=-1)
+        query, key, value = map(attention.split_heads, parts)
+        heads = scaled_dot_product_attention(
+            query, key, value, self.batch.mask, attention.dropout_probability()
+        )
+        if attention.head_transform is not None:
+            heads = attention.head_transform(heads)
+        joined = self.batch.take(heads.transpose(1, 2).flatten(2))
+        return self.feed_forward(self.leave(x, attention.out_proj(joined)))
+
+
+def source_projection(source: Tensor, real: Tensor) -> ProjectSource:
+    """Return a function from a cross-attention to its keys and values [B, H, S, D].
+
+    Args:
+        source: the encoder's output, [B, S, C'].
+        real: [B, S], False = padding.
+    """
+    if real.all():
+        return lambda attention: attention.project(source)
+    batch = Unpadded(~real)
+    rows = batch.take(source)
+    return lambda attention: attention.project(rows, batch)
