@@ -168,7 +168,7 @@ def hold_against_whole(every: list[dict[str, Any]], world: int, folder: Path) ->
 
 
 def test_two_processes_train_sharded_what_they_train_whole(tmp_path: Path) -> None:
-    names = ("update-freq 2", "update-freq 2, whole")
+    names = ("update-freq 2", "update-freq 2, whole", "fused_adam")
     short = [{**case, "updates": 3} for case in cases(deep=False) if case["name"] in names]
     hold_against_whole(short, 2, tmp_path)
 

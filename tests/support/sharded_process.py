@@ -17,6 +17,7 @@ import torch.distributed as dist
 from fairseq.distributed import utils as distributed
 from fairseq.trainer import Trainer
 
+from fairseq_deepnet.observers import gradient_scale
 from tests.support.rig import EOS, SYMBOLS, Pair, Rig
 
 STATE = "last_optimizer_state"
@@ -46,20 +47,26 @@ def pairs(generator: random.Random, count: int) -> list[Pair]:
 
 
 def seen_losses(trainer: Trainer) -> list[float]:
-    """Losses a token, before fairseq rounds them; filled as the training goes on."""
+    """Losses per token, before fairseq rounds them; filled during training."""
     seen: list[float] = []
-    log = trainer._reduce_and_log_stats
+    log, clip = trainer._reduce_and_log_stats, trainer.clip_grad_norm
+    scales: list[float] = []
+
+    def clipped(clip_norm: float) -> Any:
+        scales.append(gradient_scale(trainer.optimizer))  # fused_adam applies it in its step
+        return clip(clip_norm)
 
     def noted(outputs: Any, sample_size: float, grad_norm: Any = None) -> Any:
         if grad_norm is not None:
             seen.append(sum(float(output["loss"]) for output in outputs) / float(sample_size))
             norms = [getattr(p, "whole_gradient_norm", None) for p in trainer.model.parameters()]
             squares = sum(float(norm) ** 2 for norm in norms if norm is not None)
-            # the watch's norms of whole gradients, summed, are what is clipped
-            assert not squares or abs(squares**0.5 / float(grad_norm) - 1) < 1e-4
+            # the norms of whole gradients that observers see add up to the norm that is clipped
+            whole = scales[-1] * squares**0.5
+            assert not squares or abs(whole / float(grad_norm) - 1) < 1e-4
         return log(outputs, sample_size, grad_norm)
 
-    trainer._reduce_and_log_stats = noted
+    trainer.clip_grad_norm, trainer._reduce_and_log_stats = clipped, noted
     return seen
 
 
