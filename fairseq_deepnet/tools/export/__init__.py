@@ -1,13 +1,13 @@
-"""Trained models for stock fairseq, CTranslate2 and Hugging Face.
+"""Export of trained models to stock fairseq, CTranslate2 and Hugging Face.
 
-These names are shared by writers and readers of an export; importing them loads no torch.
+Writers and readers of exports share these names. Importing them does not load torch.
 """
 
 from pathlib import Path
 from typing import Final
 
 RECORD: Final = "export.json"
-"""In an exported folder: the record of its export. A fairseq checkpoint has it as `export`."""
+"""Record of an export in its folder. A fairseq checkpoint contains it under the key `export`."""
 KEYS: Final = {
     "request": dict,
     "quantization": str,
@@ -15,17 +15,17 @@ KEYS: Final = {
     "subwords": dict,
     "max_positions": list,
 }
-"""Keys that export.json of a CTranslate2 folder must have."""
+"""Required keys of export.json in a CTranslate2 folder."""
 AGAIN: Final = "copy it again, or export the model again with --force"
 MODEL: Final = "model.bin"
-"""In a CTranslate2 folder: the weights. CTranslate2 recognises its models by this name."""
+"""File of the weights in a CTranslate2 folder. CTranslate2 recognises its models by this name."""
 BLANK: Final = "<blank>"
-"""fairseq's <pad> in an exported vocabulary, as CTranslate2 calls it."""
+"""CTranslate2's name for fairseq's <pad> in an exported vocabulary."""
 QUANTIZATIONS: Final = (
     *("float32", "int8", "int8_float32", "int8_bfloat16", "int8_float16"),
     *("int16", "bfloat16", "float16"),
 )
-"""CTranslate2's types of weights that this exports to."""
+"""Types of weights that CTranslate2 exports support."""
 BEAM: Final = 5
 MAX_LENGTH: Final = 200
 """Longest translation in subwords, as in fairseq-generate (--max-len-a 0 --max-len-b 200)."""

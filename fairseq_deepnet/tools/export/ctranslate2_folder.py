@@ -1,7 +1,7 @@
-"""A CTranslate2 model with all that takes raw text to raw text: its folder stands alone.
+"""CTranslate2 export: a self-contained folder that translates raw text.
 
-CTranslate2 has a converter for fairseq's checkpoints, which builds the task and the model again
-and knows only fairseq's own; here tensors go straight from the (folded) state dict to their places.
+CTranslate2's own converter rebuilds the task and the model and supports only fairseq's models. Here
+tensors are copied directly from the (folded) state dict.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ACTIVATIONS: Final = {
     "gelu_fast": Activation.GELUTanh,
     "tanh": Activation.Tanh,
 }
-"""fairseq's names of activation functions that CTranslate2 has."""
+"""fairseq's names of the activation functions that CTranslate2 supports."""
 
 
 def write_folder(
@@ -80,12 +80,12 @@ def write_folder(
 
 
 class StockConverter(Converter):
-    """CTranslate2's converter interface over tensors in memory.
+    """CTranslate2's converter interface for tensors in memory.
 
     Args:
-        weights: the state dict of fairseq's stock `transformer`.
+        weights: state dict of fairseq's stock `transformer`.
         args: its arguments.
-        vocabularies: of its dictionaries.
+        vocabularies: its dictionaries.
     """
 
     def __init__(
@@ -107,10 +107,10 @@ class StockConverter(Converter):
 
 
 class _DeepSpec(TransformerSpec):
-    """CTranslate2's, quick for thousands of layers."""
+    """Return quickly, as CTranslate2's version is slow for thousands of layers."""
 
     def _alias_variables(self) -> None:
-        """Let equal tables of words be one; any two parameters are compared otherwise."""
+        """Alias only equal embedding tables, where CTranslate2 compares all pairs of parameters."""
         kept = self.decoder.embeddings
         for other in (self.decoder.projection, self.encoder.embeddings[0]):
             if other.weight.equal(kept.weight):
@@ -139,11 +139,11 @@ class _Side:
         }
 
     def option(self, name: str) -> Any:
-        """Return a side's option, --SIDE-NAME."""
+        """Return an option of this side, --SIDE-NAME."""
         return getattr(self.args, f"{self.side}_{name}")
 
     def has(self, name: str) -> bool:
-        """Return True if the side has such a module."""
+        """Return True if the side has this module."""
         return f"{self.side}.{name}.weight" in self.weights
 
     def array(self, name: str) -> NDArray[np.float32]:
@@ -151,7 +151,7 @@ class _Side:
         return self.weights[f"{self.side}.{name}"].float().contiguous().numpy()
 
     def encoder(self) -> TransformerEncoderSpec:
-        """Return the encoder, complete."""
+        """Return the complete encoder."""
         spec = TransformerEncoderSpec(**self.shape)
         self.ends(spec, spec.embeddings[0])
         for index, layer in enumerate(spec.layer):
@@ -160,7 +160,7 @@ class _Side:
         return spec
 
     def decoder(self) -> TransformerDecoderSpec:
-        """Return the decoder, complete with the projection to the vocabulary."""
+        """Return the complete decoder with the vocabulary projection."""
         spec = TransformerDecoderSpec(
             **self.shape, no_final_norm=bool(getattr(self.args, "no_decoder_final_norm", False))
         )
@@ -178,7 +178,7 @@ class _Side:
         return spec
 
     def ends(self, spec: Any, embeddings: Any) -> None:
-        """Fill in embeddings, positions, and the norms before and after the layers."""
+        """Set embeddings, positions, and the norms before and after the layers."""
         embeddings.weight = self.array("embed_tokens.weight")
         spec.scale_embeddings = 1.0 if self.args.no_scale_embedding else float(self.width) ** 0.5
         table = position_table(self.weights, self.args, self.side)
@@ -196,7 +196,7 @@ class _Side:
             spec.bias = self.array(f"{name}.bias")
 
     def fused(self, spec: LinearSpec, names: Sequence[str]) -> None:
-        """Fill in several maps of one input as one."""
+        """Set several maps of the same input as one map."""
         parts = [LinearSpec() for _ in names]
         for part, name in zip(parts, names, strict=True):
             self.linear(part, name)

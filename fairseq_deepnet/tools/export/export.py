@@ -1,7 +1,7 @@
-"""`deepnet export`: a run or a checkpoint for stock fairseq, CTranslate2 or Hugging Face.
+"""`deepnet export`: convert a run or a checkpoint for stock fairseq, CTranslate2 or Hugging Face.
 
-An export records its request: the content of checkpoint and data, and the options. The same request
-again does nothing; another one writes beside the old export and takes its place when complete.
+An export records its request: the content of checkpoint and data, and the options. Repeating the
+request does nothing. Another request replaces the old export once the new one is complete.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fairseq_deepnet.tools.trained_model import BEST, TrainedModel, choose_model
 
 FORMATS: Final = ("fairseq", "ctranslate2", "huggingface")
 Write = Callable[[Path, dict[str, Any], dict[str, Any]], None]
-"""Takes where to write, the checkpoint, and the record of the export."""
+"""Function of the output path, the checkpoint, and the record of the export."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export, and print what was written, or what was there and up to date."""
+    """Export, and print the path that was written or was already up to date."""
     if args.to != "ctranslate2" and args.quantization:
         raise ValueError("--quantization is CTranslate2's: leave it out, or --to ctranslate2")
     model = choose_model(args.target, args.average)
@@ -77,8 +77,8 @@ def run(args: argparse.Namespace) -> int:
 def to_fairseq(model: TrainedModel, output: Path | None = None, force: bool = False) -> Path:
     """Write a checkpoint of fairseq's own model, by default under the checkpoint's name.
 
-    This and the functions below return the path written. They raise ValueError for a model that
-    cannot be exported, a package to install, or an output that is not to be replaced.
+    This function and the following ones return the path of the export. They raise ValueError if the
+    model cannot be exported, a package is missing, or the output must not be replaced.
     """
 
     def write(part: Path, state: dict[str, Any], record: dict[str, Any]) -> None:
@@ -145,11 +145,10 @@ def to_huggingface(
 def export_for_ctranslate2(
     model: TrainedModel, data: Path | None, quantization: str, spm: str | None = None
 ) -> Path:
-    """Return a model's CTranslate2 folder under its usual name, written unless it is up to date.
+    """Return the path of a model's CTranslate2 folder, which is written unless it is up to date.
 
     Raises:
-        ValueError: for a model that CTranslate2 does not compute, with the reason, and where
-            nothing can be written.
+        ValueError: if CTranslate2 cannot compute the model, or the folder cannot be written.
     """
     place = (model.run or model.path.resolve().parent) / "export"
     output = place / _folder_name(model, f"ctranslate2-{quantization}")
@@ -170,13 +169,13 @@ def exports_of(model: TrainedModel) -> Path:
 
 
 def _folder_name(model: TrainedModel, name: str) -> str:
-    """Return a folder's usual name; that of the checkpoint precedes it unless it is the best."""
+    """Return a folder's usual name, prefixed with the name of a checkpoint other than the best."""
     is_best = model.run is not None and model.path.name == BEST
     return name if is_best else f"{model.path.stem}.{name}"
 
 
 def _not_installed(error: ModuleNotFoundError, *packages: str) -> Exception:
-    """Return what to raise where an import failed: for one of these packages, how to install it."""
+    """Return the exception for a failed import; for these packages it says how to install them."""
     package = (error.name or "").partition(".")[0]
     if package not in packages:
         return error
@@ -187,7 +186,7 @@ def _not_installed(error: ModuleNotFoundError, *packages: str) -> Exception:
 def _export(
     model: TrainedModel, output: Path, force: bool, request: dict[str, Any], write: Write
 ) -> Path:
-    """Write an export unless the same is there already."""
+    """Write an export unless an equal one exists."""
     if output.resolve() in {path.resolve() for path in (model.path, *model.sources)}:
         raise ValueError(f"--out {shown(output)} is the checkpoint itself; choose another file")
     request = request | {"checkpoints": [fingerprint(path) for path in model.sources]}
@@ -231,7 +230,7 @@ def _export(
 
 
 def _recorded_request(output: Path) -> dict[str, Any] | None:
-    """Return the request of the export in a file or folder; None if there is none to read."""
+    """Return the request of an existing export; None if there is none or it is unreadable."""
     try:
         is_folder = output.is_dir()
         record = read_record(output / RECORD) if is_folder else load_checkpoint(output)["export"]

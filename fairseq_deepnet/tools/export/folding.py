@@ -1,15 +1,16 @@
-"""Fold what a residual scheme multiplies into the weights, so that stock layers compute the same.
+"""Fold the factors of a residual scheme into the weights of stock layers.
 
 Post-LN with a weighted residual, LN(w * x + G(x)), becomes LN(x' + G'(x')) in one of two ways:
 
-- w is one number: LN(w x + G) = LN(x + G / w), since LayerNorm ignores the scale of its input. The
-  last map of the branch is divided by w; eps alone is not scaled along: eps / w^2 would be exact.
-- w is a vector [C]: LayerNorm mixes channels, so w cannot pass through it. Whatever makes x carries
-  it instead: x' = w * x comes from the LayerNorm below with gain and bias times w, or from scaled
-  embeddings, and the maps of the branch that read x get columns divided by w. Exact, eps included.
+- w is a number: LN(w x + G) = LN(x + G / w), as LayerNorm is invariant to the scale of its input.
+    The
+  last map of the branch is divided by w. eps is not scaled; eps / w^2 would be exact.
+- w is a vector [C]: LayerNorm mixes channels, so w cannot pass through it. Instead the source of x
+  carries it: x' = w * x comes from the LayerNorm below with gain and bias times w, or from scaled
+  embeddings. The maps of the branch that read x have their columns divided by w. This is exact.
 
-The first touches a layer only, so that layers may still be left out of the folded model.
-docs/reports/export.md says what this means for each scheme.
+The first way changes only one layer, so that layers of the folded model can still be dropped.
+docs/reports/export.md describes the result for each scheme.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from fairseq_deepnet.schemes import (
 )
 
 PADDING: Final = 1
-"""fairseq's index of <pad>, from which it counts positions."""
+"""fairseq's index of <pad>. Positions are counted from it."""
 FIRST_POSITION: Final = PADDING + 1
-"""Of a sentence's first word: the row of a table that is added to it."""
+"""Row of a position table that is added to the first word of a sentence."""
 _LAYER: Final = re.compile(r"((?:.*\.)?(encoder|decoder)\.(?:.*\.)?)layers\.(\d+)\.")
 _ENTRY: Final = {
     Sublayer.SELF_ATTN: ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -59,27 +60,27 @@ _SMALLEST: Final = 1e-6
 
 @dataclass
 class Folded:
-    """A model that stock layers compute.
+    """A model that stock layers can compute.
 
     Args:
-        weights: its state dict. What has changed is float32, all else as it was.
-        options: model options that differ from those it was trained with.
+        weights: its state dict. Changed tensors are float32, others keep their dtype.
+        options: model options that differ from those of training.
     """
 
     weights: dict[str, Tensor]
     options: dict[str, Any] = field(default_factory=dict)
 
     def scale(self, *names: str, by: Tensor | float) -> None:
-        """Multiply parameters; every tied one keeps its own."""
+        """Multiply parameters; tied parameters are no longer tied."""
         for name in names:
             self.weights[name] = self.weights[name].float() * by
 
 
 @dataclass(frozen=True)
 class _Stack:
-    """A side's layers, each its parameters by the rest of their names.
+    """Layers of a side: the parameters of each, by the rest of their names.
 
-    `prefix` comes before "layers." and before the names of the embeddings.
+    `prefix` precedes "layers." and the names of the embeddings.
     """
 
     side: Side
@@ -87,13 +88,11 @@ class _Stack:
     layers: list[dict[str, Tensor]] = field(default_factory=list)
 
     def at(self, layer: int) -> str:
-        """Return what the names of a layer's parameters begin with."""
+        """Return the prefix of a layer's parameter names."""
         return f"{self.prefix}layers.{layer}."
 
     def walk(self) -> Iterator[tuple[Place, Sublayer, str, dict[str, Tensor]]]:
-        """Yield every sublayer from the input on, with what its layer's names begin with and what
-        its residual has learned.
-        """
+        """Yield each sublayer with its layer's prefix and its residual's learned tensors."""
         for number, layer in enumerate(self.layers):
             for sublayer in Sublayer:
                 if f"{_EXIT[sublayer]}.weight" in layer:
@@ -107,21 +106,20 @@ class _Stack:
 
 
 def foldable() -> list[str]:
-    """Return the schemes whose encoder-decoders fold."""
+    """Return the schemes whose encoder-decoders can be folded."""
     return [name for name, kind in SCHEMES.items() if kind(Depths(1, 1)).why_not_stock() is None]
 
 
 def fold(weights: Mapping[str, Tensor], args: Namespace, scheme: ResidualScheme) -> Folded:
-    """Return a model of ours as a stock one: parameters and changed options.
+    """Fold one of our models into a stock model: parameters and changed options.
 
     Args:
-        weights: the state dict of any of our models.
+        weights: state dict of the model.
         args: its arguments.
-        scheme: its scheme, with the alphas that it was trained with.
+        scheme: its scheme, with the alphas of training.
 
     Raises:
-        ValueError: for a scheme that no stock layer can compute, with the reason, and for weights
-            that cannot be folded.
+        ValueError: if no stock layer can compute the scheme, or the weights cannot be folded.
     """
     reason = scheme.why_not_stock()
     if reason is not None:
@@ -172,14 +170,14 @@ def _fold_residuals(folded: Folded, args: Namespace, scheme: ResidualScheme, sta
 
 
 def one_number(factor: Tensor | float) -> Tensor | float:
-    """Return a vector of equal numbers as that number; anything else as it is."""
+    """Return a vector of equal numbers as a number; anything else unchanged."""
     if isinstance(factor, Tensor) and bool((factor == factor.flatten()[0]).all()):
         return float(factor.flatten()[0])
     return factor
 
 
 def check_divisor(factor: Tensor | float, name: str) -> None:
-    """Refuse to divide by nothing; ValueError names the sublayer."""
+    """Raise ValueError, naming the sublayer, for a divisor of 0."""
     if not bool((torch.as_tensor(factor).abs() > _SMALLEST).all()):
         raise ValueError(
             f"{name}: the residual's weight is 0 (or not a number), so that no stock layer computes"
@@ -188,12 +186,12 @@ def check_divisor(factor: Tensor | float, name: str) -> None:
 
 
 def scale_embeddings(folded: Folded, args: Namespace, stack: _Stack, factor: Tensor) -> None:
-    """Let a stack read factor * its embeddings, words and positions.
+    """Make a stack read factor * its embeddings, for words and positions.
 
-    Words get a table of the side's own: the other side and the vocabulary projection keep the old
-    one. Sinusoids become a learned table, as long as the model takes positions.
+    The side gets its own word table: the other side and the vocabulary projection keep the old one.
+    Sinusoids become a learned table with all positions that the model accepts.
 
-    Raises ValueError where an option holds the sides together.
+    Raises ValueError if an option ties the sides.
     """
     prefix, side = stack.prefix, stack.side
     norm, positions = f"{prefix}layernorm_embedding", f"{prefix}embed_positions.weight"
@@ -230,7 +228,7 @@ def sinusoids(longest: int, width: int) -> Tensor:
 
 
 def learned_positions(weights: Mapping[str, Tensor], side: str) -> Tensor | None:
-    """Return what a side has learned for each position [positions, C], from the first word on."""
+    """Return a side's learned positions [positions, C], starting at the first word."""
     table = weights.get(f"{side}.embed_positions.weight")
     return None if table is None else table.float()[FIRST_POSITION:]
 
@@ -238,11 +236,11 @@ def learned_positions(weights: Mapping[str, Tensor], side: str) -> Tensor | None
 def position_table(
     weights: Mapping[str, Tensor], args: Namespace, side: str, longest: int | None = None
 ) -> Tensor:
-    """Return what a stock model adds at each position [positions, C], from the first word on.
+    """Return the position vectors of a stock model [positions, C], starting at the first word.
 
     Args:
-        longest: how many positions; as many as the model takes where it is None. There are no more
-            learned ones than the model has.
+        longest: number of positions; by default all that the model accepts. Learned tables are not
+            extended.
     """
     learned = learned_positions(weights, side)
     if learned is not None:

@@ -1,13 +1,14 @@
-"""A folder that Hugging Face's transformers loads: config, weights, tokenizer, model card.
+"""Hugging Face export: config, weights, tokenizer and model card for transformers.
 
 transformers has two Post-LN encoder-decoders with sinusoidal positions. FSMT, ported from fairseq,
-makes fairseq's very positions; but it decodes wrongly from 4.57 to 5.16 at least: with a cache all
-words get the position of the first, without one its decoder has no causal mask. Marian counts from
-0 with other frequencies; but its table of positions is a weight like any other when a model is
-loaded, and the folder brings fairseq's. All else is the same: LayerNorm after the sum, words times
-sqrt(C), logits from the (tied) words plus a bias, here 0. Marian takes learned positions, too, as
-Admin's become, and has a tokenizer for sentencepiece models with a vocabulary in any order. So:
-Marian. Only what its `save_pretrained` writes leaves the positions out. Nothing here imports it.
+has exactly fairseq's positions, but decodes wrongly in at least 4.57 to 5.16: with a cache, all
+words get the position of the first; without one, its decoder has no causal mask. Marian counts from
+0 with other frequencies, but loads its position table like any weight, so that the folder can
+contain fairseq's table. Everything else agrees: LayerNorm after the sum, words times sqrt(C), and
+logits from the (tied) words plus a bias, which is 0 here. Marian also accepts learned positions,
+which Admin's export needs, and has a tokenizer for sentencepiece models with a vocabulary in any
+order. Exports therefore use Marian. (Its `save_pretrained` omits the position tables.) This module
+does not import transformers.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ ACTIVATIONS: Final = {
     "gelu_fast": "gelu_new",
     "tanh": "tanh",
 }
-"""fairseq's names of activation functions -> those of transformers."""
+"""fairseq's names of activation functions -> transformers' names."""
 BOS, PAD, EOS = 0, 1, 2
-"""fairseq's numbers of <s>, <pad> and </s>."""
+"""fairseq's indices of <s>, <pad> and </s>."""
 _SPECIAL: Final = {
     "bos_token_id": BOS,
     "pad_token_id": PAD,
@@ -108,7 +109,7 @@ def write_folder(
 
 
 def check_structure(weights: Mapping[str, Tensor], args: Namespace) -> None:
-    """Refuse a stock Transformer that Marian's layers are not; ValueError names the option."""
+    """Raise ValueError if Marian's layers cannot compute a stock Transformer."""
     for side in SIDES:
         if getattr(args, f"{side}_normalize_before"):
             raise ValueError(
@@ -124,7 +125,7 @@ def check_structure(weights: Mapping[str, Tensor], args: Namespace) -> None:
 
 
 def marian_weights(weights: Mapping[str, Tensor], args: Namespace) -> dict[str, Tensor]:
-    """Return Marian's state dict: fairseq's names, its tables of words and of positions."""
+    """Return Marian's state dict from fairseq's weights, word tables and position tables."""
     marian = {
         f"model.{name}": tensor
         for name, tensor in weights.items()
@@ -148,7 +149,7 @@ def marian_weights(weights: Mapping[str, Tensor], args: Namespace) -> dict[str, 
 
 
 def count_parameters(weights: Mapping[str, Tensor]) -> int:
-    """Return what `model.num_parameters()` of transformers does: without its bias of zeros."""
+    """Return transformers' `model.num_parameters()`, without Marian's bias of zeros."""
     return sum(weight.numel() for name, weight in weights.items() if name != _BIAS)
 
 
@@ -157,8 +158,8 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 def longest_of(weights: Mapping[str, Tensor], args: Namespace) -> int:
-    """Return how many positions Marian gives to both sides: those of the shorter learned table, as
-    a sentence beyond it would be translated wrongly; sinusoids are there for any.
+    """Return the number of positions of both sides: the length of the shorter learned table, beyond
+    which translations would be wrong. Sinusoids can have any length.
     """
     tables = (learned_positions(weights, side) for side in SIDES)
     lengths = [len(table) for table in tables if table is not None]
@@ -203,7 +204,8 @@ def marian_config(
 def generation_settings(positions: int) -> dict[str, Any]:
     """Return the content of generation_config.json: the search of `deepnet translate`.
 
-    As in fairseq, a translation has a word, holds no <pad>, and `</s>` counts in its length.
+    As in fairseq, a translation has at least one word, contains no <pad>, and its length includes
+    </s>.
     """
     longest = min(MAX_LENGTH, positions - 1)
     return {
@@ -222,7 +224,7 @@ def write_tokenizer(
 ) -> None:
     """Write the sentencepiece models, the vocabularies and tokenizer_config.json.
 
-    A language's token is called >>fr<<, which Marian's tokenizer takes from the start of a line.
+    The token of a language is >>fr<<, which Marian's tokenizer recognises at the start of a line.
     """
     tokens = vocabularies.tokens
     names = {token: f">>{name}<<" for name, token in tokens.tokens.items()} if tokens else {}

@@ -1,4 +1,4 @@
-"""README.md of a Hugging Face folder: what a run recorded, for people who do not have the run."""
+"""Model card of a Hugging Face folder: the record of a run for readers who do not have the run."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _OPTIONS: Final = (
     *("max-update", "max-epoch", "lr", "lr-scheduler", "warmup-updates", "optimizer"),
     *("label-smoothing", "dropout", "weight-decay", "clip-norm", "seed"),
 )
-"""Options of the training that the card lists if the run set them."""
+"""Training options that the card lists if the run set them."""
 _CANDIDATES: Final = 100
-"""First lines of the test text, the shortest of which is the card's example."""
+"""Number of first test sentences, of which the shortest is the example of the card."""
 
 
 def read_scores(model: TrainedModel) -> Scores:
-    """Return the test scores of these very checkpoints by fairseq's engine, in order of name.
+    """Return the test scores of exactly these checkpoints with fairseq's engine, sorted by name.
 
-    Checkpoints are compared by content. Of many directions it is their mean.
+    Checkpoints are compared by content. Scores of many directions are averaged.
     """
     checkpoints = [fingerprint(path) for path in model.sources]
     scores = []
@@ -65,11 +65,12 @@ def model_card(
     scores: Scores,
     record: dict[str, Any],
 ) -> str:
-    """Return the text: metadata for the hub, then use, scores and training; no licence.
+    """Return the text of the card: metadata for the hub, usage, scores and training, without a
+    licence.
 
     Args:
-        args: the model's arguments.
-        record: of the export.
+        args: arguments of the model.
+        record: record of the export.
     """
     scheme, depth = record["scheme"], f"{args.encoder_layers}L-{args.decoder_layers}L"
     title = "many languages" if tokens else " to ".join(_name(code) for code in data.languages)
@@ -105,7 +106,7 @@ def model_card(
 
 
 def _metadata(title: str, scheme: str, data: DataFolder, scores: Scores) -> ModelCardData:
-    """Return the head, with the first score, which the hub shows beside the model."""
+    """Return the metadata, with the first score, which the hub shows beside the model."""
     results = [
         EvalResult(
             task_type="translation",
@@ -135,9 +136,9 @@ def _name(code: str) -> str:
 
 
 def _example(data: DataFolder, tokens: LanguageTokens | None) -> tuple[str, str]:
-    """Return a sentence to translate, as Python, and what `generate` needs besides.
+    """Return an example sentence as Python code, and further arguments of `generate`.
 
-    The sentence is of the data's test text, so that it is in the model's source language.
+    The sentence comes from the test text of the data, so that it is in the source language.
     """
     source, target = data.languages[0], data.languages[-1]
     text = data.text("test", Direction(source, target), source)
@@ -154,7 +155,7 @@ def _example(data: DataFolder, tokens: LanguageTokens | None) -> tuple[str, str]
 
 
 def _training(model: TrainedModel, data: DataFolder, record: dict[str, Any]) -> dict[str, str]:
-    """Return the rows of the table of training; empty values are left out."""
+    """Return the rows of the training table, without empty values."""
     lines = (data.record.get("lines") or {}).get("train")
     if isinstance(lines, dict):
         count = f"{sum(lines.values()):,} of {len(lines)} pairs"

@@ -1,4 +1,4 @@
-"""A checkpoint of ours as one of fairseq's own Transformer, which needs no --user-dir."""
+"""Conversion of our checkpoints to fairseq's own Transformer, without --user-dir."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from fairseq_deepnet.tools.fairseq_options import quiet
 from fairseq_deepnet.tools.standalone import VocabularyTask
 
 _RECORDS: Final = ("residual_record", "dictionary_record")
-"""What a model records besides its options."""
+"""Keys that a model records in addition to its options."""
 _TABLE: Final = "embed_tokens.weight"
 _SIZES: Final = ("max_source_positions", "max_target_positions", "attention_heads")
-"""Options that the writers read and that fairseq builds without."""
+"""Options that the writers read and that fairseq can be built without."""
 
 
 def required_arguments(state: Mapping[str, Any]) -> Namespace:
-    """Return the model's arguments in a checkpoint; ValueError where there are none."""
+    """Return the model arguments of a checkpoint; raise ValueError if it has none."""
     args = model_arguments(state)
     if args is None:
         raise ValueError("the checkpoint does not say how its model is built (no cfg, no args)")
@@ -37,7 +37,7 @@ def required_arguments(state: Mapping[str, Any]) -> Namespace:
 
 
 def kind_of(args: Namespace) -> ModelKind:
-    """Return which of our kinds a model is of, or its stock counterpart; ValueError for others."""
+    """Return the kind of a model, ours or its stock counterpart; raise ValueError for others."""
     name = model_name(args) if isinstance(getattr(args, "arch", None), str) else None
     if name is None:
         raise ValueError(f"arch {getattr(args, 'arch', None)} is known neither to fairseq nor here")
@@ -51,16 +51,16 @@ def kind_of(args: Namespace) -> ModelKind:
 
 
 def scheme_name(args: Namespace) -> str:
-    """Return a model's residual scheme; `stock` for fairseq's own."""
+    """Return the name of a model's residual scheme; `stock` for fairseq's own models."""
     return str(getattr(args, "residual_scheme", "stock"))
 
 
 def fold_model(state: Mapping[str, Any], path: Path) -> tuple[Folded, Namespace]:
-    """Return the stock weights of a checkpoint's model, and the stock arguments that go with them.
+    """Return the stock weights of a checkpoint's model and its stock arguments.
 
     Raises:
-        ValueError: for a model that no stock layer can compute, with the reason, and for a
-            checkpoint (`path`) whose weights are not those of its model.
+        ValueError: if no stock layer can compute the model, or the weights of the checkpoint
+            (`path`) are not those of its model.
     """
     args = required_arguments(state)
     kind = kind_of(args)
@@ -72,9 +72,9 @@ def fold_model(state: Mapping[str, Any], path: Path) -> tuple[Folded, Namespace]
 
 
 def refuse_other_weights(weights: Mapping[str, Tensor], args: Namespace, path: Path) -> None:
-    """Raise ValueError for weights that are not finite, and for what the model lacks of them.
+    """Raise ValueError for weights that are not finite, missing or of the wrong shape.
 
-    The model that `args` describe is built without memory, and its shapes are compared.
+    The model that `args` describe is built on the meta device to compare shapes.
     """
     tables = {name: len(weight) for name, weight in weights.items() if name.endswith(_TABLE)}
     if not tables:
@@ -116,7 +116,7 @@ def refuse_other_weights(weights: Mapping[str, Tensor], args: Namespace, path: P
 
 
 def fold_translator(state: Mapping[str, Any], path: Path, engine: str) -> tuple[Folded, Namespace]:
-    """Fold an encoder-decoder for another engine; ValueError for another kind of model."""
+    """Fold an encoder-decoder for another engine; raise ValueError for other models."""
     args = required_arguments(state)
     if kind_of(args) is not ENCODER_DECODER:
         raise ValueError(
@@ -127,7 +127,7 @@ def fold_translator(state: Mapping[str, Any], path: Path, engine: str) -> tuple[
 
 
 def stock_arguments(args: Namespace, kind: ModelKind, options: Mapping[str, Any]) -> Namespace:
-    """Return `args` without what is ours, for the stock arch of the same structure."""
+    """Return `args` for the stock arch of the same structure, without our options."""
     ours = _options(kind.arch) - _options(kind.stock) | set(_RECORDS)
     kept = {name: value for name, value in vars(args).items() if name not in ours}
     names = {"arch": kind.stock, "_name": kind.stock, "user_dir": None}
@@ -135,21 +135,21 @@ def stock_arguments(args: Namespace, kind: ModelKind, options: Mapping[str, Any]
 
 
 def _options(model: str) -> set[str]:
-    """Return names of the options of a registered model."""
+    """Return the option names of a registered model."""
     parser = argparse.ArgumentParser(add_help=False)
     MODEL_REGISTRY[model].add_args(parser)
     return {action.dest for action in parser._actions}
 
 
 def stock_checkpoint(state: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the checkpoint of a stock model that computes what the model in `state` does.
+    """Return a checkpoint of a stock model that computes the same function as the model in `state`.
 
-    It carries the configuration and the count of updates but neither optimiser state nor meters: it
-    can be translated with and fine-tuned from, not resumed. Arguments are plain mappings, so that
-    torch's weights-only default loads it without this plugin, which has to allow Namespaces.
+    It contains the configuration and the number of updates, but no optimiser state and no meters:
+    it can translate and be fine-tuned, but not resumed. Arguments are plain mappings, so that torch
+    loads it with weights_only=True without this plugin's allow-list for Namespaces.
 
     Raises:
-        ValueError: for a model that no stock layer can compute, with the reason.
+        ValueError: if no stock layer can compute the model.
     """
     folded, args = fold_model(state, path)
     config: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""The words of a model's numbers, and the tokens that name languages to it, for other engines.
+"""Vocabularies and language tokens of a model for other engines.
 
-A folder for such an engine stands alone, so that it holds these and the subword models.
+An exported folder is self-contained: it includes these and the subword models.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from fairseq_deepnet.tools.trained_model import TrainedModel, task_arguments
 
 @dataclasses.dataclass(frozen=True)
 class LanguageTokens:
-    """The tokens that name the languages to a model of many directions.
+    """Language tokens of a model for many directions.
 
     Args:
-        source: whose language the token before a source sentence names: `src`, `tgt`, or None for
-            no such token.
-        target: whether a translation begins with its language's token.
-        tokens: of each language.
+        source: language named by the token before a source sentence: `src`, `tgt`, or None for no
+            token.
+        target: a translation starts with the token of its language.
+        tokens: language -> token.
     """
 
     source: str | None
@@ -44,7 +44,7 @@ class LanguageTokens:
 
 @dataclasses.dataclass(frozen=True)
 class Vocabularies:
-    """The symbols of both dictionaries, in the order of the embeddings' rows."""
+    """Symbols of both dictionaries, in the order of the embedding rows."""
 
     source: list[str]
     target: list[str]
@@ -52,9 +52,9 @@ class Vocabularies:
 
 
 def subword_files(data: DataFolder) -> dict[str, Path]:
-    """Return each language's sentencepiece model (a Moses folder's codes).
+    """Return the sentencepiece model of each language (for Moses data, the BPE codes).
 
-    Raises FileNotFoundError where there is none.
+    Raises FileNotFoundError if one is missing.
     """
     paths = {language: data.subword_model(language) for language in data.languages}
     for path in paths.values():
@@ -75,7 +75,7 @@ def subword_kind(data: DataFolder) -> str:
 
 
 def data_digests(data: DataFolder) -> dict[str, str | None]:
-    """Return digests of all that decides how raw text goes into its models and comes out again."""
+    """Return digests of all files that determine how raw text is encoded and decoded."""
     paths = {*subword_files(data).values(), *data.path.glob("dict*.txt")}
     paths |= {data.path / "languages.txt"} if data.is_multilingual else set()
     return {path.name: sha256(path) for path in sorted(paths)}
@@ -84,11 +84,11 @@ def data_digests(data: DataFolder) -> dict[str, str | None]:
 def read_vocabularies(
     checkpoint: Path, folder: DataFolder, args: Namespace, engine: str
 ) -> Vocabularies:
-    """Read the dictionaries of a model's task, and its language tokens if it has many directions.
+    """Read the dictionaries of a model's task, and the language tokens of a multilingual model.
 
     Raises:
-        ValueError: for a model and a folder that do not belong together, and for language tokens
-            that `engine` cannot place.
+        ValueError: if model and folder do not belong together, or `engine` does not support the
+            language tokens.
     """
     words = task_arguments(checkpoint, folder)
     if folder.is_multilingual:
@@ -120,9 +120,9 @@ def stock_translator(
     engine: str,
     activations: Mapping[str, object],
 ) -> tuple[dict[str, Tensor], Namespace, Vocabularies]:
-    """Return weights, arguments and dictionaries of the stock encoder-decoder that a model becomes.
+    """Return weights, arguments and dictionaries of the equivalent stock encoder-decoder.
 
-    Raises ValueError for one that cannot be folded or that `engine` cannot compute.
+    Raises ValueError if the model cannot be folded or `engine` cannot compute it.
     """
     folded, args = fold_translator(state, model.path, engine)
     vocabularies = read_vocabularies(model.path, data, required_arguments(state), engine)
@@ -131,7 +131,7 @@ def stock_translator(
 
 
 def no_counterpart(option: str, engine: str) -> str:
-    """Say that an engine cannot compute what an option asks for."""
+    """Return the message for an option that an engine does not support."""
     return f"{option} has no counterpart in {engine}; use --to fairseq"
 
 
@@ -142,7 +142,7 @@ def check_supported(
     engine: str,
     activations: Mapping[str, object],
 ) -> None:
-    """Refuse what an engine cannot compute of a stock model; ValueError names the option."""
+    """Raise ValueError, naming the option, if the engine cannot compute a stock model."""
     activation = args.activation_fn
     if activation not in activations:
         raise ValueError(
