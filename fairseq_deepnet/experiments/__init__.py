@@ -1,1 +1,1 @@
-"""Tables and figures of this and other papers, made of many runs."""
+"""Sweeps of many runs, and tables and figures of their results."""

@@ -1,15 +1,14 @@
-"""`deepnet analysis`: the paper's figures 3, 4 and 5 from runs that were monitored.
+"""`deepnet analysis`: the paper's figures 3, 4 and 5 from monitored runs.
 
     deepnet sweep fig5; deepnet analysis fig5 runs/fig5
 
 The sweeps fig3b, fig3c, fig4 (also for fig3a) and fig5 train the runs. The command prints a table
-of ours beside the paper's, and writes all numbers as FIGURE.csv and the panels as FIGURE.png. The
-paper's numbers were read off its plots.
+with the paper's numbers, which were read off its plots, and writes FIGURE.csv and FIGURE.png.
 
-A panel is one plot of the paper's with its curves; a curve's key is its row in paper.yaml. An
-iteration i, counted from 0, is the pass after i updates: the model update after update i, and
-activations and gradients of update i + 1, which sees the parameters of i updates. In the image ours
-are full lines (dashed: from fairseq's own weights), the paper's dotted ones with open markers.
+A panel is one plot of the paper; the key of a curve is its row in paper.yaml. Iteration i, counted
+from 0, is the pass after i updates: the model update after update i, and activations and gradients
+of update i + 1, which uses the parameters of update i. Our curves are solid (dashed: initialised as
+fairseq does), the paper's are dotted with open markers.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from fairseq_deepnet.tools.plotting.style import clean, look_of, new_figure, sav
 from fairseq_deepnet.tools.tables import comma_separated, markdown
 
 UPDATES: Final = {"fig3a": "26-30", "fig3b": "1-5", "fig4": "26-30", "fig5": "5"}
-"""Updates that a figure is taken at, where the paper does not state them."""
+"""Default updates of a figure, where the paper does not state them."""
 STOCK: Final = "-stock"
 """Part of the names of runs with `--init stock`."""
 OWN_NAMES: Final = {
@@ -42,26 +41,26 @@ OWN_NAMES: Final = {
     "post-ln-stock_warmup": "Post-LN, warm-up, fairseq's start",
     "post-ln-stock_no-warmup": "Post-LN, no warm-up, fairseq's start",
 }
-"""Lines that the paper does not have."""
+"""Curves that the paper does not have."""
 _MANY: Final = 12
-"""Columns that a table may have."""
+"""Maximum number of columns of a table."""
 _MOVED: Final = "norm of F(x, θᵢ) − F(x, θ₀)"
 Point = tuple[Key, float, float | None]
-"""A curve's key, x, and what a run has there."""
+"""Key of a curve, x, and the value of a run."""
 
 
 MISSING: Final = "-"
 _PANEL: Final = (6.2, 4.2)
 _MANY_POINTS: Final = 12
-"""Points of ours from which on they have no markers."""
+"""Number of points above which our curves have no markers."""
 _WRAP: Final[dict[str, Any]] = {"break_on_hyphens": False}
 _DECADES: Final = 6
-"""Decades that a logarithmic axis shows below the highest value."""
+"""Decades below the highest value that a logarithmic axis shows."""
 
 
 @dataclass(frozen=True)
 class MonitoredRun:
-    """A cell of a sweep, under its name without the seed, with its measurements."""
+    """A cell of a sweep with its measurements, named without its seed."""
 
     cell: str
     records: tuple[Record, ...]
@@ -78,14 +77,14 @@ class MonitoredRun:
         return self.cell.rpartition("_")[0]
 
     def at(self, updates: range) -> list[Record]:
-        """Return the records of these updates, fewer where the run has ended before."""
+        """Return the records of these updates, as far as the run has them."""
         return [record for record in self.records if record["update"] in updates]
 
 
 def read_runs(folder: Path) -> list[MonitoredRun]:
-    """Read the cells of a sweep's folder that have begun.
+    """Read the cells of a sweep's folder that have started.
 
-    Raises FileNotFoundError where there are none, ValueError for a run of no sweep.
+    Raises FileNotFoundError if there are none, ValueError for a run outside a sweep.
     """
     runs = []
     for path in results.find_runs(folder):
@@ -103,7 +102,7 @@ def read_runs(folder: Path) -> list[MonitoredRun]:
 
 @dataclass
 class Curve:
-    """A curve: x -> our values, one a seed; and the paper's, where it has the curve."""
+    """A curve: x -> our values, one per seed, and the paper's values if it has the curve."""
 
     key: Key
     name: str
@@ -111,13 +110,13 @@ class Curve:
     published: dict[float, float] = field(default_factory=dict)
 
     def mean(self, x: float) -> float | None:
-        """Return ours at x over seeds."""
+        """Return our mean over seeds at x."""
         return mean(self.ours.get(x, []))
 
 
 @dataclass
 class CurvePanel:
-    """A plot: ours and the paper's."""
+    """A plot with our curves and the paper's."""
 
     name: str
     title: str
@@ -128,14 +127,14 @@ class CurvePanel:
 
     @property
     def columns(self) -> list[float]:
-        """The places that a table shows: all, or those of the paper's where these are many."""
+        """x values of the table: all, or only those of the paper if there are many."""
         theirs = {x for curve in self.curves for x in curve.published}
         all_of_them = theirs | {x for curve in self.curves for x in curve.ours}
         return sorted(all_of_them if len(all_of_them) <= _MANY or not theirs else theirs)
 
 
 def window(figure: str, text: str | None) -> range:
-    """Return the updates "10" or "1-5" of a figure, by default those of UPDATES."""
+    """Parse the updates of a figure, "10" or "1-5"; by default those of UPDATES."""
     text = text or UPDATES.get(figure, "1")
     found = re.fullmatch(r"([1-9]\d*)(?:-([1-9]\d*))?", text)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
@@ -145,7 +144,7 @@ def window(figure: str, text: str | None) -> range:
 
 
 def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
-    """Make the panels of a figure; ValueError where no run has recorded what it needs."""
+    """Build the panels of a figure; raise ValueError if no run has recorded the quantity."""
     panels = FIGURES[figure](runs, updates)
     for panel in panels:
         if not any(curve.ours for curve in panel.curves):
@@ -159,7 +158,7 @@ def make(figure: str, runs: Sequence[MonitoredRun], updates: range) -> list[Curv
 def _panel(
     name: str, title: str, x: str, y: str, points: Iterable[Point], log_y: bool = False
 ) -> CurvePanel:
-    """Make a panel of points, with curves in the paper's order, then ours that it does not have."""
+    """Build a panel from points, with curves in the paper's order, then further ones of ours."""
     points, rows = list(points), paper.table(name).rows
     there = dict.fromkeys(key for key, _, _ in points)
     curves: dict[Key, Curve] = {}
@@ -174,7 +173,7 @@ def _panel(
 
 
 def _inputs(runs: Sequence[MonitoredRun], part: str) -> list[Point]:
-    """Return the input of LayerNorms after a sublayer, by iteration."""
+    """Return the LayerNorm inputs after a sublayer, by iteration."""
     points = [
         (run.cell, r["update"] - 1, layer_norm_input(r, part)) for run in runs for r in run.records
     ]
@@ -182,7 +181,7 @@ def _inputs(runs: Sequence[MonitoredRun], part: str) -> list[Point]:
 
 
 def _moves(runs: Sequence[MonitoredRun]) -> list[Point]:
-    """Return how far the model has moved after each update, and before the first."""
+    """Return the accumulated model update after each update, and 0 before the first."""
     points = [(run.cell, r["update"], model_update(r)) for run in runs for r in run.records]
     points += [(run.cell, 0, 0.0) for run in runs if run.records]
     return sorted(points, key=lambda point: point[1])
@@ -241,7 +240,7 @@ def _fig4(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
 
 
 def _fig5(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
-    """Plot by depth, as the paper does, and by the number of updates, which it does not state."""
+    """Plot by depth, as in the paper, and by updates, whose number the paper does not state."""
     title, x = f"model update by depth, {_named(updates, 'after update')}", "layers per side"
     found = ((run, mean(map(model_update, run.at(updates)))) for run in _by_depth(runs))
     points = [(run.kind, run.depth, value) for run, value in found]
@@ -253,7 +252,7 @@ def _fig5(runs: Sequence[MonitoredRun], updates: range) -> list[CurvePanel]:
 
 
 def _by_updates(runs: Sequence[MonitoredRun]) -> list[Curve]:
-    """Return curves of the shallowest, the middle and the deepest runs of the paper's kinds."""
+    """Return curves of the shallowest, middle and deepest runs of the paper's kinds."""
     depths = sorted({run.depth for run in runs})
     drawn = (depths[0], depths[len(depths) // 2], depths[-1])
     published = paper.table("fig5").rows
@@ -275,27 +274,27 @@ FIGURES: Final = {"fig3a": _fig3a, "fig3b": _fig3b, "fig3c": _fig3c, "fig4": _fi
 
 
 def model_update(record: Record) -> float | None:
-    """Return how far the model has moved, after the record's update."""
+    """Return the accumulated model update after the record's update."""
     value = record["values"].get("model_update")
     return None if value is None else float(value)
 
 
 def layer_norm_input(record: Record, part: str) -> float | None:
-    """Return the mean input norm of the LayerNorms after one sublayer of every layer."""
+    """Return the mean LayerNorm input after one sublayer, over all layers of both sides."""
     quantity = record["values"].get("layer_norm_input", {})
     sides = [quantity.get(side, {}).get(part, []) for side in ("encoder", "decoder")]
     return mean(value for side in sides for value in side)
 
 
 def layer_gradients(taken: Sequence[Record]) -> list[float | None]:
-    """Return the mean gradient norm of every layer of the decoder over updates, bottom first."""
+    """Return the mean gradient norm of each decoder layer over updates, bottom first."""
     lists = [record["values"].get("gradient_norm", {}).get("decoder", {}) for record in taken]
     layers = [item["layer"] for item in lists if "layer" in item]
     return [mean(values) for values in zip(*layers, strict=True)]
 
 
 def mean(values: Iterable[Any]) -> float | None:
-    """Return the mean of what is there, nan or infinite where one is; None of nothing."""
+    """Return the mean of the values that exist (not finite if one is not), or None."""
     found = [float(value) for value in values if value is not None]
     return sum(found) / len(found) if found else None
 
@@ -316,7 +315,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, print, draw."""
+    """Read the runs, print the table, write CSV and image."""
     runs = read_runs(args.runs)
     made = make(args.figure, runs, window(args.figure, args.updates))
     # a training in epochs does not say how many updates it will have
@@ -335,7 +334,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def number(value: float | None, mark: str = "") -> str:
-    """Write three significant digits, without an exponent down to 0.001."""
+    """Format with three significant digits, without an exponent down to 0.001."""
     if value is None:
         return MISSING
     if value and abs(value) < 1e-3:
@@ -344,7 +343,7 @@ def number(value: float | None, mark: str = "") -> str:
 
 
 def to_markdown(plots: Sequence[CurvePanel], setting: str) -> str:
-    """Return a table a panel: a row a curve for ours, below it one for the paper's, marked ≈."""
+    """Return a table per panel: a row per curve, with the paper's below it, marked ≈."""
     parts, notes = [], [f"ours: {setting}"]
     for panel in plots:
         table = paper.tables().get(panel.name)  # None where it is only ours
@@ -377,7 +376,7 @@ def to_csv(plots: Sequence[CurvePanel]) -> str:
 
 
 def draw(plots: Sequence[CurvePanel], setting: str) -> Any:
-    """Draw two panels a row, with one legend for all where they have the same curves."""
+    """Draw two panels per row, with one legend if all have the same curves."""
     columns = min(2, len(plots))
     rows = math.ceil(len(plots) / columns)
     width, height = _PANEL
@@ -420,8 +419,10 @@ def _draw_panel(axes: Any, panel: CurvePanel) -> None:
 
 
 def _bottom(panel: CurvePanel) -> float | None:
-    """Return where the axis begins: at zero, unless everything is far above it; if logarithmic,
-    some decades below the highest value. None leaves it to matplotlib.
+    """Return the lower limit of the axis; None for matplotlib's choice.
+
+    It is zero unless all values are far above zero. A logarithmic axis starts some decades below
+    the highest value.
     """
     values = [y for curve in panel.curves for y in curve.published.values()]
     values += [y for curve in panel.curves for ys in curve.ours.values() for y in ys]

@@ -1,9 +1,9 @@
-"""A cell of a sweep in a process of its own: trained, scored, and its result recorded.
+"""Train and score one cell of a sweep in its own process, and record the result.
 
     python -m fairseq_deepnet.experiments.cell FOLDER
 
-FOLDER holds cell.yaml, the config, and cell.json, the words of `deepnet train` and `deepnet
-evaluate`. Without a result.json afterwards the cell was stopped, and the same command resumes it.
+FOLDER contains cell.yaml, the config, and cell.json, the arguments of `deepnet train` and `deepnet
+evaluate`. If there is no result.json afterwards, the cell was stopped; the same command resumes it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fairseq_deepnet.tools.run_scores import read_score
 from fairseq_deepnet.tools.training import train
 
 CHECKPOINT: Final = re.compile(r"checkpoint(_last|_best|_?\d+(_\d+)?)\.pt")
-"""Names that fairseq gives to checkpoints."""
+"""Checkpoint names that fairseq uses."""
 _STOPPED: Final = (PREEMPTED, UNSAVED, INTERRUPTED)
 _TAIL: Final = 20
-"""Last lines of the log that a bad result holds."""
+"""Number of last log lines that a failed result contains."""
 
 
 def main(folder: Path) -> int:
-    """Train and score a cell; return 0 when its result is written, else how it was stopped."""
+    """Train and score a cell; return 0 if its result is written, otherwise the exit status."""
     cell = results.read_json(folder / CELL)
     words = [str(folder / "cell.yaml"), "--run", str(folder), *cell["train"]]
     status, score = call(train, words), None
@@ -48,7 +48,7 @@ def main(folder: Path) -> int:
 
 
 def parse(module: Any, words: list[str]) -> argparse.Namespace:
-    """Parse the words of a subcommand; `extra` is what comes after --."""
+    """Parse the arguments of a subcommand; `extra` holds those after --."""
     parser = argparse.ArgumentParser()
     module.add_arguments(parser)
     cut = words.index("--") if "--" in words else len(words)
@@ -69,7 +69,7 @@ def call(module: Any, words: list[str]) -> int:
 
 
 def _evaluate(folder: Path, words: list[str]) -> tuple[int, str | None]:
-    """Score a run; return the exit status, and the file or folder of the score in the run's."""
+    """Score a run; return the exit status, and the path of the score in the run folder."""
     from fairseq_deepnet.checkpoints import LAST
     from fairseq_deepnet.tools import trained_model
     from fairseq_deepnet.tools.evaluation import evaluate
@@ -87,12 +87,12 @@ def _evaluate(folder: Path, words: list[str]) -> tuple[int, str | None]:
 
 
 def judge(folder: Path, status: int, crashed: bool, score: str | None) -> dict[str, Any]:
-    """Return the record of how a cell ended.
+    """Return the result of a cell.
 
     Args:
-        status: of the command that ended last
-        crashed: whether that was the training
-        score: file or folder of the score; None where it is not scored
+        status: exit status of the last command
+        crashed: True if that was the training command
+        score: file or folder of the score; None if the cell is not scored
     """
     run = results.read_run(folder)
     run.unigram = results.unigram_level(run.config)
@@ -131,7 +131,7 @@ def _trained(run: results.Run) -> str:
 
 
 def _tail(log: Path) -> list[str]:
-    """Return the last lines of a log of any size."""
+    """Return the last lines of a log."""
     if not log.is_file():
         return []
     with log.open("rb") as file:
@@ -140,7 +140,7 @@ def _tail(log: Path) -> list[str]:
 
 
 def keep_best(checkpoints: Path) -> None:
-    """Remove fairseq's other checkpoints where there is a best one; a user's own files stay."""
+    """Remove fairseq's other checkpoints if there is a best one; other files stay."""
     if (checkpoints / "checkpoint_best.pt").is_file():
         for file in checkpoints.glob("checkpoint*.pt"):
             if CHECKPOINT.fullmatch(file.name) and file.name != "checkpoint_best.pt":

@@ -1,4 +1,4 @@
-"""`deepnet directions`: the scores of many directions as one table, beside the paper's numbers."""
+"""`deepnet directions`: a table of scores of many directions beside the paper's numbers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ PAPER: Final[dict[str, tuple[str, dict[str, tuple[str, int]]]]] = {
     "ted": ("table3", {"ted": ("all", 756)}),
     "flores": ("table3", {"flores": ("all", 7482)}),
 }
-"""Published numbers to show beside ours: the paper's table, and for each of its columns the name of
-the average and how many directions it is over."""
+"""Published numbers: name -> the paper's table, and for each of its columns the name of our average
+and its number of directions.
+"""
 
 
 def beside_paper(summary: Summary, published: str) -> list[str]:
-    """Return our averages below the paper's numbers, and where the tokenisations differ.
+    """Return our averages below the paper's numbers, and a note if tokenisations differ.
 
-    An average over fewer directions than the paper's says over how many.
+    An average over fewer directions than the paper's states their number.
     """
     if published not in PAPER:
         raise ValueError(f"no published numbers for {published!r}; choose from {', '.join(PAPER)}")
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table of a folder; exit status 1 where directions are still to be scored."""
+    """Print the table of a folder; exit status 1 if directions are missing."""
     expected: list[str] = []
     lines: dict[str, int] = {}
     if args.data is not None:

@@ -1,8 +1,7 @@
-"""A sweep's tables as images: a measure against depth.
+"""Figures of a sweep's tables: a measure against depth.
 
-Schemes are grouped as in the paper's figure 6, by where LayerNorm is; within a group each has a
-colour and a marker of its own, the same in every panel. A run that diverged is a cross. `deepnet
-plot` draws the loss curves of runs.
+Schemes are grouped by the place of LayerNorm, as in the paper's figure 6. Within a group each has
+its own colour and marker. A cross marks a run that diverged. `deepnet plot` draws loss curves.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from fairseq_deepnet.experiments.tables import MEASURES, Entry, Table
 from fairseq_deepnet.tools.plotting.style import CROSS, Look, clean, handle, look_of, new_figure
 
 _PANEL: Final = (4.3, 5.2)
-"""Width and height of one panel in inches."""
+"""Width and height of a panel in inches."""
 
 
 def of_tables(tables: Sequence[Table]) -> dict[str, Callable[[], Any]]:
-    """Return a figure for each table with depth on a side, by the table's name."""
+    """Return a function that draws the figure of each table with a depth axis, by table name."""
     return {
         table.name: functools.partial(against_depth, table)
         for table in tables
@@ -77,7 +76,7 @@ def against_depth(table: Table) -> Any:
 def _draw_means(
     axes: Any, entries: dict[float, Entry], name: str, look: Look, limits: tuple[float, float]
 ) -> None:
-    """Draw means over seeds with spread, crosses for runs that diverged, the paper's numbers."""
+    """Draw means over seeds with spread, crosses for diverged runs, and the paper's numbers."""
     # a depth that was not run does not interrupt the line, one where all diverged does
     drawn = {x: e for x, e in entries.items() if e.all_bad or e.ours is not None}
     means = [math.nan if e.all_bad or e.ours is None else e.ours for e in drawn.values()]
@@ -97,7 +96,7 @@ def _draw_means(
 
 
 def axis_limits(entries: Sequence[Entry]) -> tuple[float, float]:
-    """Return the range of finite values of sound runs and of the paper, with a margin."""
+    """Return the range of finite values of our sound runs and of the paper, with a margin."""
     values = [value for e in entries if not e.all_bad for value in e.counted]
     values += [e.paper for e in entries if isinstance(e.paper, int | float)]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)

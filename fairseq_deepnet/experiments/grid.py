@@ -1,24 +1,24 @@
-"""From a sweep's definition to its cells: factors, options and settings give one run per cell.
+"""Definition of a sweep, and its expansion to cells, which are one run each.
 
 A definition is a YAML file in configs/sweeps/ with these keys:
 
     title       one line
-    panels      name -> a part of the sweep with keys of its own, for which those at the top are
-                defaults; without panels the top is the only part
-    config      config of the training, a name in configs/
-    options     fairseq-train options of every cell; `recipe.KEY` sets a recipe's key
-    cell        pattern of a cell's name: "{scheme}_{depth}l"
+    panels      name -> part of the sweep with its own keys; keys at the top level are their
+                defaults; without panels the top level is the only part
+    config      config of the runs, a name in configs/
+    options     fairseq-train options of every cell; `recipe.KEY` sets a key of the recipe
+    cell        pattern of cell names: "{scheme}_{depth}l"
     factors     name -> {set, values | schemes [, others] [, tiny]}; cells are all combinations
     settings    factor -> value -> options of the cells with that value
     score       options of `deepnet evaluate` in capitals (BEAM: 4), and options of
                 fairseq-generate; false: cells are not scored
-    keep        checkpoints that remain of a cell with a result: all (default) or best
+    keep        checkpoints to keep of a cell with a result: all (default) or best
 
-A factor's `set` is an option, a list of options, or a mapping of options to the multiple of the
-value that each takes. `schemes: TABLE` takes the residual schemes of a published table that are
-registered, `schemes: [NAME, ...]` those of a list, and `others: true` adds every other registered
-one. `tiny` replaces `values` in a rehearsal. PRECISION, in options or settings, is an option of
-`deepnet train`.
+`set` of a factor is an option, a list of options, or a mapping from options to the multiple of the
+value that they take. `schemes: TABLE` selects the registered residual schemes of a published table,
+`schemes: [NAME, ...]` those of a list, and `others: true` adds all other registered schemes. `tiny`
+replaces `values` in a rehearsal. PRECISION, in options or settings, is an option of `deepnet
+train`.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Factor:
     """An axis of a panel.
 
     Args:
-        sets: option -> multiple of the value that it takes; 1 also takes words
-        tiny: the values of a rehearsal
+        sets: option -> multiple of the value that it takes; with 1, values may be words
+        tiny: values in a rehearsal
     """
 
     name: str
@@ -79,7 +79,7 @@ class Factor:
     tiny: tuple[Value, ...]
 
     def options(self, value: Value) -> dict[str, Value]:
-        """Return the options that a value sets; ValueError where a multiple is not whole."""
+        """Return the options that a value sets; raise ValueError if a multiple is not whole."""
         options: dict[str, Value] = {}
         for option, multiple in self.sets.items():
             if multiple == 1:
@@ -100,9 +100,9 @@ class Factor:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """Cells that share a config: all combinations of the factors' values.
+    """Cells that share a config: all combinations of the values of its factors.
 
-    The command line sets `forced`, which wins over options and settings.
+    `forced` options come from the command line and override options and settings.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """A whole definition; `name` is its file's stem, or the path of a file outside configs/."""
+    """A sweep; `name` is the stem of its file, or the path of a file outside configs/."""
 
     name: str
     title: str
@@ -137,7 +137,7 @@ class Sweep:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A position in a panel: the key of each factor's value, and the seed."""
+    """Place in a panel: the key of each factor's value, and the seed."""
 
     panel: str
     values: dict[str, str]
@@ -146,14 +146,14 @@ class Place:
 
 @dataclasses.dataclass
 class Cell:
-    """Run of a sweep.
+    """A run of a sweep.
 
     Args:
-        name: the run folder's name within the sweep's
-        options: fairseq-train options (and `recipe.KEY`) that win over the panel's config
+        name: name of its run folder
+        options: fairseq-train options (and `recipe.KEY`) that override the panel's config
         train: options of `deepnet train`, in capitals
-        score: options of `deepnet evaluate`, in capitals, and of fairseq-generate; None: no score
-        places: panels with these settings, which share the run
+        score: options of `deepnet evaluate`, in capitals, and of fairseq-generate; None: not scored
+        places: places with these settings, which share the run
     """
 
     name: str
@@ -164,7 +164,7 @@ class Cell:
     places: list[Place]
 
     def resolve(self) -> configs.Config:
-        """Return the whole config of the run."""
+        """Return the complete config of the run."""
         overrides = []
         for key, value in self.options.items():
             text = yaml.safe_dump(value, default_flow_style=True, width=10**6)
@@ -173,7 +173,7 @@ class Cell:
         return configs.load_config(self.panel.config, overrides)
 
     def settings(self) -> dict[str, str]:
-        """Return everything that decides the training's numbers, in one spelling."""
+        """Return all settings that affect the numbers of the run, in a canonical spelling."""
         config = self.resolve()
         options = in_stock_names(config.options)
         settings = {
@@ -189,7 +189,7 @@ class Cell:
         return settings | self.train
 
     def differences(self) -> dict[str, str]:
-        """Return every option that differs from the panel's config."""
+        """Return all options that differ from the panel's config."""
         config = configs.load_config(self.panel.config)
         base = config.options | {f"recipe.{key}": value for key, value in config.recipe.items()}
         differing = {
@@ -200,7 +200,7 @@ class Cell:
         return differing | self.train
 
     def scoring(self) -> list[str] | None:
-        """Return the words of `deepnet evaluate` after the run; None where it is not scored."""
+        """Return the arguments of `deepnet evaluate` after the run; None if it is not scored."""
         if self.score is None:
             return None
         options: list[str] = []
@@ -211,9 +211,7 @@ class Cell:
         return [*options, "--", *generation] if generation else options
 
     def share(self, other: Cell) -> bool:
-        """Take over the places of a cell with the same training; False where both are scored, and
-        not alike.
-        """
+        """Merge a cell with the same settings; return False if the two are scored differently."""
         if None not in (self.score, other.score) and self.score != other.score:
             return False
         self.places += other.places
@@ -236,7 +234,7 @@ def find_sweep(name: str) -> Path:
 
 
 def load_sweep(name: str) -> Sweep:
-    """Read and check a definition; ValueError names the file and the key that is wrong."""
+    """Read and check a definition; ValueError names the file and the wrong key."""
     path = find_sweep(name)
     content = configs.read_yaml(path, "sweep", "key: value")
     is_ours = path.resolve().parent == FOLDER.resolve()
@@ -321,12 +319,12 @@ def _schemes(wanted: str | list[str], others: bool) -> list[str]:
 def override(
     sweep: Sweep, words: Sequence[str], tiny: bool = False, forced: Mapping[str, Value] = _NOTHING
 ) -> Sweep:
-    """Return a sweep as `key=value` words change it.
+    """Return a sweep changed by `key=value` arguments.
 
-    A factor's name replaces its values (`depth=6,18`); in panels without such a factor, a single
-    value sets its options (`lr=1e-3`, `norms=none`). `score.BEAM=4` is an option of `deepnet
-    evaluate`, `score=true` (or false) says whether cells are scored at all, anything else is an
-    option of every cell. `refuse_lost` refuses words that have no effect on a chosen cell.
+    The name of a factor replaces its values (`depth=6,18`); in panels without the factor, a single
+    value sets its options (`lr=1e-3`, `norms=none`). `score.BEAM=4` sets an option of `deepnet
+    evaluate`, `score=true` or `score=false` turns scoring on or off, and any other key is an option
+    of every cell. `refuse_lost` refuses arguments without an effect on a chosen cell.
 
     Args:
         tiny: a rehearsal
@@ -374,11 +372,11 @@ def override(
 
 
 def expand(sweep: Sweep, seeds: Sequence[int] = (1,)) -> list[Cell]:
-    """Return the cells in the definition's order; equal settings are one cell of several places.
+    """Return the cells in the order of the definition; equal settings share one cell.
 
-    A shared cell is scored if any of its panels is, and keeps the most checkpoints that any wants.
-    Raises ValueError for a scheme that is not registered, for two cells of one name, and for names
-    that cannot be a folder's.
+    A shared cell is scored if one of its panels is, and keeps the most checkpoints that one of them
+    keeps. Raises ValueError for an unregistered scheme, for two cells with one name, and for names
+    that are not valid for a folder.
     """
     from fairseq_deepnet.schemes import scheme_class  # loads torch
 
@@ -435,8 +433,9 @@ def _cell(panel: Panel, values: Sequence[Value], seed: int) -> Cell:
 
 
 def choose(cells: list[Cell], patterns: str | None) -> list[Cell]:
-    """Choose the cells whose name matches one of several shell patterns, separated by spaces;
-    ValueError for a pattern that no name matches.
+    """Return the cells that match one of several shell patterns, separated by spaces.
+
+    Raises ValueError for a pattern without a match.
     """
     wanted = ["*"] if patterns is None else patterns.split()
     for pattern in wanted:
@@ -447,7 +446,7 @@ def choose(cells: list[Cell], patterns: str | None) -> list[Cell]:
 
 
 def refuse_lost(sweep: Sweep, words: Sequence[str], cells: Sequence[Cell]) -> None:
-    """Raise ValueError for a word of the command line that has no effect on one of these cells."""
+    """Raise ValueError for an argument that has no effect on one of these cells."""
     for word in words:
         missed = [cell.name for cell in cells if not _has(cell, sweep, word)]
         if missed:
@@ -459,7 +458,7 @@ def refuse_lost(sweep: Sweep, words: Sequence[str], cells: Sequence[Cell]) -> No
 
 
 def _has(cell: Cell, sweep: Sweep, word: str) -> bool:
-    """Return True if a cell is trained and scored as a word of the command line says."""
+    """Return True if a cell's settings and score agree with an argument of the command line."""
     key, value = configs.parse_override(word)
     if key == "score":
         return True

@@ -1,7 +1,7 @@
-"""`deepnet m2m`: a multilingual model scored as M2M-100 and table 3 of the paper score theirs.
+"""`deepnet m2m`: score a multilingual model as M2M-100 and table 3 of the paper do.
 
-A test set of tools/evaluation/sets.py is made in the codes of the model, translated and scored as
-by `deepnet evaluate`, and its averages stand beside the paper's.
+A test set of tools/evaluation/sets.py is written with the model's language codes, then translated
+and scored as by `deepnet evaluate`. The averages are printed beside the paper's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table of a test set; exit status 1 where directions are still to be scored."""
+    """Print the table of a test set; exit status 1 if directions are missing."""
     if args.target is None:
         raise ValueError("which model? name a run folder or a checkpoint")
     evaluate.settle_engine(args)
@@ -55,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def raw_files(given: Path | None, corpus: str | None) -> Path | None:
-    """Return where a set's published files are; None for one that sacreBLEU brings.
+    """Return the path of a set's published files; None for a set that sacreBLEU provides.
 
-    A model for spBLEU that was downloaded with them is used, unless FLORES101_SPM names another.
+    A spBLEU model that was downloaded with them is used unless FLORES101_SPM names another.
     """
     spm = DOWNLOADS / "flores101" / "sacrebleu_tokenizer_spm.model"
     if spm.is_file() and not os.environ.get("FLORES101_SPM"):

@@ -1,4 +1,4 @@
-"""The DeepNet paper's tables and figures, read from paper.yaml, and its law of depth."""
+"""Tables and figures of the DeepNet paper from paper.yaml, and its law of depth."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import yaml
 FILE: Final = Path(__file__).with_name("paper.yaml")
 REFERENCE: Final = "arXiv 2203.00555"
 LAST: Final = "last"
-"""Column of a validation loss that was taken at another update than the paper's."""
+"""Column for a validation loss at another update than the paper's."""
 GROUPS: Final = {"post": "Post-LN", "none": "no LN", "pre": "Pre-LN"}
-"""Place of LayerNorm -> the paper's word for such schemes, in the order of its figure 6."""
+"""Placement of LayerNorm -> the paper's name for such schemes, in the order of its figure 6."""
 Key = str
-"""Name of a row or column in every table: `key(value)`."""
+"""Key of a row or column in every table: `key(value)`."""
 
 
 def key(value: object) -> Key:
-    """Return one spelling for a value however it was written: 0.0005, "5e-4" and 5E-04 are "5e-4".
+    """Return a canonical spelling of a value: 0.0005, "5e-4" and 5E-04 all become "5e-4".
 
-    Whole numbers are written as such, numbers below 0.01 with an exponent, words as they are.
+    Integers have no decimal point, numbers below 0.01 have an exponent, and words are unchanged.
     """
     text = str(value)
     if not is_number(text):
@@ -49,13 +49,13 @@ def is_number(key: Key) -> bool:
 
 
 def ordered(keys: Sequence[Key]) -> list[Key]:
-    """Return words as they come, then numbers by size, then LAST."""
+    """Sort: words in their order, then numbers by size, then LAST."""
     words = [key for key in keys if not is_number(key) and key != LAST]
     return words + sorted(filter(is_number, keys), key=float) + [LAST] * (LAST in keys)
 
 
 def group_of(scheme: str) -> str:
-    """Return the group of a residual scheme; empty for one that is not registered."""
+    """Return the group of a residual scheme; empty for unregistered ones."""
     from fairseq_deepnet.schemes import SCHEMES  # loads torch
 
     return GROUPS[SCHEMES[scheme].norm.value] if scheme in SCHEMES else ""
@@ -63,7 +63,7 @@ def group_of(scheme: str) -> str:
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A line of a published table; a value is a number, "diverged", or absent."""
+    """Row of a published table; a value is a number, "diverged", or missing."""
 
     name: str
     group: str
@@ -75,9 +75,9 @@ class PublishedTable:
     """A published table, or the curves of a figure.
 
     Args:
-        certainty: "exact" for printed numbers, "digitised" for what was read off a plot
-        metric: what the numbers are
-        labels: factor -> how a value of it is written in a heading ("{0}L-{0}L")
+        certainty: "exact" for printed numbers, "digitised" for numbers read off a plot
+        metric: description of the numbers
+        labels: factor -> pattern of its values in headings ("{0}L-{0}L")
     """
 
     name: str
@@ -90,16 +90,16 @@ class PublishedTable:
     rows: dict[Key, PublishedRow]
 
     def value(self, row: Key, column: Key) -> float | str | None:
-        """Return the paper's number, "diverged", or None where it has none."""
+        """Return the paper's number, "diverged", or None."""
         return self.rows[row].values.get(column) if row in self.rows else None
 
     def label(self, factor: str, value: Key) -> str:
-        """Return how a heading writes a value of a factor."""
+        """Return the heading for a value of a factor."""
         pattern = self.labels.get(factor, "{0}")
         return pattern.format(int(value) if value.isdecimal() else value)
 
     def law(self, line: Key) -> Law | None:
-        """Fit the law of depth to a row or a column whose other side is depth."""
+        """Fit the law of depth to a row or column whose other axis is depth."""
         if line in self.rows:
             cells = self.rows[line].values
         else:
@@ -119,13 +119,13 @@ def _table(name: str, content: dict[str, Any]) -> PublishedTable:
 
 @functools.cache
 def tables() -> dict[str, PublishedTable]:
-    """Return every table and figure by name: table1, fig6, fig7-lr, ..."""
+    """Return all tables and figures by name: table1, fig6, fig7-lr, ..."""
     content = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     return {name: _table(name, table) for name, table in content.items()}
 
 
 def table(name: str) -> PublishedTable:
-    """Return one table; ValueError with the known names otherwise."""
+    """Return a table; ValueError lists the known names."""
     if name not in tables():
         raise ValueError(f"the paper has no table {name!r}; known are {', '.join(tables())}")
     return tables()[name]
@@ -133,7 +133,7 @@ def table(name: str) -> PublishedTable:
 
 @dataclass(frozen=True)
 class Law:
-    """L(d) = a ln(d) + b; `residuals` are depth and measured less fitted, in the order given."""
+    """L(d) = a ln(d) + b; `residuals` are pairs of depth and measured minus fitted value."""
 
     a: float
     b: float
@@ -141,11 +141,11 @@ class Law:
 
     @property
     def error(self) -> float:
-        """The root mean square of the residuals."""
+        """Root mean square of the residuals."""
         return math.sqrt(statistics.fmean(missed**2 for _, missed in self.residuals))
 
     def at(self, depth: float) -> float:
-        """Return the value that the law gives for a depth."""
+        """Return the value of the law at a depth."""
         return self.a * math.log(depth) + self.b
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""`deepnet quickstart`: DeepNorm and its Post-LN twin on the sample corpus, trained side by side.
+"""`deepnet quickstart`: train DeepNorm and its Post-LN twin on the sample corpus side by side.
 
-It is the sweep configs/sweeps/quickstart.yaml, whose two cells are scored and compared. Every
-sentence of the last page follows from the numbers of both runs.
+This is the sweep configs/sweeps/quickstart.yaml. Its two cells are scored and compared, and every
+sentence of the summary follows from their numbers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from fairseq_deepnet.tools.devices import all_cores, visible_gpus
 MODELS: Final = ("DeepNorm", "Post-LN")
 _EXAMPLES: Final = 4
 _NOTHING: Final = 10.0
-"""BLEU: less is no translation."""
+"""BLEU below which a model does not translate."""
 _HALF: Final = 0.5
-"""Of the other's BLEU: less is a failure to learn."""
+"""Fraction of the other model's BLEU below which a model did not learn."""
 WHERE_NEXT: Final = """
 Loss curves: {}
 
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the corpus, train and score both models, draw their curves, print the page."""
+    """Build the corpus, train and score both models, draw their curves, print the summary."""
     for name in ("depth", "seed", "updates"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(f"--{name} {getattr(args, name)}: at least 1 is needed")
@@ -107,7 +107,7 @@ def _folder_name(args: argparse.Namespace) -> str:
 
 
 class _Progress:
-    """Prints the last update and loss of both runs, from time to time."""
+    """Prints the last update and loss of both runs periodically."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders, self.shown = folders, time.monotonic()
@@ -127,7 +127,7 @@ class _Progress:
 
 
 def verdict(deep: Run, twin: Run) -> str:
-    """Return one paragraph that the numbers of both allow, and no more."""
+    """Return a paragraph that the numbers of both runs support."""
     scores = []
     for name, run in zip(MODELS, (deep, twin), strict=True):
         if run.score is None:
@@ -152,15 +152,15 @@ def verdict(deep: Run, twin: Run) -> str:
 
 
 def hypotheses(run: Run) -> list[str]:
-    """Return the translations of a run's test set; none where it was not scored."""
+    """Return the translations of a run's test set; an empty list if it is not scored."""
     return list(read_lines((run.folder / run.score.file).with_suffix(".txt"))) if run.score else []
 
 
 def summary(deep: Run, twin: Run, depth: str, texts: tuple[list[str], list[str]]) -> str:
-    """Return the page.
+    """Return the summary.
 
     Args:
-        depth: for instance 18L-18L
+        depth: for example 18L-18L
         texts: source and reference lines of the test set
     """
 

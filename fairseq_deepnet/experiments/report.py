@@ -1,8 +1,8 @@
-"""`deepnet report`: runs as tables, the paper's numbers beside ours, and as figures.
+"""`deepnet report`: tables and figures of runs, beside the paper's numbers.
 
-Cells of a sweep become the tables of tables.py; a results.csv that `deepnet sweep` wrote stands for
-its run folders. Runs of no sweep are compared line by line. With
---significance the report is another one: paired tests between the runs' stored translations.
+Cells of a sweep become the tables of tables.py; a results.csv of `deepnet sweep` can replace its
+run folders. Other runs are compared one per line. --significance instead runs paired tests on the
+stored translations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairseq_deepnet.tools.tables import Section, comma_separated
 
 @dataclass
 class Report:
-    """Tables with their notes, the same as lines of CSV, and figures that are drawn on demand."""
+    """Tables with notes, the same as CSV lines, and functions that draw the figures."""
 
     sections: list[Section] = field(default_factory=list)
     lines: list[list[object]] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Report:
 
 
 def make(runs: Sequence[Run], frame: Any = None) -> Report:
-    """Return every table that runs, or the rows of a results.csv, have a place in."""
+    """Return all tables for runs or for the rows of a results.csv."""
     report, pandas = Report(), results.pandas()
     read = results.table_of(runs) if runs else None
     frame = pandas.concat([part for part in (read, frame) if part is not None])
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def save(
     report: Report, markdown: Path | None, csv: Path | None, plots: Path | None = None
 ) -> None:
-    """Write Markdown, CSV, and the figures as PLOTS/NAME.png, which the Markdown then shows."""
+    """Write Markdown, CSV, and the figures as PLOTS/NAME.png, which the Markdown includes."""
     parts = [section.markdown() for section in report.sections]
     for name, draw in report.figures.items() if plots is not None else ():
         file = plots / f"{name}.png"  # type: ignore[operator]

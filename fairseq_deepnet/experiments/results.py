@@ -1,8 +1,8 @@
-"""Run folders as rows: one line per run in results.csv, which tables and figures read.
+"""Run folders as rows of results.csv, which tables and figures read.
 
-A cell of a sweep holds two records: cell.json, written when it starts, names its sweep and places;
-result.json, written when it has ended, holds its status and its score. A run of no sweep has
-neither and is judged by its log.
+A cell of a sweep has two records: cell.json, written when it starts, contains its sweep and places;
+result.json, written when it has ended, contains its status and score. Other runs have neither and
+are judged by their logs.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ RESULT: Final = "result.json"
 FILE: Final = "results.csv"
 _PARAMETERS: Final = re.compile(r"num\. shared model params: ([\d,]+)")
 _SMOOTHING: Final = 5
-"""Training losses in the log that are averaged: each is of other sentences."""
+"""Number of logged training losses to average, as each is of different sentences."""
 OPTIONS: Final = ("lr", "adam-eps", "freeze-norms", "max-update", "warmup-updates", "seed")
-"""Options of a run that its row holds."""
+"""Options of a run that its row contains."""
 
 
 class Status(StrEnum):
-    """State of a run. The last three are results, which a later start of a sweep keeps."""
+    """State of a run. The last three are results, which are kept when a sweep restarts."""
 
     TO_DO = "to do"
     UNFINISHED = "unfinished"
@@ -52,12 +52,12 @@ class Status(StrEnum):
 
     @property
     def is_result(self) -> bool:
-        """True if the run has come to its end, good or bad."""
+        """True if the run has ended, successfully or not."""
         return self in (Status.DONE, Status.DIVERGED, Status.FAILED)
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return a record of a cell, empty where there is none; ValueError for a damaged one."""
+    """Return a record of a cell, empty if it does not exist; raise ValueError if it is damaged."""
     if not file.is_file():
         return {}
     try:
@@ -75,10 +75,10 @@ class Run:
 
     Args:
         reason: why it is not done, or its score
-        valid_loss, valid_nll: updates and validation losses, label-smoothed and not
-        train_nll: updates and training losses, as logged at intervals
-        speed: updates, and updates per second since those before
-        cell: the record of a sweep's cell; empty for a run of its own
+        valid_loss, valid_nll: updates and validation losses, with and without label smoothing
+        train_nll: updates and logged training losses
+        speed: updates, and updates per second since the last one
+        cell: record of the sweep's cell; empty for a run outside a sweep
     """
 
     folder: Path
@@ -95,27 +95,27 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The folder's."""
+        """Name of the folder."""
         return self.folder.resolve().name
 
     @property
     def updates(self) -> int:
-        """The last update in the log."""
+        """Last update in the log."""
         points = [*self.train_nll[-1:], *self.valid_nll[-1:]]
         return max((update for update, _ in points), default=0)
 
     @property
     def warmup(self) -> int:
-        """Updates until the learning rate is at its peak."""
+        """Number of warm-up updates."""
         return int(str(self.config.options.get("warmup-updates", 0)))
 
     def why_diverged(self, crashed: bool = False) -> str | None:
-        """Return the reason why it has diverged; None where it has not."""
+        """Return the reason why it has diverged, or None."""
         losses = self.train_nll, self.valid_nll
         return why_diverged(self.folder, *losses, self.warmup, self.unigram, crashed)
 
     def row(self) -> dict[str, Any]:
-        """Return the line of results.csv: a value per column, None where there is none."""
+        """Return the line of results.csv: a value or None per column."""
         options, places = self.config.options, self.cell.get("places", [])
         row: dict[str, Any] = {
             "sweep": self.cell.get("sweep"),
@@ -160,10 +160,10 @@ _SCORE: Final = (
 
 
 def _of_score(score: RunScore | None, updates: int) -> dict[str, Any]:
-    """Return the columns of a score: the numbers, and how they were obtained.
+    """Return the columns of a score: its numbers, and how they were obtained.
 
-    `bleu` is sacreBLEU's, of many directions the mean over the trained ones; `tokenised_bleu` is
-    the paper's kind, where the data are words.
+    `bleu` is sacreBLEU, averaged over the trained directions of a multilingual model;
+    `tokenised_bleu` is the paper's kind for data of words.
     """
     if score is None:
         return dict.fromkeys(_SCORE)
@@ -191,8 +191,9 @@ def _of_score(score: RunScore | None, updates: int) -> dict[str, Any]:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Return the run folders that a folder stands for: itself, or those in it (a sweep's), without
-    hidden ones, which were run again.
+    """Return the run folders of a path: the folder itself, or those in it (a sweep's).
+
+    Hidden folders, whose runs were repeated, are skipped.
     """
 
     def is_run(path: Path) -> bool:  # a cell may have failed before it had a config
@@ -209,10 +210,10 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 def read_run(folder: Path, score: str | None = None) -> Run:
-    """Read a run folder; a cell of a sweep ended as its record says, any other as its log does.
+    """Read a run folder; the record decides how a cell ended, the log decides for other runs.
 
     Args:
-        score: name of the score of a run that no sweep has scored (that of the default request)
+        score: name of the score of a run outside a sweep; by default that of the default request
     """
     cell, result = read_json(folder / CELL), read_json(folder / RESULT)
     files = [folder / name for name in ("config.yaml", "cell.yaml") if (folder / name).is_file()]
@@ -246,7 +247,7 @@ def read_run(folder: Path, score: str | None = None) -> Run:
 
 
 def table_of(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return the rows of runs in the order of their sweeps."""
+    """Return a table of runs in the order of their sweeps."""
     rows = [run.row() for run in runs]
     names = dict.fromkeys(name for row in rows for name in row)
     frame = pandas().DataFrame(rows, columns=list(names))
@@ -254,7 +255,7 @@ def table_of(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Read a results.csv, with every setting as the text that it was written as."""
+    """Read a results.csv; settings keep the spelling of the file."""
     frame = pandas().read_csv(path, dtype=str, keep_default_na=False)
     numbers = {"number", "updates", "parameters", "tokens", "bleu", "tokenised_bleu", "chrf"}
     numbers |= {"valid_loss", "valid_nll", "best_valid_loss", "best_valid_nll"}
@@ -276,7 +277,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def pandas() -> Any:
-    """Return pandas; ValueError that names what to install."""
+    """Import pandas; ValueError names the package to install."""
     try:
         import pandas as module
     except ImportError as error:
@@ -285,8 +286,9 @@ def pandas() -> Any:
 
 
 def smoothed(points: Points) -> list[tuple[int, float]]:
-    """Return each mean of 5 neighbours (of half the points where they are few) at its last update;
-    losses that are not finite are left out.
+    """Return the moving average of 5 losses (or half of a short list), at the last update of each.
+
+    Losses that are not finite are left out.
     """
     finite = [point for point in points if math.isfinite(point[1])]
     width = min(_SMOOTHING, max(1, len(finite) // 2))
@@ -295,9 +297,9 @@ def smoothed(points: Points) -> list[tuple[int, float]]:
 
 
 def unigram_level(config: Config) -> float | None:
-    """Return the validation loss of a unigram model on a config's data; None where that is unknown.
+    """Return the validation loss of a unigram model on a config's data.
 
-    It is unknown without the data, and of many directions.
+    None without the data, or for many directions.
     """
     data = inside_project(str(config.recipe.get("data", "")))
     manifest = data / "corpus.json"
@@ -312,7 +314,7 @@ def unigram_level(config: Config) -> float | None:
 
 
 def tokens_of(config: Config) -> int | None:
-    """Return the tokens of one update over all devices; None where the config has none."""
+    """Return the number of tokens per update over all devices; None if the config has none."""
     wanted = config.recipe.get("global-batch-tokens")
     if wanted is not None:
         return launch.parse_tokens(wanted)
@@ -321,7 +323,7 @@ def tokens_of(config: Config) -> int | None:
 
 
 def lowest(points: Points) -> float | None:
-    """Return the lowest finite loss; None where there is none."""
+    """Return the lowest finite loss, or None."""
     return min((loss for _, loss in points if math.isfinite(loss)), default=None)
 
 
@@ -330,7 +332,7 @@ def _last(points: Points) -> float | None:
 
 
 def _shape(config: Config) -> str | None:
-    """Return width, FFN and heads; None where only the arch determines them."""
+    """Return width, FFN width and heads; None if only the arch defines them."""
     names = ("embed-dim", "ffn-embed-dim", "attention-heads")
     sizes = [config.options.get(f"encoder-{name}") for name in names]
     return None if None in sizes else "/".join(map(str, sizes))

@@ -1,11 +1,10 @@
-"""Paired significance tests: is one system's BLEU better than another's beyond chance?
+"""Paired significance tests: is a BLEU difference between systems larger than chance?
 
-Paired bootstrap resampling (Koehn, 2004) and paired approximate randomisation (Riezler and Maxwell,
-2005), both sacreBLEU's, ask whether a difference would hold for other sentences, translated by
-these very models. Neither knows how much another run would differ: for that several seeds are
-trained. Then the statistic is the mean of the seeds' corpus BLEU, and a sentence is drawn or
-swapped with all its translations at once: translations of one sentence are not independent, and
-counting them as more sentences would make p too small.
+sacreBLEU's paired bootstrap resampling (Koehn, 2004) and paired approximate randomisation (Riezler
+and Maxwell, 2005) test whether a difference would hold for other sentences translated by the same
+models. Variation between runs needs several seeds. Then the statistic is the mean of the seeds'
+corpus BLEU, and a sentence is drawn or swapped with all its translations at once: they are not
+independent, and counting them as separate sentences would make p too small.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from fairseq_deepnet.tools.run_scores import decoding
 from fairseq_deepnet.tools.tables import Section, six_digits
 
 TESTS: Final = {"bootstrap": ("bs", 1000), "randomisation": ("ar", 10000)}
-"""Name of a test -> sacreBLEU's, and its resamples or trials by default."""
+"""Name of a test -> sacreBLEU's name, and its default number of resamples or trials."""
 _CSV: Final = (
     *("system", "of", "seeds", "bleu", "deviation", "interval_centre", "interval_half"),
     *("difference", "test", "p", "sentences", "signature"),
@@ -47,7 +46,7 @@ _SEEDS_ARE: Final = (
     "the translations of all seeds at once; below it each pair of seeds separately"
 )
 Translations = list[tuple[str, ...]]
-"""For each sentence its translation by each seed."""
+"""Translations of each sentence, one per seed."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +54,12 @@ class Scored:
     """Translations of a test set by one run.
 
     Args:
-        file: the JSON of the score
-        seed: of the training; None where no config is known
-        settings: everything that defines the system but the seed
-        hypotheses: detokenised, in corpus order
-        signature: sacreBLEU's, in parts: tok, case ...
-        decoding: search, engine and averaging in words
+        file: JSON file of the score
+        seed: seed of the run; None without a config
+        settings: everything that defines the system except the seed
+        hypotheses: detokenised translations, in corpus order
+        signature: parts of sacreBLEU's signature: tok, case, ...
+        decoding: description of search, engine and averaging
     """
 
     file: Path
@@ -75,7 +74,7 @@ class Scored:
 
 
 class System(NamedTuple):
-    """The runs of one system, which differ in their seed only."""
+    """Runs of one system, which differ only in their seed."""
 
     name: str
     runs: tuple[Scored, ...]
@@ -86,15 +85,15 @@ Pair = tuple[Scored, Scored]
 
 @dataclass(frozen=True)
 class Compared:
-    """A system, or one of its seeds, against the baseline.
+    """A system, or one of its seeds, compared with the baseline.
 
     Args:
-        pairs: a run of the baseline, and one of the system, for each seed
-        bleu, deviation: of the system, mean and sample standard deviation over seeds
-        difference: to the baseline; exactly 0 where every seed's score is the same
-        centre, interval: mean and half of the 95 % interval over resamples
-        p: name of the test -> p; empty for the baseline
-        of: the system whose single seed this is
+        pairs: a run of the baseline and a run of the system for each seed
+        bleu, deviation: mean and sample standard deviation over seeds
+        difference: difference to the baseline; exactly 0 if the scores of all seeds are equal
+        centre, interval: mean over resamples, and half of the 95 % interval
+        p: p by name of the test; empty for the baseline
+        of: system of a single seed
     """
 
     name: str
@@ -108,7 +107,7 @@ class Compared:
     of: str = ""
 
     def cells(self, tests: Sequence[str]) -> list[str]:
-        """Return a row of the table; a star marks a p below 0.05, as in sacreBLEU."""
+        """Return a row of the table; a star marks p < 0.05, as in sacreBLEU."""
         spread = "" if self.deviation is None else f" ±{self.deviation:.2f}"
         name = f"- {self.name}" if self.of else self.name
         cells = [name, str(len(self.pairs)), f"{self.bleu:.2f}{spread}"]
@@ -119,7 +118,7 @@ class Compared:
         return [*cells, f"{self.difference:+.2f}", *stars]
 
     def lines(self, signatures: dict[str, str], sentences: int) -> list[Sequence[object]]:
-        """Return a line of CSV for each test, numbers unrounded."""
+        """Return a CSV line per test, with numbers not rounded."""
         seeds = " ".join("?" if run.seed is None else str(run.seed) for _, run in self.pairs)
         numbers = (self.bleu, self.deviation, self.centre, self.interval)
         first = [self.name, self.of if self.p else "baseline", seeds, *map(six_digits, numbers)]
@@ -132,7 +131,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The baseline and the systems against it, each before its single seeds."""
+    """The baseline and the systems compared with it, each followed by its single seeds."""
 
     rows: list[Compared]
     signatures: dict[str, str]
@@ -154,15 +153,15 @@ class Comparison:
         return Section("Paired significance tests", {"": rows}, notes + self.notes)
 
     def lines(self) -> list[Sequence[object]]:
-        """Return the lines of CSV, the heading first."""
+        """Return the CSV lines, starting with the heading."""
         rows = (row.lines(self.signatures, self.sentences) for row in self.rows)
         return [_CSV, *(line for lines in rows for line in lines)]
 
 
 class _MeanOfSeeds:
-    """Metric as sacreBLEU's PairedTest expects it, for sentences with several translations each.
+    """Metric for sacreBLEU's PairedTest on sentences with one translation per seed.
 
-    For one seed it is sacreBLEU's BLEU, number for number.
+    For one seed it equals sacreBLEU's BLEU.
     """
 
     def __init__(self, bleu: Any) -> None:
@@ -194,11 +193,10 @@ def compare(
     samples: int | None = None,
     notes: Sequence[str] = (),
 ) -> Comparison:
-    """Test every system against the first, by seeds together and by each seed.
+    """Test every system against the first, with all seeds together and with each seed.
 
-    Seeds are paired by their number, and only those that both systems have are compared; where they
-    have none in common, in the order of their numbers. Raises ValueError for scores that differ
-    from the stored hypotheses'.
+    Seeds that both systems have are paired by number; without common seeds, in order. Raises
+    ValueError if a recorded score is not that of the stored hypotheses.
     """
     from sacrebleu.metrics.bleu import BLEU
 
@@ -256,14 +254,14 @@ def compare(
 
 
 def paired(baseline: Sequence[Scored], others: Sequence[Scored]) -> list[Pair]:
-    """Return runs of the same seed; where there is none, the first with the first and so on."""
+    """Pair runs of the same seed; without common seeds, pair them in order."""
     by_seed = {run.seed: run for run in baseline}
     same = [(by_seed[run.seed], run) for run in others if run.seed in by_seed]
     return same or list(zip(baseline, others, strict=False))
 
 
 def _scored_again(run: Scored, bleu: Any) -> Scored:
-    """Return a run with its BLEU unrounded; ValueError where that differs from the score."""
+    """Return a run with its exact BLEU; raise ValueError if the recorded score differs."""
     if len(run.hypotheses) != len(run.references):
         raise ValueError(
             f"{shown(run.file.with_suffix('.txt'))} has {len(run.hypotheses)} lines for "
@@ -286,7 +284,7 @@ def _test(
     samples: int | None,
     alone: bool,
 ) -> tuple[str, Any]:
-    """Run one of sacreBLEU's tests; return its signature and what it found of the second side."""
+    """Run one of sacreBLEU's tests; return its signature and its result for the second side."""
     from sacrebleu.significance import PairedTest
 
     kind, usual = TESTS[test]
@@ -309,11 +307,11 @@ def _test(
 
 
 def find_systems(targets: Sequence[Path], baseline: Path | None) -> tuple[list[System], list[str]]:
-    """Return the systems of run folders, folders of runs, or score files, the baseline's first,
-    with notes about runs without a score and different decoding.
+    """Read systems from run folders, folders of runs, or score files, the baseline first.
 
-    Raises FileNotFoundError, or ValueError for fewer than two systems and for scores that cannot be
-    compared.
+    Returns the systems, and notes about runs without a score and different decoding. Raises
+    FileNotFoundError, or ValueError for fewer than two systems and for scores that are not
+    comparable.
     """
     notes: list[str] = []
     files = [file for t in (baseline, *targets) if t for file in _score_files(t, notes)]
@@ -348,7 +346,7 @@ def find_systems(targets: Sequence[Path], baseline: Path | None) -> tuple[list[S
 
 
 def _score_files(target: Path, notes: list[str]) -> list[Path]:
-    """Return the score files of a target; add a note for each run that has none."""
+    """Return the score files of a target; add a note for each run without one."""
     if target.is_file():
         return [target]
     files = []
@@ -367,7 +365,7 @@ def _score_files(target: Path, notes: list[str]) -> list[Path]:
 
 
 def read_scored(file: Path) -> Scored:
-    """Read a score with its hypotheses; an error names what is missing."""
+    """Read a score with its hypotheses and references."""
     try:
         record = json.loads(file.read_bytes())
         signature = dict(part.split(":", 1) for part in record["bleu_signature"].split("|"))
@@ -398,7 +396,7 @@ def read_scored(file: Path) -> Scored:
 
 
 def _grouped(runs: Sequence[Scored]) -> list[System]:
-    """Return runs that differ in their seed only as one system; names are made different."""
+    """Group runs that differ only in their seed into systems with distinct names."""
     groups: dict[str, list[Scored]] = {}
     for run in runs:
         groups.setdefault(run.settings, []).append(run)

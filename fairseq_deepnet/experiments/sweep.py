@@ -1,9 +1,9 @@
-"""`deepnet sweep`: all runs of one of the paper's tables or of our own, trained, scored, tabulated.
+"""`deepnet sweep`: train, score and tabulate all runs of a table, the paper's or our own.
 
-A cell is an ordinary run folder, runs/SWEEP/CELL. A process of its own trains and scores it by the
-words in cell.json, and writes result.json when the cell is done, diverged or failed. A cell with a
-result is not run again; a sweep that was stopped resumes inside the cells that it was in.
-Definitions are in configs/sweeps/, see grid.py.
+A cell is an ordinary run folder, runs/SWEEP/CELL. Its own process trains and scores it with the
+arguments in cell.json, and writes result.json when the cell is done, has diverged or has failed. A
+cell with a result is not run again. A stopped sweep resumes its unfinished cells. Definitions are
+in configs/sweeps/, see grid.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONSOLE: Final = "console.log"
 PROCESS: Final = (sys.executable, "-m", "fairseq_deepnet.experiments.cell")
 """Command that trains and scores the cell in a folder."""
 PATIENCE: Final = 60.0
-"""Seconds that a stopped cell has to write its last checkpoint and end."""
+"""Seconds for a stopped cell to write its last checkpoint and exit."""
 RETRIES: Final = {
     "failed": (Status.FAILED,),
     "diverged": (Status.DIVERGED,),
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan; then run what has no result yet, and print the tables. Status 1 if a cell failed."""
+    """Print the plan, run cells without a result, print the tables. Status 1 if a cell failed."""
     sweep = grid.load_sweep(args.sweep)
     cells = choose_cells(args, sweep)
     folder = args.runs or ROOT / "runs" / sweep.name
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def choose_cells(args: argparse.Namespace, sweep: grid.Sweep) -> list[Cell]:
-    """Return the cells that a command line asks for."""
+    """Return the cells that the command line selects."""
     if args.config is not None:
         sweep = sweep.with_config(args.config)
     data = {} if args.data is None else {"recipe.data": shown(args.data)}
@@ -114,15 +114,13 @@ def choose_cells(args: argparse.Namespace, sweep: grid.Sweep) -> list[Cell]:
 
 
 def status_of(folder: Path) -> Status:
-    """Return the state of a cell; one whose sweep was killed is unfinished."""
+    """Return the state of a cell; it is unfinished if its sweep was killed."""
     begun = Status.UNFINISHED if (folder / CELL).is_file() else Status.TO_DO
     return Status(read_json(folder / RESULT).get("status", begun))
 
 
 def plan_text(title: str, cells: Sequence[Cell], folder: Path) -> str:
-    """Return the table of all cells with every option that differs from their config, and what does
-    not fit in them.
-    """
+    """Return a table of all cells with the options that differ from their config, and warnings."""
     from fairseq_deepnet.optim.schedule import misfits  # loads fairseq
 
     rows, notes = [["cell", "state", "differs from its config in"]], []
@@ -143,7 +141,7 @@ def plan_text(title: str, cells: Sequence[Cell], folder: Path) -> str:
 
 
 def _missing_data(cells: Sequence[Cell]) -> list[str]:
-    """Return a line for each data folder that is missing, with the script that makes it."""
+    """Return a line for each missing data folder, naming the script that builds it."""
     missing: dict[str, None] = {}
     for recipe in (cell.resolve().recipe for cell in cells):
         data = inside_project(str(recipe.get("data", "")))
@@ -155,7 +153,7 @@ def _missing_data(cells: Sequence[Cell]) -> list[str]:
 
 
 def refuse_changes(folder: Path, cells: Sequence[Cell]) -> None:
-    """Raise ValueError where a cell that has started would now be trained with other settings."""
+    """Raise ValueError if the settings of a started cell have changed."""
     for cell in cells:
         before, after = read_json(folder / cell.name / CELL).get("settings"), cell.settings()
         if before not in (None, after):
@@ -172,7 +170,7 @@ def refuse_changes(folder: Path, cells: Sequence[Cell]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """A part of the machine: words of `deepnet train` and `deepnet evaluate`, GPUs by name."""
+    """Share of the machine: arguments of `deepnet train` and `deepnet evaluate`, and GPUs."""
 
     train: list[str]
     score: list[str]
@@ -182,13 +180,13 @@ class Share:
 def divide(
     gpus: str, parallel: int, visible: list[str], cores: int, threads: int | None = None
 ) -> list[Share]:
-    """Return a share of the machine for each of the cells that run at once.
+    """Return a share of the machine for each cell that runs in parallel.
 
     Args:
-        gpus: GPUs to use in all, or "all"; "0" is the CPU
-        parallel: cells at once; ValueError for more than there are GPUs
-        visible: the machine's GPUs, as CUDA_VISIBLE_DEVICES names them
-        threads: of each cell on the CPU; None for an equal share of the cores
+        gpus: total number of GPUs, or "all"; "0" is the CPU
+        parallel: number of parallel cells; ValueError if it exceeds the number of GPUs
+        visible: GPUs of the machine, as CUDA_VISIBLE_DEVICES names them
+        threads: CPU threads of each cell; by default an equal share of the cores
     """
     for name, number in (("parallel", parallel), ("threads", threads)):
         if number is not None and number < 1:
@@ -218,10 +216,10 @@ def train(
     tiny: bool = False,
     watch: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run the cells that have no result or not the score that is asked for, some at a time.
+    """Run the cells without a result or without the requested score, some in parallel.
 
-    Ctrl-C, SIGTERM and SIGHUP stop those at work and leave them unfinished. `watch` is called now
-    and then.
+    Ctrl-C, SIGTERM and SIGHUP stop running cells and leave them unfinished. `watch` is called
+    periodically.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w", encoding="utf-8") as lock, _stopped_by_signals():
@@ -265,7 +263,7 @@ def train(
 
 
 def _score_words(cell: Cell, tiny: bool) -> list[str] | None:
-    """Return the words of `deepnet evaluate` after the run."""
+    """Return the arguments of `deepnet evaluate` after the run."""
     words = cell.scoring()
     if words is None or not tiny:
         return words
@@ -309,9 +307,7 @@ def _start(
 
 
 def _lost(status: int, place: Path) -> dict[str, Any]:
-    """Return the outcome of a cell whose process ended without a result; a signal from outside
-    leaves it unfinished.
-    """
+    """Return the outcome of a cell that ended without a result; unfinished after a signal."""
     if status in _STOPPED or -status in (signal.SIGTERM, signal.SIGINT):
         return {"reason": "stopped; the same command resumes"}
     outcome = {"status": Status.FAILED, "reason": f"its process ended with status {status}"}
@@ -320,9 +316,9 @@ def _lost(status: int, place: Path) -> dict[str, Any]:
 
 
 def stop(processes: Sequence[subprocess.Popen[bytes]], patience: float = PATIENCE) -> None:
-    """End cells and all that they started; what does not end in time is killed.
+    """Stop cells and their child processes; kill those that do not exit in time.
 
-    A training saves before it ends. A second Ctrl-C kills at once.
+    Training saves before it exits. A second Ctrl-C kills at once.
     """
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
@@ -338,8 +334,8 @@ def stop(processes: Sequence[subprocess.Popen[bytes]], patience: float = PATIENC
 
 
 def begin_again(folder: Path) -> None:
-    """Discard a cell's result. A failed one resumes from its last checkpoint; one that diverged
-    starts from the beginning, and its folder is kept under another name.
+    """Discard the result of a cell. A failed cell resumes from its last checkpoint; a diverged cell
+    restarts, and its folder is renamed.
     """
     if status_of(folder) is not Status.DIVERGED:
         (folder / RESULT).unlink()
@@ -350,7 +346,7 @@ def begin_again(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[None]:
-    """Let any signal that ends a program stop the cells as Ctrl-C does."""
+    """Make every terminating signal stop the cells as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

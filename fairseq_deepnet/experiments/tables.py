@@ -1,4 +1,4 @@
-"""Results as tables: those of the paper with our numbers beside them, and those of our own sweeps.
+"""Tables of results: the paper's with our numbers beside them, and those of our own sweeps.
 
 `TABLES` has a function for each sweep in configs/sweeps/ whose tables are not simply its first
 factor by its second. An entry is the mean over the seeds of one place.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MISSING: Final = "-"
 BAD: Final = {Status.FAILED: "crashed", Status.DIVERGED: "diverged"}
-"""A bad end -> the word for it in a table."""
+"""Status of an unsuccessful run -> its word in a table."""
 _CHOSEN: Final = ("lr", "adam-eps", "freeze-norms", "max-update")
 """Options among which `best` chooses in each place."""
 _ORDER: Final = (*BAD, Status.UNFINISHED, Status.DONE)
@@ -54,11 +54,11 @@ MEASURES: Final = {
 
 @dataclass
 class Entry:
-    """Place of a table: our runs, one per seed, and the paper's value.
+    """Entry of a table: our runs, one per seed, and the paper's value.
 
     Args:
         runs: rows of results.csv
-        measure: the column that is shown
+        measure: column to show
     """
 
     runs: pd.DataFrame
@@ -67,24 +67,24 @@ class Entry:
 
     @functools.cached_property
     def values(self) -> pd.Series:
-        """The measure of each run that has ended; NaN of others."""
+        """Measure of each run that has ended; NaN for others."""
         numbers = pandas().to_numeric(self.runs[self.measure])
         return numbers.where(self.runs["status"].isin([s for s in Status if s.is_result]))
 
     @property
     def all_bad(self) -> bool:
-        """True if there are runs, and none that neither diverged nor crashed."""
+        """True if there are runs and all of them diverged or crashed."""
         return bool(len(self.runs)) and bool(self.runs["status"].isin(BAD).all())
 
     @property
     def counted(self) -> pd.Series:
-        """The finite values of the runs that neither diverged nor crashed; if all did, of all."""
+        """Finite values of the successful runs, or of all runs if none was successful."""
         sound = self.values if self.all_bad else self.values[~self.runs["status"].isin(BAD)]
         return sound[sound.abs() < math.inf]
 
     @property
     def ours(self) -> float | None:
-        """The mean over seeds."""
+        """Mean over seeds."""
         return float(self.counted.mean()) if len(self.counted) else None
 
     @property
@@ -94,18 +94,18 @@ class Entry:
 
     @property
     def delta(self) -> float | None:
-        """Ours less the paper's; None where either is no number."""
+        """Our value minus the paper's; None unless both are numbers."""
         is_number = isinstance(self.paper, int | float)
         return self.ours - self.paper if self.ours is not None and is_number else None  # type: ignore[operator]
 
     @property
     def status(self) -> str:
-        """Done, or the worst that happened to a seed."""
+        """Status: done, or the worst of all seeds."""
         return next((s for s in _ORDER if (self.runs["status"] == s).any()), "missing")
 
     def text(self) -> str:
-        """Return the mean over the seeds that ended well, and how many did not; where none did, how
-        they ended, with the mean that they reached in brackets.
+        """Return the mean over successful seeds and the number of others; if all failed, how they
+        ended, with their mean in brackets.
         """
         digits = MEASURES[self.measure].digits
         number = "" if self.ours is None else f"{self.ours:.{digits}f}"
@@ -124,10 +124,10 @@ class Table:
     """Entries by row and column.
 
     Args:
-        row, column: names of the two sides, such as scheme and depth
+        row, column: names of the axes, such as scheme and depth
         rows, columns: key -> heading
-        published: the paper's table beside ours; None for one of our own
-        groups: row key -> text of a second column of words; empty: no such column
+        published: the paper's table; None for one of our own
+        groups: row key -> text of a second column; empty for no such column
     """
 
     name: str
@@ -143,11 +143,11 @@ class Table:
 
     @property
     def has_values(self) -> bool:
-        """True if any of our runs has a number in it."""
+        """True if any of our runs has a number."""
         return any(entry.ours is not None for entry in self.entries.values())
 
     def section(self) -> Section:
-        """Return for each column ours, and the paper's with the difference where it has any."""
+        """Return our numbers by column, with the paper's and the difference where it has any."""
         beside = {column for (_, column), e in self.entries.items() if e.paper is not None}
         rows: Rows = [[self.row, *(["group"] if self.groups else [])]]
         for key, heading in self.columns.items():
@@ -172,7 +172,7 @@ class Table:
         return f"{'≈' if is_digitised else ''}{entry.paper:.{max(digits, printed)}f}"
 
     def lines(self) -> Iterator[list[object]]:
-        """Yield a line of CSV for each entry, numbers unrounded; empty where there is none."""
+        """Yield a CSV line per entry, with numbers not rounded; empty for missing ones."""
         for (row, column), entry in self.entries.items():
             yield [
                 *(self.name, row, column, entry.measure.removeprefix("paper_")),
@@ -182,7 +182,7 @@ class Table:
             ]
 
     def by_depth(self) -> dict[Key, dict[float, Entry]]:
-        """Return line -> depth -> entry; empty where neither side is a depth."""
+        """Return line -> depth -> entry; empty if neither axis is depth."""
         if "depth" not in (self.row, self.column):
             return {}
         lines: dict[Key, dict[float, Entry]] = {}
@@ -193,7 +193,7 @@ class Table:
         return lines
 
     def laws(self) -> dict[Key, Law]:
-        """Fit the law of depth to the means of each line, of runs that ended well."""
+        """Fit the law of depth to the means of each line, over successful runs."""
         laws = {}
         for line, entries in self.by_depth().items():
             points = [(d, e.ours) for d, e in entries.items() if not e.all_bad]
@@ -213,9 +213,7 @@ def in_panels(runs: pd.DataFrame, *names: str) -> pd.DataFrame:
 
 
 def best(runs: pd.DataFrame, *place: str) -> pd.DataFrame:
-    """Return of each place the runs with those options of _CHOSEN whose runs end best; only
-    validation decides.
-    """
+    """Return for each place the runs with the options of _CHOSEN that validation prefers."""
     chosen = [
         min((runs for _, runs in here.groupby(list(_CHOSEN), dropna=False, sort=False)), key=_end)
         for _, here in runs.groupby(list(place), sort=False)
@@ -224,8 +222,9 @@ def best(runs: pd.DataFrame, *place: str) -> pd.DataFrame:
 
 
 def _end(runs: pd.DataFrame) -> tuple[bool, float]:
-    """Return whether the runs of all seeds ended badly, and the mean of their last validation
-    losses; infinite where one of those that ended has none.
+    """Return whether all seeds failed, and the mean of their last validation losses.
+
+    The mean is infinite if a run that ended has no loss.
     """
     ended = runs[runs["status"].isin([s for s in Status if s.is_result])]
     mean = pandas().to_numeric(ended["valid_loss"]).mean(skipna=False)
@@ -244,12 +243,12 @@ def build(
     published: PublishedTable | None = None,
     laws: dict[str, Key] | None = None,
 ) -> Table:
-    """Make a table.
+    """Build a table.
 
     Args:
-        measures: what all entries show, or what each column shows
-        title: ends the sweep's title
-        published: the paper's table beside ours
+        measures: measure of all entries, or of each column
+        title: end of the title, after the sweep's
+        published: the paper's table to show beside ours
         laws: published table -> line; the law of depth is fitted to ours and to these lines
     """
     shown = runs.dropna(subset=[row, column])
@@ -288,7 +287,7 @@ def build(
 
 
 def _ordered(keys: Sequence[Key], side: str) -> list[Key]:
-    """Sort numbers by size, and schemes of our own by the place of their LayerNorm."""
+    """Sort numbers by size, and our schemes by the placement of LayerNorm."""
     keys = list(dict.fromkeys(keys))
     if side == "scheme":
         order = [*paper.GROUPS.values(), ""]
@@ -297,7 +296,7 @@ def _ordered(keys: Sequence[Key], side: str) -> list[Key]:
 
 
 def _label(runs: pd.DataFrame, side: str, key: Key) -> str:
-    """Return a heading; layers per side as the paper writes them."""
+    """Return a heading; layers per side are written as in the paper."""
     per_side = f"{key}L-{key}L"
     is_per_side = side == "depth" and per_side in set(runs[runs[side] == key]["layers"])
     return per_side if is_per_side else key
@@ -314,7 +313,7 @@ def _column_heading(
 
 
 def by_measure(runs: pd.DataFrame, row: str, *measures: str) -> Table:
-    """Make a table of our own with a column for each measure."""
+    """Build a table of our own with a column per measure."""
     long = pandas().concat([runs.assign(measure=measure) for measure in measures])
     return build("measures", long, row, "measure", {m: m for m in measures})
 
@@ -342,8 +341,9 @@ def _fig7(runs: pd.DataFrame) -> list[Table]:
 
 
 def _at_updates(runs: pd.DataFrame, updates: Sequence[Key]) -> pd.DataFrame:
-    """Return a row per run and update with the validation loss there; the last one in a column of
-    its own where the run ended at another update.
+    """Return a row per run and update with its validation loss.
+
+    The last loss has its own column if the run ended at another update.
     """
     rows = []
     for run in runs.to_dict("records"):
@@ -391,7 +391,7 @@ def _depth(runs: pd.DataFrame) -> list[Table]:
 def _for_each(
     runs: pd.DataFrame, factor: str, row: str, column: str, measure: str, name: str
 ) -> list[Table]:
-    """Make a table of our own for each value of a factor."""
+    """Build a table of our own for each value of a factor."""
     tables = []
     for value in _ordered(list(runs[factor].dropna()), factor):
         here = runs[runs[factor] == value]
@@ -406,8 +406,9 @@ def _methods_6l(runs: pd.DataFrame) -> list[Table]:
 
 
 def by_factors(runs: pd.DataFrame) -> list[Table]:
-    """Make the tables of any sweep: its first factor by its second, one for each value of a third;
-    of a single factor, a column per measure.
+    """Build the tables of any sweep: its first factor by its second, for each value of a third.
+
+    A single factor gives a column per measure.
     """
     panels: dict[tuple[str, ...], list[str]] = {}
     for place in dict.fromkeys(" ".join(runs["panels"]).split()):
@@ -427,7 +428,7 @@ def by_factors(runs: pd.DataFrame) -> list[Table]:
 
 
 _FACTORS: Final = ("scheme", "depth", "lr", "norms", "variant", "batch", "width")
-"""Columns that `TABLES` expect; a sweep that was run in part may lack one."""
+"""Columns that `TABLES` require; a partial sweep may lack some."""
 TABLES: Final[dict[str, Callable[[pd.DataFrame], list[Table]]]] = {
     "table1": functools.partial(_by_scheme_and_depth, "table1"),
     "table2": _table2,
@@ -441,14 +442,14 @@ TABLES: Final[dict[str, Callable[[pd.DataFrame], list[Table]]]] = {
 
 
 def tables_of(sweep: str, runs: pd.DataFrame) -> list[Table]:
-    """Return the tables of a sweep, without those that have no number of ours; the first stays."""
+    """Return the tables of a sweep that have our numbers, and always the first."""
     runs = runs.assign(**{name: None for name in _FACTORS if name not in runs})
     tables = TABLES.get(sweep, by_factors)(runs)
     return [t for n, t in enumerate(tables) if t.published or t.has_values or n == 0]
 
 
 def side_by_side(runs: pd.DataFrame) -> Section:
-    """Compare runs of no sweep, one line per run."""
+    """Compare runs outside of sweeps, one per line."""
     columns = {
         "parameters": ("parameters", 0),
         "updates": ("updates", 0),
@@ -496,7 +497,7 @@ def _notes(
 
 
 def _scores(runs: pd.DataFrame, measure: str) -> list[str]:
-    """Return how the scores were obtained: metric, signature, text, search, model, data."""
+    """Describe how scores were obtained: metric, signature, text, search, model, data."""
     groups: dict[str, dict[str, None]] = {}
     for run in runs.to_dict("records"):
         if isinstance(run.get("scored"), str):
@@ -511,7 +512,7 @@ def _scores(runs: pd.DataFrame, measure: str) -> list[str]:
 
 
 def _of_best(runs: pd.DataFrame, table: Table) -> list[str]:
-    """Return which options the runs in each place of a table of the best have."""
+    """Return the chosen options of the runs in each place."""
     notes = ["of all runs in a place, those whose options gave the lowest last validation loss"]
     differing = [name for name in _CHOSEN if runs[name].nunique(dropna=False) > 1]
     for (row, column), entry in table.entries.items():
@@ -537,7 +538,7 @@ def _of_laws(table: Table, beside: dict[str, Key]) -> list[str]:
 
 
 def trained(runs: pd.DataFrame) -> str:
-    """Return shape, length, learning rate and data of runs in one line: each value that occurs."""
+    """Summarise shape, length, learning rate and data of runs, with all values that occur."""
 
     def values(name: str) -> str:
         keys = paper.ordered(sorted({paper.key(value) for value in runs[name].dropna()}))
@@ -553,6 +554,6 @@ def trained(runs: pd.DataFrame) -> str:
 
 
 def _endings(runs: pd.DataFrame) -> list[str]:
-    """Return why runs are not done, one line per run."""
+    """Return a line per run that is not done, with the reason."""
     bad = runs[runs["status"] != Status.DONE].drop_duplicates("run")
     return [f"{run}: {why or s}" for run, why, s in bad[["run", "reason", "status"]].to_numpy()]

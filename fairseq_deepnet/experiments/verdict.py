@@ -1,8 +1,8 @@
-"""When a run counts as diverged: one rule for sweeps and reports. The paper states none.
+"""Rule for divergence in sweeps and reports. The paper states none.
 
-All losses are negative log-likelihoods without label smoothing, in bits per token. BLEU has no part
-in it: a healthy young model scores below 1, and the score of a diverged one depends on the metric,
-the language and the search.
+All losses are negative log-likelihoods without label smoothing, in bits per token. BLEU is not
+used: a healthy young model scores below 1, and the score of a diverged model depends on metric,
+language and search.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from fairseq_deepnet.divergence import events
 from fairseq_deepnet.divergence.events import LEARNT, Kind
 
 _TROUBLE: Final = (Kind.NOT_FINITE, Kind.LOSS_SPIKE, Kind.STALLED, Kind.LOSS_SCALE)
-"""Events of the divergence watch that end a run badly; vanished gradients alone do not."""
+"""Events of the divergence watch that make a run diverged; vanished gradients do not."""
 Points = Sequence[tuple[int, float]]
-"""Updates and losses, in the order of the updates."""
+"""Updates and losses, in the order of updates."""
 
 
 def why_diverged(
@@ -29,16 +29,17 @@ def why_diverged(
     unigram: float | None = None,
     crashed: bool = False,
 ) -> str | None:
-    """Return the reason why a run has diverged; None where it has not. The first that holds counts:
+    """Return the reason why a run has diverged, or None. The first matching rule decides:
 
     1. The last training loss or the last validation loss is not finite.
-    2. The divergence watch reported trouble (divergence.jsonl) that had not ended with the run:
-       gradients that were not finite, a loss that rose, a loss that stalled, or a collapsed loss
-       scale. A run that ended well after a fallback was rescued by it.
-    3. After the warm-up, the last validation loss is not LEARNT below that of a unigram model of
-       the same data, which knows how frequent subwords are and nothing of the source or a context.
-       A model that is below the level, if only just, and falls is slow, and has not stalled. A run
-       that crashed never had the updates in which it might have learnt.
+    2. The divergence watch reported an event (divergence.jsonl) that had not ended with the run: a
+       gradient that is not finite, a rising loss, a stalled loss, or a collapsed loss scale. A
+       fallback that ended well rescues a run.
+    3. After the warm-up, the last validation loss is not at least LEARNT below that of a unigram
+        model of
+       the same data. A model that is just below that loss and still improves is slow, not
+           stalled. A
+       run that crashed did not have the updates to learn.
     """
     for name, points in (("training", train), ("validation", valid)):
         if points and not math.isfinite(points[-1][1]):
