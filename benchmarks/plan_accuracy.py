@@ -172,14 +172,13 @@ def profiled(trainer: Any, batches: list[dict[str, Any]]) -> float:
 
 def estimated(shape: Shape, device: str) -> Any:
     """The plan of a shape."""
-    from fairseq_deepnet.models import account
     from fairseq_deepnet.tools import fairseq_options
     from fairseq_deepnet.tools.planning import estimates
 
     args = fairseq_options.parse_training(shape.arguments())
-    model = account.read_model(args, (shape.vocabulary, shape.vocabulary))
-    training = account.read_training(args, 1 if device == "cuda" else 0, shape.length)
-    return estimates.make_plan(model, training, 16, 1, shape.length)
+    model = estimates.read_model(args, (shape.vocabulary, shape.vocabulary))
+    training = estimates.read_training(args, 1 if device == "cuda" else 0, shape.length)
+    return estimates.make_plan(model, training, 16, length=shape.length)
 
 
 def main() -> None:
@@ -200,7 +199,7 @@ def main() -> None:
         gc.collect()
         planned = plan.memory.peak - plan.memory.host  # what is held outside of tensors
         ratios.append(planned / peak)
-        cells = [shape.name, " ".join(shape.options), f"{plan.parameters:,}"]
+        cells = [shape.name, " ".join(shape.options), f"{plan.counts.total:,}"]
         cells += [f"{planned / GIB:.3f}", f"{peak / GIB:.3f}", f"{ratios[-1]:.3f}"]
         cells += [plan.memory.peak_moment, f"{seconds:.1f}"]
         print("| " + " | ".join(cells) + " |", flush=True)

@@ -19,7 +19,7 @@ HARMLESS: Final = frozenset(
     {
         *("log_interval", "log_format", "num_workers", "no_progress_bar"),
         *("checkpoint_activations", "checkpoint_activations_every", "checkpoint_every"),
-        *("offload_activations", "checkpoint_memory"),
+        "offload_activations",
     }
 )
 """Options of fairseq-train that change no number."""

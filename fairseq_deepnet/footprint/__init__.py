@@ -1,22 +1,4 @@
-"""Bytes that a training holds on a device: parameters, states, activations, and what to keep.
+"""Bytes that a training holds on a device: parameters, states and activations.
 
-Knows layers and schemes, not the models: these ask it how many of their layers to checkpoint.
+Knows layers and schemes, not the models.
 """
-
-from .choice import auto_segment, fit
-from .memory import Memory, follow, micro_batch, needed_gib
-from .parameters import Parameters, count
-from .setting import Model, Training
-
-__all__ = [
-    "Memory",
-    "Model",
-    "Parameters",
-    "Training",
-    "auto_segment",
-    "count",
-    "fit",
-    "follow",
-    "micro_batch",
-    "needed_gib",
-]

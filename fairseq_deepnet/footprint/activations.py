@@ -15,10 +15,15 @@ from typing import cast
 
 from torch import nn
 
-from ..modules import LayerShape, MultiheadAttention, TransformerLayer, positions
-from ..schemes import NormPlacement, Residual, Side, Sublayer
-from .parameters import SUBLAYERS, build_layer, has_final_norm
-from .setting import FP32, Model
+from ..modules import (
+    LayerShape,
+    MultiheadAttention,
+    TransformerLayer,
+    positions,
+    thriftiest_segment,
+)
+from ..schemes import NormPlacement, Residual, ResidualScheme, Side, Sublayer
+from .setting import FP32, SUBLAYERS, Model, Training, build_layer
 
 RNG_STATE = 5056 + 16
 """Bytes of the generators' states that torch's checkpoint keeps a layer, CPU's and GPU's."""
@@ -66,6 +71,33 @@ class MicroBatch:
         torch falls back to its plain ("math") form.
         """
         return self.on_gpu or not attention_dropout
+
+
+def micro_batch(training: Training, length: int) -> MicroBatch:
+    """Return a full micro-batch of equally long sentences: --max-tokens on both sides."""
+    length = min(length, training.max_tokens)
+    return MicroBatch(
+        sentences=max(1, training.max_tokens // length),
+        source=length,
+        target=length,
+        element=training.element,
+        on_gpu=training.gpus > 0,
+        unpadded=training.gpus == 0,
+    )
+
+
+def auto_segment(side: Side, scheme: ResidualScheme, shape: LayerShape, layers: int) -> int:
+    """Return what `--checkpoint-activations-every auto` means for a stack.
+
+    It follows from the tensors that a layer keeps, in multiples of its input, all streams of it.
+    With fused attention, relu and LayerNorm an encoder layer keeps 8 + F / C of them, one more
+    attention with keys and values of a source as long adds 6; dropout adds one per branch.
+    """
+    if scheme.combines:
+        return 1
+    crossed = side is Side.DECODER and scheme.depths.encoder > 0
+    kept = shape.ffn_dim / shape.embed_dim + (17 if crossed else 10)
+    return thriftiest_segment(layers, kept / scheme.streams)
 
 
 def attention(batch: MicroBatch, shape: LayerShape, side: Side, cross: bool) -> int:
@@ -232,7 +264,7 @@ def outside(batch: MicroBatch, model: Model) -> int:
         elements = n * shape.embed_dim
         total += 3 * n * 8 + batch.dropout_mask(elements, shape.dropout)
         total += elements * batch.element * (2 if side is Side.ENCODER else 1)
-        norms = has_final_norm(model, side) + model.embedding_norm
+        norms = model.has_final_norm(side) + model.embedding_norm
         total += norms * (elements * batch.element + 2 * n * FP32)
         total += joining(batch, model, side)
         if model.learned_positions[side] or batch.padded:

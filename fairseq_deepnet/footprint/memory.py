@@ -1,6 +1,8 @@
 """Memory of a training update on one device: what is always there, and the peak within an update.
 
-walk.py follows forward and backward; here is what surrounds them.
+An update is followed as fairseq runs it: forward, loss, backward from the top layer to the bottom.
+Gradients do not exist in the first micro-batch until backward makes them, just as the activations
+go: the peak is at the one end of a run of like layers or at the other.
 """
 
 from __future__ import annotations
@@ -9,13 +11,12 @@ import dataclasses
 import math
 from typing import Final
 
+from ..criterions.chunked import CPU_BLOCK, chunk_rows
 from ..optim.fused_adam import BUCKET
 from ..schemes import Side
+from . import activations
 from .activations import MicroBatch
-from .parameters import SUBLAYERS, Parameters
-from .setting import FP32, STATES, Model, Training
-from .sharded import gathered
-from .walk import Walk
+from .setting import CHUNKED, FP32, STATES, SUBLAYERS, Model, Parameters, Training
 
 GIB: Final = 2**30
 SENTENCE_LENGTH: Final = 32
@@ -32,8 +33,8 @@ LEGACY_BUFFER: Final = 2**28
 """Elements of legacy_ddp's buffer, unless the model is smaller."""
 
 HOST_OBJECTS: Final = 8 * 2**10
-"""Bytes of host memory a parameter tensor besides its numbers: modules, autograd's nodes, malloc's
-rounding. Measured on 50L-50L to 200L-200L of width 8: 5 to 8 KiB. GPUs do not hold them."""
+"""Bytes of host memory per parameter tensor besides its numbers: modules, autograd's nodes,
+malloc's rounding. Measured on 50L-50L to 200L-200L of width 8: 5 to 8 KiB. Not on GPUs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,11 +81,53 @@ class Memory:
         return max(self.moments, key=lambda name: self.moments[name])
 
 
+def follow(model: Model, training: Training, parameters: Parameters, batch: MicroBatch) -> Memory:
+    """Follow one update and note what is alive at each moment."""
+    element = training.element
+    gradients = math.ceil(parameters.total * training.gradient)
+    weights, state = parameters.total * element, optimiser_state(training, parameters)
+    passing = 0
+    if training.sharded:
+        held = 0 if training.offload else 1 / training.devices
+        weights, state = math.ceil(parameters.total * FP32 * held), math.ceil(state * held)
+        passing = _gathered(model, training, parameters)
+    has_masters = not (
+        training.precision == "fp32" or training.memory_efficient or training.sharded
+    )
+    walk = Walk(model, training, parameters, batch)
+    memory = Memory(
+        weights=weights + position_tables(model, element),
+        masters=2 * parameters.total * FP32 * has_masters,
+        optimiser=state,
+        communication=_communication(training, parameters),
+        gathered=passing,
+        host=0 if batch.on_gpu else parameters.tensors * HOST_OBJECTS,
+        gradients=gradients,
+        activations=walk.kept,
+        monitor=monitor_copies(model, training, parameters),
+        loss=walk.loss_peak,
+        moments={},
+    )
+    base = memory.persistent
+    moments = {name: base + passing + size for name, size in walk.moments().items()}
+    stepping = _optimiser_temporary(training, parameters) + memory.monitor
+    moments["optimiser"] = base + gradients + stepping
+    return dataclasses.replace(memory, moments=moments)
+
+
+def needed_gib(peak: int, on_gpu: bool) -> float:
+    """Return the GiB that a device must have: the tensors' peak, what is lost, the process."""
+    return peak / GIB * (1 + FRAGMENTATION) + OVERHEAD_GIB["gpu" if on_gpu else "cpu"]
+
+
+# What is there between two updates
+
+
 def optimiser_state(training: Training, parameters: Parameters) -> int:
     """Return the bytes of the optimiser's state, which fairseq holds in fp32 in any precision.
 
-    adam keeps two numbers per parameter. adafactor keeps a number a row and one a column of every
-    matrix, and a number a parameter of the vectors; not counted, as it is less than a thousandth.
+    adam keeps two numbers per parameter. adafactor keeps a number per row and column of every
+    matrix, and one per parameter of the vectors; not counted, as it is less than a thousandth.
     """
     if training.optimizer == "adafactor":
         return parameters.total * FP32 if training.first_moment else 0
@@ -93,7 +136,40 @@ def optimiser_state(training: Training, parameters: Parameters) -> int:
     return STATES[training.optimizer] * parameters.total * FP32
 
 
-def optimiser_temporary(training: Training, parameters: Parameters) -> int:
+def checkpoint_size(training: Training, parameters: Parameters) -> int:
+    """Return the bytes of a checkpoint: weights, the optimiser's state, and the fp32 weights that
+    half precision rounds.
+    """
+    copies = 1 if training.precision == "fp32" or training.memory_efficient else 2
+    return copies * parameters.total * FP32 + optimiser_state(training, parameters)
+
+
+def position_tables(model: Model, element: int) -> int:
+    """Return the bytes of sinusoidal positions, which are no parameters."""
+    return sum(
+        model.positions[side] * model.layers[side].embed_dim * element
+        for side in Side
+        if not model.learned_positions[side]
+    )
+
+
+def _communication(training: Training, parameters: Parameters) -> int:
+    """Return the bytes of data parallel: pytorch_ddp's buckets hold all gradients once more.
+
+    With --gradient-as-bucket-view the gradients themselves lie in the buckets. legacy_ddp has one
+    buffer of 2^28 elements, or of the model's size.
+    """
+    if training.devices == 1 or training.sharded:
+        return 0
+    if training.ddp_backend in ("legacy_ddp", "no_c10d"):
+        return min(LEGACY_BUFFER, parameters.total) * training.element
+    return 0 if training.bucket_view else parameters.total * training.element
+
+
+# The optimiser's step
+
+
+def _optimiser_temporary(training: Training, parameters: Parameters) -> int:
     """Return the bytes that a step of the optimiser needs for the tensor that it is at.
 
     fairseq's optimisers go tensor by tensor in Python; the largest counts, which with the flat fp32
@@ -114,27 +190,6 @@ def optimiser_temporary(training: Training, parameters: Parameters) -> int:
     return copies * largest * FP32
 
 
-def checkpoint_size(training: Training, parameters: Parameters) -> int:
-    """Return the bytes of a checkpoint: weights, the optimiser's state, and the fp32 weights that
-    half precision rounds.
-    """
-    copies = 1 if training.precision == "fp32" or training.memory_efficient else 2
-    return copies * parameters.total * FP32 + optimiser_state(training, parameters)
-
-
-def communication(training: Training, parameters: Parameters) -> int:
-    """Return the bytes of data parallel: pytorch_ddp's buckets hold all gradients once more.
-
-    With --gradient-as-bucket-view the gradients themselves lie in the buckets. legacy_ddp has one
-    buffer of 2^28 elements, or of the model's size.
-    """
-    if training.devices == 1 or training.sharded:
-        return 0
-    if training.ddp_backend in ("legacy_ddp", "no_c10d"):
-        return min(LEGACY_BUFFER, parameters.total) * training.element
-    return 0 if training.bucket_view else parameters.total * training.element
-
-
 def monitor_copies(model: Model, training: Training, parameters: Parameters) -> int:
     """Return the bytes of the weights that the monitor copies before the step of a due update.
 
@@ -152,63 +207,218 @@ def monitor_copies(model: Model, training: Training, parameters: Parameters) -> 
     return 0 if training.sharded else copied * training.element
 
 
-def position_tables(model: Model, element: int) -> int:
-    """Return the bytes of sinusoidal positions, which are no parameters."""
-    return sum(
-        model.positions[side] * model.layers[side].embed_dim * element
-        for side in Side
-        if not model.learned_positions[side]
-    )
+# What `--ddp-backend fully_sharded` holds besides 1 / n of every tensor: units that are gathered
 
 
-def follow(model: Model, training: Training, parameters: Parameters, batch: MicroBatch) -> Memory:
-    """Follow one update and note what is alive at each moment."""
-    element = training.element
-    gradients = math.ceil(parameters.total * training.gradient)
-    weights, state = parameters.total * element, optimiser_state(training, parameters)
-    passing = 0
-    if training.sharded:
-        held = 0 if training.offload else 1 / training.devices
-        weights, state = math.ceil(parameters.total * FP32 * held), math.ceil(state * held)
-        passing = gathered(model, training, parameters)
-    has_masters = not (
-        training.precision == "fp32" or training.memory_efficient or training.sharded
-    )
-    walk = Walk(model, training, parameters, batch)
-    memory = Memory(
-        weights=weights + position_tables(model, element),
-        masters=2 * parameters.total * FP32 * has_masters,
-        optimiser=state,
-        communication=communication(training, parameters),
-        gathered=passing,
-        host=0 if batch.on_gpu else parameters.tensors * HOST_OBJECTS,
-        gradients=gradients,
-        activations=walk.kept(model.checkpointing),
-        monitor=monitor_copies(model, training, parameters),
-        loss=walk.loss_peak,
-        moments={},
-    )
-    base = memory.persistent
-    walked = walk.moments(model.checkpointing)
-    moments = {name: base + passing + size for name, size in walked.items()}
-    stepping = optimiser_temporary(training, parameters) + memory.monitor
-    moments["optimiser"] = base + gradients + stepping
-    return dataclasses.replace(memory, moments=moments)
+def unit_length(layer_bytes: int, segment: int, unit_bytes: int) -> int:
+    """Return how many layers are gathered together.
+
+    As many as stay within `unit_bytes`, and at least one. In whole segments of activation
+    checkpointing, where these are smaller: layers are computed again a segment at a time.
+    """
+    length = max(1, unit_bytes // max(layer_bytes, 1))
+    if segment > 1:
+        length = length // segment * segment or segment
+    return length
 
 
-def needed_gib(peak: int, on_gpu: bool) -> float:
-    """Return the GiB that a device must have: the tensors' peak, what is lost, the process."""
-    return peak / GIB * (1 + FRAGMENTATION) + OVERHEAD_GIB["gpu" if on_gpu else "cpu"]
+def _gathered(model: Model, training: Training, parameters: Parameters) -> int:
+    """Return the bytes of gathered parameters and unsplit gradients, at the most.
+
+    The root's unit, embeddings and vocabulary projection, is whole all the time, and its gradient
+    until backward ends; that is counted where gradients are. Of the layers: a unit that computes
+    and the next one, on their way from the buffer that came; the first one's gradient, and what is
+    sent of it in fp32, while the one before is still on its way. Without resharding all of them.
+    """
+    element, unit = training.element, 0
+    for side in Side:
+        depth = model.depths.of(side)
+        each = getattr(parameters, side.value) // max(depth, 1)
+        segment = model.checkpointing[side].every
+        unit = max(
+            unit, each * min(depth, unit_length(each * element, segment, training.unit_bytes))
+        )
+    root = parameters.embeddings + parameters.projection
+    held = root * element + unit * (element + 2 * FP32)
+    if training.reshard:
+        return held + 2 * unit * element
+    layers = parameters.total - root
+    summed = parameters.total * FP32 if training.update_freq > 1 else 0
+    return held + layers * element + summed
 
 
-def micro_batch(training: Training, length: int = SENTENCE_LENGTH) -> MicroBatch:
-    """Return a full micro-batch of equally long sentences: --max-tokens on both sides."""
-    length = min(length, training.max_tokens)
-    return MicroBatch(
-        sentences=max(1, training.max_tokens // length),
-        source=length,
-        target=length,
-        element=training.element,
-        on_gpu=training.gpus > 0,
-        unpadded=training.gpus == 0,
-    )
+def exchanged(training: Training, parameters: Parameters) -> int:
+    """Return the bytes that a device receives in an update: (n - 1) / n of what is exchanged.
+
+    Weights come in the type of computation, once for forward and, where they are not kept, again
+    for backward; gradients go in fp32. The root's weights are kept, and count as the others here.
+    """
+    n, total = training.devices, parameters.total
+    if training.reshard:
+        once = total * (2 * training.element + FP32) * training.update_freq
+    else:
+        once = total * (training.element + FP32)
+    return once * (n - 1) // n
+
+
+# Forward and backward
+
+
+class Walk:
+    """Forward and backward of one micro-batch, in bytes.
+
+    Attributes:
+        full, segment: bytes that a plain layer and a checkpointed segment of each side keep
+        stacks: bytes that all layers of each side keep
+        kept: bytes kept for backward at the end of the forward pass
+        carried: bytes of gradients of earlier micro-batches, which are there from the start
+    """
+
+    def __init__(
+        self, model: Model, training: Training, parameters: Parameters, batch: MicroBatch
+    ) -> None:
+        self.model, self.parameters, self.batch = model, parameters, batch
+        self.element, self.gradient = training.element, training.gradient
+        self.carried = self._gradients(parameters.total) if training.update_freq > 1 else 0
+        self.full = {side: activations.layer(batch, model, side) for side in Side}
+        self.segment = {side: activations.segment(batch, model, side) for side in Side}
+        self.stacks = {}
+        for side in Side:
+            depth, every = model.depths.of(side), model.checkpointing[side].every
+            again = math.ceil(depth / every) * self.segment[side] if every else 0
+            self.stacks[side] = again or depth * self.full[side]
+        self.outside = activations.outside(batch, model)
+        self.kept = self.outside + sum(self.stacks.values())
+        for side in Side:
+            self.kept += model.depths.of(side) * activations.combination(batch, model, side)
+        self.chunked = training.criterion in CHUNKED
+        self.loss_peak = self._chunked_loss() if self.chunked else self._loss()
+
+    def _gradients(self, parameters: int) -> int:
+        """Return the bytes of so many parameters' gradients, as they wait for the update's end."""
+        return math.ceil(parameters * self.gradient)
+
+    def _loss(self) -> int:
+        """Return bytes of fp32 log-probabilities; then their gradient in two parts, and its sum."""
+        table = self.batch.tokens(Side.DECODER) * self.model.vocabulary[1]
+        return max(table * (self.element + FP32), 3 * table * FP32)
+
+    def _chunked_loss(self) -> int:
+        """Return the bytes of a chunk's logits and probabilities, in half precision rounded too.
+
+        The gradients of features and vocabulary projection are made here, in fp32, from a copy of
+        the features without padding.
+        """
+        tokens, width = self.batch.tokens(Side.DECODER), self.model.output_dim
+        words, on_gpu = self.model.vocabulary[1], self.batch.on_gpu
+        rows = min(tokens, chunk_rows(width, words, on_gpu))
+        rounded = self.element if self.element < FP32 else 0
+        # in half precision a chunk's part of the weight's gradient is a tensor of its own: on GPUs
+        # in fp32, on the CPU in blocks, rounded and then, for the addition, in fp32
+        weight = words * width * FP32
+        if rounded:
+            part = words * width if on_gpu else min(words * width, CPU_BLOCK)
+            weight += part * (FP32 if on_gpu else FP32 + rounded)
+        return rows * words * (2 * FP32 + rounded) + weight + tokens * width * (FP32 + self.element)
+
+    def moments(self) -> dict[str, int]:
+        """Return the bytes alive at the moments that may be the peak, by name."""
+        model, tokens = self.model, self.batch.tokens(Side.DECODER)
+        weight = model.output_dim * model.vocabulary[1] * self.element
+        # backward through the vocabulary projection: gradients of the weight and of the features;
+        # of chunks the same in fp32 before they are rounded, else the logits' gradient, too
+        projection = weight + tokens * model.output_dim * self.element
+        if not self.chunked:
+            projection += tokens * model.vocabulary[1] * self.element
+        elif self.element < FP32:
+            projection *= FP32 // self.element + 1
+        return {
+            "loss": self.carried + self.kept + self.loss_peak,
+            "vocabulary projection": self.carried + self.kept + projection,
+            "backward through the decoder": self._stack(Side.DECODER, weight),
+            "backward through the encoder": self._stack(Side.ENCODER, weight),
+            "embeddings": self._embeddings(),
+        }
+
+    def _stack(self, side: Side, projection: int) -> int:
+        """Return the most bytes alive while backward goes down one stack.
+
+        From layer to layer, or segment to segment, activations go and gradients come at a steady
+        rate: the peak is where backward begins or ends with a run of them. The table's gradient
+        from the vocabulary projection waits all the while, also beside that of earlier
+        micro-batches if the embeddings have their part to add.
+        """
+        model = self.model
+        alive = self.kept + projection
+        if self.carried:
+            alive += self.carried - (0 if model.share_output else projection)
+        if side is Side.ENCODER:
+            alive -= self.stacks[Side.DECODER]
+            alive += 0 if self.carried else self._gradients(self.parameters.decoder)
+        layer = 0 if self.carried else self._gradients(self.parameters.layer[side])
+        depth, every = model.depths.of(side), model.checkpointing[side].every
+        whole, rest = divmod(depth, every) if every else (0, 0)
+        runs = ((int(rest > 0), rest), (whole, every)) if every else ((depth, 0),)
+        most = 0
+        for number, length in runs:
+            if number:
+                goes = self.segment[side] if length else self.full[side]
+                comes = max(length, 1) * layer
+                extra = self._again(side, length, layer) + max(0, (number - 1) * (comes - goes))
+                most = max(most, alive + extra)
+                alive += number * (comes - goes)
+        return most + self._working(side)
+
+    def _again(self, side: Side, length: int, layer: int) -> int:
+        """Return the bytes that a segment of so many layers adds when it is computed again.
+
+        All its activations at first, or gradients of its upper layers and the activations of its
+        lowest at last; nothing for a plain layer (0).
+        """
+        if not length:
+            return 0
+        full, kept = self.full[side], self.segment[side] - activations.RNG_STATE
+        return length * full - kept + max(0, (length - 1) * (layer - full))
+
+    def _embeddings(self) -> int:
+        """Return bytes of the embeddings' gradients, each as large as its table.
+
+        A table that is also the vocabulary projection collects its gradient before it is added to
+        that of earlier micro-batches: the projection's part is there from the start, the target's
+        is added to it in a third tensor, the source's in place.
+        """
+        model = self.model
+        source, target = (
+            words * shape.embed_dim * self.element
+            for words, shape in zip(model.vocabulary, model.layers.values(), strict=True)
+        )
+        tied = target if model.share_output else 0
+        gradients = self.carried or tied + self._gradients(self.parameters.decoder)
+        waiting = tied if self.carried else 0
+        target += gradients + waiting + tied + self.kept - self.stacks[Side.DECODER]
+        waiting = waiting if model.share_all else 0
+        source += self._gradients(self.parameters.total) + waiting + self.outside
+        return max(target, source)
+
+    def _working(self, side: Side) -> int:
+        """Return the bytes that one layer's backward pass adds to what it keeps, at its fullest.
+
+        That is where the activation's gradient is taken, with the hidden units' gradient before and
+        after it (2 n F); the stream's gradient stands where LayerNorm's input was, and dropout's
+        mask has gone. Or it is in the self-attention, after all of the feed-forward branch has
+        gone, if the weights are kept (2 n H L, and gradients of queries, keys and values). The
+        decoder also collects the gradient of the encoder's output (m C). The gradient of the
+        layer's largest weight comes on top (C F).
+        """
+        model, batch = self.model, self.batch
+        shape, n = model.layers[side], batch.tokens(side)
+        stream = n * shape.embed_dim
+        feed_forward = 2 * n * shape.ffn_dim * batch.element
+        feed_forward -= batch.dropout_mask(stream, shape.dropout)
+        attention = 3 * stream * batch.element
+        if not batch.is_fused(shape.attention_dropout):
+            attention += 2 * n * shape.heads * batch.length(side) * batch.element
+        gone = activations.feed_forward(batch, shape, side) + activations.joint(batch, model, side)
+        source = batch.tokens(Side.ENCODER) * shape.source_dim if side is Side.DECODER else 0
+        working = max(feed_forward, attention - gone) + source * batch.element
+        return working + shape.embed_dim * shape.ffn_dim * self.element

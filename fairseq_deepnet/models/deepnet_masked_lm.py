@@ -14,7 +14,6 @@ from torch import nn
 
 from ..dictionaries import record_dictionaries
 from ..schemes import ResidualScheme, Side
-from .checkpoint_memory import settle_checkpointing
 from .encoder import DeepNetEncoder
 from .options import ENCODER_ONLY, check_options, default, default_depth, default_shape
 from .running_options import add_running_arguments
@@ -107,7 +106,6 @@ class DeepNetMaskedLM(RobertaModel):
         encoder = DeepNetMaskedLMEncoder(args, task.source_dictionary, scheme)
         model = cls(args, encoder)
         finish_model(model, args, scheme, {Side.ENCODER: encoder})
-        settle_checkpointing(model, args, {Side.ENCODER: encoder.sentence_encoder})
         return model
 
 

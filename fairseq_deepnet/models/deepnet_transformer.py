@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from ..dictionaries import record_dictionaries
 from ..schemes import Side
-from .checkpoint_memory import add_memory_argument, check_memory, settle_checkpointing
 from .decoder import DeepNetDecoder
 from .encoder import DeepNetEncoder
 from .options import check_options, default, default_depth, default_shape
@@ -38,7 +37,6 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
         super().add_args(parser)
         add_scheme_arguments(parser)
         add_running_arguments(parser)
-        add_memory_argument(parser)
 
     @classmethod
     def build_model(cls, args: Namespace, task: FairseqTask) -> "DeepNetTransformerModel":
@@ -53,7 +51,6 @@ class DeepNetTransformerModel(HonoursBf16, TransformerModel):
         model: DeepNetTransformerModel = super().build_model(args, task)
         stacks = {Side.ENCODER: model.encoder, Side.DECODER: model.decoder}
         finish_model(model, args, scheme, stacks)
-        settle_checkpointing(model, args, stacks)
         return model
 
     @classmethod
@@ -114,7 +111,6 @@ def deepnet_transformer(args: Namespace) -> None:
     # Here as well as in build_model: fairseq applies an arch while parsing, before it creates
     # folders and processes, so that a mistyped option gives one line and leaves nothing behind.
     complete(args)
-    check_memory(args)  # of a training: a checkpoint is loaded without
 
 
 @register_model_architecture("deepnet_transformer", "deepnet_transformer_tiny")

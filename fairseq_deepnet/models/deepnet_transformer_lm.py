@@ -18,7 +18,6 @@ from fairseq.tasks import FairseqTask
 
 from ..dictionaries import record_dictionaries
 from ..schemes import Side
-from .checkpoint_memory import settle_checkpointing
 from .decoder import DeepNetDecoder
 from .options import DECODER_ONLY, check_options, default, default_depth, default_shape
 from .running_options import HonoursBf16, add_running_arguments
@@ -71,7 +70,6 @@ class DeepNetTransformerLM(HonoursBf16, TransformerLanguageModel):
         )
         model = cls(args, decoder)
         finish_model(model, args, scheme, {Side.DECODER: decoder})
-        settle_checkpointing(model, args, {Side.DECODER: decoder})
         return model
 
     def set_beam_size(self, beam_size: int) -> None:

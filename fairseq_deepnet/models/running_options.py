@@ -7,7 +7,7 @@ import torch
 from fairseq.models import BaseFairseqModel
 
 from ..errors import ConfigurationError
-from ..footprint import auto_segment
+from ..footprint.activations import auto_segment
 from ..modules import ActivationCheckpointing, LayerShape
 from ..schemes import ResidualScheme, Side
 
@@ -58,19 +58,15 @@ def check_running(args: Namespace, scheme: type[ResidualScheme]) -> None:
 def checkpointing_of(
     cfg: Any, side: Side, scheme: ResidualScheme, shape: LayerShape
 ) -> ActivationCheckpointing:
-    """Return what backward keeps of a stack's activations, but for --checkpoint-memory."""
-    every = segment_of(cfg) or 0
-    if not every and any(getattr(cfg, f"checkpoint_{name}", None) for name in ("every", "memory")):
-        every = auto_segment(side, scheme, shape, scheme.depths.of(side))
-    return ActivationCheckpointing(every, offload=bool(cfg.offload_activations))
-
-
-def segment_of(cfg: Any) -> int | None:
-    """Return the number of layers per segment; None if no option sets it."""
+    """Return the activation checkpointing that the options ask for in a stack."""
     every = getattr(cfg, "checkpoint_every", None)
-    if every is None and (cfg.checkpoint_activations or cfg.offload_activations):
-        return 1
-    return None if every in (None, AUTO) else int(every)
+    if every == AUTO:
+        length = auto_segment(side, scheme, shape, scheme.depths.of(side))
+    elif every is None:
+        length = int(bool(cfg.checkpoint_activations or cfg.offload_activations))
+    else:
+        length = int(every)
+    return ActivationCheckpointing(length, offload=bool(cfg.offload_activations))
 
 
 class HonoursBf16(BaseFairseqModel):

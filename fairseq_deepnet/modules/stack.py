@@ -26,27 +26,11 @@ class ActivationCheckpointing:
 
     Args:
         every: length of a segment, of which only the input is kept; 0 keeps all activations.
-        plain: layers at the top of the stack that keep all activations. Backward reaches them
-            first, so that their memory is free when the layers below are recomputed.
         offload: keep the inputs of segments in host memory.
     """
 
     every: int = 0
-    plain: int = 0
     offload: bool = False
-
-    def recomputed(self, layers: int) -> int:
-        """Return the number of layers, from the bottom, that backward recomputes."""
-        return max(0, layers - self.plain) if self.every else 0
-
-    def describe(self, layers: int) -> str:
-        """Describe the checkpointing of a stack with this number of layers."""
-        again = self.recomputed(layers)
-        if not again:
-            return f"all {layers} layers plain"
-        if again == layers:
-            return f"all {layers} layers in segments of {self.every}"
-        return f"{layers - again} of {layers} layers plain, the rest in segments of {self.every}"
 
     def __call__(self, run: Callable[[Tensor], Any], x: Tensor) -> Any:
         """Return run(x), checkpointed if `every` is set.
@@ -136,17 +120,13 @@ def run_layers(
     present, width = list(layers), x.size(-1)
     each = combination is not None or keep_states
     length = 1 if each else max(checkpointing.every, 1)
-    again = checkpointing.recomputed(len(present))
     states = [x] if keep_states else []
     kept = []
     if combination is not None:
         kept.append(combination.keep(x, 0))
         x = combination(kept)
-    for start in (*range(0, again, length), *range(again, len(present))):
-        if start < again:
-            x = checkpointing(_segment(present[start : min(start + length, again)], apply), x)
-        else:
-            x = apply(present[start], x)
+    for start in range(0, len(present), length):
+        x = checkpointing(_segment(present[start : start + length], apply), x)
         if keep_states:
             states.append(x[..., :width])
         if combination is not None:

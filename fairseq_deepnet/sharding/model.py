@@ -19,7 +19,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from ..footprint.sharded import unit_length
+from ..footprint.memory import unit_length
 from .building import give_memory
 from .exchange import Exchange
 

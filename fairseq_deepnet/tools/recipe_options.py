@@ -26,7 +26,7 @@ adaptive-input adaptive-input-cutoff adaptive-input-factor adaptive-softmax-cuto
 adaptive-softmax-dropout adaptive-softmax-factor tie-adaptive-proj tie-adaptive-weights
 untie-weights-roberta pooler-activation-fn pooler-dropout quant-noise-pq quant-noise-pq-block-size
 quant-noise-scalar
-checkpoint-activations checkpoint-activations-every checkpoint-memory offload-activations compile
+checkpoint-activations checkpoint-activations-every offload-activations compile
 min-params-to-wrap ddp-backend cpu-offload bucket-cap-mb find-unused-parameters
 fp16 bf16 memory-efficient-fp16 memory-efficient-bf16 fp16-adam-stats fp16-no-flatten-grads
 fp16-init-scale fp16-scale-window fp16-scale-tolerance min-loss-scale threshold-loss-scale amp

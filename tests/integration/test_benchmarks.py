@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from fairseq_deepnet.footprint import activations
-from fairseq_deepnet.models import account
-from fairseq_deepnet.tools.planning import compute
+from fairseq_deepnet.tools.planning import estimates
 from tests.integration.conftest import RunCommand
 from tests.support.shell import ROOT
 
@@ -113,9 +112,9 @@ def test_products_are_the_operations_that_the_plan_counts(benchmarks: Path) -> N
 
     shape = Shape(3, 128, 500, 1024)
     args: Any = fairseq_options.parse_training(System("ours", "ours").arguments(shape))
-    model = account.read_model(args, (500, 500))
+    model = estimates.read_model(args, (500, 500))
     batch = activations.MicroBatch(sentences=4, source=9, target=11, element=4, on_gpu=True)
-    flops = compute.count(model, batch)
+    flops = estimates.count_flops(model, batch)
     forward = flops.linear + flops.attention + flops.projection
     assert operations(products(shape, 4, 9, 11)) == 3 * forward
     assert operations(products(shape, 4, 9, 11, 36, 40)) < 3 * forward  # four fewer of the target

@@ -5,14 +5,13 @@ from typing import Any
 
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
-from fairseq_deepnet.footprint import Model, Training
-from fairseq_deepnet.models import account
+from fairseq_deepnet.footprint.setting import Model, Training
+from fairseq_deepnet.tools.planning.estimates import read_model
 from tests.support.models import SYMBOLS
 
 WORDS = 4 + SYMBOLS
 TRAINING = Training(
     max_tokens=64,
-    bounded=True,
     update_freq=1,
     max_update=None,
     precision="fp32",
@@ -35,4 +34,4 @@ def plan_of(arch: str = "deepnet_transformer", **options: Any) -> Model:
         small |= {f"{side}_attention_heads": 4}
     args = Namespace(arch=arch, **(small | options))
     ARCH_CONFIG_REGISTRY[arch](args)
-    return account.read_model(args, (WORDS, WORDS))
+    return read_model(args, (WORDS, WORDS))

@@ -8,11 +8,10 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from fairseq_deepnet.footprint import parameters
+from fairseq_deepnet.footprint import setting
 from fairseq_deepnet.footprint.activations import MicroBatch
-from fairseq_deepnet.models import account
 from fairseq_deepnet.schemes import SCHEMES
-from fairseq_deepnet.tools.planning import compute
+from fairseq_deepnet.tools.planning import estimates
 from tests.support.models import build_model
 from tests.support.plans import WORDS, plan_of
 
@@ -43,7 +42,7 @@ from tests.support.plans import WORDS, plan_of
 def test_parameters_are_those_of_the_built_model(options: dict[str, Any]) -> None:
     with torch.device("meta"):
         model = build_model(**options)
-    counted = parameters.count(plan_of(**options))
+    counted = setting.count(plan_of(**options))
     assert counted.total == sum(p.numel() for p in model.parameters())
     assert counted.tensors == len(list(model.parameters()))
     assert counted.largest == max(p.numel() for p in model.parameters())
@@ -78,8 +77,8 @@ def test_the_papers_models_have_the_sizes_that_it_prints(
 ) -> None:
     args = Namespace(arch=arch, share_all_embeddings=True)
     ARCH_CONFIG_REGISTRY[arch](args)
-    model = account.read_model(args, (vocabulary, vocabulary))
-    assert parameters.count(model).total // 10**6 == millions
+    model = estimates.read_model(args, (vocabulary, vocabulary))
+    assert setting.count(model).total // 10**6 == millions
 
 
 def run_and_count(options: dict[str, Any], length: int) -> tuple[float, float]:
@@ -90,7 +89,7 @@ def run_and_count(options: dict[str, Any], length: int) -> tuple[float, float]:
         model(words[0], None, words[1])[0].sum().backward()
     batch = MicroBatch(3, length, length, element=4, on_gpu=False)
     plan = plan_of(share_decoder_input_output_embed=True, attention_dropout=0.1, **options)
-    return counter.get_total_flops(), compute.count(plan, batch).total
+    return counter.get_total_flops(), estimates.count_flops(plan, batch).total
 
 
 @pytest.mark.parametrize("length", [8, 40])
@@ -109,7 +108,7 @@ def test_a_fused_attention_costs_what_torch_counts_for_it() -> None:
     forward = sdpa_flop_count(shape, shape, shape)
     backward = sdpa_backward_flop_count(shape, shape, shape, shape)
     model = plan_of(encoder_layers=1, decoder_layers=1)
-    flops = compute.count(model, MicroBatch(3, 40, 40, element=4, on_gpu=False))
+    flops = estimates.count_flops(model, MicroBatch(3, 40, 40, element=4, on_gpu=False))
     linear = 3 * (flops.linear + flops.projection)
     assert flops.attention == 3 * forward  # one in the encoder, two in the decoder
     assert flops.total - linear == 3 * (forward + backward)

@@ -150,7 +150,6 @@ def test_settings_may_be_fixed_until_there_is_a_checkpoint(record: Recorder) -> 
 
     # what changes no number may differ
     assert record("--lr", "2e-1", "--log-interval", "7", "--checkpoint-activations-every", "auto")
-    assert record("--lr", "2e-1", "--checkpoint-memory", "4")
     assert "resuming from update 100" in record.said
     assert record("--lr", "0.3", resume="")
     assert "resuming with new settings: lr [0.2] -> [0.3]" in record.said

@@ -20,7 +20,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from fairseq_deepnet.errors import ConfigurationError
-from fairseq_deepnet.footprint.sharded import unit_length
+from fairseq_deepnet.footprint.memory import unit_length
 from fairseq_deepnet.monitoring.gradients import GradientNorms
 from fairseq_deepnet.schemes import SCHEMES
 from fairseq_deepnet.sharding import optimizer_state

@@ -6,17 +6,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from fairseq_deepnet.footprint import Model, Training
-from fairseq_deepnet.footprint.choice import recomputing
+from fairseq_deepnet.footprint.activations import auto_segment
 from fairseq_deepnet.footprint.memory import LEGACY_BUFFER
-from fairseq_deepnet.footprint.setting import FULLY_SHARDED
-from fairseq_deepnet.models.checkpoint_memory import FREE_SHARE
-from fairseq_deepnet.schemes import Side
+from fairseq_deepnet.footprint.setting import FULLY_SHARDED, Model, Training
 from fairseq_deepnet.stock_names import STOCK_NAMES
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.devices import DEVICE_GIB, Devices, gpu_gib
@@ -27,28 +23,37 @@ AUTO: Final = "auto"
 SMALLEST_MICRO_BATCH: Final = 512
 """Tokens of the smallest micro-batch that is tried: a long sentence must fit into one."""
 
-CHECKPOINTING: Final = {False: "checkpoint-memory", True: "checkpoint-activations"}
-"""Is the model stock fairseq's -> the option that computes layers twice."""
-
 POINTWISE: Final = ("adam", "fused_adam", "adamax", "adadelta", "nag", "sgd")
 """fairseq's optimisers that need no whole matrix, and so run on a part of it."""
 
 EXACT: Final = frozenset(
     {
-        *("max-tokens", "update-freq", "checkpoint-memory", "checkpoint-activations"),
+        *("max-tokens", "update-freq", "checkpoint-activations", "checkpoint-activations-every"),
         *("ddp-backend", "no-reshard-after-forward"),
     }
 )
 """Options of which any value makes the same update, but for rounding."""
 
+Options = dict[str, str | None]
+"""Options of fairseq-train: name -> value, "true" for a switch, None for one to take out."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Options that were tried on top of those before, with the largest micro-batch that fits."""
+    """Options that were tried, with the largest micro-batch that fits.
+
+    `options` are all that differ from the plan as it is wanted.
+    """
 
     name: str
     effect: str
+    options: Options
     plan: Plan
+
+    @property
+    def is_exact(self) -> bool:
+        """True if the update stays as it is, but for rounding."""
+        return self.options.keys() <= EXACT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,23 +64,9 @@ class Advice:
     steps: tuple[Step, ...]
 
     @property
-    def fits(self) -> bool:
-        """True if some options make it fit."""
-        return self.steps[-1].plan.fits
-
-    @property
-    def plan(self) -> Plan:
-        """The plan that fits, or that comes nearest."""
-        return self.steps[-1].plan
-
-    @property
-    def options(self) -> dict[str, str | None]:
-        """Options to change: name -> value, "true" for a switch, None for one to take out."""
-        return difference(self.wanted, self.plan)
-
-    def is_exact(self, step: Step) -> bool:
-        """Return True if a step leaves the update as it is, but for rounding."""
-        return difference(self.wanted, step.plan).keys() <= EXACT
+    def last(self) -> Step:
+        """The step that fits, or the last resort."""
+        return self.steps[-1]
 
     @property
     def least_gib(self) -> float:
@@ -83,145 +74,124 @@ class Advice:
         return min(step.plan.needed_gib for step in self.steps)
 
 
-def difference(old: Plan, new: Plan) -> dict[str, str | None]:
-    """Return the fairseq-train options that turn one plan into another."""
-    a, b = old.training, new.training
-    found: dict[str, str | None] = {}
-    if (a.max_tokens, a.update_freq) != (b.max_tokens, b.update_freq):
-        found |= {"max-tokens": str(b.max_tokens), "update-freq": str(b.update_freq)}
-    elif b.bounded and not a.bounded:
-        found["max-tokens"] = str(b.max_tokens)
-    changed = new.checkpoint_gib != old.checkpoint_gib or not old.model.checkpoint
-    if new.model.checkpoint and changed:
-        stock = new.model.is_stock
-        found[CHECKPOINTING[stock]] = "true" if stock else f"{new.checkpoint_gib:.10g}"
-    if a.ddp_backend != b.ddp_backend:
-        found["ddp-backend"] = b.ddp_backend
-    if b.sharded and not b.reshard and (a.reshard or not a.sharded):
-        found["no-reshard-after-forward"] = "true"
-    if b.memory_efficient and not a.memory_efficient:
-        found[f"memory-efficient-{b.precision}"] = "true"
-    elif a.precision != b.precision:
-        found[b.precision] = "true"
-    if a.optimizer != b.optimizer:
-        found["optimizer"] = b.optimizer
-        if STOCK_NAMES.get(a.optimizer, a.optimizer) == "adam":
-            found |= {"adam-betas": None, "adam-eps": None}
-    return found
+class Trial(NamedTuple):
+    """Options that differ from the plan as it is wanted, and the model and training with them."""
+
+    options: Options
+    model: Model
+    training: Training
+
+    def change(self, options: Options, **fields: Any) -> Trial:
+        """Return the trial with more options, and what these change of the training."""
+        training = dataclasses.replace(self.training, **fields)
+        return Trial(self.options | options, self.model, training)
 
 
 def advise(plan: Plan) -> Advice:
     """Look for options that make a plan fit; the plan itself if it does.
 
     For each step the micro-batch is halved, and --update-freq doubled, until it fits, so that the
-    global batch stays. The order: nothing else; --checkpoint-memory (the same update, as many
-    layers computed twice as must be); legacy_ddp, whose buffer is smaller than all gradients;
-    fully_sharded, whose parameters are whole through an update, or only where they are computed
-    with; bf16; and unsharded again --memory-efficient-* (weights rounded at every update) and
-    adafactor (another optimiser). More devices are no step.
+    global batch stays. More devices are no step.
     """
     steps = []
-    for name, effect, model, training in _ladder(plan):
-        if model.is_recomputed and not (plan.model.is_recomputed or model.is_stock):
-            best = _checkpointed(plan, model, training)
-        else:
-            best = _largest_that_fits(plan, model, training, plan.checkpoint_gib)
-        steps.append(Step(name, effect, best))
+    for name, effect, trial in _ladder(plan):
+        best, options = _largest_that_fits(plan, trial), trial.options
+        if best.training.max_tokens != plan.training.max_tokens:
+            smaller: Options = {"max-tokens": str(best.training.max_tokens)}
+            options = smaller | {"update-freq": str(best.training.update_freq)} | options
+        steps.append(Step(name, effect, options, best))
         if best.fits:
             break
     return Advice(plan, tuple(steps))
 
 
-def _checkpointed(plan: Plan, model: Model, training: Training) -> Plan:
-    """Plan with the share of the device for --checkpoint-memory that `auto` takes, in full
-    hundredths; where recomputing all needs more, and yet fits, with that: else training would warn.
-    """
-    share = math.floor(100 * FREE_SHARE * plan.memory_gib) / 100
-    best = _largest_that_fits(plan, model, training, share)
-    if best.fits and best.model.is_recomputed and best.needed_gib > share:
-        whole = min(math.ceil(100 * best.needed_gib) / 100, plan.memory_gib)
-        best = _largest_that_fits(plan, model, best.training, whole)
-    return best
-
-
-def _ladder(plan: Plan) -> list[tuple[str, str, Model, Training]]:
-    """Return the steps in order, each on top of those before it."""
+def _ladder(plan: Plan) -> Iterator[tuple[str, str, Trial]]:
+    """Yield name and effect of each step in order, with its options on top of those before it."""
     model, training = plan.model, plan.training
-    found = [("smaller micro-batches", "the same update", model, training)]
-
-    def add(name: str, effect: str) -> None:
-        found.append((name, effect, model, training))
-
-    if not model.is_recomputed:
-        model = dataclasses.replace(model, segment=1 if model.is_stock else model.segment)
-        model = dataclasses.replace(model, checkpointing={s: recomputing(model, s) for s in Side})
-        if not model.is_stock:  # --checkpoint-memory asks for --max-tokens
-            training = dataclasses.replace(training, bounded=True)
-        add(f"--{CHECKPOINTING[model.is_stock]}", "the same update; layers are computed twice")
-    whole = training.ddp_backend in ("pytorch_ddp", "c10d") and not training.bucket_view
-    if training.devices > 1 and whole and plan.parameters > LEGACY_BUFFER:
-        training = dataclasses.replace(training, ddp_backend="legacy_ddp")
+    trial = Trial({}, model, training)
+    yield "smaller micro-batches", "the same update", trial
+    if not model.checkpoint:
+        trial = _recomputed(model, training)
+        yield as_arguments(trial.options), "the same update; layers are computed twice", trial
+    several, whole = training.devices > 1, training.ddp_backend in ("pytorch_ddp", "c10d")
+    if several and whole and not training.bucket_view and plan.counts.total > LEGACY_BUFFER:
+        trial = trial.change({"ddp-backend": "legacy_ddp"}, ddp_backend="legacy_ddp")
         effect = "the same update; a small buffer, and gradients are exchanged after backward"
-        add("--ddp-backend legacy_ddp", effect)
-    unsharded = training
-    if training.devices > 1 and not training.sharded and training.optimizer in POINTWISE:
-        training = dataclasses.replace(
-            training, ddp_backend=FULLY_SHARDED, reshard=False, memory_efficient=False
+        yield "--ddp-backend legacy_ddp", effect, trial
+    unsharded = trial
+    if several and not training.sharded and training.optimizer in POINTWISE:
+        name, effect = f"--ddp-backend {FULLY_SHARDED}", "the same update; each device holds a part"
+        trial = trial.change(
+            {"ddp-backend": FULLY_SHARDED}, ddp_backend=FULLY_SHARDED, memory_efficient=False
         )
-        add(
-            f"--ddp-backend {FULLY_SHARDED} --no-reshard-after-forward",
-            "the same update; each device holds a part of weights, gradients and optimiser's state",
-        )
-        training = dataclasses.replace(training, reshard=True)
-        add(
-            f"--ddp-backend {FULLY_SHARDED}",
-            "the same update; weights are gathered for forward and again for backward",
-        )
+        whole_layers = trial.change({"no-reshard-after-forward": "true"}, reshard=False)
+        effect += " of weights, gradients and optimiser's state"
+        yield f"{name} --no-reshard-after-forward", effect, whole_layers
+        trial = trial.change({}, reshard=True)
+        effect = "the same update; weights are gathered for forward and again for backward"
+        yield name, effect, trial
     if training.precision == "fp32" and training.gpus:
-        training = dataclasses.replace(training, precision="bf16", flat=False)
-        unsharded = dataclasses.replace(unsharded, precision="bf16", flat=False)
-        add("--bf16", "half the activations; weights are kept in fp32")
-    if plan.training.sharded:
-        return found  # what follows rounds weights, or looks at whole matrices
-    training = unsharded
-    if training.precision != "fp32" and not training.memory_efficient:
-        training = dataclasses.replace(training, memory_efficient=True)
-        effect = "no fp32 weights: small updates are lost in rounding"
-        add(f"--memory-efficient-{training.precision}", effect)
+        half = {"precision": "bf16", "flat": False}
+        trial, unsharded = (t.change({"bf16": "true"}, **half) for t in (trial, unsharded))
+        yield "--bf16", "half the activations; weights are kept in fp32", trial
+    if training.sharded:
+        return  # what follows rounds weights, or looks at whole matrices
+    trial, precision = unsharded, unsharded.training.precision
+    if precision != "fp32" and not training.memory_efficient:
+        name = f"memory-efficient-{precision}"
+        trial = trial.change({name: "true"}, memory_efficient=True)
+        yield f"--{name}", "no fp32 weights: small updates are lost in rounding", trial
     if training.optimizer != "adafactor":
-        training = dataclasses.replace(training, optimizer="adafactor", first_moment=False)
-        add("--optimizer adafactor", "another optimiser, with a learning rate of its own to find")
-    return found
+        options: Options = {"optimizer": "adafactor"}
+        if STOCK_NAMES.get(training.optimizer, training.optimizer) == "adam":
+            options |= {"adam-betas": None, "adam-eps": None}
+        trial = trial.change(options, optimizer="adafactor", first_moment=False)
+        effect = "another optimiser, with a learning rate of its own to find"
+        yield "--optimizer adafactor", effect, trial
 
 
-def _largest_that_fits(
-    plan: Plan, model: Model, training: Training, checkpoint_gib: float | None
-) -> Plan:
+def _recomputed(model: Model, training: Training) -> Trial:
+    """Return the trial in which backward computes all layers again."""
+    if model.is_stock:
+        options: Options = {"checkpoint-activations": "true"}
+    else:
+        options = {"checkpoint-activations-every": AUTO}
+    checkpointing = {}
+    for side, shape in model.layers.items():
+        every = auto_segment(side, model.scheme, shape, model.depths.of(side))
+        checkpointing[side] = dataclasses.replace(
+            model.checkpointing[side], every=1 if model.is_stock else every
+        )
+    return Trial(options, dataclasses.replace(model, checkpointing=checkpointing), training)
+
+
+def _largest_that_fits(plan: Plan, trial: Trial) -> Plan:
     """Return the plan with the largest micro-batch that fits; else with the smallest."""
-    tokens = training.max_tokens
-    machine = (plan.memory_gib, plan.teraflops, plan.length, plan.utilisation)
+    tokens, training = trial.training.max_tokens, trial.training
     while True:
         batch = launch.split_batch(plan.training.tokens, tokens, training.devices)
-        bounded = training.bounded or batch.max_tokens != plan.training.max_tokens
-        tried = dataclasses.replace(
-            training, max_tokens=batch.max_tokens, update_freq=batch.update_freq, bounded=bounded
+        training = dataclasses.replace(
+            training, max_tokens=batch.max_tokens, update_freq=batch.update_freq
         )
-        candidate = make_plan(model, tried, *machine, checkpoint_gib)
+        machine = plan.memory_gib, plan.teraflops, plan.length, plan.utilisation
+        candidate = make_plan(trial.model, training, *machine)
         if candidate.fits or tokens // 2 < SMALLEST_MICRO_BATCH:
             return candidate
         tokens //= 2
 
 
-def as_arguments(options: dict[str, str | None]) -> str:
+def as_arguments(options: Options) -> str:
     """Return changed options as fairseq-train takes them."""
     given = {name: value for name, value in options.items() if value is not None}
-    words = [f"--{name}" + f" {value}" * (value != "true") for name, value in given.items()]
+    words = [
+        f"--{name}" if value == "true" else f"--{name} {value}" for name, value in given.items()
+    ]
     gone = [f"--{name}" for name, value in options.items() if value is None]
     return " ".join(words) + (f" (without {', '.join(gone)})" if gone else "")
 
 
 def device_memory(wanted: str, devices: Devices, elsewhere: bool) -> float | None:
-    """Return GiB of one device to plan with; None on a CPU, unless they are said.
+    """Return GiB of one device to plan with; None on a CPU, unless they are given.
 
     Args:
         wanted: GiB, or "auto": what the GPUs here have; of those `elsewhere` a usual size.
@@ -254,40 +224,32 @@ def fit_into(
         ValueError: where nothing makes it fit, or only what changes the update: that is the user's
             to choose.
     """
-    planned = config.options | {word.removeprefix("--"): True for word in precision}
+    options = config.options | {word.removeprefix("--"): True for word in precision}
     gpus = devices.total if devices.gpus else 0
     sizes, _ = vocabulary_of(config, data)
-    wanted = dataclasses.replace(config, options=planned)
-    advice = advise(estimate(wanted, gpus, memory_gib, teraflops=1, vocabulary=sizes))
-    device = "a GPU" if gpus else "the CPU"
+    wanted = dataclasses.replace(config, options=options)
+    advice = advise(estimate(wanted, gpus, memory_gib, sizes))
+    device, last = "a GPU" if gpus else "the CPU", advice.last
     room = f"of {memory_gib:.4g} GiB of {device}"
     if advice.wanted.fits:
         return f"memory   {advice.wanted.needed_gib:.1f} {room} (deepnet plan)"
-    if not (advice.fits and advice.is_exact(advice.steps[-1])):
-        least = min(step.plan.needed_gib for step in advice.steps if advice.is_exact(step))
+    if not (last.plan.fits and last.is_exact):
+        least = min(step.plan.needed_gib for step in advice.steps if step.is_exact)
+        other = (
+            f"{as_arguments(last.options)} fits, and changes the training ({last.effect})"
+            if last.plan.fits
+            else f"no option makes it fit ({advice.least_gib:.1f} GiB are the least)"
+        )
         raise ValueError(
-            f"the training needs {least:.1f} GiB, and {device} has {memory_gib:.4g}"
-            f"{_what_else(advice)}; MEMORY= starts it all the same"
+            f"the training needs {least:.1f} GiB, and {device} has {memory_gib:.4g}; {other}; take"
+            " GPUs with more memory or a smaller model; MEMORY= starts it all the same"
         )
-    options = dict(advice.options)
+    changes = dict(last.options)
     if "global-batch-tokens" in config.recipe and "update-freq" not in config.options:
-        options.pop("update-freq", None)  # follows from the batch and the devices
-    found = (configs.parse_override(f"{name}={value}") for name, value in options.items())
-    configs.override(config, dict(found), "deepnet plan")
+        changes.pop("update-freq", None)  # follows from the batch and the devices
+    pairs = (configs.parse_override(f"{name}={value}") for name, value in changes.items())
+    configs.override(config, dict(pairs), "deepnet plan")
     return (
-        f"memory   {advice.plan.needed_gib:.1f} {room} with {as_arguments(options)}; without"
+        f"memory   {last.plan.needed_gib:.1f} {room} with {as_arguments(changes)}; without"
         f" {advice.wanted.needed_gib:.1f} (deepnet plan)"
-    )
-
-
-def _what_else(advice: Advice) -> str:
-    """Return what would fit, where no option that leaves the update as it is does."""
-    if not advice.fits:
-        return (
-            f", and no option makes it fit ({advice.least_gib:.1f} GiB are the least): take"
-            " GPUs with more memory or a smaller model"
-        )
-    return (
-        f"; {as_arguments(advice.options)} fits, and changes the training"
-        f" ({advice.steps[-1].effect}): add that, or take GPUs with more memory"
     )

@@ -1,30 +1,108 @@
-"""The plan of one training: parameters, memory, operations and time."""
+"""The plan of one training: parameters, memory, operations and time.
+
+Model and training are read from what fairseq-train would see, so that an estimate and a run cannot
+differ in a default. A multiplication with an addition counts as two operations. Only matrix
+products count; the rest (LayerNorm, dropout, softmax) is bound by memory, and is part of the
+utilisation.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from argparse import Namespace
 from pathlib import Path
+from typing import Any, Final
+
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models.transformer import TransformerConfig, TransformerModel
 
 from fairseq_deepnet.files import shown
-from fairseq_deepnet.footprint import (
-    Memory,
+from fairseq_deepnet.footprint.activations import MicroBatch, micro_batch
+from fairseq_deepnet.footprint.memory import SENTENCE_LENGTH, Memory, follow, needed_gib
+from fairseq_deepnet.footprint.setting import (
+    MEGABYTE,
+    STATES,
     Model,
     Parameters,
     Training,
+    build_layer,
     count,
-    fit,
-    follow,
-    micro_batch,
-    needed_gib,
 )
-from fairseq_deepnet.footprint.memory import GIB, SENTENCE_LENGTH
-from fairseq_deepnet.models.account import read_model, read_training
-from fairseq_deepnet.models.checkpoint_memory import memory_of
 from fairseq_deepnet.models.deepnet_transformer import DeepNetTransformerModel
+from fairseq_deepnet.models.options import layer_shape
+from fairseq_deepnet.models.running_options import checkpointing_of
+from fairseq_deepnet.models.scheme_options import scheme_in
+from fairseq_deepnet.monitoring.options import monitor_settings
+from fairseq_deepnet.schemes import Role, Side, Sublayer
 from fairseq_deepnet.tools import configs, fairseq_options
 from fairseq_deepnet.tools.corpora.folder import DataFolder
-from fairseq_deepnet.tools.planning import compute
 from fairseq_deepnet.tools.training import launch
+
+UTILISATION: Final = 0.3
+"""Share of the device's peak that training reaches if nothing else is given: assumed."""
+
+KERNELS: Final = {Side.ENCODER: (18, 32), Side.DECODER: (28, 50)}
+"""Kernels that a layer starts forward and backward: DeepNorm with dropout, as torch dispatches."""
+
+OPTIMISER_KERNELS: Final = 15
+"""Kernels per parameter tensor of fairseq's optimisers, with scaling and norm of its gradient."""
+
+KERNEL_SECONDS: Final = 8e-6
+"""Time to start a kernel from Python: assumed. Deep, narrow stacks on fast GPUs are bound by it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Flops:
+    """Operations, all forward, of one micro-batch on one device.
+
+    Args:
+        attention: Q K^T and weights x V, of whole sentences (kernels skip the masked half of the
+            decoder's at best)
+        fused: True if attention's backward computes Q K^T again
+        recomputation: layers that backward computes again
+    """
+
+    linear: int
+    attention: int
+    projection: int
+    fused: bool
+    recomputation: int
+
+    @property
+    def backward(self) -> float:
+        """Twice the forward pass; a fused attention has five products for two."""
+        return 2 * (self.linear + self.projection) + (2.5 if self.fused else 2) * self.attention
+
+    @property
+    def total(self) -> float:
+        """Forward, backward and recomputation."""
+        return self.linear + self.attention + self.projection + self.backward + self.recomputation
+
+
+def count_flops(model: Model, batch: MicroBatch) -> Flops:
+    """Count the operations of one micro-batch.
+
+    A linear map from a to b channels costs 2 a b per token; attention 4 C per query and key.
+    """
+    linear = attention = again = 0
+    for side in Side:
+        n, depth = batch.tokens(side), model.depths.of(side)
+        per_layer = attending = 0
+        for sublayer, role, each in build_layer(model, side).linears():
+            keys_of = Side.ENCODER if sublayer is Sublayer.ENCODER_ATTN else side
+            read = keys_of if role in (Role.K_PROJ, Role.V_PROJ) else side
+            per_layer += 2 * batch.tokens(read) * each.weight.numel()
+            if role is Role.Q_PROJ:
+                attending += 4 * n * batch.length(keys_of) * model.layers[side].embed_dim
+        linear += depth * per_layer
+        attention += depth * attending
+        again += model.recomputed(side) * (per_layer + attending)
+    n, width = batch.tokens(Side.DECODER), model.layers[Side.DECODER].embed_dim
+    projection = 2 * n * model.output_dim * model.vocabulary[1]
+    if model.output_dim != width:
+        projection += 2 * n * width * model.output_dim
+    fused = batch.is_fused(model.layers[Side.ENCODER].attention_dropout)
+    return Flops(linear, attention, projection, fused, again)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,26 +112,21 @@ class Plan:
     Args:
         counts: parameters by part
         memory, flops: bytes, and operations of one micro-batch, on one device
-        memory_gib: what a device has
-        length, teraflops, utilisation: subwords of a sentence, and the speed, as assumed
-        checkpoint_gib: what --checkpoint-memory allows; None where it says nothing
+        memory_gib: of a device
+        length: subwords of a sentence, as assumed
+        teraflops: peak of a device, 10^12 operations per second; None: no times
+        utilisation: share of it that is reached, as assumed
     """
 
     model: Model
     training: Training
     counts: Parameters
     memory: Memory
-    flops: compute.Flops
+    flops: Flops
     memory_gib: float
     length: int
-    teraflops: float
+    teraflops: float | None
     utilisation: float
-    checkpoint_gib: float | None = None
-
-    @property
-    def parameters(self) -> int:
-        """Numbers that are learnt."""
-        return self.counts.total
 
     @property
     def flops_per_update(self) -> float:
@@ -61,26 +134,36 @@ class Plan:
         return self.flops.total * self.training.update_freq * self.training.devices
 
     @property
-    def seconds_per_update(self) -> float:
-        """Estimated time of an update."""
-        what = (self.flops, self.model, self.training, self.counts.tensors)
-        return compute.seconds_per_update(*what, self.teraflops, self.utilisation)
+    def seconds_per_update(self) -> float | None:
+        """Estimated time of an update; devices work side by side, communication is hidden.
+
+        A micro-batch takes as long as its operations, or as starting its kernels if that is longer.
+        The optimiser goes through the parameter tensors in Python, unless it is fused_adam or they
+        are one flat copy.
+        """
+        if self.teraflops is None:
+            return None
+        model, training = self.model, self.training
+        computing = self.flops.total / (self.teraflops * 1e12 * self.utilisation)
+        kernels = 0
+        for side, (forward, backward) in KERNELS.items():
+            kernels += model.depths.of(side) * (forward + backward)
+            kernels += model.recomputed(side) * forward
+        flat = training.flat and not training.memory_efficient
+        pieces = 1 if flat or training.optimizer == "fused_adam" else self.counts.tensors
+        stepping = pieces * OPTIMISER_KERNELS * KERNEL_SECONDS
+        return training.update_freq * max(computing, kernels * KERNEL_SECONDS) + stepping
 
     @property
     def hours(self) -> float | None:
         """Estimated time of --max-update updates; None where that is not set."""
-        updates = self.training.max_update
-        return None if updates is None else updates * self.seconds_per_update / 3600
+        updates, seconds = self.training.max_update, self.seconds_per_update
+        return None if updates is None or seconds is None else updates * seconds / 3600
 
     @property
     def gpu_hours(self) -> float | None:
         """Hours x devices."""
         return None if self.hours is None else self.hours * self.training.devices
-
-    @property
-    def peak_gib(self) -> float:
-        """The most that tensors hold on one device, in GiB."""
-        return self.memory.peak / GIB
 
     @property
     def needed_gib(self) -> float:
@@ -89,61 +172,62 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether a device has that."""
+        """True if a device has that."""
         return self.needed_gib <= self.memory_gib
 
 
-def require_plannable(arch: str) -> None:
-    """Raise ValueError for a model that is no encoder-decoder of ours or of fairseq's."""
-    from fairseq.models import ARCH_MODEL_REGISTRY
-    from fairseq.models.transformer import TransformerModel
-
-    if ARCH_MODEL_REGISTRY.get(arch) not in (DeepNetTransformerModel, TransformerModel):
-        raise ValueError(
-            f"--arch {arch}: only encoder-decoders can be planned: deepnet_transformer,"
-            " fairseq's transformer and their named shapes"
-        )
+def make_plan(
+    model: Model,
+    training: Training,
+    memory_gib: float,
+    teraflops: float | None = None,
+    length: int = SENTENCE_LENGTH,
+    utilisation: float = UTILISATION,
+) -> Plan:
+    """Plan a training that is already read."""
+    batch, counts = micro_batch(training, length), count(model)
+    memory, flops = follow(model, training, counts, batch), count_flops(model, batch)
+    needs = (model, training, counts, memory, flops)
+    return Plan(*needs, memory_gib, length, teraflops, utilisation)
 
 
 def estimate(
     config: configs.Config,
     gpus: int,
     memory_gib: float,
-    teraflops: float,
-    vocabulary: int | tuple[int, int],
+    vocabulary: tuple[int, int],
+    teraflops: float | None = None,
     length: int = SENTENCE_LENGTH,
-    utilisation: float = compute.UTILISATION,
+    utilisation: float = UTILISATION,
 ) -> Plan:
     """Plan the training that a config describes.
 
     Args:
         gpus: devices in all; 0 is one CPU process
         memory_gib: of one device
+        vocabulary: entries of the source's and the target's dictionary, special symbols included
         teraflops: peak of one device in the config's precision, 10^12 operations per second
-        vocabulary: entries of the dictionary, special symbols and language tokens included; or of
-            the source's and the target's
         length: subwords of a sentence
         utilisation: share of the peak that training reaches
 
     Where the config has recipe.global-batch-tokens, update-freq follows from the devices, as
     scripts/train.sh does it. Raises ValueError for what cannot be planned.
     """
-    pair = (vocabulary, vocabulary) if isinstance(vocabulary, int) else vocabulary
     if gpus < 0:
         raise ValueError(f"--gpus {gpus}: 0 plans for the CPU")
     for name, value in {"memory": memory_gib, "teraflops": teraflops, "length": length}.items():
-        if not value > 0:
+        if value is not None and not value > 0:
             raise ValueError(f"--{name} {value:g}: a positive number is expected")
     if not 0 < utilisation <= 1:
         raise ValueError(f"--utilisation {utilisation:g}: a share between 0 and 1 is expected")
-    if min(pair) < 5:
+    if min(vocabulary) < 5:
         raise ValueError(
-            f"--vocabulary {min(pair)}: fairseq's four special symbols and a word are the least"
+            f"--vocabulary {min(vocabulary)}: fairseq's four special symbols and a word are the"
+            " least"
         )
     args = fairseq_options.parse_training(["DATA", *configs.to_arguments(config.options)])
     require_plannable(args.arch)
-    model = read_model(args, pair)
-    training = read_training(args, gpus, length)
+    model, training = read_model(args, vocabulary), read_training(args, gpus, length)
     if training.precision == "fp16" and not gpus:
         raise ValueError("--fp16 needs a GPU; the CPU trains in fp32 or bf16")
     wanted = config.recipe.get("global-batch-tokens")
@@ -153,35 +237,105 @@ def estimate(
         training = dataclasses.replace(
             training, max_tokens=batch.max_tokens, update_freq=batch.update_freq
         )
-    checkpoint_gib = memory_of(args, (lambda: memory_gib) if gpus else None)
-    return make_plan(model, training, memory_gib, teraflops, length, utilisation, checkpoint_gib)
+    return make_plan(model, training, memory_gib, teraflops, length, utilisation)
 
 
-def make_plan(
-    model: Model,
-    training: Training,
-    memory_gib: float,
-    teraflops: float,
-    length: int = SENTENCE_LENGTH,
-    utilisation: float = compute.UTILISATION,
-    checkpoint_gib: float | None = None,
-) -> Plan:
-    """Plan a training that is already read."""
-    counts = count(model)
-    batch = micro_batch(training, length)
-    if checkpoint_gib is not None:  # as the training will choose, which knows no length
-        model, _ = fit(model, training, micro_batch(training), checkpoint_gib)
-    return Plan(
-        model=model,
-        training=training,
-        counts=counts,
-        memory=follow(model, training, counts, batch),
-        flops=compute.count(model, batch),
-        memory_gib=memory_gib,
-        length=length,
-        teraflops=teraflops,
-        utilisation=utilisation,
-        checkpoint_gib=checkpoint_gib,
+def require_plannable(arch: str) -> None:
+    """Raise ValueError for a model that is no encoder-decoder of ours or of fairseq's."""
+    if ARCH_MODEL_REGISTRY.get(arch) not in (DeepNetTransformerModel, TransformerModel):
+        raise ValueError(
+            f"--arch {arch}: only encoder-decoders can be planned: deepnet_transformer,"
+            " fairseq's transformer and their named shapes"
+        )
+
+
+def read_model(args: Namespace, vocabulary: tuple[int, int]) -> Model:
+    """Return the shape that parsed fairseq-train arguments describe.
+
+    Raises ValueError for options that the plan does not know how to count.
+    """
+    for option in ("adaptive_softmax_cutoff", "adaptive_input", "merge_src_tgt_embed"):
+        if getattr(args, option, None):
+            raise ValueError(
+                f"--{option.replace('_', '-')} is not covered by the plan; leave it out"
+            )
+    cfg: Any = TransformerConfig.from_namespace(args)
+    share_all = bool(cfg.share_all_embeddings)
+    if share_all and vocabulary[0] != vocabulary[1]:
+        raise ValueError(
+            f"--share-all-embeddings needs one vocabulary, not {vocabulary[0]:,} and"
+            f" {vocabulary[1]:,}; give a single --vocabulary"
+        )
+    if share_all and cfg.encoder.embed_dim != cfg.decoder.embed_dim:
+        raise ValueError(
+            f"--share-all-embeddings needs equal widths, not --encoder-embed-dim"
+            f" {cfg.encoder.embed_dim} and --decoder-embed-dim {cfg.decoder.embed_dim}"
+        )
+    scheme = scheme_in(args)
+    if scheme is None:
+        raise ValueError(
+            "--encoder-normalize-before without --decoder-normalize-before (or the reverse) is not"
+            " covered by the plan; give both or none"
+        )
+    layers = {side: layer_shape(cfg, side) for side in Side}
+    rows = {Side.ENCODER: cfg.max_source_positions, Side.DECODER: cfg.max_target_positions}
+    without = bool(cfg.no_token_positional_embeddings)
+    return Model(
+        arch=args.arch,
+        scheme=scheme,
+        layers=layers,
+        vocabulary=vocabulary,
+        share_all=share_all,
+        share_output=share_all or bool(cfg.share_decoder_input_output_embed),
+        output_dim=int(cfg.decoder.output_dim),
+        # fairseq's tables begin after the padding index, which is 1
+        positions={side: 0 if without else rows[side] + 2 for side in Side},
+        learned_positions={
+            Side.ENCODER: bool(cfg.encoder.learned_pos),
+            Side.DECODER: bool(cfg.decoder.learned_pos),
+        },
+        embedding_norm=bool(cfg.layernorm_embedding),
+        decoder_final_norm=not cfg.no_decoder_final_norm,
+        checkpointing={side: checkpointing_of(cfg, side, scheme, layers[side]) for side in Side},
+    )
+
+
+def read_training(args: Namespace, gpus: int, length: int = SENTENCE_LENGTH) -> Training:
+    """Return how parsed fairseq-train arguments train; ValueError for what cannot be counted.
+
+    Args:
+        length: subwords of a sentence, which turns --batch-size into tokens where there is no
+            --max-tokens
+    """
+    for option in ("amp", "store_ema"):
+        if getattr(args, option, False):
+            raise ValueError(
+                f"--{option.replace('_', '-')} is not covered by the plan; leave it out"
+            )
+    optimisers = (*STATES, "adafactor", "sgd")
+    if args.optimizer not in optimisers:
+        raise ValueError(f"--optimizer {args.optimizer}: the plan knows {', '.join(optimisers)}")
+    if not args.max_tokens and not args.batch_size:
+        raise ValueError("neither --max-tokens nor --batch-size is set; add max-tokens=4096")
+    precision = "fp16" if args.fp16 else "bf16" if args.bf16 else "fp32"
+    settings = monitor_settings(args) if getattr(args, "monitor_interval", None) else None
+    return Training(
+        max_tokens=int(args.max_tokens or args.batch_size * length),
+        update_freq=int(max(args.update_freq)),
+        max_update=args.max_update or None,
+        precision=precision,
+        memory_efficient=bool(args.memory_efficient_fp16 or args.memory_efficient_bf16),
+        flat=precision == "fp16" and not args.fp16_no_flatten_grads,
+        optimizer=args.optimizer,
+        first_moment=bool(getattr(args, "beta1", None) or getattr(args, "momentum", None)),
+        criterion=args.criterion,
+        ddp_backend=args.ddp_backend,
+        bucket_view=bool(args.gradient_as_bucket_view),
+        gpus=gpus,
+        unit_bytes=int(args.bucket_cap_mb) * MEGABYTE,
+        reshard=not args.no_reshard_after_forward,
+        offload=bool(args.cpu_offload),
+        monitored=() if settings is None else settings.quantities,
     )
 
 
@@ -201,7 +355,7 @@ def vocabulary_of(config: configs.Config, data: Path | None) -> tuple[tuple[int,
 def vocabulary_in(data: Path) -> tuple[int, int]:
     """Count the entries of the source's and the target's dictionary in a data folder.
 
-    A folder of many languages has one dictionary, to which fairseq adds a token a language.
+    A folder of many languages has one dictionary, to which fairseq adds a token per language.
     """
     folder = DataFolder.open(data)
     if folder.is_multilingual or folder.is_monolingual:
