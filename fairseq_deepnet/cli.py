@@ -29,7 +29,6 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "evaluate": ("tools.evaluation.evaluate", "translate a test set and score it"),
         "translate": ("tools.translation.translate", "raw text in, text out"),
         "perplexity": ("tools.evaluation.perplexity", "how well a language model predicts a text"),
-        "score": ("tools.evaluation.scoring", "sacreBLEU and chrF of a file of hypotheses"),
         "average": ("tools.trained_model", "the mean of several checkpoints"),
         "export": ("tools.export.export", "for stock fairseq, CTranslate2 or Hugging Face"),
     },

@@ -18,7 +18,7 @@ from fairseq_deepnet.experiments import results
 from fairseq_deepnet.experiments.results import CELL, RESULT, Status
 from fairseq_deepnet.files import say, write_json
 from fairseq_deepnet.signals import INTERRUPTED, PREEMPTED, UNSAVED
-from fairseq_deepnet.tools.run_scores import read_score
+from fairseq_deepnet.tools.scores import read_score
 from fairseq_deepnet.tools.training import train
 
 CHECKPOINT: Final = re.compile(r"checkpoint(_last|_best|_?\d+(_\d+)?)\.pt")

@@ -8,8 +8,9 @@ from typing import Final
 
 from fairseq_deepnet.experiments import paper
 from fairseq_deepnet.files import say
-from fairseq_deepnet.tools.corpora.folder import DataFolder
-from fairseq_deepnet.tools.evaluation.direction_scores import Summary, number, summarise
+from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.tools.evaluation.directions import Summary, number, summarise
+from fairseq_deepnet.tools.scores import read_directions
 from fairseq_deepnet.tools.tables import markdown
 
 PAPER: Final[dict[str, tuple[str, dict[str, tuple[str, int]]]]] = {
@@ -48,7 +49,7 @@ def beside_paper(summary: Summary, published: str) -> list[str]:
         cells.append(f"{number(item.means['bleu'])}{note}" if item else "")
     rows.append(["this model", *cells])
     tables = [f"{markdown(rows)}\n\nThe paper's numbers: {table.metric}."]
-    differing = sum("tok:13a" not in score.signature for score in summary.scores)
+    differing = sum("tok:13a" not in score.signatures["bleu"] for score in summary.scores)
     if published == "opus100" and differing:
         tables.append(f"The paper used 13a throughout; {differing} directions here do not.")
     return tables
@@ -65,17 +66,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table of a folder; exit status 1 if directions are missing."""
-    expected: list[str] = []
+    expected: list[Direction] = []
     lines: dict[str, int] = {}
     if args.data is not None:
         data = DataFolder.open(args.data)
-        expected = list(map(str, data.directions(args.split)))
+        expected = data.directions(args.split)
         lines = data.training_lines()
     if args.expect is not None:
-        expected = args.expect.read_text(encoding="utf-8").split()
+        expected = list(map(Direction.parse, args.expect.read_text(encoding="utf-8").split()))
     if not args.folder.is_dir():
         raise FileNotFoundError(f"there is no folder {args.folder}")
-    summary = summarise(args.folder, expected, lines)
+    summary = summarise(args.folder, read_directions(args.folder), expected, lines)
     beside = beside_paper(summary, args.paper) if args.paper else []
     print("\n\n".join([summary.text, *beside]))
     say(f"written: {args.folder}/table.md, table.csv, summary.json")

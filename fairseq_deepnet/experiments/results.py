@@ -24,8 +24,9 @@ from fairseq_deepnet.files import inside_project, shown
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.configs import Config
 from fairseq_deepnet.tools.corpora.binarise import unigram_nll
+from fairseq_deepnet.tools.evaluation.scoring import TOKENISED
 from fairseq_deepnet.tools.plotting.curves import LOG, Curves, read_metrics
-from fairseq_deepnet.tools.run_scores import TOKENISED, RunScore, decoding, read_score
+from fairseq_deepnet.tools.scores import Score, decoding, read_score
 from fairseq_deepnet.tools.training import launch
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Run:
     valid_nll: Points = ()
     train_nll: Points = ()
     speed: Points = ()
-    score: RunScore | None = None
+    score: Score | None = None
     unigram: float | None = None
     cell: dict[str, Any] = field(default_factory=dict)
 
@@ -159,7 +160,7 @@ _SCORE: Final = (
 )
 
 
-def _of_score(score: RunScore | None, updates: int) -> dict[str, Any]:
+def _of_score(score: Score | None, updates: int) -> dict[str, Any]:
     """Return the columns of a score: its numbers, and how they were obtained.
 
     `bleu` is sacreBLEU, averaged over the trained directions of a multilingual model;
@@ -174,8 +175,6 @@ def _of_score(score: RunScore | None, updates: int) -> dict[str, Any]:
         if (expected := facts.get("expected") or facts["directions"]) != facts["directions"]:
             lines += f" of {expected}, INCOMPLETE"
         lines += " (BLEU: mean over the trained ones)"
-        if facts.get("mixed"):
-            lines += ", MIXED: not all scored the same way"
     how = f"{lines}, {decoding(facts)}, {int(facts.get('updates') or updates):,} updates"
     return {
         "bleu": score.headline,

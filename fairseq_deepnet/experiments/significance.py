@@ -26,7 +26,7 @@ from fairseq_deepnet.stock_names import in_stock_names
 from fairseq_deepnet.tools import configs
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.evaluation import scoring
-from fairseq_deepnet.tools.run_scores import decoding
+from fairseq_deepnet.tools.scores import decoding
 from fairseq_deepnet.tools.tables import Section, six_digits
 
 TESTS: Final = {"bootstrap": ("bs", 1000), "randomisation": ("ar", 10000)}

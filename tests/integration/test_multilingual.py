@@ -68,8 +68,8 @@ def test_every_direction_is_scored_once(run: Path) -> None:
     assert (folder / "table.md").is_file()
     (folder / "xx-yy.json").unlink()
     again = script("eval_bleu.sh", str(run), "--", "--max-len-b", "8")
-    assert "5 of 6 directions are scored already" in again.stderr
-    assert "6/6 xx-yy" in again.stderr
+    assert "already scored: 5 of 6 in " in again.stderr
+    assert "test set: xx-yy, " in again.stderr
     assert again.stdout == first.stdout
 
 

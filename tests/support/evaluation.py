@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairseq_deepnet.tools.corpora.folder import Direction
-from fairseq_deepnet.tools.evaluation import jobs
+from fairseq_deepnet.tools.evaluation import directions
 from fairseq_deepnet.tools.translation.engines import Engine, Hypothesis
 from tests.support.runs import SENTENCES, TRANSLATIONS
 
@@ -38,5 +38,5 @@ class _Here(Executor):
 
 def work_here(monkeypatch: pytest.MonkeyPatch, engine: Engine | Exception) -> None:
     """Let `engine` translate what other processes would."""
-    monkeypatch.setattr(jobs, "_engine", engine)
-    monkeypatch.setattr(jobs, "ProcessPoolExecutor", lambda *arguments: _Here())
+    monkeypatch.setattr(directions, "_engine", engine)
+    monkeypatch.setattr(directions, "ProcessPoolExecutor", lambda *arguments: _Here())

@@ -61,7 +61,7 @@ def write_run(
     record = score(hypotheses, references, tokenizer=tokenizer)
     digests = {path.name: sha256(path) for path in (reference.with_suffix(".de"), reference)}
     asked = {"data": digests, "beam": 5, "lenpen": 1.0, "options": [], **(decoded or {})}
-    record |= {"split": "test", "reference": str(reference), "request": asked}
+    record |= {"split": "test", "reference": str(reference), **asked, "request": asked}
     (run / "scores").mkdir(exist_ok=True)
     (run / "scores" / f"{name}.txt").write_text(
         "".join(f"{line}\n" for line in hypotheses), encoding="utf-8"

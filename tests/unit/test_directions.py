@@ -11,9 +11,12 @@ import pytest
 
 from fairseq_deepnet import cli
 from fairseq_deepnet.experiments.directions import beside_paper
+from fairseq_deepnet.tools.corpora.folder import Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation.direction_scores import summarise
+from fairseq_deepnet.tools.evaluation import directions
+from fairseq_deepnet.tools.evaluation.directions import Summary
 from fairseq_deepnet.tools.evaluation.scoring import score
+from fairseq_deepnet.tools.scores import read_directions, read_score
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 BLEU = {
@@ -45,6 +48,11 @@ def write(folder: Path, name: str, bleu: float | None = None, **fields: Any) -> 
     }
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+def summarise(folder: Path, expected: list[str], lines: dict[str, int]) -> Summary:
+    wanted = list(map(Direction.parse, expected))
+    return directions.summarise(folder, read_directions(folder), wanted, lines)
 
 
 @pytest.fixture
@@ -95,7 +103,7 @@ def test_resource_classes_go_by_the_training_lines_of_the_pair(folder: Path) -> 
     assert averages(folder)["X-En"]["bleu"] == 30
 
 
-def test_the_matrix_has_sources_down_and_targets_across(folder: Path) -> None:
+def test_the_table_has_a_line_per_direction(folder: Path) -> None:
     (folder / "de-fr.json").unlink()
     lines = summarise(folder, list(BLEU), LINES).text.splitlines()
     rows = {
@@ -103,10 +111,20 @@ def test_the_matrix_has_sources_down_and_targets_across(folder: Path) -> None:
         for line in lines
         if (cells := [cell.strip() for cell in line.strip("|").split("|")])
     }
-    assert rows["from \\ into"] == ["cs", "de", "en", "fr"]
-    assert rows["de"] == ["", "", "30.00", "?"]
-    assert rows["en"] == ["11.00", "26.00", "", "35.00"]
-    assert rows["fr"] == ["", "6.00*", "40.00", ""]
+    assert rows["de-en"] == ["1", "30.00", "50.00", "1.0 %", "0.2 %"]
+    assert rows["fr-de*"] == ["1", "6.00", "26.00", "1.0 %", "0.2 %"]
+    assert rows["de-fr*"] == ["?", "", "", "", ""]
+
+
+def test_a_report_reads_the_averages_of_the_summary(folder: Path) -> None:
+    assert read_score(folder.parent, folder.name) is None
+    summarise(folder, list(BLEU), LINES)
+    found = read_score(folder.parent, folder.name)
+    assert found is not None
+    expected = {"x-en": 30.0, "en-x": 24.0, "average": 27.0, "zero-shot": 7.5}
+    assert (found.values, found.headline) == (expected, 27.0)
+    assert found.signatures == {"bleu": SIGNATURE}
+    assert (found.facts["directions"], found.facts["lines"]) == (8, 8000)
 
 
 def test_an_incomplete_set_is_never_averaged_silently(folder: Path) -> None:
@@ -172,30 +190,21 @@ def test_the_papers_numbers_stand_beside_ours(
     assert ["this model", *ours] in rows
 
 
-def test_scores_of_other_settings_are_not_averaged_silently(folder: Path) -> None:
+def test_scores_of_other_settings_are_not_averaged(folder: Path) -> None:
     """The digests of the texts differ from direction to direction, and are no settings."""
     for number, name in enumerate(BLEU):
         write(folder, name, request={"beam": 5, "source": str(number), "reference": "r"})
-    assert "MIXED" not in summarise(folder, list(BLEU), LINES).text
+    summarise(folder, list(BLEU), LINES)
     write(folder, "fr-de", request={"beam": 1, "source": "x", "reference": "r"})
-    text = summarise(folder, list(BLEU), LINES).text
-    assert "MIXED: these were scored with another model or other options" in text
-    assert "than the rest: fr-de." in text
-    assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["mixed"] is True
+    with pytest.raises(ValueError, match=r"fr-de was scored with another model or other options"):
+        summarise(folder, list(BLEU), LINES)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "de-en.json is no score of a direction"),
-        ("[]", "it is not a JSON object"),
+        ("{", "de-en.json is damaged"),
         (json.dumps({"bleu": 1, "chrf": 2, "lines": 3}), "'bleu_signature' is missing"),
-        (
-            json.dumps(
-                {"bleu": 1, "chrf": 2, "lines": 3, "bleu_signature": "x", "direction": "en-de"}
-            ),
-            "it says that it is of en-de",
-        ),
     ],
 )
 def test_a_damaged_score_is_named(folder: Path, content: str, message: str) -> None:

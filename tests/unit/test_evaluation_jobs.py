@@ -11,16 +11,14 @@ import pytest
 
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation.jobs import (
+from fairseq_deepnet.tools.evaluation.directions import (
     Job,
     Translated,
-    degenerate,
     finish,
     parts_of,
-    texts_in,
-    texts_of_folder,
     translate_all,
 )
+from fairseq_deepnet.tools.evaluation.evaluate import texts_of
 from fairseq_deepnet.tools.translation.engines import Engine, Hypothesis
 from tests.support.evaluation import work_here
 
@@ -44,19 +42,16 @@ def write(place: Path, *names: str) -> None:
 
 def test_a_direction_with_a_text_of_its_own_is_translated_from_that_alone(tmp_path: Path) -> None:
     write(tmp_path, "news.cs-en.cs", "news.cs-en.en", "news.en-cs.cs", "news.en-cs.en")
-    found = {str(text.direction): text for text in texts_in(tmp_path, "news", MANY)}
-    assert sorted(found) == ["cs-en", "en-cs"]
-    assert len(texts_in(tmp_path, "news", MANY)) == 2
-    assert found["en-cs"].source.name == "news.en-cs.en"
-    assert found["cs-en"].source.name == "news.cs-en.cs"
+    sources = {str(pair): paths[0].name for pair, paths in texts_of(MANY, "news", tmp_path).items()}
+    assert sources == {"cs-en": "news.cs-en.cs", "en-cs": "news.en-cs.en"}
 
 
 @pytest.mark.parametrize(
     ("names", "error", "cause"),
     [
-        ((), ValueError, "news.A-B.A and news.A-B.B are expected"),
-        (("news.cs-en.cs",), FileNotFoundError, "no other side"),
-        (("news.en-fr.en", "news.en-fr.fr"), ValueError, "the model knows no fr"),
+        ((), FileNotFoundError, "news.A-B.A and news.A-B.B are expected"),
+        (("news.cs-en.cs",), FileNotFoundError, "no en side of"),
+        (("news.en-fr.en", "news.en-fr.fr"), ValueError, "the model does not know fr"),
     ],
 )
 def test_text_that_cannot_be_scored_is_refused(
@@ -64,7 +59,7 @@ def test_text_that_cannot_be_scored_is_refused(
 ) -> None:
     write(tmp_path, *names)
     with pytest.raises(error, match=cause):
-        texts_in(tmp_path, "news", MANY)
+        texts_of(MANY, "news", tmp_path)
 
 
 def test_an_epoch_is_every_training_pair_once_in_each_direction(folder: DataFolder) -> None:
@@ -88,17 +83,6 @@ class Inventor(Engine):
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts are translated in this process, by the inventor."""
     work_here(monkeypatch, Inventor())
-
-
-@pytest.mark.usefixtures("here")
-def test_a_blank_line_has_an_empty_translation_in_its_place(tmp_path: Path) -> None:
-    job = job_of(tmp_path, "de-en")
-    lines = ["", "one", "  ", "\u200b", "two"]
-    job.source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    job.reference.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    translate_all([job], {}, Inventor, threads=1, processes=1, gpus=0)
-    hypotheses = list(read_lines(job.record.with_suffix(".txt")))
-    assert hypotheses == ["", "one", "", "", "two"]
 
 
 def test_parts_hold_every_line_once_the_longest_first() -> None:
@@ -131,9 +115,9 @@ def job_of(place: Path, name: str, tokenizer: str | None = None) -> Any:
         text = place / f"news.{name}.{language}"
         text.write_text("我喜欢吃红色的苹果。\n", encoding="utf-8")
     folder = DataFolder(place, {"languages": list(direction), "directions": {}})
-    (text_of, *_) = (text for text in texts_in(place, "news", folder) if text[0] == direction)
-    record = place / "scores" / f"{direction}.json"
-    return Job(*text_of, record, folder, "news", tokenizer, {"beam": 5})
+    texts = texts_of(folder, "news", place)[direction]
+    record = place / f"{direction}.json"
+    return Job(direction, *texts, record, folder, "news", tokenizer, {"beam": 5})
 
 
 def copied(job: Job) -> Translated:
@@ -173,8 +157,8 @@ def test_a_score_of_moses_tokens_depends_on_tokens_and_binarised_text(tmp_path: 
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("as it was\n", encoding="utf-8")
     folder = DataFolder(tmp_path, {"source": "de", "target": "en", "tokenisation": "moses"})
-    (text,) = texts_of_folder(folder, "test")
-    job = Job(*text, tmp_path / "score.json", folder, "test", None, {})
+    ((direction, texts),) = texts_of(folder, "test").items()
+    job = Job(direction, *texts, tmp_path / "score.json", folder, "test", None, {})
     before = job.wanted()
     assert job.wanted() == before
     for path in job.files:
@@ -182,12 +166,6 @@ def test_a_score_of_moses_tokens_depends_on_tokens_and_binarised_text(tmp_path: 
         assert job.wanted() != before, path
         path.write_text("as it was\n", encoding="utf-8")
     assert len(job.files) == 5
-
-
-def test_translations_that_are_all_the_same_are_told() -> None:
-    assert "19 of 20 translations are 'Tom.'" in degenerate(["Tom."] * 19 + ["A dog."])
-    assert degenerate(["Tom."] * 17 + ["A dog.", "A cat.", "Two."]) == ""
-    assert degenerate(["Tom."] * 19) == ""
 
 
 def test_an_engine_that_cannot_be_loaded_is_one_error(

@@ -89,8 +89,8 @@ def test_a_language_model_is_measured_as_it_was_trained_and_only_once(
     assert (option(call, "--gen-subset"), "--cpu" in call) == ("test", True)
     words = sum(len(line.split()) + 1 for line in SENTENCES)
     assert first == (
-        f"perplexity 8.00 a subword (3.000 bits), {2 ** (90 / words):.2f} a word: test, 4 lines,"
-        f" 30 subwords, {run}/checkpoints/checkpoint_best.pt (update 20)\n"
+        f"perplexity 8.00 per subword (3.000 bits), {2 ** (90 / words):.2f} per word: test, 4"
+        f" lines, 30 subwords, {run}/checkpoints/checkpoint_best.pt (update 20)\n"
     )
     record = json.loads(
         (run / "scores" / "test.checkpoint_best.perplexity.json").read_text(encoding="utf-8")
@@ -111,8 +111,8 @@ def test_a_masked_model_is_validated_and_no_perplexity_of_words_is_claimed(
     (call,) = fake_bin.calls("fairseq-validate")
     assert (option(call, "--task"), option(call, "--valid-subset")) == ("masked_lm", "test")
     assert (option(call, "--max-tokens"), call[-2:]) == ("99", ["--seed", "7"])
-    assert command.stdout.startswith("perplexity 16.00 a masked subword (4.000 bits), 15 % masked:")
-    assert "a word" not in command.stdout
+    assert command.stdout.startswith("perplexity 16.00 per masked subword (4.000 bits), 15 %")
+    assert "per word" not in command.stdout
 
 
 SHORT = "Evaluated 29 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
@@ -122,8 +122,8 @@ SHORT = "Evaluated 29 tokens in 1s\nLoss (base 2): 3.0000, Perplexity: 8.00\n"
     ("task", "words", "printed", "message"),
     [
         ("translation", [], "", "which has no perplexity of text; score translations"),
-        ("language_modeling", ["--split=dev"], "", "has no split dev; choose one of test"),
-        ("language_modeling", [], "nothing", "no perplexity in what fairseq printed: 'nothing'"),
+        ("language_modeling", ["--split=dev"], "", "called dev; choose one of test"),
+        ("language_modeling", [], "nothing", "no perplexity in the output of fairseq: 'nothing'"),
         ("language_modeling", [], SHORT, "read 29 of 30 tokens of test: it leaves out lines"),
     ],
 )

@@ -11,7 +11,7 @@ from fairseq_deepnet.experiments import quickstart, sweep
 from fairseq_deepnet.experiments.quickstart import summary, verdict
 from fairseq_deepnet.experiments.results import Run, Status
 from fairseq_deepnet.tools.configs import Config
-from fairseq_deepnet.tools.run_scores import RunScore
+from fairseq_deepnet.tools.scores import Score
 from tests.support.cells import write_cell, write_log, write_score
 
 
@@ -23,7 +23,7 @@ def run_of(
     score = None
     if bleu is not None:
         values = {"bleu": bleu, "chrf": bleu + 2}
-        score = RunScore("scores/a.json", values, {"bleu": "s"}, {})
+        score = Score("scores/a.json", values, {"bleu": "s"}, {})
     config = Config("x", {}, {})
     losses = {"valid_nll": train[1:], "train_nll": train}
     return Run(folder, config, status, reason, score=score, **losses)

@@ -1,18 +1,31 @@
-"""Scores against sacreBLEU itself."""
+"""Scores against sacreBLEU itself; tokenisation by target language, and its missing files."""
 
 from __future__ import annotations
 
-import json
+import importlib.util
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import sacrebleu
+import sacrebleu.tokenizers.tokenizer_spm as sacrebleu_spm
+import sacrebleu.utils
+import sentencepiece
 
-from fairseq_deepnet import cli
+from fairseq_deepnet.tools.evaluation import scoring
 from fairseq_deepnet.tools.evaluation.scoring import score
 
+needs_mecab = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("MeCab", "ipadic", "mecab_ko")),
+    reason="needs the extra cjk",
+)
 HYPOTHESES = ["The cat sat on the mat.", "a dog runs , fast", "Two men are playing chess outside"]
 REFERENCES = ["The cat sat on a mat.", "A dog runs, fast.", "Two men play chess outside."]
+CHINESE = ["我喜欢吃红色的苹果。", "他们在公园里踢足球。"]
+JAPANESE = ["私は赤いリンゴが好きです。", "彼らは公園でサッカーをしています。"]
+KOREAN = ["나는 빨간 사과를 좋아합니다.", "그들은 공원에서 축구를 하고 있습니다."]
+THAI = ["ฉันชอบกินแอปเปิ้ลสีแดง", "พวกเขากำลังเล่นฟุตบอลในสวน"]
 
 
 def test_scores_and_signatures_are_sacrebleus() -> None:
@@ -29,37 +42,131 @@ def test_scores_and_signatures_are_sacrebleus() -> None:
 def test_texts_of_different_length_and_empty_ones_are_refused() -> None:
     with pytest.raises(ValueError, match="2 hypotheses for 3 references"):
         score(HYPOTHESES[:2], REFERENCES)
-    with pytest.raises(ValueError, match="nothing to score"):
+    with pytest.raises(ValueError, match="0 hypotheses for 0 references"):
         score([], [])
 
 
-def test_deepnet_score_prints_a_line_or_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    hypotheses, references = tmp_path / "h", tmp_path / "r"
-    hypotheses.write_text("\n".join(HYPOTHESES) + "\n", encoding="utf-8")
-    references.write_text("\n".join(REFERENCES) + "\n", encoding="utf-8")
-    files = ["--hypotheses", str(hypotheses), "--references", str(references)]
-    expected = score(HYPOTHESES, REFERENCES)
-    assert cli.main(["score", *files]) == 0
-    line = capsys.readouterr().out
-    assert line.startswith(f"BLEU {expected['bleu']:.2f}  chrF {expected['chrf']:.2f}  ")
-    assert line.count("\n") == 1
-    assert cli.main(["score", *files, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == expected
+@pytest.fixture(autouse=True)
+def forget_checks() -> Iterator[None]:
+    scoring.check_tokenizer.cache_clear()
+    yield
+    scoring.check_tokenizer.cache_clear()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in the place of sacreBLEU's own."""
+    monkeypatch.setattr(sacrebleu.utils, "SACREBLEU_DIR", str(tmp_path / "sacrebleu"))
+    monkeypatch.setattr(sacrebleu_spm, "SACREBLEU_DIR", str(tmp_path / "sacrebleu"))
+    for variable in scoring.SENTENCEPIECE.values():
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path / "sacrebleu" / "models"
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model in the place of Flores-101's."""
+    folder = tmp_path_factory.mktemp("spm")
+    text = folder / "text"
+    text.write_text(
+        "\n".join([*CHINESE, *THAI, "a red apple", "they play football"] * 5), encoding="utf-8"
+    )
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text), model_prefix=str(folder / "spm"), vocab_size=64, minloglevel=2
+    )
+    return folder / "spm.model"
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "there is no file|No such file"), (b"\xff\n", "UTF-8")]
+    ("target", "tokenizer"),
+    [
+        ("de", "13a"),
+        ("ar", "13a"),
+        ("hi", "13a"),
+        ("zh", "zh"),
+        ("zho_simpl", "zh"),
+        ("zho_trad", "zh"),
+        ("zh-cn", "zh"),
+        ("ja", "ja-mecab"),
+        ("jpn", "ja-mecab"),
+        ("ko", "ko-mecab"),
+        ("th", "char"),
+        ("my", "char"),
+        ("xx", "13a"),
+        (None, "13a"),
+    ],
 )
-def test_files_that_are_not_there_or_not_utf8_are_named(
-    tmp_path: Path, content: bytes | None, message: str, capsys: pytest.CaptureFixture[str]
+def test_the_target_language_chooses_the_tokenizer(target: str | None, tokenizer: str) -> None:
+    assert scoring.tokenizer_of(target) == tokenizer
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "signature"),
+    [
+        ("zh", CHINESE, "tok:zh"),
+        ("th", THAI, "tok:char"),
+        pytest.param("ja", JAPANESE, "tok:ja-mecab-0.996-IPA", marks=needs_mecab),
+        pytest.param("ko", KOREAN, "tok:ko-mecab-0.996/ko-0.9.2-KO", marks=needs_mecab),
+    ],
+)
+def test_text_without_spaces_is_scored_by_its_words(
+    target: str, text: list[str], signature: str
 ) -> None:
-    path = tmp_path / "hypotheses.en"
-    if content is not None:
-        path.write_bytes(content)
-    status = cli.main(["score", "--hypotheses", str(path), "--references", str(path)])
-    said = capsys.readouterr().err
-    assert status == 2
-    assert "hypotheses.en" in said
-    assert any(part in said for part in message.split("|"))
+    """One word of several is wrong: 13a sees one wrong word a line and gives about nothing."""
+    wrong = [line[1:] for line in text]
+    by_words = score(wrong, text, target_language=target)
+    assert signature in by_words["bleu_signature"].split("|")
+    assert by_words["bleu"] > 60
+    assert score(text, text, target_language=target)["bleu"] == pytest.approx(100)
+    if target != "ko":
+        assert score(wrong, text)["bleu"] < 30
+
+
+def test_a_tokenizer_by_name_overrides_the_language() -> None:
+    assert "tok:char" in score(CHINESE, CHINESE, target_language="zh", tokenizer="char")[
+        "bleu_signature"
+    ].split("|")
+
+
+def test_spbleu_without_a_network_names_the_file_and_the_variable(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_network(*arguments: object, **options: object) -> None:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(socket, "create_connection", no_network)
+    with pytest.raises(ValueError, match=r"could not be downloaded.*FLORES101_SPM=FILE") as said:
+        score(["x"], ["x"], tokenizer="flores101")
+    place = cache / "sacrebleu_tokenizer_spm.model"
+    assert str(place) in str(said.value)
+    assert not place.exists()
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "variable", "name"),
+    [
+        ("flores101", "FLORES101_SPM", "sacrebleu_tokenizer_spm.model"),
+        ("flores200", "FLORES200_SPM", "flores200sacrebleuspm"),
+    ],
+)
+def test_spbleu_takes_the_model_that_the_user_has(
+    tokenizer: str,
+    variable: str,
+    name: str,
+    cache: Path,
+    sentencepiece_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(variable, str(sentencepiece_model))
+    scores = score(CHINESE, CHINESE, target_language="zh", tokenizer=tokenizer)
+    assert scores["bleu"] == pytest.approx(100)
+    assert f"tok:{tokenizer}" in scores["bleu_signature"].split("|")
+    assert [path.name for path in cache.iterdir()] == [name]
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_model))
+    counted = score([CHINESE[0]] * 2, CHINESE, tokenizer=tokenizer)
+    by_hand = score(
+        [" ".join(pieces.encode_as_pieces(CHINESE[0]))] * 2,
+        [" ".join(pieces.encode_as_pieces(line)) for line in CHINESE],
+        tokenizer="none",
+    )
+    assert counted["bleu"] == by_hand["bleu"]

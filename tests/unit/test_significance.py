@@ -126,7 +126,7 @@ INT8 = {"engine": "ctranslate2", "quantization": "int8"}
         ({"lenpen": 0.6}, "beam 5, lenpen 0.6"),
         ({"options": ["--sampling"]}, "beam 5, lenpen 1.0, --sampling"),
         (INT8, "beam 5, lenpen 1.0, decoded by ctranslate2 int8"),
-        ({"checkpoints": [{}, {}, {}]}, "beam 5, lenpen 1.0, average of 3 checkpoints"),
+        ({"averaged": ["1.pt", "2.pt", "3.pt"]}, "beam 5, lenpen 1.0, average of 3 checkpoints"),
     ],
     ids=["beam", "lenpen", "options", "engine", "average"],
 )

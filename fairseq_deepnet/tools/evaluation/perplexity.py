@@ -1,9 +1,9 @@
 """`deepnet perplexity`: how well a language model, or a masked one, predicts a split of its data.
 
-A perplexity depends on the subwords it is counted in. That of a language model is therefore also
-given per word (of the raw text, between spaces, an end of line counted as one), which models with
-other subwords can be compared by. That of a masked model is of only the masked subwords, masked as
-in its training; it is no probability of the text.
+A perplexity depends on the subwords. That of a language model is therefore also given per word (of
+the raw text, between spaces, an end of line counted as one), which compares with models of other
+subwords. That of a masked model is of only the masked subwords, masked as in its training; it is no
+probability of the text.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,8 @@ from fairseq_deepnet.records import record_of, write_record
 from fairseq_deepnet.tools.corpora.clean import count_words
 from fairseq_deepnet.tools.corpora.folder import MONOLINGUAL_TASKS, DataFolder
 from fairseq_deepnet.tools.corpora.text import read_lines
-from fairseq_deepnet.tools.evaluation.evaluate import gpus_of, named_after
+from fairseq_deepnet.tools.devices import choose_devices, visible_gpus
+from fairseq_deepnet.tools.scores import score_name
 from fairseq_deepnet.tools.trained_model import (
     TrainedModel,
     choose_model,
@@ -53,40 +51,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure a run, or print what was measured before; a JSON is kept."""
+    """Measure a run, or print its recorded perplexity."""
     model = choose_model(args.target, args.average)
     task = task_options(model.sources[-1])
-    name = task.setdefault("_name", task.get("task"))
-    if name not in MONOLINGUAL_TASKS:
+    task["_name"] = task.get("_name") or task.get("task")
+    if task["_name"] not in MONOLINGUAL_TASKS:
         raise ValueError(
-            f"{shown(model.path)} was trained on the task {name}, which has no perplexity of text;"
-            " score translations with deepnet evaluate"
+            f"{shown(model.path)} was trained on the task {task['_name']}, which has no perplexity"
+            " of text; score translations with deepnet evaluate"
         )
     data = find_data(model, args.data)
     binarised = data.path / f"{args.split}.bin"
-    if not data.is_monolingual:
-        raise ValueError(f"{shown(data.path)} holds language pairs; set DATA to a folder of one")
-    if not binarised.is_file():
-        known = ", ".join(data.record.get("lines") or ())
-        raise ValueError(f"{shown(data.path)} has no split {args.split}; choose one of {known}")
+    if not data.is_monolingual or not binarised.is_file():
+        splits = ", ".join(data.record.get("lines") or ())
+        raise ValueError(
+            f"{shown(data.path)} has no text of one language called {args.split};"
+            f" choose one of {splits}"
+        )
     folder = args.out or model.scores
     other = None if is_own_data(model, data.path) else data.path
-    record = folder / f"{named_after(other, f'{args.split}.{model.path.stem}.perplexity')}.json"
-    wanted = {
+    record = folder / f"{score_name(args.split, model.path.stem, ['perplexity'], other)}.json"
+    request = {
         "checkpoints": [fingerprint(path) for path in model.sources],
         "data": {name: sha256(data.path / name) for name in (binarised.name, "dict.txt")},
         "split": args.split,
         "options": args.extra,
     }
-    facts = record_of(record, wanted, "remove it to measure again")
-    if facts is not None:
-        say(f"already measured: {shown(record)}")
-    else:
+    facts = record_of(record, request, "remove it to measure again")
+    if facts is None:
         say(f"model {shown(model.path)}, data {shown(data.path)}, {args.split} set")
-        facts = measure(args, model, data, task) | {"request": wanted}
+        facts = measure(args, model, data, task) | {"request": request}
         folder.mkdir(parents=True, exist_ok=True)
         write_record(record, facts)
-        say(f"recorded: {shown(record)}")
+    say(f"recorded: {shown(record)}")
     print(describe(facts))
     return 0
 
@@ -94,18 +91,48 @@ def run(args: argparse.Namespace) -> int:
 def measure(
     args: argparse.Namespace, model: TrainedModel, data: DataFolder, task: dict[str, Any]
 ) -> dict[str, Any]:
-    """Run fairseq's own evaluation and return what is to be recorded."""
+    """Run fairseq-eval-lm, or fairseq-validate for a masked model; return the facts to record."""
     model.make()
-    command = [str(data.path.resolve()), "--user-dir", str(PACKAGE)]
-    command += ["--path", str(model.path.resolve())]
+    is_masked = task["_name"] == "masked_lm"
+    gpus = choose_devices(args.gpus, 1, 1, len(visible_gpus())).gpus
+    command = ["fairseq-validate" if is_masked else "fairseq-eval-lm", str(data.path.resolve())]
+    command += ["--user-dir", str(PACKAGE), "--path", str(model.path.resolve())]
     command += ["--task", task["_name"], "--max-tokens", str(args.batch)]
-    command += ["--distributed-world-size", "1", *([] if gpus_of(args) else ["--cpu"])]
+    command += ["--distributed-world-size", "1", *([] if gpus else ["--cpu"])]
+    if is_masked:  # with the masks and the seed of the training
+        command += ["--valid-subset", args.split, "--log-format", "json"]
+        pattern = rf'"{args.split}_loss": "([\d.]+)"()'
+    else:  # takes the shape of a sample from its command line
+        command += ["--gen-subset", args.split, "--log-format", "none"]
+        for name in ("sample_break_mode", "tokens_per_sample"):
+            command += [f"--{name.replace('_', '-')}", str(task[name])]
+        command += ["--add-bos-token"] if task.get("add_bos_token") else []
+        pattern = r"Evaluated ([\d,]+) tokens.*Loss \(base 2\): ([\d.]+), Perplexity: [\d.]+"
     started = time.monotonic()
-    if task["_name"] == "language_modeling":
-        measured = _evaluate_lm(command, args, data, task)
+    output = _printed([*command, *args.extra])
+    match = re.search(pattern, output, re.DOTALL)
+    if match is None:
+        raise ValueError(f"no perplexity in the output of fairseq: {output[-300:]!r}")
+    tokens = int(data.record["binarised"][args.split]["tokens"])
+    facts: dict[str, Any] = {}
+    if is_masked:
+        bits = float(match[1])
+        facts = {"mask_prob": task["mask_prob"], "seed": task["seed"]}
     else:
-        measured = _evaluate_masked(command, args, data, task)
-    return measured | {
+        bits, recorded, tokens = float(match[2]), tokens, int(match[1].replace(",", ""))
+        if tokens != recorded and not args.extra:
+            raise ValueError(
+                f"fairseq-eval-lm read {tokens:,} of {recorded:,} tokens of {args.split}: it leaves"
+                " out lines that are longer than the model's positions; split them"
+            )
+        text = read_lines(data.path / "text" / f"{args.split}.{data.languages[0]}")
+        words = sum(count_words(line) + 1 for line in text)
+        per_word = 2 ** (bits * tokens / words) if tokens == recorded else None
+        facts = {"word_perplexity": per_word, "words": words}
+    return facts | {
+        "bits": bits,
+        "perplexity": 2**bits,
+        "tokens": tokens,
         "task": task["_name"],
         "model": shown(model.path),
         "averaged": model.averaged,
@@ -118,54 +145,8 @@ def measure(
     }
 
 
-def _evaluate_lm(
-    command: list[str], args: argparse.Namespace, data: DataFolder, task: dict[str, Any]
-) -> dict[str, Any]:
-    """Run fairseq-eval-lm, which takes the shape of a sample from its command line."""
-    command = ["fairseq-eval-lm", *command, "--gen-subset", args.split, "--log-format", "none"]
-    for name in ("sample_break_mode", "tokens_per_sample"):
-        command += [f"--{name.replace('_', '-')}", str(task[name])]
-    command += ["--add-bos-token"] if task.get("add_bos_token") else []
-    found, counted = _printed(
-        [*command, *args.extra],
-        r"Loss \(base 2\): ([\d.]+), Perplexity: [\d.]+",
-        r"Evaluated ([\d,]+) tokens",
-    )
-    bits, tokens = float(found), int(counted.replace(",", ""))
-    there = int(data.record["binarised"][args.split]["tokens"])
-    if tokens != there and not args.extra:
-        raise ValueError(
-            f"fairseq-eval-lm read {tokens:,} of {there:,} tokens of {args.split}: it leaves out"
-            " lines that are longer than the model's positions; split them"
-        )
-    text = read_lines(data.path / "text" / f"{args.split}.{data.languages[0]}")
-    count = sum(count_words(line) + 1 for line in text)
-    return {
-        "bits": bits,
-        "perplexity": 2**bits,
-        "word_perplexity": 2 ** (bits * tokens / count) if tokens == there else None,
-        "tokens": tokens,
-        "words": count,
-    }
-
-
-def _evaluate_masked(
-    command: list[str], args: argparse.Namespace, data: DataFolder, task: dict[str, Any]
-) -> dict[str, Any]:
-    """Run fairseq-validate, which masks as the training did, with the training's seed."""
-    command = ["fairseq-validate", *command, "--valid-subset", args.split, "--log-format", "json"]
-    (found,) = _printed([*command, *args.extra], rf'"{args.split}_loss": "([\d.]+)"')
-    return {
-        "bits": float(found),
-        "perplexity": 2 ** float(found),
-        "tokens": int(data.record["binarised"][args.split]["tokens"]),
-        "mask_prob": task["mask_prob"],
-        "seed": task["seed"],
-    }
-
-
-def _printed(command: Sequence[str], *patterns: str) -> list[str]:
-    """Return the group of each pattern in what a command prints; ValueError where it fails."""
+def _printed(command: list[str]) -> str:
+    """Return the output of a command; ValueError with its last line where it fails."""
     done = subprocess.run(
         command,
         stdout=subprocess.PIPE,
@@ -176,32 +157,17 @@ def _printed(command: Sequence[str], *patterns: str) -> list[str]:
         check=False,
     )
     if done.returncode:
-        lines = done.stdout.splitlines(keepends=True)
-        raise ValueError(failure(command[0], done.returncode, lines))
-    found = [re.search(pattern, done.stdout) for pattern in patterns]
-    if None in found:
-        raise ValueError(f"no perplexity in what fairseq printed: {done.stdout[-300:]!r}")
-    return [match[1] for match in found if match]
-
-
-def failure(program: str, status: int, lines: Sequence[str]) -> str:
-    """Return the last line of a failed program, and where its whole output was put."""
-    with tempfile.NamedTemporaryFile(
-        "w", prefix=f"{program}.", suffix=".log", delete=False, encoding="utf-8"
-    ) as log:
-        log.writelines(lines)
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
-    if status == -signal.SIGKILL:
-        last += "; it was killed, for want of memory perhaps: set a smaller BATCH"
-    return f"{program} failed (status {status}): {last} (log: {log.name})"
+        say(done.stdout)
+        raise ValueError(f"{command[0]} failed (status {done.returncode}); see above")
+    return done.stdout
 
 
 def describe(facts: dict[str, Any]) -> str:
     """Return one line for people."""
-    kind = "a masked subword" if facts["task"] == "masked_lm" else "a subword"
-    line = f"perplexity {facts['perplexity']:.2f} {kind} ({facts['bits']:.3f} bits)"
+    kind = "masked subword" if facts["task"] == "masked_lm" else "subword"
+    line = f"perplexity {facts['perplexity']:.2f} per {kind} ({facts['bits']:.3f} bits)"
     if facts.get("word_perplexity"):
-        line += f", {facts['word_perplexity']:.2f} a word"
+        line += f", {facts['word_perplexity']:.2f} per word"
     if "mask_prob" in facts:
         line += f", {100 * facts['mask_prob']:g} % masked"
     return (

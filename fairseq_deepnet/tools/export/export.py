@@ -132,7 +132,7 @@ def to_huggingface(
         from fairseq_deepnet.tools.export import huggingface_folder, model_card
     except ModuleNotFoundError as error:
         raise _not_installed(error, "safetensors", "huggingface_hub") from error
-    folder, scores = find_data(model, data, spm), model_card.read_scores(model)
+    folder, scores = find_data(model, data, spm), model_card.scores_of(model)
 
     def write(part: Path, state: dict[str, Any], record: dict[str, Any]) -> None:
         huggingface_folder.write_folder(part, model, folder, state, scores, record)

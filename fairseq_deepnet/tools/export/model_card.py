@@ -11,12 +11,12 @@ from typing import Any, Final
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from fairseq_deepnet.provenance import fingerprint
-from fairseq_deepnet.tools import run_scores
 from fairseq_deepnet.tools.configs import recorded_config
 from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
 from fairseq_deepnet.tools.corpora.text import read_lines
 from fairseq_deepnet.tools.export.vocabularies import LanguageTokens
 from fairseq_deepnet.tools.languages import find
+from fairseq_deepnet.tools.scores import read_scores
 from fairseq_deepnet.tools.trained_model import TrainedModel
 
 Scores = list[dict[str, Any]]
@@ -30,16 +30,16 @@ _CANDIDATES: Final = 100
 """Number of first test sentences, of which the shortest is the example of the card."""
 
 
-def read_scores(model: TrainedModel) -> Scores:
+def scores_of(model: TrainedModel) -> Scores:
     """Return the test scores of exactly these checkpoints with fairseq's engine, sorted by name.
 
     Checkpoints are compared by content. Scores of many directions are averaged.
     """
     checkpoints = [fingerprint(path) for path in model.sources]
     scores = []
-    for score in run_scores.read_scores(model.scores.parent):
+    for score in read_scores(model.scores.parent):
         request = score.facts.get("request") or {}
-        engine = score.facts.get("engine") or request.get("engine") or "fairseq"
+        engine = score.facts.get("engine") or "fairseq"
         if (request.get("checkpoints"), engine) != (checkpoints, "fairseq"):
             continue
         if not (score.is_of_translations and score.name.startswith("test.")):

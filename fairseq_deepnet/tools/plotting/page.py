@@ -40,7 +40,7 @@ from fairseq_deepnet.tools.plotting.series import (
     title,
 )
 from fairseq_deepnet.tools.plotting.style import BROKEN, colour_of
-from fairseq_deepnet.tools.run_scores import read_scores
+from fairseq_deepnet.tools.scores import read_scores
 from fairseq_deepnet.tools.training import fallbacks
 
 _DASHES: Final = {"solid": "solid", "dashed": "dash", "dotted": "dot", "dots": "dot"}

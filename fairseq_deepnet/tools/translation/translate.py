@@ -216,7 +216,7 @@ def run(args: argparse.Namespace) -> int:
         at_once=is_typed,
         cpu=args.gpus == "0",
     )
-    say(f"{direction}: {description}, {threads} threads")
+    say(f"{direction}: {description}, threads: {threads}")
     if is_typed:
         say("one sentence per line; Ctrl-D ends")
     replaced: list[str] = []

@@ -1,0 +1,442 @@
+"""Directions of a model: translated by several processes, scored, averaged, shown as a table.
+
+A language pair is a list of one direction. Each process loads the model once; a direction is cut
+into parts, so that all processes have work. A direction is finished when its JSON exists.
+
+An average over a group states how many of the group's directions it contains, because a model is
+not better while its hard directions are still to be translated.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final, NamedTuple
+
+from tqdm import tqdm
+
+from fairseq_deepnet.files import say, shown, write_text
+from fairseq_deepnet.provenance import sha256
+from fairseq_deepnet.records import record_of, write_record
+from fairseq_deepnet.tools.corpora.folder import DataFolder, Direction
+from fairseq_deepnet.tools.corpora.parallel import end_with_parent
+from fairseq_deepnet.tools.corpora.text import read_lines
+from fairseq_deepnet.tools.devices import use_gpu
+from fairseq_deepnet.tools.evaluation import off_target, scoring
+from fairseq_deepnet.tools.evaluation.scoring import METRICS
+from fairseq_deepnet.tools.languages import RESOURCE_CLASSES, resource_class
+from fairseq_deepnet.tools.scores import SUMMARY, Score
+from fairseq_deepnet.tools.tables import comma_separated, listed, markdown
+from fairseq_deepnet.tools.translation.engines import WINDOW, Engine
+
+ENGLISH: Final = "en"
+SHARES: Final = ("off_target", "off_target_floor")
+"""Share of lines in another language than the target's, 0 to 1; and the same of the reference,
+which is the identifier's error."""
+LONGEST_TABLE: Final = 40
+"""Directions of a table in Markdown; more are only in table.csv."""
+_SHARES_OF_WORK: Final = 8
+"""Parts of a direction for each process, so that none waits long for the last."""
+_FEWEST: Final = 16
+"""Lines of a part."""
+_TEXTS: Final = ("source", "reference", "tokens", "bin", "idx")
+"""Keys of a request for the digests of a job's files."""
+_SEARCH: Final = ("split", "beam", "lenpen", "engine", "quantization", "averaged", "updates")
+"""Facts that a summary takes from its directions."""
+_GROUPS: Final = (
+    *("X-En", "En-X", "all supervised", "zero-shot", "all"),
+    *(f"{side}{level} resource" for level in RESOURCE_CLASSES for side in ("", "X-En ", "En-X ")),
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A direction to be scored.
+
+    Args:
+        record: JSON to be written; the translations are beside it.
+        folder: the model's data folder; one of Moses tokens is translated as it was binarised.
+        request: all that decides the score, besides the texts and the tokenizer.
+    """
+
+    direction: Direction
+    source: Path
+    reference: Path
+    record: Path
+    folder: DataFolder
+    split: str
+    tokenizer: str | None
+    request: dict[str, Any]
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that decide the score."""
+        if not self.folder.is_moses:
+            return [self.source, self.reference]
+        binarised = self.folder.binarised_source(self.split)
+        tokens = self.folder.tokenised(self.split, self.direction.target)
+        return [self.source, self.reference, tokens, *binarised]
+
+    def wanted(self) -> dict[str, Any]:
+        """Return the request with the digests of its files."""
+        digests = dict(zip(_TEXTS, map(sha256, self.files), strict=False))
+        return self.request | digests | {"tokenizer": self.tokenizer}
+
+    def is_done(self) -> bool:
+        """Return True if this very score is recorded, and its hypotheses exist."""
+        if not (self.record.is_file() and self.record.with_suffix(".txt").is_file()):
+            return False
+        return record_of(self.record, self.wanted(), "remove it to score again") is not None
+
+    def lines(self) -> list[str]:
+        """Return the input of an engine: text, or subwords of Moses tokens.
+
+        Raises ValueError where the reference has another number of lines.
+        """
+        moses = self.folder.is_moses
+        lines = self.folder.subwords(self.split) if moses else list(read_lines(self.source))
+        references = sum(1 for _ in read_lines(self.reference))
+        if len(lines) != references:
+            raise ValueError(
+                f"{self.source} has {len(lines):,} lines and {self.reference} {references:,}:"
+                " both must be translations line by line; create the data folder again"
+            )
+        return lines
+
+
+_engine: Engine | Exception | None = None
+"""The model of this process, or the reason why there is none."""
+
+
+def _start(load: Callable[..., Engine], threads: int, devices: Any) -> None:
+    """Load the model in a new process, on a device of its own."""
+    global _engine
+    import torch
+
+    end_with_parent()
+    device = devices.get()
+    use_gpu(device)
+    torch.set_num_threads(threads)
+    try:
+        _engine = load(cpu=device is None)
+    except (ValueError, FileNotFoundError) as error:
+        _engine = error  # raised here it would be lost: the pool would only report that it broke
+
+
+class Translated(NamedTuple):
+    """Translations, the number of lines that were cut, and the seconds."""
+
+    lines: list[str]
+    cut: int
+    seconds: float
+
+
+def translate(lines: Sequence[str], direction: Direction) -> Translated:
+    """Translate lines with the model of this process."""
+    if isinstance(_engine, Exception):
+        raise _engine
+    assert _engine is not None
+    started, _engine.cut = time.monotonic(), 0
+    texts = _engine.translate(lines, direction)
+    return Translated(texts, _engine.cut, time.monotonic() - started)
+
+
+def finish(job: Job, facts: dict[str, Any], translated: Translated) -> dict[str, Any]:
+    """Score a direction; write hypotheses, then the JSON, and return it.
+
+    Args:
+        facts: the record's facts about the model and the search.
+    """
+    folder, target = job.folder, job.direction.target
+    references = list(read_lines(job.reference))
+    moses = folder.is_moses
+    hypotheses = folder.decode(translated.lines, target) if moses else translated.lines
+    scores = scoring.score(
+        hypotheses,
+        references,
+        target_language=target,
+        tokenizer=job.tokenizer,
+        lowercase=folder.is_lowercase,
+    )
+    if moses:
+        tokens = list(read_lines(folder.tokenised(job.split, target)))
+        scores |= scoring.score_tokens(translated.lines, tokens, folder.is_lowercase)
+    if folder.is_multilingual:
+        try:
+            scores |= off_target.off_target_record(hypotheses, references, target, folder.languages)
+        except ValueError as error:  # py3langid is not installed
+            scores |= {"off_target": None, "off_target_missing": str(error)}
+    text = job.record.with_suffix(".txt")
+    scores |= facts | {
+        "direction": str(job.direction),
+        "split": job.split,
+        "reference": shown(job.reference),
+        "zero_shot": job.direction not in folder.directions("train"),
+        "cut": translated.cut,
+        "seconds": round(translated.seconds, 1),
+        "hypotheses": text.name,
+        "request": job.wanted(),
+    }
+    write_text(text, "".join(f"{line}\n" for line in hypotheses))
+    write_record(job.record, scores)
+    return scores
+
+
+def parts_of(lines: Sequence[str], processes: int, threads: int) -> Iterator[list[int]]:
+    """Yield the numbers of the lines of each part: the longest lines first, alike together."""
+    share = math.ceil(len(lines) / (_SHARES_OF_WORK * processes))
+    size = min(WINDOW * threads, max(_FEWEST, share))
+    order = sorted(range(len(lines)), key=lambda number: -len(lines[number]))
+    yield from (order[start : start + size] for start in range(0, len(order), size))
+
+
+def translate_all(
+    jobs: Sequence[Job],
+    facts: dict[str, Any],
+    load: Callable[..., Engine],
+    threads: int,
+    processes: int,
+    gpus: int,
+    preload: Sequence[str] = (),
+) -> None:
+    """Translate and score, with a line on standard error for each of several directions.
+
+    Args:
+        facts: the records' facts about the model and the search.
+        load: loads the model; called in each process with `cpu`, True to ignore GPUs.
+        threads: of each process.
+        processes: each of them holds the model.
+        gpus: GPUs that they share; 0 for the CPU.
+        preload: modules that `load` imports.
+    """
+    # before hours of translation, not after
+    for name in {job.tokenizer or scoring.tokenizer_of(job.direction.target) for job in jobs}:
+        scoring.check_tokenizer(name)
+    # processes forked from one that has imported these modules start at once; but a module that
+    # asks for a GPU while it is imported makes that process useless to them
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, *(() if gpus else preload)])
+    devices = context.Queue()
+    for index in range(processes):
+        devices.put(index % gpus if gpus else None)
+    pause = 1 if sys.stderr.isatty() else 10
+    bar = tqdm(unit=" sentences", mininterval=pause, disable=len(jobs) > 1, leave=False)
+
+    def work(job: Job) -> dict[str, Any]:
+        lines = job.lines()
+        parts = list(parts_of(lines, processes, threads))
+        texts = ([lines[number] for number in part] for part in parts)
+        results = pool.map(translate, texts, itertools.repeat(job.direction))
+        bar.total, translated, cut, seconds = len(lines), dict[int, str](), 0, 0.0
+        for part, result in zip(parts, results, strict=True):
+            translated |= zip(part, result.lines, strict=True)
+            cut, seconds = cut + result.cut, seconds + result.seconds
+            bar.update(len(part))
+        ordered = [translated[number] for number in range(len(lines))]
+        return pool.submit(finish, job, facts, Translated(ordered, cut, seconds)).result()
+
+    ordered = sorted(jobs, key=lambda job: -job.source.stat().st_size)
+    pool = ProcessPoolExecutor(processes, context, _start, (load, threads, devices))
+    # two jobs at a time: while one is scored, the processes translate the other
+    with bar, pool, ThreadPoolExecutor(2) as feeders:
+        try:
+            for number, scores in enumerate(feeders.map(work, ordered), 1):
+                if len(jobs) > 1:
+                    values = scoring.numbers(scores, ", ")
+                    say(f"{number}/{len(jobs)} {scores['direction']}: {values}")
+        except BrokenProcessPool as error:
+            raise ValueError(
+                "a process that translates was killed, for want of memory perhaps; finished"
+                " directions are kept: run again with fewer PROCESSES or a smaller BATCH"
+            ) from error
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+class GroupAverage(NamedTuple):
+    """Means over the directions of a group that have been scored, each counting once.
+
+    Args:
+        present, expected: number of the group's directions that are scored, and of all.
+        means: of METRICS and SHARES; None where there is nothing to average.
+    """
+
+    name: str
+    present: int
+    expected: int
+    means: dict[str, float | None]
+
+
+class Summary(NamedTuple):
+    """A text for people, the averages, and the scores they are of."""
+
+    text: str
+    averages: list[GroupAverage]
+    scores: list[Score]
+    is_complete: bool
+
+
+class _Entry(NamedTuple):
+    """A direction with its score and training lines, each None if it has none.
+
+    Args:
+        zero_shot: True if the model saw no training text of it; None if that is unknown.
+        level: high, medium or low by the training lines.
+    """
+
+    direction: Direction
+    score: Score | None
+    lines: int | None
+    zero_shot: bool | None
+    level: str | None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The record of the score; empty without one."""
+        return self.score.facts if self.score else {}
+
+    def groups(self) -> list[str]:
+        """Return the groups that it belongs to.
+
+        X-En and En-X contain no zero-shot directions, as in the paper's Table 2.
+        """
+        if self.zero_shot:
+            return ["all", "zero-shot"]
+        names, sides = ["all"], [""]
+        names += ["all supervised"] if self.zero_shot is not None else []
+        if ENGLISH in self.direction:
+            side = "X-En" if self.direction.target == ENGLISH else "En-X"
+            names.append(side)
+            sides.append(f"{side} ")
+        return names + ([f"{side}{self.level} resource" for side in sides] if self.level else [])
+
+
+def summarise(
+    folder: Path,
+    scores: Mapping[Direction, Score],
+    expected: Sequence[Direction] = (),
+    training_lines: Mapping[str, int] | None = None,
+) -> Summary:
+    """Write table.md, table.csv and summary.json of a folder.
+
+    Args:
+        scores: of the folder.
+        expected: all directions that are to be scored; by default those that are.
+        training_lines: training lines by pair or direction, for the resource classes.
+
+    Raises ValueError without scores, and for scores of different models or settings.
+    """
+    entries = _entries(scores, expected or sorted(scores), training_lines or {})
+    present = [entry.score for entry in entries if entry.score]
+    if not present:
+        raise ValueError(f"{folder} has no SRC-TGT.json of the expected directions")
+    requests = [
+        {key: item for key, item in score.facts.get("request", {}).items() if key not in _TEXTS}
+        for score in present
+    ]
+    for score, request in zip(present, requests, strict=True):
+        if request != requests[0]:
+            raise ValueError(
+                f"{folder}: {score.name} was scored with another model or other options than"
+                f" {present[0].name}; score both again"
+            )
+    averages = []
+    for name in _GROUPS:
+        members = [entry for entry in entries if name in entry.groups()]
+        means: dict[str, float | None] = {}
+        for key in (*METRICS, *SHARES):
+            values = [entry.facts[key] for entry in members if entry.facts.get(key) is not None]
+            means[key] = round(fmean(values), 4) if values else None
+        count = sum(entry.score is not None for entry in members)
+        averages += [GroupAverage(name, count, len(members), means)] if members else []
+    missing = [entry.direction for entry in entries if not entry.score]
+    signatures = Counter(score.signatures["bleu"] for score in present)
+    notes = []
+    if missing:
+        notes.append(
+            f"INCOMPLETE: {len(present)} of {len(entries)} directions are scored; to be scored:"
+            f" {listed(missing, 12)}. Averages marked with ! lack some of their directions."
+        )
+    counts = (f"{text} ({count} directions)" for text, count in signatures.most_common())
+    notes.append(f"BLEU: {'; '.join(counts)}. *: zero-shot.")
+    text = "\n\n".join([*notes, _table(averages, entries)])
+    write_text(folder / "table.md", f"{text}\n")
+    write_text(folder / "table.csv", _csv(entries))
+    summary = {key: present[0].facts.get(key) for key in _SEARCH} | {
+        "complete": not missing,
+        "directions": len(present),
+        "expected": len(entries),
+        "missing": list(map(str, missing)),
+        "lines": sum(score.facts["lines"] for score in present),
+        "averages": {
+            name: {"directions": count, "expected": of, "complete": count == of, **means}
+            for name, count, of, means in averages
+        },
+        "bleu_signature": "; ".join(sorted(signatures)),
+        "request": requests[0],
+    }
+    write_record(folder / SUMMARY, summary)
+    return Summary(text, averages, present, not missing)
+
+
+def _entries(
+    scores: Mapping[Direction, Score],
+    expected: Sequence[Direction],
+    training_lines: Mapping[str, int],
+) -> list[_Entry]:
+    entries = []
+    for direction in dict.fromkeys(expected):
+        score = scores.get(direction)
+        reverse = f"{direction.target}-{direction.source}"
+        lines = training_lines.get(str(direction), training_lines.get(reverse))
+        zero_shot = score.facts.get("zero_shot") if score else None
+        if zero_shot is None and training_lines:
+            zero_shot = not lines
+        level = resource_class(lines) if lines else None
+        entries.append(_Entry(direction, score, lines, zero_shot, level))
+    return entries
+
+
+def _table(averages: Sequence[GroupAverage], entries: Sequence[_Entry]) -> str:
+    """Return the averages, each with its number of directions, and the directions if few."""
+    rows: list[tuple[str, str, Mapping[str, Any]]] = []
+    for name, present, expected, means in averages:
+        count = f"{present}" if present == expected else f"{present} of {expected} !"
+        rows.append((name, count, means))
+    for entry in entries if len(entries) <= LONGEST_TABLE else []:
+        mark = "*" if entry.zero_shot else ""
+        rows.append((f"{entry.direction}{mark}", "1" if entry.score else "?", entry.facts))
+    cells = [["", "directions", *METRICS.values(), "off-target", "(of references)"]]
+    for name, count, values in rows:
+        shares = [number(values.get(key), percent=True) for key in SHARES]
+        cells.append([name, count, *(number(values.get(key)) for key in METRICS), *shares])
+    return markdown(cells)
+
+
+def number(value: float | None, percent: bool = False) -> str:
+    """Return a score, or a share in per cent, for people; empty for None."""
+    if value is None:
+        return ""
+    return f"{100 * value:.1f} %" if percent else f"{value:.2f}"
+
+
+def _csv(entries: Sequence[_Entry]) -> str:
+    """Return a line per direction, with empty cells for what is unknown."""
+    keys = ("lines", *METRICS, *SHARES, "bleu_signature")
+    heads = ("direction", "source", "target", "zero_shot", "class", "training_lines", *keys)
+    rows: list[Sequence[object]] = [heads]
+    for entry in entries:
+        first = [entry.direction, *entry.direction, entry.zero_shot, entry.level, entry.lines]
+        rows.append([*first, *(entry.facts.get(key) for key in keys)])
+    return comma_separated(rows)

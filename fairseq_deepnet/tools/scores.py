@@ -1,0 +1,190 @@
+"""Scores on disk: named by their request, written by an evaluation, read by reports.
+
+Of a language pair it is NAME.json beside NAME.txt, the hypotheses. Of many directions it is a
+folder NAME, with these two for each direction and their averages in summary.json.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fairseq_deepnet.files import shown
+from fairseq_deepnet.records import NUMBER, Keys, read_record
+from fairseq_deepnet.tools.corpora.folder import Direction
+from fairseq_deepnet.tools.evaluation.scoring import METRICS, TOKENISED
+
+SPLIT: Final = "test"
+SUMMARY: Final = "summary.json"
+OTHER_TEXT: Final = "text."
+"""Start of the names of scores of other text than the data folder's (--text)."""
+DEFAULTS: Final = [
+    f"scores/{SPLIT}.{checkpoint}.beam5.lenpen1"
+    for checkpoint in ("checkpoint_best", "checkpoint_last")
+]
+"""Scores of the default request; the first that exists counts."""
+_AVERAGES: Final = {
+    "x-en": "X-En",
+    "en-x": "En-X",
+    "average": "all supervised",
+    "zero-shot": "zero-shot",
+}
+"""Value of the score of a multilingual model -> group of directions that it is the mean of."""
+_DIRECTION: Final[Keys] = {"bleu": NUMBER, "chrf": NUMBER, "bleu_signature": str, "lines": int}
+_REMEDY: Final = "remove it, and score again"
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score as `deepnet evaluate` or `deepnet perplexity` wrote it.
+
+    Args:
+        file: relative to the run folder; a folder where many directions were scored.
+        values: METRICS and bleu_tokenised; of many directions x-en, en-x, average, zero-shot; of a
+            language model perplexity, word_perplexity.
+        signatures: metric -> signature, all that occur.
+        facts: lines, beam, lenpen, updates, averaged, ... as recorded.
+    """
+
+    file: str
+    values: dict[str, float]
+    signatures: dict[str, str]
+    facts: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The request, as in test.checkpoint_best.beam5.lenpen1."""
+        return Path(self.file).name.removesuffix(".json")
+
+    @property
+    def of(self) -> str:
+        """The text that was translated: a split of the data, or other text."""
+        split = self.facts.get("split") or SPLIT
+        if self.name.startswith(OTHER_TEXT):
+            place = self.name.removeprefix(OTHER_TEXT).partition(f".{split}.")[0]
+            return f"{split} text of the folder {place}"
+        return f"{split} set"
+
+    @property
+    def is_of_translations(self) -> bool:
+        """True if there is a BLEU, False for the perplexity of a language model."""
+        return "average" in self.values or "bleu" in self.values
+
+    @property
+    def headline(self) -> float:
+        """sacreBLEU, or its mean over the trained directions."""
+        return self.values["average"] if "average" in self.values else self.values["bleu"]
+
+    def described(self) -> str:
+        """Return one short text with the numbers."""
+        if "average" in self.values:
+            parts = [f"{key} {value:.2f}" for key, value in self.values.items()]
+            return f"BLEU of {self.facts['directions']} directions: {', '.join(parts)}"
+        return f"BLEU {self.values['bleu']:.2f}"
+
+
+def score_name(split: str, checkpoint: str, words: Sequence[str], text: Path | None = None) -> str:
+    """Return the name of a score, which is its request.
+
+    Args:
+        checkpoint: its name, without `.pt`.
+        words: settings; empty ones are left out.
+        text: a folder of other text than the data's; two of one name differ by a digest.
+    """
+    name = ".".join(filter(None, [split, checkpoint, *words]))
+    if text is None:
+        return name
+    digest = hashlib.sha256(shown(text).encode()).hexdigest()[:8]
+    return f"{OTHER_TEXT}{text.resolve().name}-{digest}.{name}"
+
+
+def option_words(options: Sequence[str]) -> str:
+    """Return options of fairseq-generate as part of a file's name: max-len-a1.2.max-len-b10.
+
+    Options that a name cannot hold, or not at that length, are a digest.
+    """
+    words: list[str] = []
+    for option in options:
+        if option.startswith("--") or not words:
+            words.append(option.removeprefix("--").replace("=", "", 1))
+        else:
+            words[-1] += option
+    name = ".".join(sorted(words))
+    if re.fullmatch(r"[\w.,+-]{0,80}", name):
+        return name
+    return f"options-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def decoding(facts: Mapping[str, Any]) -> str:
+    """Return the settings of the translation in words: search, engine, averaged checkpoints."""
+    parts = [f"beam {facts.get('beam')}, lenpen {facts.get('lenpen')}"]
+    options = (facts.get("request") or {}).get("options")
+    parts += [" ".join(options)] if options else []
+    if facts.get("engine") == "ctranslate2":
+        parts.append(f"decoded by ctranslate2 {facts.get('quantization')}")
+    averaged = len(facts.get("averaged") or ())
+    parts += [f"average of {averaged} checkpoints"] if averaged > 1 else []
+    return ", ".join(parts)
+
+
+def read_scores(run: Path) -> list[Score]:
+    """Read all scores in a run folder, in the order of their names; pass over unreadable files."""
+    scores = []
+    for path in sorted((run / "scores").glob("*.*")):
+        try:
+            score = _read(path, run)
+        except (OSError, ValueError):
+            continue
+        scores += [] if score is None else [score]
+    return scores
+
+
+def read_score(run: Path, name: str | None = None) -> Score | None:
+    """Read one score of a run; None if it is absent.
+
+    Without a name, a file or folder in the run, it is the score of the default request: the test
+    set by checkpoint_best, or by checkpoint_last where only that has one. The time of a file never
+    decides, so that neither scoring in another way nor copying a run changes a reported number.
+    """
+    for path in (run / name for name in ([name] if name is not None else DEFAULTS)):
+        for place in (path, path.with_name(f"{path.name}.json")):
+            score = _read(place, run) if place.exists() else None
+            if score is not None and score.is_of_translations:
+                return score
+    return None
+
+
+def _read(path: Path, run: Path) -> Score | None:
+    """Read a score of one direction, or a folder of many; None for anything else."""
+    file = path / SUMMARY if path.is_dir() else path
+    if file.suffix != ".json" or not file.is_file():
+        return None
+    facts = read_record(file, {"averages": dict} if path.is_dir() else None, _REMEDY)
+    keys = (*METRICS, TOKENISED, "perplexity", "word_perplexity")
+    values = {key: facts.get(key) for key in keys}
+    if path.is_dir():
+        means = {name: group.get("bleu") for name, group in facts["averages"].items()}
+        values = {key: means.get(group) for key, group in _AVERAGES.items()}
+        values["average"] = means.get("all supervised", means.get("all"))
+    numbers = {key: float(value) for key, value in values.items() if value is not None}
+    signatures = {
+        key: str(facts[f"{key}_signature"])
+        for key in (*METRICS, TOKENISED)
+        if f"{key}_signature" in facts
+    }
+    return Score(str(path.relative_to(run)), numbers, signatures, facts) if numbers else None
+
+
+def read_directions(folder: Path) -> dict[Direction, Score]:
+    """Read every SRC-TGT.json of a folder; ValueError naming the file for a damaged one."""
+    scores = {}
+    for path in sorted(folder.glob("*-*.json")):
+        read_record(path, _DIRECTION, _REMEDY)
+        score = _read(path, folder)
+        assert score is not None
+        scores[Direction.parse(path.stem)] = score
+    return scores
